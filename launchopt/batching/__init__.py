@@ -1,1 +1,1 @@
-"""Commands in, batches out: buckets by shape or by kind of step, and the order within a request."""
+"""Batching: buckets that collect commands by shape or steps by kind, and the order within requests."""

@@ -1,11 +1,12 @@
-"""Commands in, batches out: a bucket a shape, which leaves when full, due, idle, at a stall or at the end.
+"""The batcher: it collects commands in one bucket per shape, and yields a bucket's commands as a batch.
 
-The batcher has no clock: its callers say what time it is. Every command leaves exactly once, in order within its
-bucket. Where order is kept, a command enters its bucket only when the one before it in its request has left.
+A bucket is flushed when it is full, due or idle, at a stall, or at the end of the stream (`FlushReason`). Every command
+is flushed exactly once, in order within its bucket. If order within requests is kept, a command enters its bucket only
+after the previous command of its request was flushed. The batcher reads no clock: callers pass the time.
 
-A bucket is due `timeout_ns` after its oldest command *entered the bucket*: the timeout bounds how long a command waits
-for company. Time in the ring, while the consumer is behind, is not counted. Small batches would put the consumer
-further behind then. Queue wait is measured from enqueue and shows that time.
+A bucket is due `timeout_ns` after its oldest command entered it. So the timeout bounds the wait for other commands of
+the shape. It does not count the time in the ring while the consumer falls behind: smaller batches would make that
+worse. The measured queue wait counts that time, because it starts at enqueue.
 """
 
 from __future__ import annotations
@@ -32,24 +33,24 @@ from launchopt.command import WORDS, Records, ShapeKey, as_words
 from launchopt.errors import RunError
 from launchopt.types import ShapeIndices, Words
 
-SEVERAL = -1  # in place of a shape's index
-REASONS = tuple(FlushReason)  # by number
+SEVERAL = -1  # in place of a shape's index: the batch has commands of several shapes
+REASONS = tuple(FlushReason)  # REASONS[number]: compiled loops return numbers
 
 
 @dataclass(frozen=True, slots=True)
 class FlushRules:
-    """When a bucket that is not full leaves."""
+    """Rules for flushing a bucket that is not full. Times in ns."""
 
-    timeout_ns: int  # after its oldest command entered
-    idle_ns: int | None = None  # after the last command came; None: never because nothing comes
-    on_stall: bool = True  # when every command that waits does so for a command in a bucket
-    in_rounds: bool = False  # of whole steps: requests go on in rounds, and a stall is the end of a round
+    timeout_ns: int  # flush a bucket this long after its oldest command entered
+    idle_ns: int | None = None  # flush a bucket this long after the last command came; None: no such limit
+    on_stall: bool = True  # flush when every waiting command waits for a command in a bucket
+    in_rounds: bool = False  # steps are issued in rounds: a stall is the end of a round
 
 
 class Batch:
-    """Commands of one shape (or of SEVERAL) that leave together.
+    """Commands of one shape, or of several (SEVERAL), that were flushed together.
 
-    `words` views the batcher's store, [count, WORDS], and is valid until the batcher is next given commands.
+    `words` is a view of the batcher's store, [count, WORDS]. It is valid until the batcher next takes commands.
     """
 
     __slots__ = ("reason", "shape_index", "words")
@@ -62,10 +63,10 @@ class Batch:
 
 
 class Batcher:
-    """A bucket for each of `shapes`, which is full at its entry of `limits`.
+    """Buckets for `shapes`. The bucket of shapes[i] is full at limits[i] commands.
 
-    With one limit for several shapes they share one bucket, and a batch's `shape_index` is SEVERAL. order: the arrays
-    that keep order within requests (`order.order_arrays`); None: commands are independent of each other.
+    If there is one limit and several shapes, the shapes share one bucket, and a batch's `shape_index` is SEVERAL.
+    order: arrays that keep order within requests (`order_arrays`). None: commands are independent of each other.
     """
 
     def __init__(
@@ -90,27 +91,27 @@ class Batcher:
 
     @property
     def arrays(self) -> BucketArrays:
-        """The fields of Buckets, for compiled loops over a batcher."""
+        """The fields of Buckets, for compiled loops."""
         return self._table, self._buckets, self._store, self._active, self._rules
 
     @property
     def held(self) -> int:
-        """Commands in buckets."""
+        """Number of commands in buckets."""
         return int(self._buckets[:, BucketColumn.COUNT].sum())
 
     @property
     def waiting(self) -> int:
-        """Commands that wait for one before them."""
+        """Number of commands that wait for a previous command of their request."""
         return 0 if self.order is None else int(self.order[-1][OrderWord.WAITING])
 
     def start(self, now_ns: int) -> None:
-        """Count idleness from now on."""
+        """Start a run at `now_ns`: idle time counts from then."""
         self._rules[RuleWord.LAST_NS] = now_ns
 
     def classify(self, records: Records, out: ShapeIndices) -> ShapeIndices:
-        """Write the index of each record's shape to the front of `out`, and return that; buckets stay as they are.
+        """Write the index of each record's shape to the front of `out`, and return that part. Buckets do not change.
 
-        RunError where a record's shape is not among `shapes`: no plan was made for it.
+        Raise RunError if a record has a shape that is not among `shapes`.
         """
         known = classify_words(as_words(records), self._table, out)
         if known < len(records):
@@ -118,9 +119,10 @@ class Batcher:
         return out[: len(records)]
 
     def take(self, records: Records, now_ns: int, is_drained: bool = False) -> Iterator[Batch]:
-        """Take `records` (none: none are at hand), and yield every batch that is to leave now.
+        """Take `records`, and yield every batch that must be flushed now. `records` may be empty.
 
-        is_drained: none will come after these. Exhaust the iterator before the next call. RunError as in `classify`.
+        is_drained: no record will come after these. Exhaust the iterator before the next call. Raise RunError as
+        `classify` does.
         """
         words, start = as_words(records), 0
         while True:
@@ -133,23 +135,23 @@ class Batcher:
             yield self.left(bucket, size, reason)
 
     def left(self, bucket: int, size: int, reason: int) -> Batch:
-        """The batch of the `size` commands that a bucket held when it left."""
+        """Return the batch of a bucket that was flushed with `size` commands."""
         base = self._bases[bucket]
         return Batch(SEVERAL if self._is_shared else bucket, self._store[base : base + size], REASONS[reason])
 
     def unknown_at(self, records: Records, at: int) -> RunError:
-        """The error for records[at], whose shape has no bucket; past the last record: for a command that waited."""
+        """Return the error for records[at], whose shape has no bucket. If there is no such record, a command waited."""
         if at < len(records):
             return self.unknown(records[at])
         return RunError("a command that waited has a shape which the workload did not announce")
 
     @staticmethod
     def unknown(record: np.void) -> RunError:
-        """The error for a record whose shape has no bucket."""
+        """Return the error for a record whose shape has no bucket."""
         shape = f"{record['m']}x{record['n']}x{record['k']} (dtype {record['dtype']}, op {record['op']})"
         return RunError(f"command {record['seq']} has shape {shape}, which the workload did not announce")
 
 
 def shape_finder(shapes: Sequence[ShapeKey]) -> Batcher:
-    """A batcher that only finds the shapes of records (`Batcher.classify`)."""
+    """Return a batcher that is only used to find the shapes of records (`Batcher.classify`)."""
     return Batcher(shapes, [1] * len(shapes), FlushRules(0))

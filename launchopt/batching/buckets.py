@@ -1,6 +1,6 @@
-"""Buckets of commands, one a shape, as arrays for compiled loops: find a record's bucket, add it, empty the bucket.
+"""Buckets of commands, one per shape, as arrays for compiled loops: find a record's bucket, fill it, empty it.
 
-`next_bucket` (launchopt/batching/policy.py) says which bucket leaves when. Times are CLOCK_MONOTONIC ns.
+`next_bucket` (launchopt/batching/policy.py) says which bucket is flushed next. Times are CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from launchopt.native import compiled
 from launchopt.records import copy_record, shape_key_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 
-NO_BUCKET, UNKNOWN_SHAPE = -1, -2  # in place of a bucket
+NO_BUCKET, UNKNOWN_SHAPE = -1, -2  # in place of a bucket's number
 
 
 class FlushReason(enum.IntEnum):
-    """Why a batch left its bucket."""
+    """Reasons why a bucket was flushed."""
 
-    full = 0
+    full = 0  # it held as many commands as its limit
     deadline = 1  # its oldest command has waited for the timeout
-    idle = 2  # no command came for a while
-    drain = 3  # no command will come
-    stall = 4  # every command that waits does so for a command in a bucket
+    idle = 2  # no command came for the idle time
+    drain = 3  # the stream has ended
+    stall = 4  # every waiting command waits for a command in a bucket
 
 
 class BucketColumn(enum.IntEnum):
@@ -34,12 +34,12 @@ class BucketColumn(enum.IntEnum):
     COUNT = 0  # commands held
     LIMIT = 1  # commands that fill the bucket
     BASE = 2  # first row of the bucket in `store`
-    OPENED_NS = 3  # when the oldest command entered
-    POSITION = 4  # where `active` lists the bucket
+    OPENED_NS = 3  # time at which the oldest command entered
+    POSITION = 4  # index of the bucket in `active`
 
 
 class HashColumn(enum.IntEnum):
-    """Columns of `Buckets.shapes`: the two words of a shape's key, and its bucket + 1 (0: an empty place)."""
+    """Columns of `Buckets.shapes`: the two words of a shape's key, and its bucket + 1 (0: the entry is empty)."""
 
     MN = 0
     KEY = 1
@@ -47,12 +47,12 @@ class HashColumn(enum.IntEnum):
 
 
 class RuleWord(enum.IntEnum):
-    """Words of `Buckets.rules`: when a bucket that is not full leaves. Only LAST_NS changes."""
+    """Words of `Buckets.rules`: when a bucket that is not full is flushed. Only LAST_NS changes."""
 
-    TIMEOUT_NS = 0
-    IDLE_NS = 1  # NEVER_IDLE: a bucket never leaves because nothing comes
-    ON_STALL = 2  # whether a bucket leaves at a stall
-    LAST_NS = 3  # when the last commands came
+    TIMEOUT_NS = 0  # flush a bucket this long after its oldest command entered
+    IDLE_NS = 1  # flush a bucket this long after the last command came; NEVER_IDLE: no such limit
+    ON_STALL = 2  # 1: flush at a stall
+    LAST_NS = 3  # time at which the last commands came
 
 
 NEVER_IDLE = -1
@@ -63,8 +63,8 @@ class Buckets(NamedTuple):
 
     shapes: Words  # [a power of two, HashColumn]: hash table of shapes
     buckets: Table  # [buckets, BucketColumn]
-    store: Words  # [sum of limits, WORDS]: the records held; the last word is when each became eligible
-    active: Table  # [buckets + 1]: how many buckets hold commands, and which
+    store: Words  # [sum of limits, WORDS]: the records held; word W_ELIGIBLE is the time at which each became eligible
+    active: Table  # [buckets + 1]: the number of buckets that hold commands, then these buckets
     rules: Table  # [RuleWord]
 
 
@@ -79,7 +79,7 @@ def _hash(mn: np.uint64, key: np.uint64) -> np.uint64:
 
 @compiled
 def _find(shapes: Words, mn: np.uint64, key: np.uint64) -> Int:
-    """Return the bucket of a shape, or NO_BUCKET. Open addressing; the table is at most half full."""
+    """Return the bucket of a shape, or NO_BUCKET. The hash table uses open addressing and is at most half full."""
     mask = np.uint64(len(shapes) - 1)
     place = _hash(mn, key) & mask
     while True:
@@ -105,7 +105,7 @@ def insert_shape(shapes: Words, mn: np.uint64, key: np.uint64, bucket: int) -> N
 
 @compiled
 def classify_words(words: Words, shapes: Words, out: ShapeIndices) -> int:
-    """Write the bucket of each record to `out`; return the first record of an unknown shape, or len(words)."""
+    """Write the bucket of each record to `out`; return the index of the first of unknown shape, or len(words)."""
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(len(words)):
         mn, key = shape_key_of(words, i)
@@ -120,7 +120,7 @@ def classify_words(words: Words, shapes: Words, out: ShapeIndices) -> int:
 
 @compiled
 def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Buckets) -> bool:
-    """Put record i into its bucket; return whether that filled the bucket."""
+    """Put words[i] into `bucket`; return whether the bucket is now full."""
     state, active = batcher.buckets[bucket], batcher.active
     count = state[BucketColumn.COUNT]
     if count == 0:
@@ -136,9 +136,9 @@ def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Buckets) -> bo
 
 @compiled
 def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[int, int]:
-    """Put records from `start` on into buckets until one is full: return (next record, that bucket or NO_BUCKET).
+    """Put records from words[start] on into buckets until one is full; return (index of the next record, that bucket).
 
-    UNKNOWN_SHAPE in place of the bucket: the next record's shape has none.
+    The bucket is NO_BUCKET if all records were taken, UNKNOWN_SHAPE if the next record's shape has no bucket.
     """
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(start, len(words)):
@@ -155,7 +155,7 @@ def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[
 
 @compiled
 def put_word(words: Words, i: Int, now_ns: Int, batcher: Buckets) -> Int:
-    """Put one record into its bucket; return the bucket where that filled it, else NO_BUCKET or UNKNOWN_SHAPE."""
+    """Put words[i] into its bucket; return the bucket if it is now full, else NO_BUCKET, or UNKNOWN_SHAPE."""
     mn, key = shape_key_of(words, i)
     bucket = _find(batcher.shapes, mn, key)
     if bucket == NO_BUCKET:
@@ -165,7 +165,7 @@ def put_word(words: Words, i: Int, now_ns: Int, batcher: Buckets) -> Int:
 
 @compiled
 def oldest_bucket(buckets: Table, active: Table) -> Int:
-    """Return the bucket whose oldest command entered first, or NO_BUCKET where all are empty."""
+    """Return the bucket that was opened first, or NO_BUCKET if all are empty."""
     oldest = NO_BUCKET
     for i in range(1, active[0] + 1):
         bucket = active[i]
@@ -176,7 +176,7 @@ def oldest_bucket(buckets: Table, active: Table) -> Int:
 
 @compiled
 def largest_bucket(buckets: Table, active: Table) -> Int:
-    """Return the bucket that holds most, of several the one opened first; NO_BUCKET where all are empty."""
+    """Return the bucket that holds the most commands, of equals the one opened first; NO_BUCKET if all are empty."""
     best = NO_BUCKET
     for i in range(1, active[0] + 1):
         bucket = active[i]
@@ -189,7 +189,7 @@ def largest_bucket(buckets: Table, active: Table) -> Int:
 
 @compiled
 def empty_bucket(bucket: Int, batcher: Buckets) -> Int:
-    """Take a bucket off the active list; return how many commands it held. Their records stay in the store."""
+    """Empty a bucket; return the number of commands that it held. Their records stay in the store."""
     buckets, active = batcher.buckets, batcher.active
     count = buckets[bucket, BucketColumn.COUNT]
     buckets[bucket, BucketColumn.COUNT] = 0

@@ -1,8 +1,9 @@
-"""Order within requests: a command may leave only when the one before it in its request has left.
+"""Order within requests: a command is flushed only after the previous command of its request was flushed.
 
-A request has at most one command in a bucket. Its later commands wait in a pool, in a linked list a request. When a
-batch leaves, its requests become ready: their next commands enter buckets and are eligible from then on. All launches
-go to one stream, which runs them in the order of submission. So a command that was submitted counts as finished.
+A request has at most one command in a bucket. Its later commands wait in a pool, as one linked list per request. When a
+batch is flushed, its requests become ready: their next commands enter buckets and are eligible from then on. All
+launches go to one CUDA stream, which runs them in the order of submission. So a command that was submitted counts as
+complete.
 """
 
 from __future__ import annotations
@@ -19,37 +20,37 @@ from launchopt.native import compiled
 from launchopt.records import ends_step, request_of
 from launchopt.types import Int, Table, Words
 
-POOL_ROOM = 32_768  # commands that wait, 2 MiB; more are left in the ring
-NONE = -1  # in place of a command of the pool
-NOT_BEGUN = -2  # in place of RequestColumn.LAST: the request's next step comes at once, and none of it is here yet
+POOL_ROOM = 32_768  # commands that can wait in the pool, 2 MiB; further commands stay in the ring
+NONE = -1  # in place of a command's index in the pool
+NOT_BEGUN = -2  # in RequestColumn.LAST: the request's next step is expected soon, and no record of it has come
 
 
 class RequestColumn(enum.IntEnum):
     """Columns of `Order.requests`."""
 
-    FIRST = 0  # the first of the request's commands that wait, or NONE
-    LAST = 1  # the last of them, NONE or NOT_BEGUN
-    HELD = 2  # whether a command of the request is in a bucket, or the request is ready
-    STEPS = 3  # steps whose end the request has not been notified of
+    FIRST = 0  # pool index of the request's first waiting command, or NONE
+    LAST = 1  # pool index of its last waiting command, NONE or NOT_BEGUN
+    HELD = 2  # 1: a command of the request is in a bucket, or the request is ready
+    STEPS = 3  # steps of the request that have not ended
 
 
 class OrderWord(enum.IntEnum):
     """Words of `Order.counts`."""
 
-    FREE = 0  # first free command of the pool, or NONE
-    WAITING = 1  # commands that wait
-    READY_FIRST = 2  # ready requests are those from here
-    READY_STOP = 3  # to here of the queue
-    ENDS = 4  # ends of steps in buckets
-    VIOLATED = 5  # not 0: no command waits for another, to see whether the check notices
-    AWAITED = 6  # requests whose next step comes at once and has not begun
+    FREE = 0  # first free index of the pool, or NONE
+    WAITING = 1  # commands in the pool
+    READY_FIRST = 2  # number of the first request in the ready queue
+    READY_STOP = 3  # one past the number of the last request in the ready queue
+    ENDS = 4  # commands in buckets that end a step
+    VIOLATED = 5  # 1: no command waits for another, to test that verification notices it
+    AWAITED = 6  # requests whose next step is expected soon and has not begun
 
 
 class Order(NamedTuple):
     """The arrays that keep order."""
 
-    pool: Words  # [room, WORDS]: the commands that wait
-    links: Table  # [room]: the next command of the same list
+    pool: Words  # [room, WORDS]: records of the waiting commands
+    links: Table  # [room]: pool index of the next command in the same list
     requests: Table  # [requests, RequestColumn]
     ready: Table  # [a power of two above requests]: queue of ready requests
     counts: Table  # [OrderWord]
@@ -65,10 +66,11 @@ def order_arrays(
     expected: NDArray[np.bool_] | None = None,
     steps: NDArray[np.int64] | None = None,
 ) -> OrderArrays:
-    """Return the fields of an Order for requests 0 to `requests` - 1, of which nothing is here yet.
+    """Return the fields of an Order for requests 0 to `requests` - 1, before their first command.
 
-    expected: which requests come at once, [requests]. steps: how many steps each request has, [requests], where a step
-    comes as soon as the request has been notified of the one before; None: nobody knows when it comes.
+    room: commands that the pool can hold. expected: [requests], whether a request is due at the start of the run.
+    steps: [requests], the steps of each request, if its next step is issued as soon as the previous one has ended.
+    None: a scheduler decides when it is issued.
     """
     pool = np.zeros((room, WORDS), np.uint64)
     links = np.arange(1, room + 1)
@@ -88,7 +90,7 @@ def order_arrays(
 
 @compiled
 def _wait(words: Words, i: Int, request: Int, order: Order) -> bool:
-    """Append words[i] to the commands of its request that wait; return False where the pool has no room."""
+    """Append words[i] to the waiting commands of its request; return False if the pool is full."""
     links, state, counts = order.links, order.requests[request], order.counts
     place = counts[OrderWord.FREE]
     if place == NONE:
@@ -108,9 +110,9 @@ def _wait(words: Words, i: Int, request: Int, order: Order) -> bool:
 
 @compiled
 def _advance(now_ns: Int, batcher: Buckets, order: Order) -> Int:
-    """Put the next commands of ready requests into buckets until one is full.
+    """Put the next commands of ready requests into buckets until a bucket is full; return that bucket.
 
-    Return that bucket; NO_BUCKET: none is full, and no request is ready; UNKNOWN_SHAPE.
+    Return NO_BUCKET if no bucket is full and no request is ready any more, UNKNOWN_SHAPE if a shape has no bucket.
     """
     links, counts, mask = order.links, order.counts, len(order.ready) - 1
     while counts[OrderWord.READY_FIRST] != counts[OrderWord.READY_STOP]:
@@ -133,10 +135,11 @@ def _advance(now_ns: Int, batcher: Buckets, order: Order) -> Int:
 
 @compiled
 def take_ordered(words: Words, start: Int, now_ns: Int, batcher: Buckets, order: Order) -> tuple[int, int]:
-    """Take commands of ready requests, then records from `start` on, until a bucket is full.
+    """Take commands of ready requests, then records from words[start] on, until a bucket is full.
 
-    Return (next record, that bucket). NO_BUCKET: all records were taken, or (next record < len(words)) the pool has no
-    room for those that must wait. UNKNOWN_SHAPE: that of the next record, or (len(words)) of one that waited.
+    Return (index of the next record, that bucket). The bucket is NO_BUCKET if all records were taken, or if the pool is
+    full (then the index is below len(words)). It is UNKNOWN_SHAPE if the shape of the next record has no bucket, or
+    that of a command in the pool (then the index is len(words)).
     """
     counts = order.counts
     bucket = _advance(now_ns, batcher, order)
@@ -166,7 +169,7 @@ def take_ordered(words: Words, start: Int, now_ns: Int, batcher: Buckets, order:
 
 @compiled
 def release(bucket: Int, count: Int, batcher: Buckets, order: Order) -> None:
-    """Make ready the requests of the first `count` records of a bucket, which have left."""
+    """Make the requests of a bucket's first `count` records ready: these records were flushed."""
     store, ready, counts = batcher.store, order.ready, order.counts
     base, mask = batcher.buckets[bucket, BucketColumn.BASE], len(ready) - 1
     for i in range(base, base + count):
@@ -178,7 +181,7 @@ def release(bucket: Int, count: Int, batcher: Buckets, order: Order) -> None:
 
 @compiled
 def land_step(request: Int, order: Order) -> None:
-    """Note that a request has been notified of the end of a step: its next step, if there is one, comes at once."""
+    """Record that a step of a request has ended. If the request has another step, it is expected soon."""
     state = order.requests[request]
     state[RequestColumn.STEPS] -= 1
     if state[RequestColumn.STEPS] > 0:
@@ -188,10 +191,10 @@ def land_step(request: Int, order: Order) -> None:
 
 @compiled
 def is_stalled(order: Order) -> bool:
-    """Return whether something waits, and all of it for commands in buckets.
+    """Return whether commands wait in the pool, or requests wait for the end of a step, and all wait for buckets.
 
-    What waits are commands, and requests that wait for the end of a step. There is no stall before every request that
-    comes at once is here: a request that goes ahead alone may stay a layer ahead for good.
+    There is no stall while an expected step has not begun. Otherwise a request could run ahead alone, and stay one
+    layer ahead of the others for the rest of the run.
     """
     counts = order.counts
     if counts[OrderWord.AWAITED] > 0:

@@ -1,7 +1,7 @@
-"""Which bucket leaves next, and why: the policy of the batcher, for compiled loops.
+"""The policy of the batcher, for compiled loops: which bucket is flushed next, and why.
 
-A bucket leaves when it is full. Otherwise it leaves when its oldest command has waited for the timeout, when no command
-will come, at a stall, or when no command has come for a while. Pure: the caller says what time it is.
+A bucket is flushed when it is full. Otherwise it is flushed when its oldest command has waited for the timeout, at the
+end of the stream, at a stall, or when no command has come for the idle time. Callers pass the time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from launchopt.types import Int, Words
 
 @compiled
 def _take(words: Words, start: Int, now_ns: Int, batcher: Buckets, order: Order | None) -> tuple[int, int]:
-    """Put records into buckets until one is full; order None: commands are independent of each other."""
+    """Put records into buckets until one is full. order: None if commands are independent of each other."""
     if order is None:
         return add_words(words, start, now_ns, batcher)
     return take_ordered(words, start, now_ns, batcher, order)
@@ -45,13 +45,13 @@ def _is_stalled(order: Order | None) -> bool:
 def next_bucket(
     words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: Buckets, order: Order | None
 ) -> tuple[int, int, int]:
-    """Take records from `start` on until a bucket is to leave: return (next record, that bucket, FlushReason).
+    """Take records from words[start] on until a bucket must be flushed; return (next record, bucket, FlushReason).
 
-    NO_BUCKET: none is to leave now. UNKNOWN_SHAPE: as `take_ordered` says. `words` is empty when no record is at hand.
-    is_drained: none will come after these. order: an Order, or None.
+    The bucket is NO_BUCKET if none must be flushed now, UNKNOWN_SHAPE as in `take_ordered`. `words` is empty if the
+    ring has no record. is_drained: no record will come after `words`. order: None for independent commands.
 
-    After a bucket has left call this again, with no records if none are at hand: commands that waited for the batch
-    may fill another bucket.
+    After a flush call this again, if need be without records: commands that waited for the batch may fill another
+    bucket.
     """
     buckets, active, rules = batcher.buckets, batcher.active, batcher.rules
     if len(words) > 0:
@@ -66,11 +66,12 @@ def next_bucket(
         return start, oldest, FlushReason.drain
     if buckets[oldest, BucketColumn.OPENED_NS] + rules[RuleWord.TIMEOUT_NS] <= now_ns:
         return start, oldest, FlushReason.deadline
-    if start < len(words):  # no room for those that wait: a batch that leaves makes some
+    if start < len(words):  # the pool is full: a flush frees space in it
         return start, largest_bucket(buckets, active), FlushReason.stall
     if len(words) == 0:
         if rules[RuleWord.ON_STALL] != 0 and _is_stalled(order):
-            # The largest: the few wait until the many come by, and go on with them. Their deadline bounds that.
+            # Flush the largest bucket first. A smaller one waits until the other requests reach its shape and join it.
+            # The timeout bounds this wait.
             return start, largest_bucket(buckets, active), FlushReason.stall
         if rules[RuleWord.IDLE_NS] != NEVER_IDLE and now_ns - rules[RuleWord.LAST_NS] >= rules[RuleWord.IDLE_NS]:
             return start, oldest, FlushReason.idle
@@ -79,7 +80,7 @@ def next_bucket(
 
 @compiled
 def let_go(bucket: Int, batcher: Buckets, order: Order | None) -> Int:
-    """Empty a bucket that leaves; return how many commands it held. Their records stay where they are in the store."""
+    """Empty a bucket that is flushed; return the number of commands that it held. Their records stay in the store."""
     size = empty_bucket(bucket, batcher)
     if order is not None:
         release(bucket, size, batcher, order)
@@ -88,7 +89,7 @@ def let_go(bucket: Int, batcher: Buckets, order: Order | None) -> Int:
 
 @compiled
 def next_due_ns(far_ns: Int, batcher: Buckets) -> Int:
-    """Return when a bucket leaves although nothing arrives; `far_ns` while all are empty."""
+    """Return the time at which a bucket is flushed if no command comes; `far_ns` while all buckets are empty."""
     rules = batcher.rules
     bucket = oldest_bucket(batcher.buckets, batcher.active)
     if bucket == NO_BUCKET:
@@ -103,9 +104,10 @@ def next_due_ns(far_ns: Int, batcher: Buckets) -> Int:
 def next_batch(
     words: Words, start: Int, now_ns: Int, is_drained: Int, batcher: BucketArrays, order: OrderArrays | None
 ) -> tuple[int, int, Int, int]:
-    """As `next_bucket`, for Python: `batcher` and `order` are fields of Buckets and of an Order, or None.
+    """Find the next bucket as `next_bucket` does, and empty it; for Python.
 
-    The bucket is emptied. Return (next record, that bucket, why, commands it held).
+    `batcher` and `order` are the fields of Buckets and Order. Return (next record, bucket, FlushReason, number of
+    commands in the bucket).
     """
     buckets = Buckets(*batcher)
     if order is None:

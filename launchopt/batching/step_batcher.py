@@ -1,17 +1,20 @@
-"""Whole steps in, batches of them out: steps of one kind leave together, when full, due, stalled, idle or at the end.
+"""The step batcher: it collects whole steps in one bucket per kind of step, and yields a bucket's steps as a batch.
 
-The batcher gathers a request's records until the last record of its step has come. Then it holds the step in the bucket
-of its kind: steps of one kind have as many rows, and their first commands have one shape. A batch is one array: row by
-row of the template, in each row the requests in ascending order.
+The batcher gathers a request's records until the last record of the step has come. Then it puts the step into the
+bucket of its kind. Steps of one kind have the same number of rows, and their first commands have the same shape. A
+batch is one array, row by row. Within a row the requests are in ascending order. A bucket is flushed for the reasons
+that `FlushReason` lists.
 
-A request's next step may begin when the request has been notified of the end of its step (`landed`). With `ahead` it
-may begin as soon as its step has left. Then only the last record waits for the notification.
+A request's next step may begin when the batcher knows that the previous step has ended (`landed`). With `ahead` it may
+begin as soon as the previous step was flushed, and only its last record waits for that end.
 
-A request is live from the first record of its first step to the end of its last. There is a stall when the steps of all
-live requests are held: no other step can come before one of them has left. Then all buckets leave, the largest first.
-Where requests go on in rounds (a continuous scheduler) there is a stall when the last record of the round has come.
+A request is live from the first record of its first step, or from the start if it is expected, to the end of its last
+step. A stall begins when the batcher
+holds a step of every live request: no other step can come before one of these is launched. If a continuous scheduler
+issues steps in rounds, a stall begins with the last record of a round. At a stall all buckets are flushed, the largest
+first.
 
-The batcher has no clock: its callers say what time it is. `step_buckets` does the work.
+The batcher reads no clock: callers pass the time. The compiled code is in `step_buckets` and `step_policy`.
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
 from launchopt.workloads import chain as ch
 
-NO_SHAPE = -1  # a batch of steps has many
-SHARED_KINDS = 2  # chunks of prompts, and output tokens; beside them each request has a prompt's end of its own length
+NO_SHAPE = -1  # in place of a shape's index: a batch of steps has several shapes
+# Kinds that requests share: whole chunks of prompts, and output tokens. The last chunk of each prompt may differ.
+SHARED_KINDS = 2
 WRONG = {
     KindCode.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
     KindCode.OUT_OF_TURN: (
@@ -49,21 +53,25 @@ WRONG = {
 
 
 class StepBatch(Batch):
-    """Steps of one kind that leave together: `size` requests, each with a record in each of `rows` rows.
+    """Steps of one kind that were flushed together: `rows` rows, each with one record of each of `size` requests.
 
-    `words`: uint64 [rows x size, WORDS], valid until the batcher is next given records. Row i of the template is
-    words[i * size : (i + 1) * size], requests ascending.
+    `words` is uint64 [rows x size, WORDS], valid until the batcher next takes records. Row i of the step is
+    words[i * size : (i + 1) * size], with requests in ascending order.
     """
 
     __slots__ = ("rows", "size")
 
     def __init__(self, words: NDArray[np.uint64], reason: FlushReason, size: int, rows: int) -> None:
-        self.shape_index, self.words, self.reason = NO_SHAPE, words, reason  # a call of super() takes as long again
+        self.shape_index, self.words, self.reason = (
+            NO_SHAPE,
+            words,
+            reason,
+        )  # without super().__init__, which would double the time
         self.size, self.rows = size, rows
 
 
 def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many steps each request has, [requests], of a stream's table or of the one a warm-up run drives."""
+    """Return the number of steps of each request, [requests]. table: of the stream, or of its warm-up run."""
     steps: NDArray[np.int64] = (
         table[:, ch.FULL_CHUNKS] + (table[:, ch.REST_KIND] != ch.NO_PROMPT) + table[:, ch.DECODES]
     )
@@ -71,12 +79,12 @@ def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class StepBatcher:
-    """A bucket a kind, which is full at `limit` steps, or at a step of every request.
+    """One bucket per kind of step. A bucket is full at `limit` steps, or at one step of every request.
 
-    steps: how many steps each request has, [requests] (`steps_of_requests`). rows: of the longest step. kinds: most
-    kinds of steps, None where only the ends of prompts differ. expected: which requests come at once, [requests], so
-    that their first steps wait for each other. ahead: all records of a step but the last may come when the one before
-    it has left; not where requests go on in rounds.
+    steps: [requests], the number of steps of each request (`steps_of_requests`). rows: records of the longest step.
+    kinds: largest number of kinds; None: the shared kinds and one more per request. expected: [requests], whether a
+    request is due at the start, so that the first steps wait for each other. ahead: all records of a step but the last
+    may come once the previous step was flushed; not for steps in rounds.
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class StepBatcher:
     ) -> None:
         requests = len(steps)
         kinds, limit = requests + SHARED_KINDS if kinds is None else kinds, min(limit, requests)
-        self._store = np.full((requests * rows, WORDS), 0, np.uint64)  # written to, so that the memory is there
+        self._store = np.full((requests * rows, WORDS), 0, np.uint64)  # np.full writes it, so that its pages are mapped
         self._steps = np.zeros((requests, len(StepColumn)), np.int64)
         self._steps[:, StepColumn.TOTAL] = steps
         self._table = np.zeros((1 << (2 * kinds).bit_length(), len(KindKey)), np.uint64)
@@ -102,7 +110,8 @@ class StepBatcher:
         counts[[StepWord.OLDEST, StepWord.NEWEST]] = KindCode.NONE
         counts[StepWord.LIMIT], counts[StepWord.TIMEOUT_NS] = limit, rules.timeout_ns
         counts[StepWord.IDLE_NS] = NEVER_IDLE if rules.idle_ns is None else rules.idle_ns
-        # Row by row where all may leave together: then `store` is the batch. Else a step's records are neighbours.
+        # If one batch may hold a step of every request, `store` is in the order of a batch and need not be copied.
+        # Otherwise the records of a step are neighbours.
         strides = (1, requests) if limit == requests else (rows, 1)
         counts[StepWord.MOST_ROWS], counts[[StepWord.REQUEST_STRIDE, StepWord.ROW_STRIDE]] = rows, strides
         counts[StepWord.ON_STALL], counts[StepWord.IN_ROUNDS] = rules.on_stall, rules.in_rounds
@@ -116,23 +125,24 @@ class StepBatcher:
 
     @property
     def held(self) -> int:
-        """Steps in buckets."""
+        """Number of steps in buckets."""
         return int(self._counts[StepWord.HELD])
 
     @property
     def live(self) -> int:
-        """Requests that have begun, and were not notified of the end of their last step."""
+        """Number of requests that have begun, and whose last step has not ended."""
         return int(self._counts[StepWord.LIVE])
 
     @property
     def partial(self) -> int:
-        """Requests of whose step some records are here, and not the last."""
+        """Number of requests whose arriving step lacks its last record."""
         return int(self._counts[StepWord.PARTIAL])
 
     def take(self, records: Records, now_ns: int, is_drained: bool = False) -> Iterator[StepBatch]:
-        """Take `records` (none: none are at hand), and yield every batch that is to leave now.
+        """Take `records`, and yield every batch that must be flushed now. `records` may be empty.
 
-        is_drained: none will come after these. Exhaust the iterator before the next call.
+        is_drained: no record will come after these. Exhaust the iterator before the next call. Raise RunError for a
+        record that cannot be taken.
         """
         words, start = as_words(records), 0
         while True:
@@ -146,16 +156,16 @@ class StepBatcher:
             yield self.left(reason, size, rows)
 
     def left(self, reason: int, size: int, rows: int) -> StepBatch:
-        """The batch of `size` requests and `rows` rows that left last."""
+        """Return the batch flushed last, of `size` requests and `rows` rows."""
         self.flushes[reason] += 1
         words = self._store if size == len(self._steps) else self._out
         return StepBatch(words[: size * rows], REASONS[reason], size, rows)
 
     def landed(self, request: int) -> None:
-        """Note that a request has been notified of the end of the step that left."""
+        """Record that the flushed step of a request has ended."""
         land_step(request, self.arrays)
 
     @staticmethod
     def wrong(code: int, record: np.void) -> RunError:
-        """The error for a record that cannot be taken."""
+        """Return the error for a record that cannot be taken."""
         return RunError(f"command {record['seq']} {WRONG[KindCode(code)].format(request=record['request'])}")

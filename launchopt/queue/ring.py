@@ -1,12 +1,14 @@
 """A single-producer single-consumer ring of command records in shared memory.
 
-One process creates it (`Ring.create`) and unlinks it whatever happens; others `Ring.attach` by name. Each record
-carries its own turn: the producer copies a record in and publishes it with a release store of its last word. The
-consumer looks at that word of the next record alone. So one record moves one cache line, where a shared `head` would
-move two. The consumer gives room back with a release store of `tail`. The producer reads `tail` only when the room it
-knows of is used up. Each side writes only its own words, 128 bytes apart, so that neither core takes the other's cache
-line, nor its prefetched neighbour. No call blocks: a side that finds no room, or no record, waits with a
-`waiter.Waiter`.
+One process creates the ring (`Ring.create`) and unlinks it when it ends. Other processes `Ring.attach` by name.
+
+The last word of a record is its turn: its number in the stream of records, plus 1. The producer copies a record in and
+publishes it with a release store of the turn. The consumer polls the turn of the next record only. So one record moves
+one cache line between cores; with a shared head it would move two. The consumer frees slots with a release store of
+TAIL. The producer reads TAIL only when it has used all slots that it knows to be free.
+
+Each side writes only its own words. They are 128 bytes from the words of the other side, because cores fetch lines in
+pairs. No call blocks: a side that finds no free slot, or no record, waits with a `waiter.Waiter`.
 """
 
 from __future__ import annotations
@@ -31,26 +33,26 @@ from launchopt.types import Int, Words
 
 
 class HeaderWord(enum.IntEnum):
-    """Words of a ring's header, uint64. Each side writes words of its own, 128 bytes from those of the others."""
+    """Words of a ring's header, uint64. The words of each process are 128 bytes from the words of the others."""
 
-    HEAD = 0  # producer: records pushed, and CLOSED_BIT
-    START_NS = 1  # producer: when the run began, CLOCK_MONOTONIC
-    KNOWN_TAIL = 2  # producer: TAIL when the producer read it last
-    TAIL = 16  # consumer: records popped
-    STOP = 32  # parent: not 0 tells both sides to give up
-    STEPS_LEFT = 48  # consumer: a number of records; all steps that end among the first ones have left their buckets
+    HEAD = 0  # producer writes: records pushed, and CLOSED_BIT
+    START_NS = 1  # producer writes: time at which the run began, CLOCK_MONOTONIC ns
+    KNOWN_TAIL = 2  # producer writes: the value of TAIL that it read last
+    TAIL = 16  # consumer writes: records popped
+    STOP = 32  # parent writes: 1 asks both sides to stop
+    STEPS_LEFT = 48  # consumer writes: a number n; every step that ends among the first n records was flushed
 
 
 HEADER_WORDS = 64
-CLOSED_BIT = 1 << 63  # of head: no more will come
-STAMP_EVERY = 256  # records pushed under one reading of the clock
-MOST_AT_ONCE = 4096  # records a consumer takes in one go: bounds what it makes of them in Python
-POLLS = 64  # looks at a word between two at the clock
-FOLDER = Path("/dev/shm")  # where segments are files; on Linux
+CLOSED_BIT = 1 << 63  # bit of HEAD: the producer pushes no more records
+STAMP_EVERY = 256  # records that get their time from one reading of the clock
+MOST_AT_ONCE = 4096  # records that a consumer pops at once
+POLLS = 64  # polls of a word between two readings of the clock
+FOLDER = Path("/dev/shm")  # Linux has a file here for each segment of shared memory
 
 
 class RingWords(NamedTuple):
-    """A ring's memory."""
+    """The arrays of a ring, in shared memory."""
 
     header: Words  # [HEADER_WORDS]
     data: Words  # [capacity, WORDS]
@@ -61,8 +63,8 @@ RingArrays = tuple[Words, Words]  # the fields of RingWords, as Python passes th
 
 @compiled
 def room_for(header: Words, data: Words, wanted: Int) -> Int:
-    """Return how many of `wanted` records the producer has room for."""
-    size, head = np.uint64(len(data)), header[HeaderWord.HEAD]  # not closed: this side closes it
+    """Return how many of `wanted` records the producer can push now."""
+    size, head = np.uint64(len(data)), header[HeaderWord.HEAD]  # without CLOSED_BIT: the producer sets it last
     if head + np.uint64(wanted) - header[HeaderWord.KNOWN_TAIL] > size:
         header[HeaderWord.KNOWN_TAIL] = load_acquire(header, HeaderWord.TAIL)
     return min(np.intp(size - (head - header[HeaderWord.KNOWN_TAIL])), wanted)
@@ -70,7 +72,7 @@ def room_for(header: Words, data: Words, wanted: Int) -> Int:
 
 @compiled
 def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
-    """Copy in as many leading records as there is room for; return how many."""
+    """Push as many leading records as the ring has free slots for; return their number."""
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     count: Int = room_for(header, data, len(words))
     done = 0
@@ -92,7 +94,7 @@ def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
 
 @compiled
 def pop_words(header: Words, data: Words, out: Words) -> Int:
-    """Copy out up to len(out) records, oldest first; return how many."""
+    """Pop up to len(out) records into `out`, oldest first; return their number."""
     mask = np.uint64(len(data) - 1)
     tail = header[HeaderWord.TAIL]
     count = 0
@@ -111,7 +113,10 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
 
 @compiled
 def ready_words(header: Words, data: Words, most: Int) -> Int:
-    """Return how many records, up to `most`, lie in a row from the tail on; read them there before `release_words`."""
+    """Return how many records, up to `most`, can be read in place from the tail on, before `release_words`.
+
+    Records past the end of the array are not counted.
+    """
     tail = header[HeaderWord.TAIL]
     first = np.intp(tail & np.uint64(len(data) - 1))
     most = min(most, len(data) - first)
@@ -123,26 +128,26 @@ def ready_words(header: Words, data: Words, most: Int) -> Int:
 
 @compiled
 def release_words(header: Words, count: Int) -> None:
-    """Give back the room of the `count` oldest records."""
+    """Free the slots of the `count` oldest records."""
     store_release(header, HeaderWord.TAIL, header[HeaderWord.TAIL] + np.uint64(count))
 
 
 @compiled
 def has_record(header: Words, data: Words) -> Int:
-    """Return whether the consumer would find a record."""
+    """Return whether the ring has a record for the consumer."""
     tail = header[HeaderWord.TAIL]
     return load_acquire(data, (np.intp(tail & np.uint64(len(data) - 1)), W_TURN)) == tail + np.uint64(1)
 
 
 @compiled
 def is_closed(header: Words) -> Int:
-    """Return whether no more records will come. Records may be left: look for them after this."""
+    """Return whether the producer has closed the ring. The ring may still have records: check for them after this."""
     return load_acquire(header, HeaderWord.HEAD) >= np.uint64(CLOSED_BIT)
 
 
 @compiled
 def _await_record(header: Words, data: Words, spin_ns: int) -> bool:
-    """Spin until there is a record, or none will come; return False where `spin_ns` passed first."""
+    """Spin until the ring has a record or is closed; return False if `spin_ns` passed first."""
     limit = monotonic_ns() + spin_ns
     while True:
         for _ in range(POLLS):
@@ -157,7 +162,7 @@ def _await_record(header: Words, data: Words, spin_ns: int) -> bool:
 
 @compiled
 def _await_room(header: Words, spin_ns: int) -> bool:
-    """Spin until the tail has moved since the producer looked; return False where `spin_ns` passed first."""
+    """Spin until TAIL differs from KNOWN_TAIL; return False if `spin_ns` passed first."""
     limit = monotonic_ns() + spin_ns
     while True:
         for _ in range(POLLS):
@@ -169,7 +174,7 @@ def _await_room(header: Words, spin_ns: int) -> bool:
 
 
 def _allocated(name: str, size: int) -> SharedMemory:
-    """Create a segment and allocate all of its memory: without memory, the first write would end in SIGBUS."""
+    """Create a segment and allocate all of its memory. Otherwise a write without free memory would raise SIGBUS."""
     memory = SharedMemory(name, create=True, size=size)
     if FOLDER.is_dir():
         try:
@@ -186,9 +191,9 @@ def _allocated(name: str, size: int) -> SharedMemory:
 
 
 class Ring:
-    """Room for `capacity` records (a power of two) of 64 bytes.
+    """A ring of `capacity` records (a power of two) of 64 bytes.
 
-    A context manager: leaving it closes the mapping, and unlinks the segment where this process created it.
+    A context manager: its exit closes the mapping, and unlinks the segment if this process created it.
     """
 
     def __init__(self, memory: SharedMemory, capacity: int, owner: bool) -> None:
@@ -205,9 +210,9 @@ class Ring:
 
     @classmethod
     def create(cls, capacity: int) -> Ring:
-        """A new, empty ring under a name nobody else has.
+        """Return a new, empty ring under a unique name.
 
-        ConfigError for a capacity that is no power of two, and for one that shared memory has no room for.
+        Raise ConfigError if `capacity` is not a power of two, or if shared memory is too small.
         """
         if capacity < 2 or capacity & (capacity - 1):
             raise ConfigError("queue.capacity", capacity, "must be a power of two, at least 2")
@@ -222,7 +227,7 @@ class Ring:
 
     @classmethod
     def attach(cls, name: str, capacity: int) -> Ring:
-        """The ring another process created."""
+        """Return the ring that another process created."""
         return cls(SharedMemory(name), capacity, owner=False)
 
     def __enter__(self) -> Ring:
@@ -234,7 +239,7 @@ class Ring:
         self.release()
 
     def release(self) -> None:
-        """Drop the mapping; the creator also removes the segment. Safe to call twice."""
+        """Close the mapping; the creator also removes the segment. It is safe to call this twice."""
         # NumPy views pin the mapping: SharedMemory.close() raises BufferError while one is alive.
         self._header = self._data = np.empty((0, WORDS), np.uint64)
         with contextlib.suppress(BufferError):
@@ -245,14 +250,14 @@ class Ring:
                 self._memory.unlink()
 
     def push(self, records: Records, stamp: bool = False) -> int:
-        """Copy in as many leading records as there is room for; return how many.
+        """Push as many leading records as the ring has free slots for; return their number.
 
-        stamp: set their enqueue_ns to the time of the copy, which is read once for `STAMP_EVERY` records.
+        stamp: set their enqueue_ns to the time of the push. The clock is read once per `STAMP_EVERY` records.
         """
         return int(push_words(self._header, self._data, as_words(records), stamp))
 
     def pop(self, out: Records) -> int:
-        """Copy out up to `len(out)` records, oldest first; return how many (0 when empty)."""
+        """Pop up to `len(out)` records into `out`, oldest first; return their number."""
         return int(pop_words(self._header, self._data, as_words(out)))
 
     @property
@@ -261,37 +266,37 @@ class Ring:
         return self._header, self._data
 
     def word(self, offset: int) -> int:
-        """A control word of the header."""
+        """Return a word of the header."""
         return int(self._header[offset])
 
     def set_word(self, offset: int, value: int) -> None:
-        """Publish a control word."""
+        """Write a word of the header, with a release store."""
         _store(self._header, offset, np.uint64(value))
 
     def stop(self) -> None:
-        """Tell both sides to give up: a plain store, since it publishes nothing, and needs nothing compiled."""
+        """Ask both sides to stop. A plain store is enough, because it publishes no other data."""
         self._header[HeaderWord.STOP] = 1
 
     def reset(self) -> None:
-        """Empty the ring for the next run; only while neither side uses it."""
+        """Empty the ring for the next run. Call this only while neither side uses the ring."""
         self._header[:] = 0
         self._data[:, W_TURN] = 0
 
     def await_record(self, spin_ns: int) -> bool:
-        """Consumer: spin until there is a record or the ring is closed; False when `spin_ns` passed first."""
+        """Spin until the ring has a record or is closed; return False after `spin_ns`. For consumers."""
         return _await_record(self._header, self._data, spin_ns)
 
     def await_room(self, spin_ns: int) -> bool:
-        """Producer: spin until there is more room than the last push found; False when `spin_ns` passed first."""
+        """Spin until more slots are free than at the last push; return False after `spin_ns`. For producers."""
         return _await_room(self._header, spin_ns)
 
     def close(self) -> None:
-        """Producer: say that no more records will come."""
+        """Record that no more records will come. For producers."""
         self.set_word(HeaderWord.HEAD, self.word(HeaderWord.HEAD) | CLOSED_BIT)
 
     @property
     def drained(self) -> bool:
-        """True when the producer has closed and every record was popped."""
+        """True if the producer has closed the ring and every record was popped."""
         return self.word(HeaderWord.HEAD) == self.word(HeaderWord.TAIL) | CLOSED_BIT
 
 

@@ -1,4 +1,4 @@
-"""How a side of a ring waits for the other: it spins, then sleeps."""
+"""Wait for the other side of a ring: spin, then sleep."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 
 
 class Waiter:
-    """Spins first, since the other side is usually nanoseconds away; then sleeps, so that the other side gets the core.
+    """Spins first, because the other side usually needs only nanoseconds. Then it sleeps, to free the core.
 
-    Two processes that only spin starve each other on a busy two-core machine. spin: a ring's `await_record` or
-    `await_room`.
+    Two processes that only spin would starve each other on a busy machine with two cores. spin: `Ring.await_record` or
+    `Ring.await_room`.
     """
 
     def __init__(self, spin: Callable[[int], bool], spin_us: float, sleep_us: float) -> None:
         self._spin, self._spin_ns, self._sleep_ns = spin, int(spin_us * 1e3), int(sleep_us * 1e3)
 
     def wait(self, until_ns: int | None = None) -> None:
-        """Return when there is what `spin` looks for, at `until_ns` (CLOCK_MONOTONIC), or after one sleep."""
+        """Return when `spin` returns True, at `until_ns` (CLOCK_MONOTONIC), or after one sleep."""
         spin_ns, sleep_ns = self._spin_ns, self._sleep_ns
         if until_ns is not None:
             left_ns = max(0, until_ns - time.monotonic_ns())
-            # A deadline within a sleep's reach is spun for: a sleep overshoots by tens of microseconds.
+            # Spin if the time is closer than the end of a sleep: a sleep overshoots by tens of microseconds.
             spin_ns = left_ns if left_ns <= spin_ns + sleep_ns else spin_ns
         if not self._spin(spin_ns) and (until_ns is None or time.monotonic_ns() < until_ns):
             time.sleep(sleep_ns * 1e-9)

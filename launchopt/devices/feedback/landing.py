@@ -1,7 +1,8 @@
-"""Steps under way on the device: staged for feedback when they take off, told of through a ring when they land.
+"""Steps in flight: they take off when they are launched, and land when the device has fed back their results.
 
-A step takes off when its last command was launched. Its result is fed back on the same stream, and a word of `done`
-tells that the device got there. Then the step lands: a record in the second ring notifies the driver.
+A step takes off when its last command was launched: its arguments for feedback are staged. The device feeds the result
+back on the same CUDA stream, and then writes a word of `done`. The loop polls that word. Then the step lands: the loop
+pushes a record into the second ring, which notifies the driver.
 """
 
 from __future__ import annotations
@@ -21,55 +22,55 @@ from launchopt.records import columns_of, ends_step, join_halves, request_of, sl
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 
-QUIET_NS = 250_000_000  # with steps under way, how long nothing happens before the device is asked whether it is alive
-NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # in `done`: a token that is not done; its id overwrites the lower half
+QUIET_NS = 250_000_000  # time without progress of steps in flight after which the device is checked for errors
+NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # in `done`: the token is not complete; its id overwrites the lower half
 
 
 class FlightWord(enum.IntEnum):
     """Words of `Flights.cursor`. Steps are numbered in the order in which they took off."""
 
-    FIRST = 0  # the first step that has not landed
-    STOP_AT = 1  # one past the last step that took off
-    PROGRESS = 2  # launches and landings when they were looked at last
-    SINCE_NS = 3  # since when PROGRESS has not changed
+    FIRST = 0  # number of the first step in flight
+    STOP_AT = 1  # one past the number of the last step in flight
+    PROGRESS = 2  # sum of launches and landings at the last check
+    SINCE_NS = 3  # time at which PROGRESS changed last
 
 
 class FeedbackFact(enum.IntEnum):
-    """Words of `facts` about a stream, and where a device keeps its data: addresses, on the CPU offsets in bytes."""
+    """Words of `facts`: sizes of a workload, and addresses of its data. On the CPU addresses are byte offsets."""
 
-    TOKENS = 0  # tokens of the stream
-    COLUMN_BYTES = 1  # from a column of an output to the next
+    TOKENS = 0  # tokens of the workload
+    COLUMN_BYTES = 1  # bytes from one column of an output to the next
     BASE_BYTES = 2  # address of the activations
-    HISTORY_BYTES = 3  # address of the history; 0: none is kept
-    ROW_BYTES = 4  # of a row of the history
+    HISTORY_BYTES = 3  # address of the history of fed-back inputs; 0: no history is kept
+    ROW_BYTES = 4  # bytes of a row of the history
     DONE_BYTES = 5  # address of `done`
-    HAS_HEAD = 6  # whether the last output of a token is logits
+    HAS_HEAD = 6  # 1: the last output of a token is logits
 
 
 class StagedRow(enum.IntEnum):
-    """Rows of what is staged for feedback, uint64, a column a step."""
+    """Rows of the arguments for feedback, uint64, one column per step."""
 
-    SOURCE = 0  # address of what the step computed last
+    SOURCE = 0  # address of the step's last output
     TARGET = 1  # address of the request's next input
-    HISTORY = 2  # address of a row of the history; 0: none is kept
+    HISTORY = 2  # address of the step's row of the history; 0: no history is kept
     ID = 3  # address of the step's word of `done`
-    DRAW = 4  # token | request << 32: which random number is drawn
+    DRAW = 4  # token | request << 32: selects the random number
 
 
 class FlightArrays(NamedTuple):
-    """Steps that took off."""
+    """Arrays of the steps in flight, a ring buffer."""
 
-    rows: Words  # [a power of two, WORDS]: their last records
-    places: Table  # [a power of two]: their words of `done`
-    done: Words  # [tokens + requests]: ids of tokens, or NOT_YET; the device writes here
+    rows: Words  # [a power of two, WORDS]: the last record of each step
+    places: Table  # [a power of two]: index into `done` of each step
+    done: Words  # [tokens + requests]: the id of each token, or NOT_YET; the device writes it
     cursor: Table  # [FlightWord]
 
 
 class FeedbackArrays(NamedTuple):
-    """What a loop over requests needs to feed back results, and to notify the driver."""
+    """The arrays that a loop needs to feed back results of steps, and to notify the driver."""
 
     back: RingWords  # the ring to the driver
-    ended: Words  # [requests, WORDS]: last records of the steps that a batch ended
+    ended: Words  # [requests, WORDS]: last records of the steps that end with a batch
     flights: FlightArrays
 
 
@@ -79,7 +80,7 @@ FeedbackFields = tuple[RingArrays, Words, FlightFields]  # the fields of Feedbac
 
 @compiled
 def collect_ends(words: Words, ended: Words) -> Int:
-    """Copy the records of `words` that end a step to `ended`; return how many there are."""
+    """Copy the records of `words` that end a step to `ended`; return their number."""
     count = 0
     for i in range(len(words)):
         if ends_step(words, i):
@@ -93,9 +94,11 @@ def collect_ends(words: Words, ended: Words) -> Int:
 def take_off(
     ended: Words, count: Int, table: Table, facts: Table, sampled: Words, plain: Words, flights: FlightFields
 ) -> Int:
-    """Stage the first `count` of `ended` for feedback; return how many of them went to `sampled`, the rest to `plain`.
+    """Stage the first `count` records of `ended` for feedback, and count their steps as in flight.
 
-    table: the stream's requests. flights: FlightArrays or its fields.
+    Steps whose token is sampled go to `sampled`, other steps to `plain`; return the number of the former. table: the
+    requests of the workload. facts: [FeedbackFact]. sampled, plain: [StagedRow, steps]. flights: FlightArrays or its
+    fields.
     """
     rows, places, done, cursor = flights
     mask, samples = len(places) - 1, 0
@@ -109,7 +112,7 @@ def take_off(
         for w in range(WORDS):
             rows[at, w] = ended[i, w]
         places[at] = place
-        done[place] = NOT_YET  # chunks of a request share a word
+        done[place] = NOT_YET  # all chunks of a request's prompt share one word
         cursor[FlightWord.STOP_AT] += 1
         last_column = columns_of(ended, i) - 1
         source = slot_c_of(ended, i) * ch.UNIT_BYTES + last_column * facts[FeedbackFact.COLUMN_BYTES]
@@ -128,7 +131,7 @@ def take_off(
 
 @compiled
 def in_flight(feedback: FeedbackArrays | None) -> bool:
-    """Return whether steps are under way; feedback: FeedbackArrays, or None where nothing is fed back."""
+    """Return whether steps are in flight. feedback: None if no results are fed back."""
     if feedback is None:
         return False
     cursor = feedback.flights.cursor
@@ -137,7 +140,7 @@ def in_flight(feedback: FeedbackArrays | None) -> bool:
 
 @compiled
 def _tell(feedback: FeedbackArrays) -> None:
-    """Notify the driver of every step that the device has finished, in the order in which the steps took off."""
+    """Notify the driver of each step that the device has completed, in the order in which the steps took off."""
     rows, places, done, cursor = feedback.flights
     while cursor[FlightWord.FIRST] != cursor[FlightWord.STOP_AT]:
         first = stop = cursor[FlightWord.FIRST] & (len(places) - 1)
@@ -151,16 +154,17 @@ def _tell(feedback: FeedbackArrays) -> None:
         if stop == first:
             return
         back = feedback.back
-        push_words(back.header, back.data, rows[first:stop], False)  # has room for a step of every request
+        push_words(
+            back.header, back.data, rows[first:stop], False
+        )  # always has space: it holds a step of every request
         cursor[FlightWord.FIRST] += stop - first
 
 
 @compiled
 def land(feedback: FeedbackArrays | None, order: Order | None, steps: StepBuckets | None) -> None:
-    """Notify the driver of the steps that the device has finished; say to the batcher whose they were.
+    """Notify the driver and the batcher of the steps that the device has completed.
 
-    feedback: FeedbackArrays, or None where nothing is fed back. The batcher: `order` (an Order) or `steps`
-    (StepBuckets); None for the other.
+    feedback: None if no results are fed back. order, steps: the arrays of the batcher; one of them is None.
     """
     if feedback is not None:
         rows, cursor = feedback.flights.rows, feedback.flights.cursor
@@ -177,9 +181,10 @@ def land(feedback: FeedbackArrays | None, order: Order | None, steps: StepBucket
 
 @compiled
 def is_quiet(now_ns: Int, launches: Int, cursor: Table) -> bool:
-    """Return whether steps are under way, and nothing landed or was launched for QUIET_NS; True once in that time.
+    """Return whether steps are in flight, and no step landed and no launch was made for QUIET_NS.
 
-    Ask before every wait. launches: made so far. cursor: of FlightArrays.
+    Call this before every wait. It returns True at most once per QUIET_NS. launches: number of launches so far. cursor:
+    `FlightArrays.cursor`.
     """
     progress = cursor[FlightWord.FIRST] + launches
     if cursor[FlightWord.FIRST] == cursor[FlightWord.STOP_AT] or progress != cursor[FlightWord.PROGRESS]:
@@ -193,7 +198,7 @@ def is_quiet(now_ns: Int, launches: Int, cursor: Table) -> bool:
 
 @compiled
 def feedback_quiet(now_ns: Int, launches: Int, feedback: FeedbackArrays | None) -> bool:
-    """Return what `is_quiet` does; False where nothing is fed back."""
+    """Return what `is_quiet` returns; False if no results are fed back."""
     if feedback is None:
         return False
     return is_quiet(now_ns, launches, feedback.flights.cursor)

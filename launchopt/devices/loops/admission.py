@@ -1,9 +1,9 @@
 """Admit a launch that waits on the GPU for its batch, from the compiled loop that forms batches.
 
-A launch was made for the batch that is likely to come next, and waits for a word of host memory. The loop compares the
-batch that left with the expected one. If they are equal it stages the batch's rows for feedback and writes the word: no
-Python runs between the last record of a step and the GPU. Otherwise it does nothing, and Python handles the launch.
-Records that come early are compared before the last record of the step has come.
+The megakernel is launched for the batch that is expected next, and waits for a word in host memory. The loop compares
+the flushed batch with the expected one. If they are equal it stages the batch for feedback and writes the word: no
+Python runs between the last record of a step and the GPU. Otherwise it does nothing, and Python handles the launch. The
+loop compares records that come early before the last record of the step has come.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from launchopt.kernels.shared import TAG_BITS
 from launchopt.native import compiled, monotonic_ns, store_fence, store_release
 from launchopt.types import Int, Table, Words
 
-TAG_SHIFT = np.uint64(64 - TAG_BITS)  # of the host's word (kernels/megakernel/gate.cuh)
+TAG_SHIFT = np.uint64(64 - TAG_BITS)  # position of the tag in a host word (kernels/megakernel/gate.cuh)
 
 
 class ExpectedWord(enum.IntEnum):
-    """Words of `AdmissionArrays.expected`: the batch for which a launch waits."""
+    """Words of `AdmissionArrays.expected`: the expected batch, for which a launch waits."""
 
-    WAITS = 0  # whether a launch waits
-    ROWS = 1
-    SIZE = 2  # requests
-    MN = 3  # first word of the shape of its first command
-    PROBE = 4  # of its StepKey
-    PLACE = 5  # which word the launch waits for
-    TAG = 6  # of that word
-    UNTIL_NS = 7  # CLOCK_MONOTONIC; the launch may give up after that
-    ADMITTED = 8  # whether the last launch was admitted
-    KNOWN = 9  # number of leading rows that have come and whose slots of the first request are the expected ones
+    WAITS = 0  # 1: a launch waits
+    ROWS = 1  # rows of the batch
+    SIZE = 2  # requests of the batch
+    MN = 3  # word W_MN of the batch's first command
+    PROBE = 4  # StepKey.probe
+    PLACE = 5  # index in `said` of the word that the launch polls
+    TAG = 6  # tag that this word must have
+    UNTIL_NS = 7  # CLOCK_MONOTONIC ns; the launch may give up after this time
+    ADMITTED = 8  # 1: the last launch was admitted
+    KNOWN = 9  # leading rows that have come, and whose slots of A and B are the expected ones
 
 
 StagingArrays = tuple[Words, Table, Table, Words, Table]  # FeedbackStages.arrays
 
 
 class AdmissionArrays(NamedTuple):
-    """What a loop needs to admit a launch."""
+    """The arrays that a loop needs to admit a launch."""
 
     expected: Table  # [ExpectedWord]
-    key: Words  # [words of the longest key]: of the expected batch, as `write_key` writes it
-    said: Words  # the host's words, which the GPU reads
-    addresses: Table  # [stages]: of the arguments of a launch that feeds back its results
+    key: Words  # [words of the longest key]: key of the expected batch, as `write_key` writes it
+    said: Words  # words in host memory that the GPU polls
+    addresses: Table  # [stages]: address of each stage of feedback arguments
     staging: StagingArrays
 
 
@@ -60,7 +60,7 @@ AdmissionFields = tuple[
 
 @compiled
 def say(said: Words, place: Int, word: np.uint64) -> None:
-    """Let the GPU see word `place`, and before that everything that was stored before it."""
+    """Store `word` to said[place]. The GPU sees all earlier stores before this one."""
     store_fence()
     store_release(said, place, word)
     store_fence()
@@ -68,9 +68,10 @@ def say(said: Words, place: Int, word: np.uint64) -> None:
 
 @compiled
 def look(arrays: StepArrays, admission: AdmissionFields) -> None:
-    """Compare what has come of the first request's step with the expected batch, if that is one of all requests.
+    """Compare the records that have come of request 0's step with the expected batch.
 
-    arrays: StepBuckets or its fields. admission: AdmissionArrays or its fields.
+    Do so only if the expected batch has a step of every request. arrays: StepBuckets or its fields. admission:
+    AdmissionArrays or its fields.
     """
     batcher, given = StepBuckets(*arrays), AdmissionArrays(*admission)
     expected, key, stride = given.expected, given.key, batcher.counts[StepWord.ROW_STRIDE]
@@ -85,7 +86,7 @@ def look(arrays: StepArrays, admission: AdmissionFields) -> None:
 
 @compiled
 def _is_expected(words: Words, size: Int, rows: Int, expected: Table, key: Words) -> bool:
-    """Return whether a batch is the one for which a launch waits."""
+    """Return whether a batch is the expected one, and the launch still waits for it."""
     if np.int64(words[0, W_MN]) != expected[ExpectedWord.MN]:
         return False
     if not is_key(words, size, rows, expected[ExpectedWord.PROBE], key, expected[ExpectedWord.KNOWN]):
@@ -95,7 +96,7 @@ def _is_expected(words: Words, size: Int, rows: Int, expected: Table, key: Words
 
 @compiled
 def admit(rows: Int, size: Int, arrays: StepArrays, flights: FlightFields, admission: AdmissionFields) -> bool:
-    """Admit the launch that waits for the batch which left last; return False, and do nothing, if none does.
+    """Admit the launch that waits for the batch flushed last; return False, and do nothing, if no launch does.
 
     arrays, admission: as in `look`. flights: FlightArrays or its fields.
     """
@@ -118,23 +119,23 @@ def admit(rows: Int, size: Int, arrays: StepArrays, flights: FlightFields, admis
 
 
 class Admission:
-    """Admits one launch at a time. said: the host's words, uint64. most: words of the longest key of a batch."""
+    """Admits one launch at a time. said: uint64 words in host memory. most: words of a batch's longest key."""
 
     def __init__(self, said: Words, stages: FeedbackStages, most: int) -> None:
         self._expected, self._key = np.zeros(len(ExpectedWord), np.int64), np.zeros(most, np.uint64)
         self.arrays: AdmissionFields = self._expected, self._key, said, stages.addresses, stages.arrays
 
     def expect(self, batch: StepKey, place: int, tag: int, until_ns: int) -> None:
-        """A launch of a batch like this waits for word `place` with `tag`, until `until_ns` at least."""
+        """Record that a launch of this batch polls word `place` for `tag`, at least until `until_ns`."""
         self._key[: len(batch.words)] = batch.words
         self._expected[:] = (1, batch.rows, batch.size, batch.mn, batch.probe, place, tag, until_ns, 0, 0)
 
     def forget(self) -> None:
-        """No launch waits."""
+        """Record that no launch waits."""
         self._expected[ExpectedWord.WAITS] = 0
 
     def was_admitted(self) -> bool:
-        """Return whether the last launch was admitted; True once."""
+        """Return whether the last launch was admitted, and clear the answer."""
         admitted = bool(self._expected[ExpectedWord.ADMITTED])
         self._expected[ExpectedWord.ADMITTED] = 0
         return admitted

@@ -1,7 +1,8 @@
-"""The consumer's compiled loop for batches: ring -> batcher -> launches -> recorder, with no Python between two.
+"""The consumer's compiled loop for batches: ring -> batcher -> launches -> recorder. No Python runs between launches.
 
-It serves independent commands and commands of requests. Of the latter order is kept, and the results of steps are fed
-back: when a batch held the last command of a step the loop comes back (ENDED), and Python submits the feedback.
+The loop serves independent commands and commands of requests. For requests it keeps their order, and the results of
+steps are fed back. When a batch held the last command of a step, the loop returns ENDED and Python submits the
+feedback.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ from launchopt.queue.ring import RingArrays, RingWords
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
 from launchopt.types import Int, Table, Words
 
-UNLIMITED = 1 << 40  # launches of a batch where packing never pays
+UNLIMITED = 1 << 40  # limit on the launches of a batch that is never packed
 
 
 class Launching(NamedTuple):
-    """What a loop launches with."""
+    """The tables and arrays that a loop needs to launch."""
 
     tables: LaunchTables
     recording: Recording
-    slot_bytes: Table  # [shapes]: bytes of A, B and C where packing may pay, else 0
+    slot_bytes: Table  # [shapes]: bytes of a command's A, B and C if packing may pay off, else 0
 
 
 LaunchingFields = tuple[TableArrays, RecordingArrays, Table]  # the fields of Launching, as Python passes them
@@ -56,7 +57,7 @@ LaunchingFields = tuple[TableArrays, RecordingArrays, Table]  # the fields of La
 
 @compiled
 def _most_launches(bucket: Int, size: Int, launching: Launching, settings: Table) -> Int:
-    """Return how many launches a batch may take before packing it costs less."""
+    """Return the largest number of launches of a batch for which packing it is not cheaper."""
     slot_bytes = launching.slot_bytes[bucket]
     if slot_bytes > 0:
         return 1 + size * slot_bytes // settings[SettingWord.PACK_BYTES_PER_LAUNCH]
@@ -65,7 +66,7 @@ def _most_launches(bucket: Int, size: Int, launching: Launching, settings: Table
 
 @compiled
 def end_launch(words: Words, feedback: FeedbackArrays | None, state: Table) -> Int:
-    """Collect the steps that `words`, just launched, have ended: return ENDED, or GO_ON where there are none."""
+    """Collect the steps that end with the launched `words`; return ENDED, or GO_ON if there are none."""
     if feedback is not None:
         state[LoopWord.ENDS] = collect_ends(words, feedback.ended)
         if state[LoopWord.ENDS] > 0:
@@ -83,14 +84,14 @@ def _flush(
     feedback: FeedbackArrays | None,
     loop: LoopArrays,
 ) -> Int:
-    """Launch what a bucket holds: return GO_ON, ENDED, SPECIAL (Python must launch state's batch) or FAILED."""
+    """Flush a bucket and launch its batch; return GO_ON, ENDED, FAILED, or SPECIAL: Python must launch the batch."""
     state, cursor = loop.state, launching.recording.cursor
     size, flush_ns = let_go(bucket, batcher, order), monotonic_ns()
     state[LoopWord.BUCKET], state[LoopWord.SIZE] = bucket, size
     state[LoopWord.REASON], state[LoopWord.FLUSH_NS] = reason, flush_ns
     state[LoopWord.FLUSHES + reason] += 1
     if order is not None:
-        state[LoopWord.NOW_NS] = flush_ns  # what this batch lets in is eligible from now on
+        state[LoopWord.NOW_NS] = flush_ns  # the commands that waited for this batch are eligible from now on
     if state[LoopWord.LAUNCHES_LEFT] <= 0:
         return LoopExit.SPECIAL
     base, batch, launched = (
@@ -121,7 +122,7 @@ def _loop(
     feedback: FeedbackArrays | None,
     loop: LoopArrays,
 ) -> Int:
-    """Run until Python is needed, and say for what."""
+    """Run until Python is needed; return the LoopExit."""
     state, recording = loop.state, launching.recording
     while True:
         land(feedback, order, None)
@@ -132,7 +133,9 @@ def _loop(
             if is_stopped(ring):
                 return LoopExit.STOPPED
         words, now_ns = block[: state[LoopWord.COUNT]], state[LoopWord.NOW_NS]
-        drained = state[LoopWord.COUNT] == 0 and is_drained(ring)  # read `head` seldom: the producer writes it
+        drained = state[LoopWord.COUNT] == 0 and is_drained(
+            ring
+        )  # reads HEAD rarely: the producer writes its cache line
         state[LoopWord.NEXT], bucket, reason = next_bucket(words, state[LoopWord.NEXT], now_ns, drained, batcher, order)
         if bucket == UNKNOWN_SHAPE:
             return LoopExit.UNKNOWN
@@ -161,10 +164,10 @@ def pump_batches(
     feedback: FeedbackFields | None,
     loop: LoopFields,
 ) -> Int:
-    """Run until Python is needed, and return for what: a LoopExit, as an integer.
+    """Run until Python is needed; return the LoopExit, as an integer.
 
-    Arguments are the fields of RingWords, Buckets, Order, Launching, FeedbackArrays and LoopArrays, nested likewise.
-    order and feedback are None for independent commands.
+    Arguments are the fields of RingWords, Buckets, Order, Launching, FeedbackArrays and LoopArrays, nested in the same
+    way. order and feedback are None for independent commands.
     """
     tables, recording, slot_bytes = launching
     ring_words, buckets, arrays = RingWords(*ring), Buckets(*batcher), LoopArrays(*loop)

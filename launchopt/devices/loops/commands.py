@@ -33,7 +33,7 @@ def _loop(
     recording: Recording,
     loop: LoopArrays,
 ) -> Int:
-    """Run until Python is needed, and say for what."""
+    """Run until Python is needed; return the LoopExit."""
     state, cursor = loop.state, recording.cursor
     while True:
         if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
@@ -77,10 +77,10 @@ def pump_commands(
     recording: RecordingArrays,
     loop: LoopFields,
 ) -> Int:
-    """Run until Python is needed, and return for what: a LoopExit, as an integer.
+    """Run until Python is needed; return the LoopExit, as an integer.
 
-    Arguments are the fields of RingWords, LaunchTables, Recording and LoopArrays. shapes: of Buckets. shape_of: room
-    for the shapes of `block`.
+    Arguments are the fields of RingWords, LaunchTables, Recording and LoopArrays. block: memory for popped records.
+    shape_of: memory for their shape indices. shapes: `Buckets.shapes`.
     """
     arrays = RingWords(*ring), LaunchTables(*tables), Recording(*recording), LoopArrays(*loop)
     return np.int64(_loop(arrays[0], block, shape_of, shapes, arrays[1], arrays[2], arrays[3]))

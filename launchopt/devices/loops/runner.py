@@ -1,4 +1,4 @@
-"""Runs a compiled loop of the consumer to the end of the stream, and does what the loop leaves to Python."""
+"""Run a compiled loop of the consumer to the end of the workload, and do the work that the loop leaves to Python."""
 
 from __future__ import annotations
 
@@ -21,54 +21,56 @@ from launchopt.recording.recorder import Recorder
 from launchopt.timing.sampling import Sampler
 from launchopt.types import ShapeIndices, Table, Words
 
-BATCH = slice(int(LoopWord.BUCKET), int(LoopWord.FLUSH_NS) + 1)  # of `state`: bucket or rows, size, reason, ns
+BATCH = slice(int(LoopWord.BUCKET), int(LoopWord.FLUSH_NS) + 1)  # words of `state` that describe the batch flushed last
 _NEXT, _COUNT, _NOW_NS = int(LoopWord.NEXT), int(LoopWord.COUNT), int(LoopWord.NOW_NS)
 _LAUNCHES_LEFT = int(LoopWord.LAUNCHES_LEFT)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """How a loop waits, and when it packs."""
+    """Settings of a loop: how it waits, and when it packs a batch."""
 
-    spin_ns: int  # how long to spin before each sleep
-    sleep_ns: int
-    pack_bytes_per_launch: int = 0  # bytes that the device copies in the time of one launch; 0: it never packs
+    spin_ns: int  # length of a spin before each sleep
+    sleep_ns: int  # length of a sleep
+    pack_bytes_per_launch: int = 0  # bytes that the device copies in the time of one launch; 0: no batch is packed
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """What a loop launches with, and what Python does for it."""
+    """The tables that a loop launches with, and the functions with which Python launches for it."""
 
     tables: tuple[Table, Table, Table]  # the fields of LaunchTables
     recorder: Recorder
     sampler: Sampler
-    submit: Callable[[Batch, int], None]  # launches a batch that left at ns: sampled, packed, or not compiled
-    submit_each: Callable[[Words, ShapeIndices, int], None]  # launches commands, each of a shape, popped at ns
-    check: Callable[[int], None]  # raises for the status of a launch that failed
-    slot_bytes: Sequence[int] = ()  # for each shape the bytes that a packed command copies, 0: it is never packed
+    submit: Callable[
+        [Batch, int], None
+    ]  # launches a batch that the loop may not launch; with the time of its flush, ns
+    submit_each: Callable[[Words, ShapeIndices, int], None]  # launches records of given shapes, popped at a time in ns
+    check: Callable[[int], None]  # raises the error for the status of a failed launch
+    slot_bytes: Sequence[int] = ()  # [shapes]: bytes that packing one command copies; 0: the shape is never packed
     is_compiled: bool = True  # False: Python makes every launch
 
     def lend(self, state: Table) -> None:
-        """Tell a loop how many launches it may make before Python must make one."""
+        """Write to `state` how many launches the loop may make before Python must make one."""
         state[_LAUNCHES_LEFT] = self.sampler.left if self.is_compiled else 0
 
     def take_back(self, state: Table) -> None:
-        """Note how many of them are left."""
+        """Read from `state` how many of these launches are left."""
         if self.is_compiled:
             self.sampler.left = int(state[_LAUNCHES_LEFT])
 
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """How results of steps are fed back."""
+    """The functions with which results of steps are fed back."""
 
     flights: Flights
-    feed_back: Callable[[Flights, int], None]  # submits the feedback of the first steps of `flights.ended`
-    check_alive: Callable[[], None]  # raises for a lost device
+    feed_back: Callable[[Flights, int], None]  # submits the feedback of the first n steps of `flights.ended`
+    check_alive: Callable[[], None]  # raises an error if the device is lost
 
 
 class ConsumerLoop:
-    """One run's loop. A subclass enters its compiled loop, and launches what that leaves to Python."""
+    """The loop of one run. A subclass enters its compiled loop, and makes the launches that this leaves to Python."""
 
     def __init__(self, recorder: Recorder, settings: LoopSettings, at_once: int, feedback: Feedback | None) -> None:
         self._recorder, self._feedback, self._sleep_s = recorder, feedback, settings.sleep_ns * 1e-9
@@ -79,7 +81,7 @@ class ConsumerLoop:
         self._settings[SettingWord.AT_ONCE] = at_once
 
     def run(self) -> None:
-        """Run until the ring is drained, every command launched and every step told of."""
+        """Run until the ring is drained, every command is launched and the driver is notified of every step."""
         special, idle, spool, ended = (
             int(code) for code in (LoopExit.SPECIAL, LoopExit.IDLE, LoopExit.SPOOL, LoopExit.ENDED)
         )
@@ -107,14 +109,14 @@ class ConsumerLoop:
         self._feedback.feed_back(self._feedback.flights, count)
 
     def _begin(self, now_ns: int) -> None:
-        """The run begins at `now_ns`."""
+        """Begin the run at `now_ns`."""
 
     def _enter(self) -> int:
         """Enter the compiled loop; return its LoopExit."""
         raise NotImplementedError
 
     def _launch(self) -> None:
-        """Launch what the loop left to Python (SPECIAL)."""
+        """Make the launch that the loop left to Python (SPECIAL)."""
         raise NotImplementedError
 
     def _fail(self, code: int) -> None:
@@ -122,7 +124,7 @@ class ConsumerLoop:
         raise NotImplementedError
 
     def _end(self) -> None:
-        """The run has ended: everything was launched."""
+        """End the run: every command was launched."""
 
 
 class _PoppingLoop(ConsumerLoop):
@@ -144,7 +146,7 @@ class _PoppingLoop(ConsumerLoop):
         self._arguments = self._arguments_of(ring)
 
     def _arguments_of(self, ring: Ring) -> tuple[Any, ...]:
-        """The arguments of the compiled loop."""
+        """Return the arguments of the compiled loop."""
         raise NotImplementedError
 
     def _begin(self, now_ns: int) -> None:
@@ -189,7 +191,7 @@ class BatchLoop(_PoppingLoop):
 
 
 class CommandLoop(_PoppingLoop):
-    """Runs `pump_commands`: one launch a command, in arrival order."""
+    """Runs `pump_commands`: one launch per command, in arrival order."""
 
     def _arguments_of(self, ring: Ring) -> tuple[Any, ...]:
         self._shape_of = np.zeros(len(self._block), np.int32)
@@ -204,7 +206,7 @@ class CommandLoop(_PoppingLoop):
         return code
 
     def _launch(self) -> None:
-        """One command, which is sampled, or all that were popped."""
+        """Launch one command, which is sampled, or all popped commands if Python makes every launch."""
         state, launcher = self._state, self._launcher
         first = int(state[_NEXT])
         stop = first + 1 if launcher.is_compiled else int(state[_COUNT])

@@ -1,7 +1,7 @@
-"""What the consumer's compiled loops have in common: why they come back, their state, refilling and waiting.
+"""Parts that the consumer's compiled loops share: their exits and state, and functions to pop records and to wait.
 
-A loop comes back to Python where only Python can go on: a batch must be sampled or packed, the recorder must make room,
-a result must be fed back. Then the loop is entered again. What it must remember is in `LoopArrays.state`. Times are
+A loop returns to Python if only Python can go on: to sample or pack a batch, to write recorded rows to a file, or to
+feed back results. Python then enters the loop again. `LoopArrays.state` keeps the loop's state in between. Times are
 CLOCK_MONOTONIC ns.
 """
 
@@ -21,40 +21,40 @@ from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
 from launchopt.queue.ring import CLOSED_BIT, HeaderWord, RingWords, has_record, is_closed, pop_words
 from launchopt.types import Int, Table, Words
 
-POLLS = 16  # looks for a record between two looks at the clock
-FAR_NS = 1 << 40  # 18 minutes: nothing is due before that
+POLLS = 16  # polls of the ring between two readings of the clock
+FAR_NS = 1 << 40  # 18 minutes: a time at which nothing is due yet
 
 
 class LoopExit(enum.IntEnum):
-    """Why a loop came back. GO_ON is for its own functions: it does not come back."""
+    """Reasons why a loop returns to Python. Only functions inside a loop return GO_ON."""
 
-    GO_ON = -1
-    DRAINED = 0  # the ring is closed and empty, and everything was launched
-    STOPPED = 1  # the parent says stop
-    IDLE = 2  # nothing happened for SPIN_NS: sleep
-    SPECIAL = 3  # Python is to launch the batch, or the commands, in `state`
+    GO_ON = -1  # the loop goes on
+    DRAINED = 0  # the ring is closed and empty, and every command was launched
+    STOPPED = 1  # the parent asked both children to stop
+    IDLE = 2  # no record came for SPIN_NS: Python sleeps
+    SPECIAL = 3  # Python must launch the batch or the commands that `state` describes
     FAILED = 4  # a launch returned STATUS
     UNKNOWN = 5  # the record at NEXT cannot be taken
-    SPOOL = 6  # the recorder must make room
+    SPOOL = 6  # the recorder must write rows to its files (`Recorder.make_room`)
     ENDED = 7  # ENDS steps ended: their results must be fed back
-    QUIET = 8  # steps are under way and nothing happened for QUIET_NS: ask whether the device is alive
+    QUIET = 8  # steps in flight made no progress for QUIET_NS: Python checks the device for errors
 
 
 class LoopWord(enum.IntEnum):
     """Words of `LoopArrays.state`."""
 
-    COUNT = 0  # records of the block that was popped, or that lies in the ring, at NOW_NS
-    NEXT = 1  # the first of them that is not dealt with
-    NOW_NS = 2
+    COUNT = 0  # records of the current block
+    NEXT = 1  # index of the first record of the block that was not taken yet
+    NOW_NS = 2  # time at which the block was popped or found
     LAUNCHES_LEFT = 3  # launches that the loop may make before Python must make one
-    BUCKET = 4  # of the batch that left last; of whole steps their ROWS
-    SIZE = 5  # commands of that batch; of whole steps its requests
+    BUCKET = 4  # bucket of the batch flushed last; for whole steps its number of rows (ROWS)
+    SIZE = 5  # number of commands of that batch; for whole steps its number of requests
     REASON = 6  # FlushReason of that batch
-    FLUSH_NS = 7  # when that batch left
-    STATUS = 8  # what a launch returned that failed; what is wrong with a record of a step
-    ENDS = 9  # steps that ended in the batch launched last
-    RING_PLACE = 10  # where in the ring the block of a loop over steps begins
-    FLUSHES = 11  # from here: batches that left, by FlushReason
+    FLUSH_NS = 7  # time at which that batch was flushed
+    STATUS = 8  # status of the launch that failed, or KindCode of the record that has a fault
+    ENDS = 9  # steps that end with the batch launched last
+    RING_PLACE = 10  # index in the ring of the block's first record; only for a loop over steps
+    FLUSHES = 11  # first of one word per FlushReason: number of flushed batches
 
 
 ROWS = LoopWord.BUCKET
@@ -67,11 +67,11 @@ class SettingWord(enum.IntEnum):
     SPIN_NS = 0  # how long to spin before a sleep
     SLEEP_NS = 1  # how long a sleep lasts
     PACK_BYTES_PER_LAUNCH = 2  # bytes that the device copies in the time of one launch
-    AT_ONCE = 3  # most records of a block
+    AT_ONCE = 3  # largest number of records in a block
 
 
 class LoopArrays(NamedTuple):
-    """What belongs to a loop alone."""
+    """The arrays of one loop."""
 
     settings: Table  # [SettingWord]
     state: Table  # [STATE_WORDS]
@@ -82,14 +82,14 @@ LoopFields = tuple[Table, Table]  # the fields of LoopArrays, as Python passes t
 
 @compiled
 def refill(ring: RingWords, block: Words, state: Table) -> None:
-    """Pop the next block."""
+    """Pop the next block of records, and write its size and time to `state`."""
     state[LoopWord.COUNT], state[LoopWord.NEXT] = pop_words(ring.header, ring.data, block), 0
     state[LoopWord.NOW_NS] = monotonic_ns()
 
 
 @compiled
 def is_stopped(ring: RingWords) -> bool:
-    """Return whether the parent says stop."""
+    """Return whether the parent asked the children to stop."""
     return bool(load_acquire(ring.header, HeaderWord.STOP) != np.uint64(0))
 
 
@@ -116,15 +116,15 @@ def wait(
     steps: StepBuckets | None,
     loop: LoopArrays,
 ) -> bool:
-    """Spin until there is something to do, or until `due_ns`; return False where the caller is to sleep instead.
+    """Spin until a record comes, the ring is closed, a stall begins, or until `due_ns`; return False to sleep.
 
-    Steps that the device finishes meanwhile land. feedback, order, steps: as in `land`.
+    Steps that the device completes meanwhile land. feedback, order, steps: as in `land`.
     """
     state, settings = loop.state, loop.settings
     until_ns = state[LoopWord.NOW_NS] + settings[SettingWord.SPIN_NS]
     if due_ns <= until_ns + settings[SettingWord.SLEEP_NS]:
-        until_ns = due_ns  # a sleep would overshoot it
-    look_ns = until_ns  # when to look around
+        until_ns = due_ns  # a sleep would end after `due_ns`
+    look_ns = until_ns  # time at which the spin is interrupted
     if in_flight(feedback):
         look_ns = min(until_ns, state[LoopWord.NOW_NS] + QUIET_NS)
     while True:
@@ -133,7 +133,7 @@ def wait(
                 return True
             land(feedback, order, steps)
             if _steps_stalled(steps):
-                return True  # the last request that could have come has ended
+                return True  # the last request that could have issued a step has ended
             cpu_pause()
         if is_closed(ring.header):
             return True

@@ -1,8 +1,8 @@
-"""The consumer's loop for batches of whole steps: ring -> step batcher -> a mode's `submit`, on any device.
+"""The consumer's loop for batches of whole steps: ring -> step batcher -> a mode's `submit_steps`, on any device.
 
-`submit(batch, flush_ns)` launches one batch; then the ends of its steps are fed back, and the compiled loop goes on. It
-notifies the driver of steps that the device has finished, gathers records, and comes back with the next batch.
-Where records may come early the loop says when they may (`HeaderWord.STEPS_LEFT`).
+`submit(batch, flush_ns)` launches one batch. Then Python feeds back the results of its steps and enters the compiled
+loop. The loop notifies the driver of completed steps, gathers records, and returns with the next batch. If records of
+the next step may come early, the loop tells the driver since when (`HeaderWord.STEPS_LEFT`).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArra
 from launchopt.recording.recorder import Recorder
 from launchopt.types import Int, Table, Words
 
-MOST_AT_ONCE = 512  # records of a block: 32 KiB stay in a core's nearest cache until they are gathered
-MOST_EARLY = 64  # the same where records come while a step runs: the loop looks whether it is done between two blocks
+MOST_AT_ONCE = 512  # records of a block: 32 KiB fit in a core's L1 cache
+MOST_EARLY = 64  # records of a block if records come early: the loop polls for completed steps between two blocks
 
 
 @compiled
 def look_for_more(ring: RingWords, most: Int, state: Table) -> None:
-    """Give back the block that was read, and find the next: records are gathered from where they lie in the ring."""
+    """Release the current block in the ring, and find the next block. The loop reads records in place, in the ring."""
     header, data = ring.header, ring.data
     if state[LoopWord.COUNT] > 0:
         release_words(header, state[LoopWord.COUNT])
@@ -61,7 +61,7 @@ def look_for_more(ring: RingWords, most: Int, state: Table) -> None:
 
 @compiled
 def _let_early(header: Words, batcher: StepBuckets, state: Table) -> None:
-    """Say that the next steps of all that left may come early, where a batch has left and no step is held any more."""
+    """Let the records of next steps come early, if the batcher holds no step after a flush."""
     if batcher.counts[StepWord.EARLY] != 0:
         if batcher.counts[StepWord.HELD] == 0:
             store_release(header, HeaderWord.STEPS_LEFT, header[HeaderWord.TAIL] + np.uint64(state[LoopWord.NEXT]))
@@ -77,7 +77,7 @@ def _leave(
     admission: AdmissionFields | None,
     state: Table,
 ) -> None:
-    """Let a bucket go: its batch is in `state` afterwards, and a launch that waited for it goes on."""
+    """Flush a bucket: write its batch to `state`, and admit the launch that waits for this batch."""
     state[LoopWord.FLUSH_NS] = monotonic_ns()
     state[LoopWord.SIZE], state[ROWS] = let_go(kind, batcher)
     state[LoopWord.REASON] = reason
@@ -100,7 +100,7 @@ def _loop(
     loop: LoopArrays,
     admission: AdmissionFields | None,
 ) -> Int:
-    """Run until Python is needed, and say for what."""
+    """Run until Python is needed; return the LoopExit."""
     state = loop.state
     while True:
         land(feedback, None, batcher)
@@ -141,10 +141,10 @@ def pump_steps(
     loop: LoopFields,
     admission: AdmissionFields | None,
 ) -> Int:
-    """Run until there is a batch (SPECIAL) or Python is needed otherwise; return the LoopExit, as an integer.
+    """Run until a batch was flushed (SPECIAL) or Python is needed otherwise; return the LoopExit, as an integer.
 
-    Arguments are the fields of RingWords, StepBuckets, FeedbackArrays, Recording and LoopArrays. admission: the arrays
-    of an Admission, or None.
+    Arguments are the fields of RingWords, StepBuckets, FeedbackArrays, Recording and LoopArrays, nested likewise.
+    admission: `Admission.arrays`, or None if no launch waits for its batch.
     """
     back, ended, flights = feedback
     fed_back = FeedbackArrays(RingWords(*back), ended, FlightArrays(*flights))
@@ -157,10 +157,10 @@ Arguments = tuple[RingArrays, StepArrays, FeedbackFields, RecordingArrays, LoopF
 
 
 class StepLoop(ConsumerLoop):
-    """Runs `pump_steps`. `submit` launches a batch of whole steps that left at ns.
+    """Runs `pump_steps`. `submit` launches a batch of whole steps; its second argument is the time of the flush, ns.
 
-    At most the batcher's limit times its rows of commands are noted in `recorder` between two `make_room`. admission:
-    of a mode whose launches may wait for their batch; the loop admits a launch before it calls `submit`.
+    Between two calls of `Recorder.make_room` the commands of at most one batch are recorded. admission: only for a mode
+    whose launches may wait for their batch. The loop admits such a launch before it calls `submit`.
     """
 
     def __init__(
@@ -187,7 +187,7 @@ class StepLoop(ConsumerLoop):
         self._load()
 
     def _load(self) -> None:
-        """Have all machine code at hand before a clock starts: look at a ring that says stop."""
+        """Load all machine code before a clock starts, with a ring whose STOP word is set."""
         stopped = np.zeros(HEADER_WORDS, np.uint64), np.zeros((2, WORDS), np.uint64)
         stopped[0][HeaderWord.STOP] = 1
         pump_steps(stopped, *self.arguments[1:])
@@ -195,7 +195,7 @@ class StepLoop(ConsumerLoop):
 
     @property
     def flushes(self) -> list[int]:
-        """Batches that left, by FlushReason."""
+        """Number of flushed batches, by FlushReason."""
         return self._batcher.flushes
 
     def _enter(self) -> int:
