@@ -1,1 +1,1 @@
-"""The host side of the megakernel, which runs a step's instructions in one launch."""
+"""The host side of the megakernel, which executes a step's instructions in one launch."""

@@ -1,11 +1,11 @@
-"""Launches that are made before their commands are there, and wait on the GPU for a word of the host.
+"""Launches that the host makes before their commands are there. They wait on the GPU for a word of the host.
 
-`LaunchAhead` makes the launch that is likely to be asked for next, one at a time. The launch waits at its gate
-(kernels/megakernel/gate.cuh) until the host admits it or calls it off. So the driver's call and the start of the kernel
-are over when the commands come, and the first weights are in shared memory. The launch stores nothing before it is
-admitted. Its blocks start where blocks of the launch before it have ended.
+`LaunchAhead` makes the launch that is likely to come next; at most one such launch waits at a time. The launch waits at
+its gate (kernels/megakernel/gate.cuh) until the host admits it or calls it off. When the commands come, the launch call
+has returned, the kernel runs, and the first weights are in shared memory. The launch stores nothing before it is
+admitted. Its blocks start as blocks of the previous launch end.
 
-The likely next program is the one that followed the same program the last time.
+`LaunchAhead` predicts the next program: the program that followed the current one the last time.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 from launchopt.kernels.shared import GATE, TAG_BITS
 
-PATIENCE_NS = 1_000_000_000  # after which a launch that waits for the host's word gives up
-STALE_NS = PATIENCE_NS // 2  # after which the host assumes that the launch may have given up
-SHIFT, MOST_TAG = 64 - TAG_BITS, (1 << TAG_BITS) - 1
-WORDS = 2 * STAGES  # words of the host; a word is used again after the end of its launch
-CALLED_OFF = 0  # in place of the address of arguments
+PATIENCE_NS = 1_000_000_000  # time after which a launch that waits for the host's word gives up
+STALE_NS = PATIENCE_NS // 2  # time after which the host assumes that the launch may have given up
+SHIFT, MOST_TAG = 64 - TAG_BITS, (1 << TAG_BITS) - 1  # bits below the tag in the host's word; largest tag
+WORDS = 2 * STAGES  # number of the host's words; a word is used again after the end of its launch
+CALLED_OFF = 0  # value in place of the address of arguments
 LOST_LINE = "a launch that waited for its commands gave up just when they came"
 
 
 class Gated(Protocol):
-    """A program that can be launched ahead: a MegakernelProgram. known: the key of its batches."""
+    """A program that can be launched ahead, as a MegakernelProgram can. known: the key of its batches."""
 
     known: StepKey
 
     def launch_gated(self, gate: NDArray[np.int64]) -> bool:
-        """Launch it behind a gate. Return False if it cannot be; then nothing is done."""
+        """Launch the program behind a gate, and return True. If that is impossible, launch nothing and return False."""
 
     def took_back(self) -> None:
-        """Take back the last launch, which was called off."""
+        """Undo the count of the last launch, which was called off."""
 
 
 class LaunchAhead:
-    """The launches ahead of one stream. Call `call_off` before other work is put on the stream or it is waited for.
+    """The launches ahead on one CUDA stream.
 
-    stages, most: see `Admission`, by which a compiled loop admits launches. called_off: number of launches since
-    `start` that did nothing.
+    The caller must call `call_off` before it puts other work on that CUDA stream, or waits for it. stages, most: as in
+    `Admission`, by which a compiled loop admits launches. called_off: number of launches that were called off since
+    `start`.
     """
 
     def __init__(self, stages: FeedbackStages, most: int) -> None:
@@ -59,28 +60,32 @@ class LaunchAhead:
         self._gate = np.zeros(1, GATE)
         self._gate["gave_up"], self._gate["heard"] = self._gave_up.ctypes.data, self._heard.data.ptr
         self._gate["patience_ns"] = PATIENCE_NS
-        self._following: dict[Gated, Gated] = {}  # the program that came after each, the last time
+        self._following: dict[Gated, Gated] = {}  # by program: the program that followed it the last time
         self._waiting: Gated | None = None
         self._tag, self._made_ns = 0, 0
         self.start()
 
     def start(self) -> None:
-        """Begin a run; nothing is under way."""
+        """Begin a run. No launch may be in flight."""
         self._last: Gated | None = None
         self.called_off = 0
         self._gave_up[0] = 0
 
     def admitted(self) -> Gated | None:
-        """Return, once, the program whose launch a compiled loop has admitted; its rows are staged."""
+        """Return the program whose launch a compiled loop has admitted since the last call, or None.
+
+        The loop has staged the rows that the launch feeds back.
+        """
         if not self.admission.was_admitted():
             return None
         program, self._waiting = self._waiting, None
         return program
 
     def admit(self, program: Gated, arguments: int) -> bool:
-        """Admit the launch of `program` that waits, and return True. Call off any other launch, and return False.
+        """Admit the waiting launch if it is one of `program`, and return True. Else call it off, and return False.
 
-        arguments: address of how the launch feeds back; 0: it cannot be one that waited.
+        arguments: address of the words of the rows that the launch feeds back (ROW_WORDS); 0: the launch feeds back
+        nothing, and a waiting launch cannot be used for it.
         """
         if self._waiting is not program or not arguments or time.monotonic_ns() - self._made_ns > STALE_NS:
             self.call_off()
@@ -94,7 +99,7 @@ class LaunchAhead:
         self.admission.forget()
 
     def follow(self, program: Gated, makes: bool) -> None:
-        """Note that `program` was launched or admitted. If `makes`, launch the program that is likely to follow."""
+        """Record that `program` was launched or admitted. If `makes`, launch the program that is likely to follow."""
         if self._last is not None:
             self._following[self._last] = program
         self._last = program
@@ -112,7 +117,7 @@ class LaunchAhead:
             self.admission.expect(program.known, place, self._tag, self._made_ns + STALE_NS)
 
     def call_off(self) -> None:
-        """Let the launch that waits end without an effect."""
+        """Call off the waiting launch, if there is one: it ends without an effect."""
         if self._waiting is None:
             return
         self._waiting.took_back()
@@ -120,13 +125,13 @@ class LaunchAhead:
         self.called_off += 1
 
     def forget(self) -> None:
-        """Forget all programs, before they are dropped."""
+        """Call off the waiting launch and forget all programs. The caller may drop the programs afterwards."""
         self.call_off()
         self._following.clear()
         self._last = None
 
     def check_alive(self) -> None:
-        """Raise RunError if a launch gave up before it was admitted: its commands are not executed."""
+        """Raise RunError if the host admitted a launch that had given up before: its commands are not executed."""
         tag = int(self._gave_up[0])
         if not tag:
             return

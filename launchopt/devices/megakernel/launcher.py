@@ -1,10 +1,12 @@
 """Whole steps in one launch of kernels/megakernel.cu, which executes a list of instructions.
 
-The list of a `StepBatch` depends on its requests and on its copy of the weights. It is compiled once, put on the GPU
-and kept. Likely lists, and those of a warm-up run, are compiled before the clock starts; others when they come for the
-second time. Until then a step is launched as in mode=coalesced. So are steps with several columns per request and steps
-whose requests are not evenly spaced. The same launch feeds back the last outputs, if the device supports it
-(`launch_feedback`). With each launch goes the launch that is likely to be next (`launch_ahead`).
+The list of a `StepBatch` depends on its requests and on its replica of the weights. `Megakernel` compiles a list once
+and keeps it on the GPU. It compiles likely lists, and those of a warm-up run, before the clock starts. It compiles any
+other list when the list is needed for the second time. Steps without a list are launched as in mode=coalesced. So are
+steps with several columns per request, and steps whose operands are not evenly spaced in memory.
+
+The launch of a step also feeds its last outputs back, if the device supports that (`launch_feedback`). After each
+launch `Megakernel` makes the launch that is likely to come next (`launch_ahead`).
 """
 
 from __future__ import annotations
@@ -34,20 +36,20 @@ from launchopt.errors import ConfigError
 from launchopt.kernels.shared import FEEDBACK, GATE, GROUP_WARPS, MOST_COLUMNS, PROGRAM, QUERIES, SCRATCH_BYTES
 from launchopt.recording.launch_rows import Strategy
 
-# Threads of a block; STORERS: additional ones for lists of short GEMMs. All blocks must be resident.
-WARP = 32
+WARP = 32  # threads of a warp
+# Threads of a block; additional threads for lists of short GEMMs; blocks per multiprocessor, which must be resident.
 THREADS, STORERS, BLOCKS_A_MULTIPROCESSOR = (GROUP_WARPS + 1) * WARP, WARP, 1
-LEAST_CAPABILITY = 90  # for bulk copies
-MOST_SEEN = 4096
+LEAST_CAPABILITY = 90  # lowest compute capability that has bulk copies, times 10
+MOST_SEEN = 4096  # most keys of steps that came once and have no list
 NO_MACROS: Mapping[str, int] = MappingProxyType({})
 FOR_RACECHECK: Mapping[str, int] = MappingProxyType({"EACH_LANE": 1})
 
 
 class Megakernel:
-    """Launches the steps of a device's stream.
+    """Launches the steps of a device's workload stream.
 
-    bound: number of lists that are kept, at least one per copy of the weights. ahead: whether launches may be made
-    before their commands are there. racecheck: whether kernels use the order that NVIDIA's racecheck understands.
+    bound: most lists that are kept; at least one per replica of the weights is kept. ahead: launches may be made before
+    their commands are there. racecheck: the kernels synchronize in the way that NVIDIA's racecheck understands.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Megakernel:
         self._bound = most_kept(self._steps.stream, bound)
         self._feedback: LaunchFeedback | None = device.launch_feedback
         self.ahead: LaunchAhead | None = None
-        if ahead and self._feedback:  # a launch can learn later where its results go
+        if ahead and self._feedback:  # the word of a gate is the address of the rows that the launch feeds back
             stream = self._steps.stream
             longest = int(np.diff(stream.kind_stops, prepend=0).max())
             self.ahead = LaunchAhead(self._feedback.stages, longest + 2 * stream.requests)
@@ -114,12 +116,12 @@ class Megakernel:
         return self._kernels[key]
 
     def _pairs_fit(self) -> bool:
-        """Return whether all blocks are resident at once if they come in clusters of two."""
+        """Return whether all blocks of the grid are resident at once in clusters of two."""
         nothing = self._device.kernels.function("null", "null_kernel")
         return 2 * clusters_at_once(nothing, 2, THREADS, self._most_bytes) >= self._blocks
 
     def _ops_bytes(self) -> int:
-        """Return the most bytes of shared memory that ROPE and QK need."""
+        """Return the bytes of dynamic shared memory that ROPE or QK needs, the larger of the two; 0: no attention."""
         attention = self._steps.stream.attention
         if attention is None:
             return 0
@@ -128,11 +130,11 @@ class Megakernel:
         return max(4 * head_dim, QUERIES * -(-head_dim // width) * VECTOR_BYTES)
 
     def start(self, compiles_at_once: bool) -> None:
-        """Begin a run. compiles_at_once: a list is compiled when it is asked for the first time, not the second."""
+        """Begin a run. compiles_at_once: compile a list when it is needed for the first time, not the second."""
         self._compiles_at_once = compiles_at_once
 
     def compile_likely(self) -> None:
-        """Compile the likely lists, as many as are kept."""
+        """Compile the likely lists, up to the number that is kept."""
         for batch in self._steps.likely(self._bound):
             if self._compiler.compilable(batch):
                 self._compile(batch)
@@ -155,14 +157,14 @@ class Megakernel:
     def variant(
         self, instructions: Instructions, macros: Mapping[str, int] = NO_MACROS, stamped: bool = False
     ) -> MegakernelProgram:
-        """Return a program of a list, for the kernel compiled with `macros` beside those of the list."""
+        """Return a program of a list. Its kernel is compiled with the macros of the list and with `macros`."""
         kernel = partial(self._kernel, macros=macros)
         words = NO_FEEDBACK if self._feedback is None else self._feedback.words
         itemsize = self._device.work.dtype.itemsize
         return MegakernelProgram(instructions, self._blocks, itemsize, kernel, words, stamped, self._has_pairs)
 
     def _program(self, batch: StepBatch) -> MegakernelProgram | None:
-        """Return the program of a batch; None: launch it as mode=coalesced does."""
+        """Return the program of a batch; None: launch the batch as mode=coalesced does."""
         key = self._steps.key_of(batch)
         if key in self._programs:
             self._programs.move_to_end(key)
@@ -177,7 +179,7 @@ class Megakernel:
         return self._compile(batch)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """Launch a batch: by one launch, or by those of mode=coalesced."""
+        """Launch a batch by one launch, or by the launches of mode=coalesced. flush_ns: time of the batch's flush."""
         ahead = self.ahead
         admitted = ahead.admitted() if ahead else None
         if admitted is not None:
@@ -204,7 +206,7 @@ class Megakernel:
         self._device.leave(batch, slice(0, len(batch.words)), Strategy.megakernel, flush_ns, start_ns)
 
     def close(self) -> None:
-        """Drop the lists."""
+        """Call off a launch that waits, and drop all lists."""
         if self.ahead:
             self.ahead.forget()
         self._programs.clear()

@@ -1,7 +1,7 @@
-"""A list of instructions on the GPU, and the launches of kernels/megakernel.cu that run it.
+"""A list of instructions on the GPU, and the launches of kernels/megakernel.cu that execute it.
 
-A program owns what the kernel needs beside the list: tasks, counters, the list of weights, and mailboxes. The
-parameters of a launch are LAUNCH (launchopt/kernels/shared.py).
+A program owns the list as tasks, the tasks' counters, the list of weights, and the mailboxes. The parameters of a
+launch are LAUNCH (launchopt/kernels/shared.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from launchopt.devices.steps.keys import StepKey
 from launchopt.kernels.shared import FEEDBACK, LAUNCH, Stamp, word_of
 from launchopt.types import Table
 
-# Places of LAUNCH's fields, in words. The first word of a gate is 0 if the launch has none.
+# Offsets of LAUNCH's fields, in words of 8 bytes. The first word of the gate is 0 if the launch has no gate.
 ARGUMENTS, ROWS = word_of(LAUNCH, "feedback", "arguments"), word_of(LAUNCH, "feedback", "rows")
 NUMBER, GATE = word_of(LAUNCH, "number"), word_of(LAUNCH, "gate")
 NO_FEEDBACK: Table = np.zeros(FEEDBACK.itemsize // 8, np.int64)
@@ -29,10 +29,10 @@ NO_FEEDBACK: Table = np.zeros(FEEDBACK.itemsize // 8, np.int64)
 class MegakernelProgram:
     """A list on the GPU.
 
-    blocks: of the grid. itemsize: bytes of an element. kernel: returns the kernel compiled with given macros. feedback:
-    words of struct Feedback, if the kernel feeds back. pairs: whether blocks may come in clusters of two. known: the
-    key of batches that this list executes. stamps: int64 [blocks, tasks + 1, len(Stamp)] of the last launch, empty
-    unless `stamped`; the last row is LaunchClock.
+    blocks: blocks of the grid. itemsize: bytes of an element. kernel: function that returns the kernel compiled with
+    given macros. feedback: words of struct Feedback, if the kernel feeds back. pairs: the grid may have clusters of two
+    blocks. known: key of the batches that this list executes. stamps: clock stamps of the last launch, int64 [blocks,
+    tasks + 1, len(Stamp)], whose last row is LaunchClock; empty unless `stamped`.
     """
 
     known: StepKey
@@ -52,12 +52,12 @@ class MegakernelProgram:
         self._boxes = cupy.asarray(np.tile(emptied_boxes(tasks, box_bytes, defines["COLUMNS"], itemsize), 2))
         self._blocks, self._kernel = blocks, kernel(defines)
         place_boxes(tasks, self._boxes.data.ptr)
-        self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one counts blocks that are through the list
+        self._counters = cupy.zeros(len(tasks) + 1, np.uint32)  # the last one counts blocks that have ended the list
         self._tasks = cupy.asarray(packed(tasks).view(np.uint64))
         self._weights = cupy.asarray(weights_of(tasks, itemsize).view(np.uint64))
         self.stamps = cupy.zeros((blocks if stamped else 0, len(tasks) + 1, len(Stamp)), np.int64)
         columns = int(tasks[:, Word.REQUESTS].max(initial=1))
-        self._found = cupy.zeros(columns * blocks, np.uint64)  # logits: kernels/tokens/step_end.cuh
+        self._found = cupy.zeros(columns * blocks, np.uint64)  # largest logits (kernels/tokens/step_end.cuh)
         launch = np.zeros(1, LAUNCH)
         launch["feedback"] = feedback.view(FEEDBACK)
         launch["feedback"]["found"] = self._found.data.ptr
@@ -69,19 +69,19 @@ class MegakernelProgram:
         cupy.cuda.get_current_stream().synchronize()
 
     def launch(self, arguments: int = 0, rows: int = 0) -> None:
-        """Launch it, and feed back `rows` rows, staged at the address `arguments`. RunError if the driver refuses.
+        """Launch the list, and feed back `rows` rows, whose words are staged at the address `arguments`.
 
-        Launches are numbered from 1 on, by 32 bits.
+        The launches of a program are numbered from 1 on, modulo 2**32. RunError: the driver refuses the launch.
         """
         words = self._words
         words[ARGUMENTS], words[ROWS], words[GATE] = arguments, rows, 0
         self._launch()
 
     def launch_gated(self, gate: Table) -> bool:
-        """Launch it ahead of its commands, behind `gate` (`launch_ahead`). Return whether it was launched.
+        """Launch the list ahead of its commands, behind `gate` (`launch_ahead`). Return whether it was launched.
 
-        It feeds back as many rows as the last launch did; if that fed back none, it is not launched. It may begin
-        before the launch before it has ended, and waits for that end itself.
+        The launch feeds back as many rows as the program's last launch did. If that launch fed back none, this method
+        launches nothing. The launch may begin before the previous launch has ended; the kernel waits for that end.
         """
         words = self._words
         if not words[ROWS]:
@@ -95,5 +95,5 @@ class MegakernelProgram:
         self._kernel.with_words(self._blocks, self._words, early)
 
     def took_back(self) -> None:
-        """Give the number of the last launch, which did nothing, to the next one."""
+        """Reuse the number of the last launch, which was called off, for the next launch."""
         self._words[NUMBER] = self._words[NUMBER] - 1 & 0xFFFFFFFF

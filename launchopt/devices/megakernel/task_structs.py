@@ -1,8 +1,8 @@
-"""Tasks: what each column holds, and the structs by which kernels/megakernel.cu reads them.
+"""Tasks: their columns, and the structs in which kernels/megakernel.cu reads them.
 
-A task is an instruction, or several that are fused, and how the grid divides it. Behind the words of its main
-instruction (`Word`) lie those of `TaskWord`. `packed` and `weights_of` copy tasks into the structs of
-launchopt/kernels/shared.py.
+A task is one instruction, or several fused ones, and the division of its work among the blocks of the grid. A table of
+tasks is int64 [tasks, TASK_WORDS]. Its first columns are those of the task's main instruction (`Word`); the others are
+`TaskWord`. `packed` and `weights_of` copy such a table into the structs of launchopt/kernels/shared.py.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from launchopt.kernels.shared import INSTRUCTION, MOST_COLUMNS, MOST_WAITS, PIEC
 
 
 class TaskWord(enum.IntEnum):
-    """A column of a task, behind those of its instruction. TASK in launchopt/kernels/shared.py explains most."""
+    """Columns of a task behind those of its instruction. TASK and TaskFlag in launchopt/kernels/shared.py explain most.
+
+    ROW_USED_BYTES: bytes of k. THEN: op that is fused behind a GEMM, or 0. ONE_STEP: 1 if the task allows the macro
+    ONE_STEP. STREAMED, SPLIT, MAILED, COUNTED, ATTENDS, ADDED_MAILED: 0 or 1, as the TaskFlag of that name.
+    """
 
     SHARE = WORDS
     ENOUGH0 = WORDS + 1
@@ -59,13 +63,14 @@ class TaskWord(enum.IntEnum):
 
 
 TASK_WORDS = WORDS + len(TaskWord)
-Tasks = NDArray[np.int64]  # [instructions, TASK_WORDS]
+Tasks = NDArray[np.int64]  # [tasks, TASK_WORDS]
 
 
 def packed(tasks: Tasks) -> NDArray[np.void]:
-    """Return TASK [tasks]; `memory.place_boxes` has set the addresses of mailboxes.
+    """Return the tasks as TASK [tasks]. `memory.place_boxes` must have set the addresses of mailboxes.
 
-    RunError if the requests of attention lie too far apart. GEMMs with such requests are not streamed.
+    RunError: the inputs of two requests of fused attention are too far apart in memory. (GEMMs with such requests are
+    not streamed.)
     """
     found = np.zeros(len(tasks), TASK)
     found["flags"] = sum(flag * has for flag, has in _flags(tasks).items())
@@ -88,7 +93,10 @@ def packed(tasks: Tasks) -> NDArray[np.void]:
 
 
 def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
-    """Return WEIGHTS of the streamed GEMMs, in order, then one of no rows, and one that the kernel reads ahead."""
+    """Return the weights of the streamed GEMMs as WEIGHTS, in the order of the list.
+
+    Two elements without rows follow. The first one ends the list; the kernel reads the second one ahead.
+    """
     streamed = tasks[tasks[:, TaskWord.STREAMED] == 1]
     found = np.zeros(len(streamed) + 2, WEIGHTS)
     found["a"][:-2], found["rows"][:-2] = streamed[:, Word.A], streamed[:, Word.M]
@@ -102,7 +110,7 @@ def weights_of(tasks: Tasks, itemsize: int) -> NDArray[np.void]:
 
 
 def _flags(tasks: Tasks) -> dict[TaskFlag, NDArray[np.bool_]]:
-    """Return for each flag which tasks have it."""
+    """Return for each flag a mask of the tasks that have it."""
     same = TaskFlag.SPLIT, TaskFlag.STREAMED, TaskFlag.MAILED, TaskFlag.COUNTED, TaskFlag.ATTENDS, TaskFlag.ADDED_MAILED
     found = {flag: tasks[:, TaskWord[str(flag.name)]] == 1 for flag in same}
     found[TaskFlag.WAITS], found[TaskFlag.NORMED] = tasks[:, Word.WAITS] > 0, tasks[:, TaskWord.GAIN] != 0
@@ -112,7 +120,10 @@ def _flags(tasks: Tasks) -> dict[TaskFlag, NDArray[np.bool_]]:
 
 
 def _halves(tasks: Tasks) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the bytes of k of a block, or of the first and the second of two blocks that share tiles."""
+    """Return the bytes of k that the first and the second block of a cluster multiply, for each task.
+
+    If no blocks share tiles, the first array holds all bytes of k, for each block, and the second holds zeros.
+    """
     used = tasks[:, TaskWord.ROW_USED_BYTES]
     half = -(-used // (2 * PIECE_BYTES)) * PIECE_BYTES
     first = np.where(tasks[:, TaskWord.SPLIT] == 1, half, used)

@@ -1,9 +1,9 @@
-"""Tasks: how the grid of kernels/megakernel.cu divides each instruction of a list.
+"""Tasks: the division of each instruction of a list among the blocks of kernels/megakernel.cu.
 
-`tasks_of` makes a task of each instruction, or of each fused group (launchopt/devices/megakernel/task_structs.py has
-the columns). A task has the row of its main instruction, the number of blocks with a share, the counters to wait for,
-the division of a GEMM into tiles, and its mailboxes. `defines_of` gives the macros with which the kernel is compiled
-for a list.
+`tasks_of` makes a task of each instruction, or of each fused group; launchopt/devices/megakernel/task_structs.py
+describes the columns. A task has the words of its main instruction, the number of blocks with a share, the counters for
+which it waits, the division of a GEMM into tiles, and its mailboxes. `defines_of` returns the macros with which the
+kernel is compiled for a list.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from launchopt.kernels.shared import (
     TILE_ROWS,
 )
 
-ALIGNMENT_BYTES = 256  # of mailboxes
+ALIGNMENT_BYTES = 256  # alignment of the mailboxes of a task
 
-# Columns that must agree between the sender of a mail and the task that adds it.
+# Columns in which two tasks must agree, so that the second can add results that the first sends through mailboxes.
 SENT = [Word.REQUESTS, Word.FIRST_REQUEST, TaskWord.RESULT_STRIDE]
 WANTED = [Word.REQUESTS, Word.FIRST_REQUEST, TaskWord.ADDED_STRIDE]
 
 
 def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool = False) -> tuple[Tasks, int]:
-    """Return the tasks of a list, and the bytes of their mailboxes.
+    """Return the tasks of a list, and the bytes of one set of their mailboxes.
 
-    BOX is an offset into the mailboxes, or NOBODY. blocks: of the grid. itemsize: bytes of an element. pairs: whether
-    blocks come in clusters of two, which can share the tiles of a GEMM. No tiles are shared if a task would then have
-    to wait for more than MOST_WAITS others.
+    Column BOX of a task is an offset in that set, or NOBODY. blocks: blocks of the grid. itemsize: bytes of an element.
+    pairs: the grid may have clusters of two blocks, which can share the tiles of a GEMM. If a task would then have to
+    wait for more than MOST_WAITS others, no blocks share tiles.
     """
     groups = groups_of(instructions)
     number = {group[0]: i for i, group in enumerate(groups)}
@@ -84,7 +84,7 @@ def tasks_of(instructions: Instructions, blocks: int, itemsize: int, pairs: bool
 
 
 def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> None:
-    """Set the columns of a task that follow from its own instructions, `members`."""
+    """Set the columns of a task that depend only on its own instructions, `members`."""
     gemms = [i for i, each in enumerate(members) if streamable(each, itemsize)]
     at = gemms[0] if gemms else 0
     first, last = members[0], members[-1]
@@ -108,7 +108,7 @@ def _describe(row: NDArray[np.int64], members: Instructions, itemsize: int) -> N
 
 
 def _parts(row: NDArray[np.int64]) -> int:
-    """Return how many blocks can have a share of a task. For a streamed GEMM: its tiles, or pairs of tiles."""
+    """Return the number of parts into which a task can be divided. A streamed GEMM: its tiles, or pairs of tiles."""
     if row[TaskWord.ATTENDS]:
         return int(row[Word.REQUESTS] * row[Word.KV_HEADS])
     if row[Word.OP] == JOIN:
@@ -119,10 +119,11 @@ def _parts(row: NDArray[np.int64]) -> int:
 
 
 def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
-    """Let task i get what it adds by mail, or wait for it, if the task that stored it is divided in another way.
+    """Make sure that task i has the operand that its OP_ADD adds.
 
-    If both are divided alike, each thread adds what it has stored itself, and needs no wait (`order`). Return False if
-    the task would wait for too many others.
+    Another task, j, has stored that operand. If tasks i and j are divided alike, each thread adds elements that it has
+    stored itself, and needs no wait (`order`). Otherwise task i receives the elements through mailboxes, if j sends
+    them, or waits for task j. Return False if task i would then wait for more than MOST_WAITS others.
     """
     row = tasks[i]
     stored = (tasks[:i, TaskWord.RESULT] == row[TaskWord.ADDED]) & (tasks[:i, TaskWord.STREAMED] == 1)
@@ -146,11 +147,11 @@ def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
 
 
 def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
-    """Return whether two blocks of a cluster share the tiles of a GEMM, with half of k each.
+    """Return whether the two blocks of a cluster share the tiles of a GEMM, with half of k each.
 
     They do if a block's inputs of all of k take more than PAIRS_INPUT_BYTES. They also do if the inputs take more than
-    half of that, two blocks need only one pass, and no norm is fused: then the exchange of sums takes less time than
-    half of the inputs.
+    half of that, the cluster needs only one pass, and no norm is fused. In this case exchanging sums takes less time
+    than loading the other half of the inputs.
     """
     if not row[TaskWord.STREAMED] or row[Word.REQUESTS] == 1:
         return False
@@ -162,7 +163,7 @@ def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
 
 
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
-    """Set how much of k a streamed GEMM multiplies at once."""
+    """Set the bytes of k whose inputs a streamed GEMM holds at once, and the columns that follow from them."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
     room = inputs_room(columns, itemsize) >> (columns - 1).bit_length()
     row[TaskWord.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else room
@@ -171,7 +172,11 @@ def _cut(row: NDArray[np.int64], itemsize: int) -> None:
 
 
 def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
-    """Return whether each block has at most PASS_TILES slots of a streamed GEMM, and its inputs fit at once."""
+    """Return whether a task allows the macro ONE_STEP.
+
+    It does if it is a streamed GEMM, each block's weights fit into PASS_TILES slots, and its inputs fit into the memory
+    for them.
+    """
     if not row[TaskWord.STREAMED] or row[Word.REQUESTS] > MOST_COLUMNS:
         return False
     tiles = int(row[TaskWord.TILES_EACH] + (row[TaskWord.TILES_MORE] > 0)) << int(row[TaskWord.PAIR_ROWS] > 0)
@@ -183,7 +188,7 @@ def _is_one_step(row: NDArray[np.int64], itemsize: int) -> bool:
 def defines_of(tasks: Tasks) -> dict[str, int]:
     """Return the macros of a list (kernels/megakernel/config.cuh), without SLOTS.
 
-    They include the shape of attention if it is the same all over the list, so that the kernel need not divide by it.
+    They include the shape of attention if it is the same in the whole list, so that the kernel divides by constants.
     """
     alone = tasks[(tasks[:, TaskWord.STREAMED] == 0) & (tasks[:, TaskWord.ATTENDS] == 0) & (tasks[:, Word.OP] != JOIN)]
     attending = [Op.ROPE] if tasks[:, TaskWord.ATTENDS].any() else []
@@ -204,7 +209,7 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
 
 
 def _attention(attending: Tasks) -> dict[str, int]:
-    """Return HEAD_DIM, GROUP and PAGE_TOKENS; nothing if there is no attention, or if shapes differ."""
+    """Return the macros HEAD_DIM, GROUP and PAGE_TOKENS, or none if there is no attention or its shapes differ."""
     shapes = np.unique(attending[:, [Word.HEAD_DIM, Word.Q_HEADS, Word.KV_HEADS, Word.PAGE_TOKENS]], axis=0)
     if len(shapes) != 1:
         return {}

@@ -1,10 +1,11 @@
-"""Time single launches of a decode step in mode=megakernel: as the mode makes them, and without one of their stages.
+"""Timing of single launches of a decode step in mode=megakernel: of complete launches, and of launches without a part.
 
-The mode has run its stream to the end before. Each launch executes the last step of all requests again. The positions
-are set back before it, outside its events. Launches use the copies of the weights in turn, as tokens do. Before each
-measurement all memory but weights is restored to what the run left. Times are us by events around a launch, with
-launches queued ahead, so that they hold no time of the host. STAMPS=1 gives the clock stamps of a launch instead
-(kernels/megakernel/config.cuh).
+The mode has executed its workload stream before. Each launch executes the last step of all requests again; `StepTiming`
+resets the positions before the launch, outside its events. Launches use the replicas of the weights in turn, as the
+steps of a run do. Before each measurement `StepTiming` restores all memory but weights to its content after the run.
+
+Times are us between CUDA events around a launch. Launches are queued ahead, so the times contain no CPU time. With the
+macro STAMPS=1 the kernel writes clock stamps (kernels/megakernel/config.cuh).
 """
 
 from __future__ import annotations
@@ -29,18 +30,18 @@ if TYPE_CHECKING:
     from launchopt.devices.megakernel.program import MegakernelProgram
 
 WARM_UP = 16  # launches queued before the first timed one
-CLOCK_LAUNCHES = 400  # queued while NVML reads the clock
-# Macros of kernels/megakernel/config.cuh.
+CLOCK_LAUNCHES = 400  # launches queued while NVML reads the clock
+# Macros of the timed kernels (kernels/megakernel/config.cuh).
 PLAIN: Mapping[str, int] = {}
 WITH_STAMPS, WITHOUT_WEIGHTS, WITHOUT_WAITS = {"STAMPS": 1}, {"WITHOUT": 1}, {"WITHOUT": 2}
 
-Programs = list["MegakernelProgram"]  # one per copy of the weights
+Programs = list["MegakernelProgram"]  # one program per replica of the weights
 Array = Any  # a CuPy array
 Events = tuple[Any, Any]  # CuPy events before and behind a launch
 
 
 class Kept(NamedTuple):
-    """An array and a copy of what it holds before a measurement."""
+    """An array, and a copy of its content before a measurement."""
 
     array: Array
     copy: Array
@@ -48,7 +49,7 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StampedLaunch:
-    """One launch: us by events, the stamps of every block, int64 [blocks, tasks, Stamp], and the clock in MHz."""
+    """One launch: its us between events, its clock stamps, int64 [blocks, tasks, Stamp], and its clock rate in MHz."""
 
     us: float
     stamps: NDArray[np.int64]
@@ -56,7 +57,7 @@ class StampedLaunch:
 
 
 class StepTiming:
-    """The last decode step of all requests of `device`'s stream, launched by `steps`."""
+    """Timing of the last decode step of all requests of `device`'s workload stream. steps: makes the launches."""
 
     def __init__(self, device: GpuDevice, steps: Megakernel) -> None:
         self._device, self._steps = device, steps
@@ -66,7 +67,7 @@ class StepTiming:
         with device.stream:
             state = device.state_of_sequences
             if state is not None:
-                state.positions[1] -= 1  # the next step begins where the last one did
+                state.positions[1] -= 1  # the next step has the positions of the last one
             positions = [] if state is None else [state.positions]
             arenas = [array for arena, array in device.arenas.arrays.items() if not arena.is_weight]
             self._positions = [Kept(array, array.copy()) for array in positions]
@@ -74,12 +75,12 @@ class StepTiming:
         device.synchronize()
 
     def programs(self, macros: Mapping[str, int] = PLAIN) -> Programs:
-        """Return the programs of the step for the kernel with these macros."""
+        """Return the programs of the step, one per replica of the weights, for the kernel with these macros."""
         stamped = bool(macros.get("STAMPS"))
         return [self._steps.variant(instructions, macros, stamped) for instructions in self.lists]
 
     def launches_us(self, programs: Programs, launches: int) -> list[float]:
-        """Return the us of each launch."""
+        """Return the us of each of `launches` launches, which use the programs in turn."""
         self._put_back(self._memory)
         pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(launches)]
         for i in range(WARM_UP):
@@ -90,7 +91,7 @@ class StepTiming:
         return [_us(pair) for pair in pairs]
 
     def stamped(self, stamped: Programs, plain: Programs, launches: int) -> list[StampedLaunch]:
-        """Return stamped launches, each queued while a launch of a plain kernel runs."""
+        """Return `launches` launches with stamps. Each is queued while a launch of a `plain` program runs."""
         self._put_back(self._memory)
         found = []
         for i in range(2 * len(stamped) + launches):
@@ -103,7 +104,10 @@ class StepTiming:
         return found[2 * len(stamped) :]
 
     def require_same(self, stamped: Programs, plain: Programs, spoiling: Programs) -> None:
-        """Raise RunError unless stamped and plain launches leave the same bytes, and spoiling launches leave others."""
+        """Check that stamped and plain launches store the same bytes, and spoiling launches others. RunError otherwise.
+
+        spoiling: programs of a kernel that does not copy weights.
+        """
         for one, other, third in zip(stamped, plain, spoiling, strict=True):
             self._put_back(self._memory)
             wanted, spoilt, found = self._left(other), self._left(third), self._left(one)
@@ -113,7 +117,7 @@ class StepTiming:
                 raise RunError("the kernel that writes stamps leaves other outputs than the one that does not")
 
     def nvml_clock_mhz(self, programs: Programs) -> float | None:
-        """Return the clock that NVML reports while launches run; None: it reports none."""
+        """Return the clock rate, in MHz, that NVML reports while launches run; None: NVML reports none."""
         self._device.state()  # loads NVML
         for i in range(CLOCK_LAUNCHES):
             self._launch(programs[i % len(programs)])
@@ -122,7 +126,7 @@ class StepTiming:
         return None if clock is None else float(clock)
 
     def _left(self, program: MegakernelProgram) -> list[Array]:
-        """Return copies of the memory after one launch."""
+        """Return copies of all memory but weights after one launch."""
         self._launch(program)
         with self._device.stream:
             copies = [kept.array.copy() for kept in self._memory]
@@ -130,7 +134,7 @@ class StepTiming:
         return copies
 
     def _launch(self, program: MegakernelProgram, pair: Events | None = None) -> None:
-        """Launch at the same positions again, between the events of `pair`."""
+        """Reset the positions and launch the program, between the events of `pair` if it is given."""
         self._put_back(self._positions)
         if pair is None:
             program.launch()
@@ -149,6 +153,6 @@ def _us(pair: Events) -> float:
 
 
 def _same(some: Sequence[Array], others: Sequence[Array]) -> bool:
-    """Compare bytes, since NaN equals nothing."""
+    """Return whether arrays hold the same bytes. Values are not compared, since a NaN is not equal to itself."""
     pairs = zip(some, others, strict=True)
     return all(bool((one.view(np.uint8) == other.view(np.uint8)).all()) for one, other in pairs)

@@ -1,15 +1,17 @@
-// From the last outputs of a row to its token (tokens/sampling.cuh) and its next inputs: the scaled outputs, or the embedding
-// of the token (launchopt/devices/feedback/host.py). All threads of a block work on one row.
+// Feeding back: from the last outputs of a row to its token (tokens/sampling.cuh) and to its next inputs. The next inputs are
+// the scaled outputs, or the embedding of the token (launchopt/devices/feedback/host.py). All threads of a block work on one
+// row.
 namespace sampling {
-// Return the sum of COUNT values that lie APART from one another. The upper half is added to the lower half until one value is
-// left.
+// Return the sum of COUNT values; APART is the distance, in elements, from one value to the next. Each step adds the upper half
+// of the values to the lower half.
 template <int COUNT, int APART, int STEP = 1> __device__ double halved(const double* of) {
     if constexpr (STEP == COUNT) return *of;
     else return __dadd_rn(halved<COUNT, APART, 2 * STEP>(of), halved<COUNT, APART, 2 * STEP>(of + STEP * APART));
 }
 
-// Scale the outputs to a root mean square of 1/sqrt(3). Squares are summed in the order of HostFeedback, so that results are
-// equal to the bit; signs are drawn as there.
+// Scale `hidden` outputs to a root mean square of 1/sqrt(3), with random signs that depend on `counter`. HostFeedback adds up
+// the squares in the same order and draws the same signs, so both results have the same bits. history: address of a copy of the
+// outputs, or 0. sums: shared memory for THREADS sums.
 __device__ void scaled(const storage* source, storage* target, storage* history, u64 counter, u32 hidden, double* sums) {
     static_assert(PARTIAL_SUMS % THREADS == 0, "so that the first halvings are of what a thread has");
     enum { OWN = PARTIAL_SUMS / THREADS };
@@ -48,19 +50,22 @@ __device__ void copy_row(const storage* source, storage* target, u32 hidden) {
     }
 }
 
-// Of a row whose words every thread has: `token_of` returns its token, or 0 without sampling. `go_on` writes the next inputs.
-// `tell` stores the token for the host, by one thread.
+// The functions below feed back one row. words: the row's ROW_WORDS words (launchopt/kernels/shared.py).
+
+// Return the row's token, or 0 without sampling.
 __device__ int token_of(const Feedback& feed, const u64* words, Room& room) {
     if (KIND == NONE) return 0;
     return sampled((const storage*)words[0], (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
                    feed.p, room);
 }
+// Write the next inputs of the row, whose token is `id`.
 __device__ void go_on(const Feedback& feed, const u64* words, int id, Room& room) {
     storage* target = (storage*)words[1];
     if (KIND == NONE)
         scaled((const storage*)words[0], target, (storage*)words[2], words[4], (u32)feed.hidden, room.sums);
     else copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, (u32)feed.hidden);
 }
+// Store the token for the host. One thread calls this.
 __device__ void tell(const u64* words, int id) {
     if (words[3]) *(volatile int*)words[3] = id;
 }

@@ -1,12 +1,13 @@
-// From logits to a token, one block per row. The kernel feedback.cu and the end of a whole step (tokens/step_end.cuh) use it.
-// devices/feedback/in_launch.py defines the constants and -DKIND.
+// Sampling: choose a token by a row of logits. One block works on one row. The kernel feedback.cu and the end of a whole step
+// (tokens/step_end.cuh) use these functions. devices/feedback/in_launch.py defines the constants and -DKIND.
 //
-// Logits are compared as keys: unsigned integers in the order of the floats. Key 0 is below all of them.
+// Logits are compared as keys: unsigned integers in the order of the floats. Key 0 is below the keys of all floats.
 //
-// top_k and top_p keep the keys from a threshold on: the largest key such that the kept ones weigh `needed` or more. For top_k
-// each key weighs 1. The threshold is found by bisection, first among the largest key of each thread. All keys weigh at least
-// as much as these, so the result is a lower bound, above which a few hundred logits are left. If more are left than fit into
-// shared memory (flat logits, a large k), all logits are bisected until they fit.
+// top_k and top_p keep all keys from a threshold on. The threshold is the largest key for which the kept keys have a total
+// weight of at least `needed`. For top_k each key has weight 1; for top_p a key has the weight of its probability. The
+// threshold is found by bisection, first among the largest key of each thread. The total weight of all keys is at least that of
+// these, so the first result is a lower bound of the threshold. Usually a few hundred logits are above it. If shared memory
+// cannot hold all logits above it (flat logits, a large k), the bisection goes on over all logits until it can.
 namespace sampling {
 #include "shared/sampling.cuh"
 enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // NOT_A_NUMBER: the key of a NaN, above all others
@@ -16,10 +17,11 @@ struct Room {  // shared memory of a block
         u32 keys[CAPACITY];  // with sampling
         double sums[THREADS];  // without sampling
     };
-    u64 part[PIECES + 1];
+    u64 part[PIECES + 1];  // values of each warp or piece; then a result
     u32 filled;  // number of keys
 };
 
+// Return the key of a logit.
 __device__ u32 key_of(float value) {
     u32 bits = __float_as_uint(value);
     if (bits == 0x80000000u) bits = 0u;  // -0.0 ties with 0.0
@@ -29,8 +31,8 @@ __device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? 
 
 __device__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
-// Return to all threads the sum, or the maximum, of their values. A thread may still read part[PIECES] when the next call
-// writes the words before it.
+// Return to all threads the sum (SUM), or the maximum, of their values. part: as in Room. The next call may begin while a
+// thread still reads part[PIECES], since it first writes only the other elements.
 template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
     for (int step = 16; step; step >>= 1) {
         u64 other = __shfl_xor_sync(0xFFFFFFFFu, value, step);
@@ -50,6 +52,7 @@ template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
     return part[PIECES];
 }
 
+// Return a random number: a hash of `value`.
 __device__ u64 mixed(u64 value) {
     value = (value ^ (value >> 30)) * MIX_A;
     value = (value ^ (value >> 27)) * MIX_B;
@@ -58,6 +61,7 @@ __device__ u64 mixed(u64 value) {
 
 struct Scale { float largest; double inverse_temperature; };
 
+// Return the weight of a logit, its exponential in fixed point; the largest logit has 2**WEIGHT_BITS.
 __device__ u64 weight_of(float value, const Scale& scale) {
     if (value == scale.largest) return 1ull << WEIGHT_BITS;
     double exponent = __dmul_rn(__dadd_rn((double)value, -(double)scale.largest), scale.inverse_temperature);
@@ -74,15 +78,16 @@ __device__ u64 weight_of(float value, const Scale& scale) {
 // Return the weight of a key in the search for the threshold.
 __device__ u64 load_of(u32 key, const Scale& scale) { return KIND == TOP_K ? 1 : weight_of(value_of(key), scale); }
 
-// A row of logits. Each thread visits some of the elements in the order of their indices. It loads 16 bytes at a time where the
-// row is aligned, and issues AHEAD loads at once.
+// A row of logits. `each` visits some of the elements in each thread, in the order of their indices. A thread loads 16 bytes at
+// a time if the row is aligned, and issues AHEAD loads at once.
 struct Logits {
     const storage* values;
     u32 count;
     __device__ u32 operator[](u32 i) const { return key_of(widen(values[i])); }
     template <int AHEAD = 2, class Visit> __device__ void each(Visit visit) const {
         const u32 whole = aligned(values) ? count / WIDTH : 0, step = THREADS;
-        // A loop that the compiler unrolls would make the loads of its last pass one by one; this loop does not.
+        // If the compiler unrolled a simple loop, the loads of its last pass would follow one another. This loop issues all
+        // AHEAD loads at once in its last pass, too.
         for (u32 i = threadIdx.x; i < whole; i += AHEAD * step) {
             Vector vectors[AHEAD];
 #pragma unroll
@@ -98,7 +103,7 @@ struct Logits {
         for (u32 i = whole * WIDTH + threadIdx.x; i < count; i += step) visit(i, widen(values[i]));
     }
 };
-// Some of the keys, in shared memory.
+// Some keys of a row, in shared memory.
 struct Keys {
     const u32* keys;
     u32 count;
@@ -109,11 +114,11 @@ struct Keys {
 };
 __device__ u32 key_at(const Logits&, float value) { return key_of(value); }
 __device__ u32 key_at(const Keys&, u32 key) { return key; }
-// Keys >= low weigh `needed` or more. Keys >= high weigh `above`, which is less. `inside` is the number of keys >= low and <
-// high.
+// A range of keys that contains the threshold. Keys >= low have a total weight of at least `needed`. Keys >= high have the
+// total weight `above`, which is less. `inside` is the number of keys in the range: low <= key < high.
 struct Range { u32 low, high; u64 above, inside; };
 
-// Bisect until the range holds at most `few` keys, or one value.
+// Bisect the range until it holds at most `few` keys, or keys of only one value.
 template <class Some>
 __device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale, Range& range, u64* part) {
     while (range.inside > few && range.high - range.low > 1) {
@@ -139,7 +144,7 @@ __device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale
     }
 }
 
-// Return the threshold: keys from it on are kept. own: this thread's largest key, 0 if it has none.
+// Return the threshold, the smallest key that is kept. own: this thread's largest key; 0: the thread has no key.
 __device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Scale& scale, Room& room) {
     u32* keys = room.keys;
     u64* part = room.part;
@@ -155,7 +160,7 @@ __device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Sca
     logits.each([&](u32, float value) { inside += key_of(value) >= range.low; });
     range.inside = combined<true>(inside, part);
     bisect(logits, CAPACITY, needed, scale, range, part);
-    if (range.inside > CAPACITY) return range.low;  // all of them tie
+    if (range.inside > CAPACITY) return range.low;  // all keys of the range are equal
     logits.each([&](u32, float value) {
         const u32 key = key_of(value);
         if (key >= range.low && key < range.high) keys[atomicAdd(&room.filled, 1u)] = key;
@@ -165,8 +170,9 @@ __device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Sca
     return range.low;
 }
 
-// Return the first kept token at which the running sum exceeds its target. Warps sum PIECES of the range; then the piece that
-// holds the target is the range.
+// Return the first kept token at which the running sum of weights exceeds its target. The target is a random share (bits) of
+// the total weight. Warps add up each of PIECES pieces of a range; the piece in which the sum reaches the target is the next
+// range.
 __device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Scale& scale, u64* part) {
     u32 begin = 0, length = logits.count;
     u64 target = 0;
@@ -198,8 +204,8 @@ __device__ u32 chosen_of(const Logits& logits, u32 threshold, u64 bits, const Sc
     return begin;
 }
 
-// A logit in the search for the largest: its key above the complement of its index, so that the first of equal logits is the
-// largest.
+// Return a word that orders logits in the search for the largest: the key, and below it the complement of the index. Of equal
+// logits, the one with the smallest index has the largest word.
 __device__ u64 found_at(float value, u32 at) {
     return (u64)(value != value ? (u32)NOT_A_NUMBER : key_of(value)) << 32 | ~at;
 }
@@ -210,7 +216,7 @@ __device__ u64 largest_of(const Logits& logits) {
     bool wrong = false;
     // Floats are compared, not keys: a key takes several operations, and a thread may have hundreds of elements.
     logits.each<8>([&](u32 i, float value) {
-        if (!(value <= best)) best = value, at = i;  // of equal elements the first one stays
+        if (!(value <= best)) best = value, at = i;  // of equal elements, keep the first
         wrong |= value != value;
     });
     if (wrong) return (u64)(u32)NOT_A_NUMBER << 32;
@@ -218,6 +224,7 @@ __device__ u64 largest_of(const Logits& logits) {
 }
 __device__ int id_of(u64 largest) { return largest >> 32 == (u32)NOT_A_NUMBER ? NO_ID : (int)~(u32)largest; }
 
+// Return the token of a row of logits. counter: number of the random draw. Return NO_ID if a logit is not a number.
 __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
                        double p, Room& room) {
     u64* part = room.part;
