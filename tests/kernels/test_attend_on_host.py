@@ -34,7 +34,7 @@ ATTENTION: list[tuple[Dtype, tuple[int, int, int], int | None, list[tuple[int, i
 def test_attention_of_contexts_and_heads(
     dtype: Dtype, heads: tuple[int, int, int], page: int | None, sizes: list[tuple[int, int]]
 ) -> None:
-    """Contexts around the capacity of a warp, of a block and of the prefetch; features of all sizes."""
+    """Contexts end around the capacity of a warp, of a block and of the prefetch. Heads have features of all sizes."""
     assert attended(dtype, heads, page, sizes).verify().ok
 
 

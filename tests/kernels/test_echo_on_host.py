@@ -19,7 +19,7 @@ def echo(**how: int) -> Resident:
 
 
 def test_the_host_is_notified_of_each_command_and_of_the_end() -> None:
-    """One command at a time over several laps of the ring, then many together."""
+    """The host posts one command at a time over several laps of the ring, then many together."""
     resident, alone = echo(), 3 << 5
 
     def post() -> None:

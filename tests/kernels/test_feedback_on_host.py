@@ -50,7 +50,7 @@ def fed(
 @pytest.mark.parametrize("threads", [256, PARTIAL_SUMS])
 @pytest.mark.parametrize("sampling", SAMPLED, ids=str)
 def test_ids_and_next_inputs(dtype: Dtype, sampling: Sampling, threads: int) -> None:
-    """Aligned and unaligned rows, shorter and longer than the number of threads."""
+    """Rows are aligned and unaligned, shorter and longer than the number of threads."""
     for vocab in (1, 7, 1000, 8200):
         generator = np.random.default_rng(vocab)
         values = generator.standard_normal((3, vocab)).astype(np.float32) * np.array([[0.01], [1], [20]], np.float32)

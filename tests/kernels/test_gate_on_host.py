@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 @pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("decode", 3), ("large", 1), ("layer", 2)], ids=str)
 def test_launches_that_wait_for_their_commands(name: str, requests: int) -> None:
-    """Once admitted they give the same results, for lists with fewer and with more weights than the ring has slots."""
+    """Admitted launches give the same results as others. Lists have fewer, or more, weights than the ring has slots."""
     stream = ChainStream(PROGRAMS[name], 1, requests_of([(0, TOKENS)] * requests), Dtype.bf16, 1)
     ours, theirs = after_all_steps(Gated(stream)), after_all_steps(KernelRun(stream))
     assert ours.launches == theirs.launches >= TOKENS - 1

@@ -42,7 +42,7 @@ def test_a_source_has_each_header_once(name: str) -> None:
 
 
 def test_the_host_replaces_every_function_of_ptx() -> None:
-    """Compared by the names of the functions."""
+    """The test compares the names of the functions."""
     declared = set(re.findall(r"__device__ inline [\w]+&? (\w+)\(", text_of("common/ptx.cuh")))
     on_host = (Path(cuda_on_host.__file__).parent / "cuda_on_host.h").read_text(encoding="utf-8")
     assert {"barrier_try", "pair_together", "at_peer", "send_to_peer"} <= declared
@@ -135,7 +135,7 @@ def test_each_warp_has_one_slice_of_a_piece() -> None:
 
 
 def test_feedback_fits_in_the_memory_of_gemm_inputs() -> None:
-    """Keys, or sums. The compiler asserts the same of the struct."""
+    """Feedback stores keys or sums there. The compiler asserts the same of the struct."""
     assert shared.ROW_WORDS == feedback_stages.WORDS
     defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))
     most = max(4 * int(defined["CAPACITY"]), 8 * int(defined["PARTIAL_SUMS"])) + 8 * 34
@@ -160,7 +160,7 @@ def test_the_ring_begins_where_bulk_copies_are_fast() -> None:
 
 
 def test_all_blocks_of_the_launch_can_be_resident() -> None:
-    """One block per multiprocessor, as the launcher counts them, with and without pairs."""
+    """The launcher counts one block per multiprocessor, with and without pairs."""
     megakernel = imported("launchopt.devices.megakernel.launcher")
     bounds = f"__launch_bounds__(ALL_THREADS, {megakernel.BLOCKS_A_MULTIPROCESSOR})"
     assert source("megakernel").count(bounds) == 2

@@ -84,7 +84,7 @@ def test_halves_of_k_are_added_up(
 
 
 def test_addends_of_another_block_come_by_mail(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`down` is shared and adds the outputs of `o`, which is not shared: they come by mail."""
+    """`down` is shared, and `o` is not. The outputs of `o` that `down` adds come by mail."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     for program, dtype in ((TALL, Dtype.fp32), (TALL_OF_HALVES, Dtype.bf16)):
         run = Paired(paired_stream(program, 16, dtype))
@@ -93,7 +93,7 @@ def test_addends_of_another_block_come_by_mail(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each adds the outputs of the other one, which the same threads stored."""
+    """Each adds outputs of the other one, which the same threads have stored."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 8)
     program = layer_program(ModelShape("o", 128, 2, 9, 3, 64, 1600), 2 * TOKENS)
     run = Paired(ChainStream(program, 2, requests_of([(0, 2)] * 16), Dtype.fp32, 1))
@@ -109,7 +109,7 @@ def test_o_and_down_are_shared(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_block_that_stores_logits_finds_the_largest(
     program: Program, dtype: Dtype, vocab: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if a block has a share of the LM head but no rows of its own, or if its pair has no share."""
+    """Some blocks have a share of the LM head but store no rows, and some pairs have no share."""
     stream = paired_stream(program, 16, dtype, vocab)
     alone = Paired(stream, GREEDY)
     assert alone.tiles == set()
@@ -126,7 +126,7 @@ def test_the_block_that_stores_logits_finds_the_largest(
 
 @pytest.mark.parametrize("requests", [9, 34])
 def test_a_block_of_a_pair_may_be_late(requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes of one tile, and several groups of columns. The other block waits."""
+    """Its peer waits for it. Passes have one tile, and columns form several groups."""
     monkeypatch.setattr(kernel_runs, "BLOCKS", 4)
     late = "if (!peer.rank && !threadIdx.x) for (int i = 0; i < 300; ++i) __nanosleep(1);\n"
     text, program = source("megakernel"), linear_program([(16, 1600), (1600, 16)])

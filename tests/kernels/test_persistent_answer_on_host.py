@@ -35,7 +35,7 @@ def cycles_of(answer: int, polls: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("answer", [0, 40, FIRST, 1000, MOST - LATER])
 def test_polls_leave_when_the_host_has_just_answered(answer: int) -> None:
-    """From then on, about one of LATER polls leaves too early."""
+    """Once polls have adapted, about one of LATER polls leaves too early."""
     settled = cycles_of(answer, 0)[COUNT // 2 :]
     assert settled.min() >= answer - 1
     assert settled.max() < answer + LATER

@@ -62,7 +62,7 @@ def test_commands_of_a_request_run_in_order(direct_bytes: int) -> None:
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_commands_posted_while_the_kernel_runs(dtype: Dtype, direct_bytes: int) -> None:
-    """Lone commands, each posted after the last one is complete, and groups; in order for each of two requests."""
+    """The host posts each lone command after the last one is complete, then groups. Each of two requests keeps its order."""
     generator = np.random.default_rng([dtype, direct_bytes])
     resident = Resident(dtype, 2, direct_bytes)
     products = [product(generator, number, dtype) for number in range(24)]
@@ -76,7 +76,7 @@ def test_commands_posted_while_the_kernel_runs(dtype: Dtype, direct_bytes: int) 
 
 @pytest.mark.parametrize("rows", [3, 20])
 def test_lone_commands_between_many(rows: int) -> None:
-    """A poll for many finds none. Then a lone command arrives, which the dispatcher's warp or group runs; then many."""
+    """After many commands, a lone one arrives, which the dispatcher's warp or group runs. Then many follow."""
     generator = np.random.default_rng(5)
     resident = Resident(Dtype.fp32, 0, 64 << 10)
     products, begun = list[Product](), set[int]()

@@ -45,7 +45,7 @@ MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_outputs_of_a_small_lone_command_are_sent(dtype: Dtype) -> None:
-    """And no outputs of other commands; shapes in every order, more commands than the ring holds."""
+    """The host gets no outputs of other commands. Shapes follow in every order, with more commands than the ring holds."""
     generator = np.random.default_rng(dtype)
     resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
     numbers = [number for number in range(len(shapes)) for _ in range(4)]
@@ -116,7 +116,7 @@ def test_commands_in_quick_succession_are_handed_out() -> None:
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_a_small_command_waits_for_workers(complete: bool) -> None:
-    """It arrives alone, while the command whose output it reads is handed out, or after that is complete."""
+    """The small command arrives alone, before or after the command whose output it reads is complete."""
     generator = np.random.default_rng(3)
     resident, size, pairs = Resident(Dtype.fp32, 1, 4 << 10), 64, 6
     large, small = (generator.standard_normal((rows, size)).astype(np.float32) / 8 for rows in (size, 16))
@@ -142,7 +142,7 @@ def test_a_small_command_waits_for_workers(complete: bool) -> None:
 
 
 def test_two_equal_small_commands_wait_for_different_ones() -> None:
-    """Each waits for the last command of its request, two commands ago. One is complete, the other takes longer."""
+    """Each reads the output of its own request, two commands ago. One of these is complete, the other takes longer."""
     generator = np.random.default_rng(4)
     resident, size, long, rounds = Resident(Dtype.fp32, 2, 4 << 10), 64, 1024, 4
     widths, products = (size, long), []

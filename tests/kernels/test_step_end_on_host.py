@@ -88,7 +88,7 @@ def test_rows_of_all_launches(blocks: int) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_logits_with_ties_and_nans(dtype: Dtype) -> None:
-    """In a block's first pass and in a later one."""
+    """Ties and NaNs occur in a block's first pass and in a later one."""
     vocab, end = 36_000, StepEnd(8, 36_000, dtype)
     for offset in (0, 1):
         for places in ([0], [vocab - 1], [20_000, 9000, 9001], [vocab - 1, 5], [17_000, 500, 30_000]):

@@ -75,7 +75,7 @@ def test_the_join_finds_every_batch_and_its_kernels(profile: tuple[str, Path]) -
 
 @needs_nsys
 def test_the_join_agrees_with_nsys(profile: tuple[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    """For one profile: kernel counts exactly, kernel times within 1%."""
+    """Within one profile, kernel counts are equal, and kernel times differ by at most 1%."""
     assert agree([str(profile[1])]) == 0, capsys.readouterr().out
 
 
@@ -84,7 +84,7 @@ def test_the_join_agrees_with_nsys(profile: tuple[str, Path], capsys: pytest.Cap
 def test_cupti_in_process_agrees_with_nsys(
     profile: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """For two runs of one job: kernels exactly, GPU busy within 1%. CUPTI and nsys cannot observe the same run."""
+    """Kernel counts of two runs are equal; GPU busy differs by at most 1%. CUPTI and nsys cannot observe the same run."""
     mode, file = profile
     traced = run(f"{LONG} mode={mode} timing=cupti", tmp_path / "traced")
     assert all(row["traced"] and row["kernels"] for row in read_summaries([traced]))

@@ -107,7 +107,7 @@ def test_a_layer_waits_for_what_it_reads(requests: int) -> None:
 
 @pytest.mark.parametrize("columns", [1, 5])
 def test_q_k_and_v_do_not_wait_for_each_other(columns: int) -> None:
-    """Neither in a common row, nor in rows side by side."""
+    """Their outputs lie in a common row, or in rows side by side."""
     stream = stream_of("qkv", [(columns - 1, 2)], layers=1)
     batch = next(iter(batches(stream, 1)))
     program = InstructionRun(stream).compiler.compile(batch)
@@ -182,7 +182,7 @@ def test_writes_of_a_batch_with_a_missing_request_are_ordered() -> None:
 
 
 def test_steps_of_several_columns_have_an_instruction_per_request() -> None:
-    """Even if prompts happen to lie one lane apart."""
+    """This holds even if prompts happen to lie one lane apart."""
     stream = ChainStream([(64, 64)], 1, requests_of([(2, 1)] * 2), Dtype.fp32, 1)
     rig, batch = InstructionRun(stream), next(iter(batches(stream, 2)))
     records = batch.words.view(COMMAND_DTYPE).reshape(-1)
@@ -206,7 +206,7 @@ def sent(program: Instructions) -> list[int]:
 
 
 def test_a_gemm_gets_the_outputs_of_a_gemm_by_mail() -> None:
-    """And waits for no other instruction."""
+    """It waits for no other instruction."""
     stream = ChainStream([(192, 128), (128, 128)], 2, requests_of([(0, 3)] * 2), Dtype.fp16, 1)
     program = InstructionRun(stream).compiler.compile(step_of(stream, 2, 0))
     assert sent(program) == [NOBODY, 0, 1, 2], "the reader needs 128 of 192 features"
@@ -221,7 +221,7 @@ def test_outputs_of_other_ops_are_not_mailed() -> None:
 
 
 def test_several_columns_or_partial_vectors_are_not_mailed() -> None:
-    """Two columns of one request; and rows of 130 elements of 2 bytes, which are not whole vectors."""
+    """The first stream has two columns per request. The second has rows of 260 bytes, which are no whole vectors."""
     wide = ChainStream([(128, 128), (128, 128)], 1, requests_of([(2, 1)]), Dtype.fp16, 1)
     odd = ChainStream([(130, 130), (130, 130)], 1, requests_of([(0, 3)]), Dtype.fp16, 1)
     assert sent(InstructionRun(wide).compiler.compile(next(iter(batches(wide, 1))))) == [NOBODY] * 2

@@ -153,7 +153,7 @@ def test_any_order_that_respects_the_waits_gives_the_same_result(program: Progra
     ],
 )
 def test_each_kind_of_conflict_counts(first: Any, second: Any) -> None:
-    """The other order gives another result. So the property above is not true merely for lack of conflicts."""
+    """The other order gives another result. So the property above does not hold merely for lack of conflicts."""
     program = [first, second]
     assert reduced(conflicting(program)) == [[], [0]]
     assert executed(program, [1, 0]) != executed(program, [0, 1])

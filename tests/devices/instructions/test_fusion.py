@@ -207,7 +207,7 @@ def test_sizes_of_fused_instructions_match(words: Words, expected: list[str]) ->
 
 
 def test_several_columns_are_not_fused() -> None:
-    """A prompt of three tokens, and the step after it."""
+    """The steps are a prompt of three tokens, and the one after it."""
     program = layer_program(MODEL, 8)
     stream = ChainStream(program, 1, requests_of([(3, 2)]), Dtype.fp32, 1)
     rig = InstructionRun(stream, fuse=True)
@@ -233,7 +233,7 @@ def attention_of(head_dim: int, ctx: int, q_heads: int = 8, kv_heads: int = 2, d
     ],
 )
 def test_a_head_is_a_power_of_two_of_vectors(dtype: Dtype, one: list[int], apart: list[int]) -> None:
-    """At least two vectors, which ROPE rotates together, and at most what one warp holds."""
+    """A head has at least two vectors, which ROPE rotates together, and at most what one warp holds."""
     assert [head_dim for head_dim in (*one, *apart) if attention_of(head_dim, 8, dtype=dtype)] == one
 
 
@@ -243,7 +243,7 @@ def test_a_group_has_no_more_queries_than_lanes_share_a_key() -> None:
 
 
 def test_a_longer_cache_is_for_more_blocks() -> None:
-    """The limit is 2 * ctx * head_dim elements."""
+    """A block reads at most 2 * ctx * head_dim elements of the cache."""
     for head_dim, dtype in ((32, Dtype.fp32), (64, Dtype.bf16), (128, Dtype.bf16)):
         most = fusion.CACHE_BYTES // (2 * head_dim * dtype.itemsize)
         assert [attention_of(head_dim, ctx, dtype=dtype) for ctx in (most, most + 1)] == [True, False]

@@ -64,7 +64,7 @@ def test_with_an_lm_head_and_sampling(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_the_cpu_device_gives_the_same_bits(dtype: Dtype) -> None:
-    """For ops that compute each element alone. Matrix products agree within the bounds of the check."""
+    """Bits are equal for ops that compute each element alone. Matrix products agree within the bounds of the check."""
     stream = stream_of("elementwise", [(4, 3), (0, 3), (2, 2)], dtype)
     ours, device = checked(stream, 2, at_random(0)), StepRun("graph", stream, 4)
     try:
@@ -134,7 +134,7 @@ def test_every_wait_is_necessary(name: str, requests: int) -> None:
 
 @pytest.mark.parametrize("name", ["layer", "linear_epilogue"])
 def test_the_check_finds_a_missing_wait_by_chance(name: str) -> None:
-    """A list without its last wait, in random orders."""
+    """The list lacks its last wait and runs in random orders."""
     stream = stream_of(name, [(0, 3)] * 2)
 
     def change(program: Instructions) -> Instructions:

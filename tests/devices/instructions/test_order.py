@@ -112,7 +112,7 @@ def test_a_wait_for_a_residual_that_may_be_later() -> None:
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_a_wait_for_a_residual_of_another_thread(fuse: bool) -> None:
-    """A GEMM of other rows, the first of which are added; or a sum that is not fused with its GEMM."""
+    """The residual comes from a GEMM with other rows, or the sum is not fused with its GEMM."""
     wider = gemm(0, 1, 2 * FEATURES)
     program = made(wider, gemm(1, 2), gemm(2, 3), add(1, 3, 4), fuse=fuse)
     last = 2 if fuse else 3
@@ -130,7 +130,7 @@ def test_a_wait_for_a_residual_with_another_reader() -> None:
 
 
 def test_an_instruction_that_overwrites_a_residual_waits() -> None:
-    """A GEMM stores where the first one stored, and adds something else; and a sum stores to its own addend."""
+    """A GEMM stores where the first one stored, or a sum stores to its own addend."""
     program = made(gemm(0, 1), gemm(1, 2), gemm(2, 1), add(9, 1, 4))
     assert 0 in waited(program[2])
     program = made(gemm(0, 1), gemm(1, 2), gemm(2, 3), add(1, 3, 1))
@@ -171,7 +171,7 @@ def test_with_relu_between_them_gemms_wait() -> None:
 
 
 def test_joins_precede_a_group() -> None:
-    """Compiled again, the list stays the same, however many instructions one waits for."""
+    """Compiling again gives the same list, with any number of waits."""
     rows = [gemm(10 + i, 2 * i, FEATURES) for i in range(6)]
     rows = [*rows, instruction(Op.GEMM, WEIGHTS, 0, 1024 * 30), add(31, 30, 32)]
     rows[6][Word.K] = 6 * FEATURES  # it reads the outputs of all six, which lie 256 bytes apart

@@ -113,7 +113,7 @@ def test_a_known_successor_is_launched_ahead(ahead_of: Any) -> None:
 
 
 def test_programs_that_take_turns(ahead_of: Any) -> None:
-    """As the programs of several copies of the weights do."""
+    """Programs alternate like those of several copies of the weights."""
     ahead, programs = ahead_of(), [Launches() for _ in range(3)]
     admitted = [step(ahead, programs[i % 3]) for i in range(12)]
     assert admitted == [False] * 4 + [True] * 8
@@ -132,7 +132,7 @@ def test_another_program_follows(ahead_of: Any) -> None:
 
 
 def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
-    """The host's word stays until the launch has read it, however many later launches the host has written to."""
+    """The host's word stays until its launch has read it, also while the host writes to later launches."""
     ahead, program, said = ahead_of(), Launches(), list[int]()
     for _ in range(STAGES):
         step(ahead, program)
@@ -236,7 +236,7 @@ def test_a_compiled_loop_admits_a_launch(ahead_of: Any) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans(), st.booleans()), max_size=200), st.integers(0, la.MOST_TAG))
 def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, bool]], tag: int) -> None:
-    """For any programs: a waiting launch gets its word before the next launch, and consecutive tags differ."""
+    """A waiting launch gets its word before the next launch, and consecutive tags differ. Programs are arbitrary."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(la, "cupy", SimpleNamespace(zeros=lambda n, kind: SimpleNamespace(data=SimpleNamespace(ptr=8))))
         patch.setattr(la, "pinned", np.zeros)

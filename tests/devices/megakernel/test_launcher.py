@@ -57,7 +57,7 @@ def test_steps_are_right_in_any_batches(
     seed: int | None,
     cached: int,
 ) -> None:
-    """Also if a launch made ahead is followed by steps that are launched as in mode=coalesced."""
+    """Some launches ahead are followed by steps that are launched as in mode=coalesced."""
     stream = stream_of(name, sizes, layers=layers, replicas=replicas)
     with fake_megakernel() as kernel:
         run = Rig(kernel, stream, most, cached)
@@ -103,7 +103,7 @@ def test_racecheck_is_an_option(racecheck: bool, kernel: FakeMegakernel) -> None
 def test_each_step_is_one_launch_with_more_copies_than_lists(
     kernel: FakeMegakernel,
 ) -> None:
-    """From the first run on, which uses the first copies. A small model has hundreds of copies and may not use all."""
+    """This holds from the first run on. A small model has hundreds of copies, and a run may not use all of them."""
     run = Rig(kernel, stream_of("linear", [(0, 6)] * 3, replicas=20), 3, cached=2)
     assert run.kept == 6, "those of all requests"
     run.run()
@@ -115,7 +115,7 @@ def test_each_step_is_one_launch_with_more_copies_than_lists(
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMegakernel) -> None:
-    """Each launch is the one that followed its predecessor before. At the end the last one is called off."""
+    """A launch ahead repeats the successor seen before. At the end the last one is called off."""
     run = Rig(kernel, stream_of("linear", [(0, 12)] * 2, replicas=replicas), 2)
     for again in (False, True):
         kernel.waited = kernel.in_vain = 0
@@ -133,7 +133,7 @@ def test_launches_are_made_ahead_of_their_commands(replicas: int, kernel: FakeMe
 def test_the_compiled_loop_admits_all_that_waits(
     replicas: int, kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python admits none."""
+    """Python admits no launch."""
     asked = asked_of_python(monkeypatch)
     stream = stream_of("linear", [(0, 12)] * 2, replicas=replicas)
     run = Rig(kernel, stream, 2)
@@ -150,7 +150,7 @@ def test_the_compiled_loop_admits_all_that_waits(
 
 @pytest.mark.parametrize("how", [{"ahead": False}, {"traced": True}, {"sampled": True}, {"on_host": True}], ids=str)
 def test_no_launch_is_made_ahead(how: dict[str, bool], kernel: FakeMegakernel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a setting says so, if launches are timed by events, or if a launch does not feed back."""
+    """Launches are not made ahead if a setting forbids it, if events time them, or if a launch does not feed back."""
     if how.pop("sampled", False):
         monkeypatch.setattr(type(kernel.device), "unmarked_launches", 1)
     sampling, vocab = (Sampling(SamplingKind.greedy), 50) if how.get("on_host") else (NONE, None)
@@ -183,7 +183,7 @@ def test_with_an_lm_head_and_sampling(kernel: FakeMegakernel) -> None:
     ("multiprocessors", "clusters", "split"), [(4, 2, 1), (4, 3, 1), (4, 1, 0), (4, 0, 0), (3, 2, 0), (2, 1, 1)]
 )
 def test_pairs_of_blocks_share_gemms_if_all_clusters_fit(multiprocessors: int, clusters: int, split: int) -> None:
-    """With an odd number, one block would have no partner. Lists of one request have nothing to share."""
+    """With an odd number of blocks, one block would have no partner. Lists of one request have nothing to share."""
     program = linear_program([(64, 2048), (2048, 64)])
     stream = ChainStream(program, 1, requests_of([(0, 3)] * 16), Dtype.fp32, 1)
     with fake_megakernel(multiprocessors, clusters) as kernel:

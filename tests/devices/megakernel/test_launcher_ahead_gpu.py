@@ -31,7 +31,7 @@ from launchopt.sampling import Sampling
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 @pytest.mark.parametrize(("name", "requests"), [("decode", 1), ("large", 16), ("deep", 16), ("paged", 1), ("layer", 4)])
 def test_launches_ahead_give_the_same_results(name: str, requests: int, sampling: Sampling) -> None:
-    """Results equal bit for bit, for consecutive launches, and if all launches are waited for between two."""
+    """Results equal bit for bit, whether or not the host waits for all launches between two steps."""
     from launchopt.devices.cuda.device import CudaDevice
 
     found = []
@@ -57,7 +57,7 @@ def test_launches_ahead_give_the_same_results(name: str, requests: int, sampling
 @pytest.mark.gpu
 @pytest.mark.parametrize("sampling", [NONE, GREEDY, TOP_P], ids=lambda sampling: sampling.kind.name)
 def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It admits all but the first launch of each copy of the weights. Python admits none."""
+    """The loop admits all but the first launch of each copy of the weights. Python admits none."""
     from launchopt.devices.cuda.device import CudaDevice
 
     asked = asked_of_python(monkeypatch)
@@ -77,7 +77,7 @@ def test_launches_that_the_compiled_loop_admits(sampling: Sampling, monkeypatch:
 
 @pytest.mark.gpu
 def test_a_launch_that_waits_gives_up_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It gives up before the host expects that. Its step is launched once more."""
+    """The launch gives up before the host expects it to. Its step is launched once more."""
     from launchopt.devices.cuda.device import CudaDevice
     from launchopt.devices.megakernel import launch_ahead
 

@@ -42,7 +42,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @cases(EACH)
 def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests: int, dtype: Dtype) -> None:
-    """Except the first step, whose inputs lie elsewhere. With one request it is one launch, too, when it repeats."""
+    """The first step is an exception, since its inputs lie elsewhere. With one request it is one launch when it repeats."""
     stream = stream_of(name, [(0, TOKENS)] * requests, dtype)
     run, rows = run_of(device, stream), len(stream.rows_of(stream.decode_kind))
     for again in (False, True):
@@ -64,7 +64,7 @@ def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests
 
 @cases([("decode", 3), ("paged", 3)], [Dtype.fp32])
 def test_other_steps_are_launched_as_in_coalesced(device: Any, name: str, requests: int, dtype: Dtype) -> None:
-    """A prompt for each request, and first steps."""
+    """These are the prompts of the requests, and their first steps."""
     found = []
     for mode in (MegakernelMode(), Coalesced()):
         stream = stream_of(name, [(3, 3)] * requests, dtype)

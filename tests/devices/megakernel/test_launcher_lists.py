@@ -53,7 +53,7 @@ def test_a_repeated_batch_is_one_launch(kernel: FakeMegakernel) -> None:
 
 
 def test_lists_of_the_warm_up_run_are_kept(kernel: FakeMegakernel) -> None:
-    """The run compiles no list, which would delay its first token."""
+    """The run then compiles no list, which would delay its first token."""
     stream = stream_of("linear_epilogue", [(0, 6)] * 4)
     run = Rig(kernel, stream, 4)
     run.started(warm_up=True)
@@ -67,7 +67,7 @@ def test_lists_of_the_warm_up_run_are_kept(kernel: FakeMegakernel) -> None:
 
 
 def test_prompts_and_requests_that_lie_unevenly_are_never_compiled(kernel: FakeMegakernel) -> None:
-    """However often they appear."""
+    """This holds however often they appear."""
     stream = stream_of("linear", [(5, 2)] * 2 + [(0, 3)] * 3)
     run = Rig(kernel, stream, 5).started()
     prompt = next(iter(batches(stream, 1)))
@@ -105,7 +105,7 @@ def test_the_list_used_longest_ago_makes_room(kernel: FakeMegakernel) -> None:
 
 @pytest.mark.parametrize("cached", [1, 2])
 def test_no_list_is_freed_while_a_launch_uses_it(cached: int, kernel: FakeMegakernel) -> None:
-    """The next list would get its memory, and the launch would then run the wrong list."""
+    """Otherwise the next list could get its memory, and the launch would run the wrong list."""
     stream = stream_of("linear", [(0, 6)] * 5)
     run = Rig(kernel, stream, 5, cached).started()
     for _ in range(3):

@@ -46,7 +46,7 @@ WHOLE = [
     ("requests", "k_bytes", "is_split"), [*((*each, 1) for each in SPLIT), *((*each, 0) for each in WHOLE)]
 )
 def test_gemms_are_split_if_their_inputs_do_not_fit(requests: int, k_bytes: int, is_split: int, dtype: Dtype) -> None:
-    """For several columns, and only into halves of whole pieces."""
+    """Only GEMMs of several columns are split, and only into halves of whole pieces."""
     program = shared_list(k_bytes // dtype.itemsize, requests, dtype)
     tasks, _ = tasks_of(program, 4, dtype.itemsize, pairs=True)
     assert tasks[:, TaskWord.STREAMED].tolist() == [1, 1]
@@ -194,7 +194,7 @@ def test_nothing_is_shared_if_a_task_would_have_too_many_waits() -> None:
 @settings(deadline=None, max_examples=40)
 @given(st.sampled_from([32, 200, 256]), st.integers(1, 40), st.integers(1, 18), st.sampled_from([2, 4, 34]))
 def test_tasks_for_any_k(m: int, slices: int, requests: int, blocks: int) -> None:
-    """Also for split GEMMs."""
+    """Some of these GEMMs are split."""
     program = shared_list(128 * slices, requests, m=m)
     check_tasks(program, *tasks_of(program, blocks, 2, pairs=True), 2, blocks)
 

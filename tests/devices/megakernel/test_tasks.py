@@ -119,7 +119,7 @@ def stride_of(width: int, requests: int, itemsize: int) -> int:
 
 @every
 def test_inputs_are_those_of_the_first_instruction(requests: int, dtype: Dtype) -> None:
-    """By mail: from the sender's box, which holds its results without gaps for one request, with gaps for several."""
+    """Mailed inputs come from the sender's box. It holds results without gaps for one request, with gaps for several."""
     layer = Layer(requests, dtype)
     assert layer.words(QKV, TaskWord.FROM, TaskWord.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
     for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
@@ -130,7 +130,7 @@ def test_inputs_are_those_of_the_first_instruction(requests: int, dtype: Dtype) 
 
 @every
 def test_boxes_have_room_for_results(requests: int, dtype: Dtype) -> None:
-    """Of the last instruction of each group: gate and up give half as many results as their GEMM."""
+    """A box holds the results of a group's last instruction. Gate and up give half as many as their GEMM."""
     layer, at = Layer(requests, dtype), 0
     for i in (QKV, ATTENTION, OUT, GATE_UP):
         assert layer.words(i, TaskWord.BOX) == [at]

@@ -84,7 +84,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
 
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 def test_lone_commands(dtype: Dtype) -> None:
-    """Sizes for the dispatcher's warp, for its group, and for workers."""
+    """The sizes suit the dispatcher's warp, its group, or workers."""
     pairs = [(1, 8), (3, 64), (16, 64), (16, 128), (33, 264), (64, 256), (7, 1000), (5, 2056), (40, 65), (300, 512)]
     stream = GemmStream(pairs, 3, [Segment(1, 2)], dtype, 2, CommandOrder(independent=True))
     with posting(stream) as on:
@@ -110,7 +110,7 @@ def test_outputs_of_small_commands_are_sent(dtype: Dtype) -> None:
 
 
 def test_many_after_some_after_one() -> None:
-    """Polls for one, for some and for many commands, some of which find nothing, over many laps of the ring."""
+    """The kernel polls for one, for some and for many commands over many laps of the ring. Some polls find nothing."""
     generator = np.random.default_rng(11)
     stream = GemmStream(
         [(16, 64), (9, 40), (33, 264), (300, 64)],

@@ -86,7 +86,7 @@ def log_uniform(generator: np.random.Generator, low: int, high: int, count: int)
 @in_each_dtype
 @pytest.mark.parametrize("independent", [True, False])
 def test_few_columns(dtype: Dtype, independent: bool) -> None:
-    """Up to 16 columns, rows and k of any size, for independent commands and for those of three requests in order."""
+    """There are up to 16 columns; rows and k have any size. Commands are independent, or those of three requests in order."""
     generator = np.random.default_rng([dtype, independent])
     edges = [(1, 1), (5000, 1), (1, 9000), (9, 8), (1025, 4096), (4999, 8999)]
     pairs = list(zip(log_uniform(generator, 1, 5000, 14), log_uniform(generator, 1, 9000, 14), strict=True))
@@ -111,7 +111,7 @@ def test_few_rows(dtype: Dtype) -> None:
 
 
 def test_a_million_commands_each_of_which_is_checked() -> None:
-    """Many laps of the ring of commands and of the entries of tiles, at full speed."""
+    """The rings of commands and of tiles wrap around many times, at full speed."""
     stream = gemv(16, 1, 64, 1_000_000, Dtype.fp32, 500, CommandOrder(shuffle=True))
     (row,) = ran(stream)
     assert_right(row, stream, 1)
@@ -247,7 +247,7 @@ print(int(total))
 
 
 def test_after_a_process_was_killed_the_next_has_the_gpu() -> None:
-    """SIGKILL while the kernel occupies every multiprocessor: no host process is left to end it."""
+    """SIGKILL arrives while the kernel occupies every multiprocessor. No host process is left to end the kernel."""
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=ROOT, env=environ_of(), stdout=subprocess.PIPE, text=True
     )

@@ -134,7 +134,7 @@ def test_a_command_without_one_of_its_words_is_not_taken(missing: int) -> None:
 
 @pytest.mark.parametrize("first", [0, (0xFFFF << 3) - 5, (0x1_0000 << 3) - 20])
 def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
-    """1,000 commands in 8 slots, with a reader that completes some at a time, the last one first."""
+    """The host posts 1,000 commands to 8 slots. The reader completes some at a time, the last one first."""
     ring, count = OwnRing(3, requests=3, first=first), 1000
     chooser, taken, faults = random.Random(first), [], []
 
@@ -165,7 +165,7 @@ def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
 
 @pytest.mark.parametrize("posted", [0, 3, 8])
 def test_a_post_to_a_kernel_that_gave_up_fails(posted: int) -> None:
-    """A post then fails, whether there is room or not."""
+    """The post fails whether or not there is room."""
     ring = OwnRing(3, requests=1)
     for _ in range(posted):
         assert ring.post(1, 2, 3, 0, 4) == rl.OK

@@ -22,7 +22,7 @@ padding = st.tuples(*[st.integers(0, 5)] * 3)
 def test_the_words_of_a_shape_give_the_product(
     sizes: tuple[int, int], k: int, dtype: Dtype, padding: tuple[int, int, int], seed: int
 ) -> None:
-    """With padded rows, for long A and for long B. No element beside C changes."""
+    """Rows are padded, and either A or B is long. No element beside C changes."""
     m, n = sizes
     leading = k + padding[0], k + padding[1], m + padding[2]
     shape = ShapeKey(m, n, k, dtype)
