@@ -96,7 +96,7 @@ def fed_stream(dtype: Dtype, sampling: Sampling, requests: int) -> ChainStream:
 
 @pytest.mark.parametrize(("dtype", "sampling", "requests"), some(FED), ids=str)
 def test_feedback_equals_that_of_the_host(dtype: Dtype, sampling: Sampling, requests: int) -> None:
-    """Also with more rows than blocks, and with one row that all blocks share.
+    """Some cases have more rows than blocks, and some have one row that all blocks share.
 
     The reference is the same kernel with feedback switched off.
     """

@@ -62,7 +62,7 @@ def test_commands_of_a_request_run_in_order(direct_bytes: int) -> None:
 @pytest.mark.parametrize("direct_bytes", [0, 64 << 10])
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_commands_posted_while_the_kernel_runs(dtype: Dtype, direct_bytes: int) -> None:
-    """The host posts each lone command after the last one is complete, then groups. Each of two requests keeps its order."""
+    """The host posts lone commands, each after the last one is complete, then groups. Two requests keep their order."""
     generator = np.random.default_rng([dtype, direct_bytes])
     resident = Resident(dtype, 2, direct_bytes)
     products = [product(generator, number, dtype) for number in range(24)]

@@ -45,7 +45,7 @@ MORE = [(17, 1, 64), (16, 1, 520), (5, 2, 16), (4, 1, 7)]
 
 @pytest.mark.parametrize("dtype", NUMBERS, ids=lambda dtype: dtype.name)
 def test_outputs_of_a_small_lone_command_are_sent(dtype: Dtype) -> None:
-    """The host gets no outputs of other commands. Shapes follow in every order, with more commands than the ring holds."""
+    """The host gets no outputs of other commands. Shapes follow in every order. The ring wraps around."""
     generator = np.random.default_rng(dtype)
     resident, shapes = Resident(dtype, 0, 64 << 10), ALONE + MORE
     numbers = [number for number in range(len(shapes)) for _ in range(4)]

@@ -84,7 +84,7 @@ def test_the_join_agrees_with_nsys(profile: tuple[str, Path], capsys: pytest.Cap
 def test_cupti_in_process_agrees_with_nsys(
     profile: tuple[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Kernel counts of two runs are equal; GPU busy differs by at most 1%. CUPTI and nsys cannot observe the same run."""
+    """Kernel counts of two runs are equal; GPU busy differs by at most 1%. CUPTI and nsys cannot share a run."""
     mode, file = profile
     traced = run(f"{LONG} mode={mode} timing=cupti", tmp_path / "traced")
     assert all(row["traced"] and row["kernels"] for row in read_summaries([traced]))

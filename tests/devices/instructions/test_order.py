@@ -263,7 +263,7 @@ def test_operands_are_complete_or_mailed_or_of_the_same_thread(stream: ChainStre
 
 @pytest.mark.parametrize("requests", [1, 3])
 def test_all_mail_and_all_waits_are_necessary(requests: int) -> None:
-    """As in test_interpreter: without any of them some order gives another result.
+    """Without any one of them some order gives another result, as in test_interpreter.
 
     One wait is an exception: that of the second layer's attention for the slots. It follows from mail, except for the
     slots that are stored.

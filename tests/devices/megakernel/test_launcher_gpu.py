@@ -42,7 +42,7 @@ def device(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @cases(EACH)
 def test_requests_in_step_are_one_launch_a_step(device: Any, name: str, requests: int, dtype: Dtype) -> None:
-    """The first step is an exception, since its inputs lie elsewhere. With one request it is one launch when it repeats."""
+    """The first step is an exception: its inputs lie elsewhere. For one request it is one launch when it repeats."""
     stream = stream_of(name, [(0, TOKENS)] * requests, dtype)
     run, rows = run_of(device, stream), len(stream.rows_of(stream.decode_kind))
     for again in (False, True):

@@ -90,7 +90,7 @@ def forget_norms(
 def test_memory_equals_that_of_the_interpreter(
     device: Any, name: str, requests: int, dtype: Dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One layer, since differences add up; then the same step again, with equal bytes.
+    """The stream has one layer, since differences add up. The same step again gives equal bytes.
 
     Memory that the list does not write must stay NaN. The launch feeds back nothing.
     """

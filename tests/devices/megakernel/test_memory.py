@@ -27,7 +27,7 @@ def bits(*ops: Op) -> int:
 @pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16])
 @pytest.mark.parametrize("columns", [1, MOST_COLUMNS])
 def test_declarations_fit_in_shared_memory(columns: int, dtype: Dtype) -> None:
-    """For a kernel with all ops, unfused attention and greedy sampling.
+    """The kernel has all ops, unfused attention and greedy sampling.
 
     g++ also keeps declarations that a list does not use, so only a list of all ops can be checked.
     """

@@ -86,7 +86,7 @@ def log_uniform(generator: np.random.Generator, low: int, high: int, count: int)
 @in_each_dtype
 @pytest.mark.parametrize("independent", [True, False])
 def test_few_columns(dtype: Dtype, independent: bool) -> None:
-    """There are up to 16 columns; rows and k have any size. Commands are independent, or those of three requests in order."""
+    """There are up to 16 columns; rows and k have any size. Commands are independent, or belong to three requests."""
     generator = np.random.default_rng([dtype, independent])
     edges = [(1, 1), (5000, 1), (1, 9000), (9, 8), (1025, 4096), (4999, 8999)]
     pairs = list(zip(log_uniform(generator, 1, 5000, 14), log_uniform(generator, 1, 9000, 14), strict=True))

@@ -47,9 +47,8 @@ from support.steps.program_interpreter import NONE
 from support.steps.programs import requests_of
 
 KERNEL = source("megakernel")
-HEADS = layer_program(
-    ModelShape("heads", 128, 2, 8, 4, 16, 128), 2 * TOKENS
-)  # of one request more than there are blocks
+# One request has more KV heads than there are blocks.
+HEADS = layer_program(ModelShape("heads", 128, 2, 8, 4, 16, 128), 2 * TOKENS)
 GROUPED = layer_program(ModelShape("grouped", 128, 2, 8, 1, 16, 128), 2 * TOKENS)
 
 
@@ -94,7 +93,7 @@ LISTS: dict[str, Callable[..., KernelRun]] = {
     "greedy": partial(stepped, PROGRAMS["decode"], 5, Dtype.fp32, GREEDY),
     "top k": partial(stepped, PROGRAMS["decode"], 5, Dtype.bf16, TOP_K),
     "top p": partial(stepped, PROGRAMS["decode"], 1, Dtype.bf16, TOP_P),
-    "ops by themselves": partial(stepped, PROGRAMS["odd"], 18, Dtype.fp32),
+    "ops alone": partial(stepped, PROGRAMS["odd"], 18, Dtype.fp32),
     "several passes": partial(stepped, PROGRAMS["deep"], 18, Dtype.bf16),
     "several rounds": partial(stepped, PROGRAMS["deep"], 9, Dtype.fp32),
     "a long context": partial(with_attention, (1, 2, 16), [(62, 3)]),
