@@ -119,7 +119,7 @@ def stride_of(width: int, requests: int, itemsize: int) -> int:
 
 @every
 def test_inputs_are_those_of_the_first_instruction(requests: int, dtype: Dtype) -> None:
-    """Mailed inputs come from the sender's box. It holds the results of one request without gaps, of several with gaps."""
+    """Mailed inputs come from the box of the sender. The results of several requests have gaps in it."""
     layer = Layer(requests, dtype)
     assert layer.words(QKV, TaskWord.FROM, TaskWord.FROM_BYTES) == layer.of("norm1", Word.B, Word.STRIDE_B)
     for i, sender in ((ATTENTION, QKV), (OUT, ATTENTION), (GATE_UP, OUT), (DOWN, GATE_UP)):
