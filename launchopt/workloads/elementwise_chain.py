@@ -1,4 +1,4 @@
-"""elementwise_chain: bias, ReLU, scale: three launches of next to no work, where one could do.
+"""elementwise_chain: bias, ReLU and scale. One launch could replace these three, which do hardly any work.
 
 The vectors are small, and by default there is one copy of them. A cold cache would take so many copies that no two
 steps of a run use the same addresses.

@@ -1,4 +1,4 @@
-"""linear_epilogue: a linear layer, its bias and its ReLU: three launches where one could do."""
+"""linear_epilogue: a linear layer, its bias and its ReLU. One launch could replace these three."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""prefill: whole prompts through a model's layers, each one step with a column per token; of a trace, its prompts."""
+"""prefill: whole prompts through a model's layers. Each prompt is one step with a column per token.
+
+With arrival=replay the prompts are those of a trace.
+"""
 
 from __future__ import annotations
 

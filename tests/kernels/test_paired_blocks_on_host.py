@@ -35,7 +35,7 @@ PEER_WAIT = "peer.wait(tiles, columns);"
 
 
 class Paired(KernelRun):
-    """One decode step of all requests. tiles: for each pair of blocks, its tiles in split GEMMs and the next op."""
+    """A run of all steps. tiles: the (number of tiles, fused op) that pairs of blocks have in split GEMMs."""
 
     def __init__(self, stream: ChainStream, sampling: Sampling = NONE, text: str | None = None, seed: int = 0) -> None:
         super().__init__(stream, sampling, text=text)

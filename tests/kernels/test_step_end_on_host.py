@@ -28,7 +28,7 @@ MACROS = {"SLOTS": SLOTS, "COLUMNS": 1, "OPS": 0, "FUSED": 0}
 
 
 class StepEnd:
-    """One program and its launches on `blocks` blocks."""
+    """A program without instructions, and its launches on `blocks` blocks."""
 
     def __init__(self, blocks: int, vocab: int, dtype: Dtype = Dtype.bf16) -> None:
         self.blocks, self.dtype = blocks, dtype

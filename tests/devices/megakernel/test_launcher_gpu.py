@@ -114,7 +114,7 @@ class CommandsOfSteps(EachCommand):
 
 
 class EachAlone(Baseline):
-    """Baseline, which takes single commands, adapted to whole steps."""
+    """A version of baseline that takes whole steps instead of single commands."""
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> CommandsOfSteps:
         """Plan as baseline does."""

@@ -34,7 +34,7 @@ ALIGNMENT_BYTES = 256
 
 
 class Memory:
-    """Contiguous arrays by the address of their first byte. bytes: the same memory as uint8, by the same addresses."""
+    """Contiguous arrays by the address of their first byte. bytes: the same arrays as uint8, by the same addresses."""
 
     def __init__(self, arrays: Mapping[int, NDArray[Any]]) -> None:
         self._starts = sorted(arrays)

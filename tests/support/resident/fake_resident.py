@@ -37,7 +37,7 @@ def at(address: int, shape: tuple[int, ...], kind: Any) -> Any:
 
 
 class FakeKernel:
-    """One launch of the kernel. parameters: struct Queue of kernels/persistent/queue.cuh."""
+    """A launch of the kernel. parameters: struct Queue of kernels/persistent/queue.cuh."""
 
     def __init__(self, parameters: Any) -> None:
         words = parameters.values.tolist()
