@@ -1,21 +1,23 @@
 """megakernel: one launch per decode step, of a kernel that executes the step as a list of instructions.
 
-The list has the step's GEMMs and, for workload=layer, norm, rotary embedding, KV write, attention and activation. The
-kernel copies weights into shared memory long before it uses them. Its blocks wait for counters or for mailed data, not
-for the ends of kernels (launchopt/kernels/megakernel.cu). It needs compute capability 9.0. A norm before a GEMM is
-fused into it: its output is not stored, so the GEMM's outputs are checked from the inputs of the norm.
+The list has the step's GEMMs. For workload=layer it also has norm, rotary embedding, KV write, attention and
+activation. The kernel copies weights into shared memory long before it uses them. Its blocks wait for counters, or for
+data in mailboxes, instead of waiting for the end of a kernel (launchopt/kernels/megakernel.cu). The mode needs compute
+capability 9.0. A norm before a GEMM is fused into the GEMM. The norm's output is not stored, so the GEMM's outputs are
+checked from the inputs of the norm.
 
-Prompts, steps whose requests are not evenly spaced, and steps that come for the first time are launched as in
-mode=coalesced. mode.cached lists are kept, or one per copy of the weights; a small model has many copies. The launch
-also samples on the GPU and feeds results back, so its time on the device includes the time of sampling. In other modes
-that is a launch of its own.
+Three kinds of steps are launched as in mode=coalesced: prompts, steps whose operands are not evenly spaced in memory,
+and steps that come for the first time. The mode keeps up to mode.cached lists, but at least one per replica of the
+weights; a small model has many replicas. The launch of a step also samples on the GPU and feeds results back, so its
+time on the device includes the time of sampling. In other modes a launch of its own does that.
 
-While a step runs, the launch that is likely to be next is made. Its blocks start where blocks of the step have ended.
-It waits on the GPU until the host admits it, and stores nothing before (kernels/megakernel/gate.cuh). If another step
-comes, or none, it ends without an effect; it counts as a launch call. No launch is made ahead with mode.ahead=false,
-for a launch that events or an NVTX range time, or while a tool records launches: its wait would count as work.
+While a step runs, the mode makes the launch that is likely to be next. Its blocks start as blocks of the step end. The
+launch waits on the GPU until the host admits it, and stores nothing before (kernels/megakernel/gate.cuh). If another
+step comes, or none, the launch ends without an effect; it still counts as a launch call. The mode makes no launch ahead
+with mode.ahead=false, for launches that are timed by events or an NVTX range, and while a tool records launches. There
+the wait would count as work.
 
-mode.racecheck=true uses a kernel whose order compute-sanitizer's racecheck understands, for scripts/sanitize.sh.
+mode.racecheck=true uses a kernel whose synchronization compute-sanitizer's racecheck understands (scripts/sanitize.sh).
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ class MegakernelMode(Mode):
     devices = ("cuda",)
     own_strategy = "megakernel"
     options: Options = Options()
-    unwritten = frozenset({"norm1", "norm2"})  # the norm is fused into the GEMM
+    unwritten = frozenset({"norm1", "norm2"})  # norms that are fused into a GEMM, so that their outputs are not stored
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:
-        """Return the nodes whose outputs are not stored. Norms of wide rows are not fused, so theirs are stored."""
+        """Return the nodes whose outputs are not stored. Norms of wide rows are not fused: their outputs are stored."""
         wide = stream.hidden * stream.dtype.itemsize > max(NORM_BYTES.values())
         return frozenset() if wide else cls.unwritten
 
@@ -79,14 +81,14 @@ class PreparedMegakernel(Prepared):
 
     def __init__(self, mode: Mode, gpu: GpuDevice, steps: Megakernel) -> None:
         super().__init__(mode, gpu, LaunchPath(ahead=steps.ahead))
-        self.steps = steps  # measurements time it
+        self.steps = steps  # public, because measurements time its launches (devices/megakernel/timing.py)
 
     def start(self, warm_up: bool = False) -> None:
-        """Begin a run. A warm-up run compiles every list it needs, and so loads the kernel."""
+        """Begin a run. A warm-up run compiles each list that it needs, and thereby loads the kernels."""
         self.steps.start(compiles_at_once=warm_up)
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Launch once for all requests."""
+        """Launch a step of all requests. flush_ns: time at which the batch was flushed."""
         self.steps.submit(batch, flush_ns)
 
     def close(self) -> None:

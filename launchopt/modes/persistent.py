@@ -1,9 +1,9 @@
-"""persistent: one kernel that stays on the GPU and takes every command from a ring that the host fills.
+"""persistent: one persistent kernel on the GPU takes all commands from a ring that the host fills.
 
 A command costs the host four stores and no launch (launchopt/kernels/persistent.cu). The kernel multiplies GEMMs of up
-to 16 columns or rows. For any other command the host ends it, calls cuBLASLt, and starts it again. If no command comes
-for mode.patience_s, the kernel gives up and the run fails. If results are fed back, the kernel leaves a few
-multiprocessors free for the launches that do it.
+to 16 columns or rows. For any other command the host ends the kernel, calls cuBLASLt, and starts the kernel again. If
+no command comes for mode.patience_s seconds, the kernel gives up and the run fails. If results are fed back, the kernel
+leaves SPARE multiprocessors free for the launches that feed them back.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from launchopt.workloads.chain import Stream
 if TYPE_CHECKING:
     from launchopt.devices.resident.kernel import Resident
 
-SPARE = 4  # multiprocessors left to kernels that feed results back
-MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # limits of a command's words
+SPARE = 4  # number of multiprocessors left free for kernels that feed results back
+MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # limits of the shape's number and of the index in a command's words
 
 
 @dataclass(slots=True)
@@ -46,21 +46,21 @@ class Options(ModeOptions):
 
 
 class Persistent(Mode):
-    """No launch per command."""
+    """A persistent kernel: no launch per command."""
 
     name = "persistent"
     summary = "a resident kernel: none a command, but four words into a ring that it polls"
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True
-    sample_every = 2048  # a command costs the host tens of ns, a pair of events as many us
+    sample_every = 2048  # a command takes tens of ns of CPU time, a pair of events tens of us
     devices = ("cuda",)
     own_strategy = "resident"
     options: Options = Options()
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """Return why the mode cannot run the stream; it needs at least one GEMM that the kernel takes."""
+        """Return why the mode cannot run `stream`, or None. The mode needs at least one GEMM that the kernel takes."""
         if (why := super().refusal(kind, stream)) is not None:
             return why
         if not any(takes(shape) for shape in stream.shapes):
@@ -70,7 +70,7 @@ class Persistent(Mode):
         return None
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedPersistent:
-        """Compile the kernel and put the shapes on the GPU; plan what the kernel does not take."""
+        """Compile the kernel and copy its shapes to the GPU. Plan cuBLASLt calls for all other shapes."""
         from launchopt.devices.resident.kernel import Resident
 
         gpu = gpu_of(device)
@@ -95,7 +95,7 @@ def _row(resident: Resident, shape: ShapeKey, row_elements: tuple[int, int, int]
 
 
 class PreparedPersistent(Prepared):
-    """The kernel and the shapes that it takes. taken: [shapes]."""
+    """The kernel, and the shapes that it takes. taken: bool [shapes], whether the kernel takes each shape."""
 
     def __init__(
         self, mode: Mode, gpu: GpuDevice, path: LaunchPath, resident: Resident, taken: NDArray[np.bool_]
@@ -105,7 +105,10 @@ class PreparedPersistent(Prepared):
         self.compiled_loop = bool(taken.all())
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Post what the kernel takes. For other commands end it, launch them, and start it again."""
+        """Post the commands that the kernel takes. For the others end the kernel and launch them by cuBLASLt calls.
+
+        words: the commands. shape_of: index of the shape of each command. flush_ns: time at which they were flushed.
+        """
         edges = np.flatnonzero(np.diff(self._taken[shape_of])) + 1
         first = 0
         for stop in (*edges.tolist(), len(words)):
@@ -117,7 +120,7 @@ class PreparedPersistent(Prepared):
             first = stop
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """The same for each command of a batch."""
+        """Execute each command of a batch as `submit_each` does."""
         self.submit_each(batch.words, shape_of_all(batch), flush_ns)
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""A step as a list of instructions for the megakernel."""
+"""Steps compiled into lists of instructions for the megakernel."""

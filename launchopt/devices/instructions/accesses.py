@@ -1,7 +1,7 @@
 """The memory that an instruction reads and writes, as spans (launchopt/devices/instructions/dependencies.py).
 
-Only the device knows the positions by which it finds keys, values and pages. An op on the KV cache therefore counts as
-reading, or writing, the whole cache of a layer.
+Only the device knows the positions that select keys, values and pages. An op on the KV cache therefore counts as
+reading, or writing, the whole cache of its layer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Spans = list[dep.Span]
 
 
 def accesses(row: Instruction, itemsize: int) -> tuple[Spans, Spans]:
-    """Return the spans that an instruction may read, and those that it may write. itemsize: bytes of an element."""
+    """Return the spans that an instruction may read, and the spans that it may write. itemsize: bytes of an element."""
     word = {each: int(row[each]) for each in Word}
     op = Op(word[Word.OP])
     if op is Op.SLOT_MAP:
@@ -45,12 +45,15 @@ Words = dict[Word, int]
 
 
 def _requests(word: Words, role: str) -> int:
-    """Return the number of operands: one if all requests share it."""
+    """Return the number of operands of a role (A, B or C): 1 if all requests share it, else one per request."""
     return word[Word.REQUESTS] if word[Word[f"STRIDE_{role}"]] else 1
 
 
 def _rows(word: Words, role: str, features: int, itemsize: int) -> dep.Span:
-    """Return the span of an operand of N rows per request. Rows of other requests may lie between those of one."""
+    """Return the span of an operand of N rows per request.
+
+    features: elements of a row. Between two rows of a request, memory may hold rows of other requests.
+    """
     row_bytes, rows = word[Word[f"LD{role}"]] * itemsize, word[Word.N]
     requests = _requests(word, role)
     if requests == 1:
@@ -60,13 +63,13 @@ def _rows(word: Words, role: str, features: int, itemsize: int) -> dep.Span:
 
 
 def _pool(word: Words, role: Word, itemsize: int) -> dep.Span:
-    """Return the span of a layer's whole cache."""
+    """Return the span of a layer's whole KV cache. role: the word with its address."""
     tokens = word[Word.ALL_REQUESTS] * word[Word.PAGES] * word[Word.PAGE_TOKENS]
     return dep.Span(word[role], 2 * tokens * word[Word.KV_HEADS] * word[Word.HEAD_DIM] * itemsize, 0, 1)
 
 
 def _positions(word: Words, is_next: bool) -> dep.Span:
-    """Return the span of the positions of its requests, of this step or of the next."""
+    """Return the span of the positions of the instruction's requests, in this step or in the next."""
     first = word[Word.FIRST_REQUEST] + is_next * word[Word.ALL_REQUESTS]
     return dep.Span(word[Word.POSITIONS] + INDEX_BYTES * first, INDEX_BYTES * word[Word.REQUESTS], 0, 1)
 

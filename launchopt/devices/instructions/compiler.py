@@ -1,12 +1,13 @@
-"""Compile a step into a list of instructions, for a kernel that runs a whole step in one launch.
+"""Compile a step into a list of instructions, for a kernel that executes a whole step in one launch.
 
 `StepCompiler.compile` turns a `StepBatch` into a list (launchopt/devices/instructions/words.py). An instruction is one
-row of the step, for requests that lie evenly spaced in it. If the batch is even, that is all requests. Otherwise each
-even run of requests has an instruction of its own. With several columns per request each request has one, so its
-positions are exact.
+row of the step, that is one op, for requests whose operands are evenly spaced in memory. If this holds for all requests
+of the batch, a row becomes one instruction. Otherwise each run of evenly spaced requests becomes an instruction. With
+several columns per request, each request has an instruction of its own, so that its positions are exact.
 
-The list holds the op, the requests, addresses and strides of operands, the words of attention as in struct Args, the
-grid, which instructions are fused (`fusion`), and which earlier ones must be complete before one begins (`order`).
+The list contains for each instruction: the op, the requests, addresses and strides of the operands, the words of
+attention as in struct Args, the grid, the fusion with neighbours (`fusion`), and the earlier instructions that must be
+complete before it begins (`order`).
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from launchopt.workloads.chain import ChainStream
 
 
 class StepCompiler:
-    """Compiles lists for the stream of `steps`.
+    """Compiles lists for the workload stream of `steps`.
 
-    state: addresses of the sequences' state, if there is one. tile_rows: rows of a GEMM in a virtual block. fuse:
-    whether instructions are fused.
+    state: addresses of positions and page table, if the workload has attention. tile_rows: rows of a GEMM in a virtual
+    block. fuse: fuse neighbouring instructions.
     """
 
     def __init__(
@@ -43,7 +44,10 @@ class StepCompiler:
         self._blanks: dict[tuple[int, int], Instruction] = {}
 
     def compilable(self, batch: StepBatch) -> bool:
-        """Return whether each row is one instruction: one request, or evenly spaced requests with one column each."""
+        """Return whether each row of a batch becomes one instruction.
+
+        It does if the batch has one request, or evenly spaced requests with one column each.
+        """
         return batch.size == 1 or (columns_of(batch) == 1 and self._steps.runs(batch, 1) == 1)
 
     def compile(self, batch: StepBatch) -> Instructions:
@@ -69,7 +73,10 @@ class StepCompiler:
         return made
 
     def _blank(self, index: int, size: int) -> Instruction:
-        """Return the words of an instruction that do not depend on where its operands lie."""
+        """Return an instruction with the words that are the same at all addresses of its operands.
+
+        index: the shape. size: number of requests.
+        """
         if (index, size) not in self._blanks:
             self._blanks[index, size] = self._new_blank(index, size)
         return self._blanks[index, size]
@@ -95,5 +102,5 @@ class StepCompiler:
 
 
 def columns_of(batch: StepBatch) -> int:
-    """Return the columns per request, in the step's first row."""
+    """Return the columns per request in the batch's first row."""
     return int(as_records(batch.words[:1])["n"][0])

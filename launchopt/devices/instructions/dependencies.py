@@ -1,9 +1,9 @@
-"""Which instructions of a list must wait for which, derived from the memory that each reads and writes.
+"""Dependencies between the instructions of a list, derived from the memory that each instruction reads and writes.
 
-A span is int64 [4]: `count` intervals of `length` bytes, the first at an address, each next one `stride` bytes (0 or
-more) behind. Two instructions conflict if one writes a byte that the other reads or writes. Conflicting instructions
-must run in the order of the list. `reduced` keeps the waits from which all others follow, so every order that keeps to
-them gives the results of the list's own order. `joined` limits the waits of each instruction to a given number.
+A span (`Span`) is a number of equal intervals of memory at equal distances. Two instructions conflict if one writes a
+byte that the other reads or writes. Conflicting instructions must be executed in the order of the list. `reduced` keeps
+the fewest waits that imply all others, so every order that satisfies them gives the same results as the order of the
+list. `joined` limits the number of waits of each instruction.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from launchopt.types import Table
 
-PAIRS_AT_ONCE = 1 << 20  # spans compared at once, which limits memory
-JOIN = -1  # in place of an instruction of the list
+PAIRS_AT_ONCE = 1 << 20  # most pairs of spans that are compared at once; it limits memory
+JOIN = -1  # value in place of the index of an instruction
 
 Flags = NDArray[np.bool_]
 
 
 class Span(NamedTuple):
-    """Intervals of memory, or a row of a table of them."""
+    """Equal intervals of memory at equal distances. A table of spans has these fields as columns."""
 
     first: int  # address of the first interval
     length: int  # bytes of an interval
-    stride: int  # bytes from one interval to the next
-    intervals: int  # number of them
+    stride: int  # bytes from the begin of one interval to the begin of the next; 0 or more
+    intervals: int  # number of intervals
 
 
 SPAN_COLUMNS = len(Span._fields)
@@ -37,16 +37,18 @@ SPAN_COLUMNS = len(Span._fields)
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A row of the joined list: the instruction that it executes, or JOIN, and the steps that it waits for."""
+    """An element of the list that `joined` returns."""
 
-    source: int
-    waits: tuple[int, ...]
+    source: int  # index of an instruction, or JOIN
+    waits: tuple[int, ...]  # indices of the earlier steps of that list for which this step waits
 
 
 def overlaps(one: Table, other: Table) -> Flags:
-    """Return whether spans share a byte. Both are int64 [..., SPAN_COLUMNS], and broadcast.
+    """Return for each pair of spans whether they share a byte.
 
-    Exact if both have one stride, or one of them is a single interval. Otherwise gaps count as parts of the spans.
+    one, other: tables of spans, int64 [..., SPAN_COLUMNS], which are broadcast against each other. The result is exact
+    if both spans have the same stride, or one of them has one interval. Otherwise the gaps between intervals count as
+    parts of the spans.
     """
     (first, length, stride, count), (first_2, length_2, stride_2, count_2) = (
         [np.asarray(spans[..., column]) for column in range(SPAN_COLUMNS)] for spans in (one, other)
@@ -58,17 +60,19 @@ def overlaps(one: Table, other: Table) -> Flags:
     length_2 = np.where(flat, length_2 + (count_2 - 1) * stride_2, length_2)
     below, above = np.where(flat, 0, count_2 - 1), np.where(flat, 0, count - 1)
     moves = np.maximum(moves, 1)
-    # Intervals p and q share a byte where first + p moves < first_2 + q moves + length_2, and the other way round.
-    least = np.maximum((first_2 - first - length) // moves + 1, -below)  # of p - q
-    most = np.minimum(-((first - first_2 - length_2) // moves) - 1, above)
+    # Interval p of one span and interval q of the other share a byte if each begins before the other ends. That is:
+    # (first_2 - first - length) / moves < p - q < (first_2 - first + length_2) / moves.
+    least = np.maximum((first_2 - first - length) // moves + 1, -below)  # least p - q
+    most = np.minimum(-((first - first_2 - length_2) // moves) - 1, above)  # most p - q
     found: Flags = (least <= most) & (length > 0) & (length_2 > 0)
     return found
 
 
 def conflicts(spans: Table, owners: Table, is_write: Flags, instructions: int) -> Flags:
-    """Return bool [i, j]: whether instruction i must run after j, which comes before it in the list.
+    """Return bool [i, j]: whether instruction i conflicts with instruction j, which is earlier in the list.
 
-    owners: the instruction of each span. is_write: whether the span is written.
+    spans: all spans of all instructions. owners: the instruction of each span. is_write: whether it writes the span.
+    instructions: number of instructions.
     """
     found = np.zeros((instructions, instructions), np.bool_)
     written, owners_of_written = spans[is_write], owners[is_write]
@@ -83,12 +87,13 @@ def conflicts(spans: Table, owners: Table, is_write: Flags, instructions: int) -
 
 
 def reduced(conflicting: Flags) -> list[list[int]]:
-    """Return for each instruction the conflicting ones that it must wait for itself, ascending.
+    """Return for each instruction the earlier instructions for which it must wait, in ascending order.
 
-    The others are left out: an instruction that is kept waits for them. The result is the transitive reduction.
+    A conflicting instruction is left out if another instruction of the result already waits for it. The result is the
+    transitive reduction.
     """
     waits: list[list[int]] = []
-    before: list[int] = []  # for each instruction, as bits: all that end before it can begin
+    before: list[int] = []  # for each instruction: bits of all instructions that are complete before it begins
     for row in conflicting:
         kept, covered = [], 0
         for j in reversed(np.flatnonzero(row).tolist()):
@@ -101,13 +106,13 @@ def reduced(conflicting: Flags) -> list[list[int]]:
 
 
 def joined(waits: Sequence[Sequence[int]], most: int) -> list[Step]:
-    """Return steps that wait for at most `most` others each; `most` is 2 or more.
+    """Return the instructions as steps, each of which waits for at most `most` others. `most` must be 2 or more.
 
-    An instruction that waits for more gets joins right before it. A join waits for the `most` earliest ones and stands
-    for them, so no step waits for more than it must.
+    Steps that only wait, joins, stand directly before an instruction with more waits. A join waits for the earliest
+    instructions, and the instruction waits for the join instead of them.
     """
     steps: list[Step] = []
-    place: list[int] = []
+    place: list[int] = []  # index of the step of each instruction
     for source, own in enumerate(waits):
         left = [place[j] for j in own]
         while len(left) > most:
@@ -120,7 +125,7 @@ def joined(waits: Sequence[Sequence[int]], most: int) -> list[Step]:
 
 
 def levels(waits: Sequence[Sequence[int]]) -> list[int]:
-    """Return for each instruction the length of the longest chain of waits before it."""
+    """Return for each instruction the number of others before it, in the longest chain of waits that leads to it."""
     found: list[int] = []
     for own in waits:
         found.append(max((found[j] + 1 for j in own), default=0))

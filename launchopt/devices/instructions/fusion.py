@@ -1,12 +1,12 @@
-"""Fusion: which neighbouring instructions the megakernel executes as one. Fewer instructions mean fewer waits.
+"""Fusion of neighbouring instructions that the megakernel executes as one task. Fewer tasks mean fewer waits.
 
-`fused` sets the column FUSED of a list. Each instruction still reads and writes all its operands, so each output can be
-checked. The output of a norm is the exception. Three patterns are fused:
+`fused` sets the column FUSED of a list. A fused instruction still writes its outputs, so that they can be checked. The
+output of a norm is the only exception. Three patterns are fused:
 
-* NORM before the only GEMM that reads its output. Every block of the GEMM applies the norm to its own inputs, in two
-  parts (kernels/megakernel/inputs.cuh). The output of the norm is stored nowhere.
-* ADD, or SILU_MUL, behind a GEMM. The thread that has the GEMM's outputs applies it.
-* ROPE, KV_WRITE, QK, SOFTMAX and AV. One block executes them for a request and a kv head.
+* NORM before the only GEMM that reads its output. Each block of the GEMM multiplies its inputs by the gain, and its
+  outputs by the factor of the norm (kernels/megakernel/inputs.cuh). The output of the norm is stored nowhere.
+* ADD, or SILU_MUL, behind a GEMM. The threads that have the GEMM's outputs apply the op to them.
+* ROPE, KV_WRITE, QK, SOFTMAX and AV. One block executes all five for one request and kv head.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from launchopt.kernels.shared import (
 )
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
-NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # most bytes of a column that a norm is fused for, by compiled columns
-QUERIES_A_KV_HEAD, MOST_LANES = QUERIES, 32
-ATTENTION_BYTES = 32 << 10  # of shared memory, for fused attention
-CACHE_BYTES = 256 << 10  # most keys and values that one block reads; more of them are better read by more blocks
+NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # most bytes of a column in a fused norm, by the compiled columns
+QUERIES_A_KV_HEAD, MOST_LANES = QUERIES, 32  # limits of fused attention: query heads per kv head; vectors of a head
+ATTENTION_BYTES = 32 << 10  # most bytes of shared memory for fused attention
+CACHE_BYTES = 256 << 10  # most bytes of keys and values for one block; the ops of attention use more blocks for more
 
 
 def fused(rows: Instructions, itemsize: int) -> Instructions:
-    """Return the same instructions with FUSED set. itemsize: bytes of an element."""
+    """Return a copy of the instructions with column FUSED set. itemsize: bytes of an element."""
     made = rows.copy()
     i = 0
     while i < len(made):
@@ -53,27 +53,27 @@ def fused(rows: Instructions, itemsize: int) -> Instructions:
 
 
 def _feeds(one: Instruction, other: Instruction) -> bool:
-    """Return whether the outputs of one instruction are the whole operand B of the other."""
+    """Return whether the outputs of `one` are the operand B of `other`, for the same requests."""
     alike = (one[Word.REQUESTS], one[Word.FIRST_REQUEST]) == (other[Word.REQUESTS], other[Word.FIRST_REQUEST])
     strides = one[Word.STRIDE_C] == other[Word.STRIDE_B] or one[Word.REQUESTS] == 1
     return bool(alike and strides and one[Word.C] == other[Word.B])
 
 
 def _whole(row: Instruction, roles: str) -> bool:
-    """Return whether these operands consist of whole vectors, with one row per request."""
+    """Return whether operands have one row per request, aligned to VECTOR_BYTES. roles: letters of A, B and C."""
     addresses = [int(row[Word[role]]) for role in roles]
     strides = [int(row[Word[f"STRIDE_{role}"]]) for role in roles] if row[Word.REQUESTS] > 1 else []
     return bool(row[Word.N] == 1) and not np.bitwise_or.reduce([*addresses, *strides]) % VECTOR_BYTES
 
 
 def _is_read_once(rows: Instructions, i: int) -> bool:
-    """Return whether one instruction reads the output of a norm, as B. True for other ops than NORM."""
+    """Return whether exactly one instruction reads the output of norm i, as operand B. Return True for other ops."""
     readers = (rows[:, [Word.A, Word.B]] == rows[i, Word.C]).sum(axis=0)
     return bool(rows[i, Word.OP] != Op.NORM or (readers == [0, 1]).all())
 
 
 def _around_gemm(rows: Instructions, itemsize: int) -> int:
-    """Return how many instructions behind the first are fused with it, one of them a GEMM."""
+    """Return the number of instructions that are fused with the first one around a GEMM; 0: it is not fused."""
     columns = compiled_columns(int(rows[0, Word.REQUESTS]))
     before = 0
     if rows[0, Word.OP] == Op.NORM:
@@ -98,7 +98,7 @@ def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
 
 
 def _attention(rows: Instructions, itemsize: int) -> int:
-    """Return 4 where attention begins that one block per kv head can execute, with one column per request; else 0."""
+    """Return 4 if the rows begin with attention that can be fused, else 0: the number of instructions behind ROPE."""
     if len(rows) < len(ATTENTION) or tuple(rows[: len(ATTENTION), Word.OP].tolist()) != ATTENTION:
         return 0
     rope, write, qk, softmax, av = rows[: len(ATTENTION)]
@@ -109,7 +109,10 @@ def _attention(rows: Instructions, itemsize: int) -> int:
 
 
 def _fits(rope: Instruction, itemsize: int) -> bool:
-    """Return whether kernels/attention/fused_attention.cuh can do it: whole vectors, and little enough for a block."""
+    """Return whether kernels/attention/fused_attention.cuh supports this shape of attention.
+
+    A head must consist of whole vectors, a power of two of them, and a block must have enough shared memory.
+    """
     head_dim, ctx, width = int(rope[Word.HEAD_DIM]), int(rope[Word.CTX]), VECTOR_BYTES // itemsize
     group, left = divmod(int(rope[Word.Q_HEADS]), int(rope[Word.KV_HEADS]))
     lanes = head_dim // width
@@ -130,7 +133,10 @@ def _fits(rope: Instruction, itemsize: int) -> bool:
 
 
 def attention_bytes(head_dim: int, group: int, ctx: int, itemsize: int) -> int:
-    """Return the bytes of shared memory of a block: rows of q, k and v, scores, and for fp32 partial sums."""
+    """Return the bytes of shared memory that a block of fused attention needs.
+
+    It holds rows of queries, key and value, the scores, and for fp32 partial sums. group: query heads per kv head.
+    """
     scores = group * -(-ctx // WHOLE_TOKENS) * WHOLE_TOKENS
     parts = GROUP_WARPS * VALUE_QUERIES * head_dim if itemsize == 4 else 0
     return ((group + 2) * head_dim + scores + parts) * itemsize

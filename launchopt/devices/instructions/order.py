@@ -1,17 +1,17 @@
-"""Order of a list: which instruction waits for which, and which one has its inputs by mail.
+"""Waits between the instructions of a list, and the instructions that receive their inputs through mailboxes.
 
-`with_dependencies` sets WAITS, MAIL and LEVEL of a list whose order is right and whose fusions are set. It inserts
-joins (op JOIN) where an instruction would wait for more than MOST_WAITS others.
+`with_dependencies` sets the columns WAITS, WAIT0 to WAIT3, MAIL and LEVEL. The list must be in a valid order, and its
+fusions must be set. If an instruction would wait for more than MOST_WAITS others, it inserts joins (op JOIN) before it.
 
-Waits follow from memory alone (`dependencies`). Two cases need no wait:
+Waits follow from the memory that instructions read and write (`dependencies`). Two cases need no wait:
 
-* A GEMM, or fused attention, may get its inputs by mail, element by element as they are made. MAIL names the sender.
-Mail
-  says nothing about what the sender has stored.
-* OP_ADD behind a GEMM may add what a GEMM of as many rows has stored before. Both are divided alike, so each thread
-adds
-  numbers that it has stored itself. No wait is needed if all other dependencies already imply the order. Where two
-  blocks share only one of the two GEMMs, launchopt/devices/megakernel/tasks.py uses mail or a wait instead.
+* A GEMM, or fused attention, may receive its inputs through mailboxes (kernels/megakernel/mailboxes.cuh), element by
+  element as they are made. Column MAIL is the sender. A received element does not imply that the sender has stored its
+  other outputs.
+* An OP_ADD that is fused behind a GEMM may add the outputs of an earlier GEMM with the same number of rows. The blocks
+  divide both GEMMs alike, so each thread adds elements that it has stored itself. The wait is left out if the other
+  waits imply that the earlier GEMM is complete. If the two blocks of a cluster share tiles of only one of the GEMMs,
+  launchopt/devices/megakernel/tasks.py uses mailboxes or a wait instead.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from launchopt.devices.instructions.words import (
 )
 from launchopt.kernels.shared import JOIN, MOST_WAITS
 
+# Columns of outputs, of inputs, and of the operand that ADD adds. `_same` compares the first with one of the others.
 SENT = Word.C, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_C
 WANTED = Word.B, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_B
 ADDED = Word.A, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_A
@@ -43,9 +44,9 @@ ADDED = Word.A, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_A
 
 @dataclass(frozen=True)
 class Unit:
-    """Fused instructions, or one alone, with the spans that they read and write.
+    """A group of fused instructions, or a single instruction, with the spans that it reads and writes.
 
-    gemm: the streamed GEMM among them, if there is one.
+    gemm: the streamed GEMM of the group, or None.
     """
 
     rows: Instructions
@@ -55,7 +56,7 @@ class Unit:
 
     @property
     def mails(self) -> bool:
-        """Whether it can receive and send mail."""
+        """Whether the unit can receive inputs, and send outputs, through mailboxes."""
         return self.gemm is not None or (len(self.rows) > 1 and self.rows[0, Word.OP] == Op.ROPE)
 
 
@@ -67,20 +68,20 @@ def _unit(rows: Instructions, itemsize: int) -> Unit:
 
 
 def with_dependencies(instructions: Instructions, itemsize: int) -> Instructions:
-    """Return the instructions in the same order, with joins where needed, and with waits, MAIL and LEVEL set.
+    """Return the instructions in the same order, with waits, MAIL and LEVEL set, and with the joins that are needed.
 
-    Joins and waits of the given list are ignored.
+    Joins and waits of the given list are ignored. itemsize: bytes of an element.
     """
     real = instructions[instructions[:, Word.OP] != JOIN]
     units = [_unit(real[group], itemsize) for group in groups_of(real)]
     found = _conflicts(units)
     senders = [_sender(units, i, found[i], itemsize) for i in range(len(units))]
-    before: list[int] = []  # for each unit, as bits: the units that end before it begins
+    before: list[int] = []  # for each unit: bits of the units that are complete before it begins
     for i, sender in enumerate(senders):
         others = np.flatnonzero(found[i]).tolist()
         held = _held(units, i, others, before)
         before.append(_all_before(others, before))
-        for j in (sender, held):  # removed before `reduced`: nothing follows from these
+        for j in (sender, held):  # these are no waits, so `reduced` must not derive other waits from them
             if j != NOBODY:
                 found[i, j] = False
     return _listed(units, dep.joined(dep.reduced(found), MOST_WAITS), senders)
@@ -99,7 +100,7 @@ def _conflicts(units: list[Unit]) -> dep.Flags:
 
 
 def _all_before(others: list[int], before: list[int]) -> int:
-    """Return, as bits, `others` and all units before them."""
+    """Return the bits of the units `others` and of all units that are complete before one of those begins."""
     found = 0
     for j in others:
         found |= before[j] | 1 << j
@@ -113,7 +114,10 @@ def _shares(one: Spans, other: Spans) -> bool:
 
 
 def _sender(units: list[Unit], i: int, conflicting: dep.Flags, itemsize: int) -> int:
-    """Return the unit whose outputs, or their first features, are the inputs of unit i; NOBODY: it gets no mail."""
+    """Return the unit that sends unit i its inputs through mailboxes, or NOBODY.
+
+    The inputs must be the sender's outputs, or their first features. conflicting: earlier units that conflict with i.
+    """
     own = units[i]
     if not own.mails:
         return NOBODY
@@ -126,21 +130,29 @@ def _sender(units: list[Unit], i: int, conflicting: dep.Flags, itemsize: int) ->
         fits = wanted[Word.K] <= sent[Word.M] and not sent[Word.M] * itemsize % VECTOR_BYTES
         alone = not _shares(unit.reads + unit.writes, own.writes) and not _shares(unit.writes, others)
         is_same = _same(sent[list(SENT)], wanted[list(WANTED)])
-        return j if is_same and fits and alone and unit.mails else NOBODY  # alone: unit i needs nothing else of it
+        # alone: apart from its inputs, unit i does not depend on unit j.
+        return j if is_same and fits and alone and unit.mails else NOBODY
     return NOBODY
 
 
 def _same(one: Instruction, other: Instruction) -> bool:
-    """Compare address, requests, first request and stride; a single request has no stride."""
+    """Return whether two operands are the same: address, requests, first request and stride, in that order.
+
+    With a single request the strides may differ.
+    """
     return bool(((one == other) | [False, False, False, bool(one[1] == 1)]).all())
 
 
 def _held(units: list[Unit], i: int, others: list[int], before: list[int]) -> int:
-    """Return the unit whose threads stored what unit i adds, if i's other dependencies imply its end; else NOBODY."""
+    """Return the unit for whose outputs unit i need not wait, or NOBODY.
+
+    Each thread of unit i then adds elements that it has stored itself as a thread of that unit. The other dependencies
+    of unit i must imply that the unit is complete. others: earlier units that conflict with i.
+    """
     own = units[i]
     if own.gemm is None or own.rows[-1, Word.OP] != Op.ADD:
         return NOBODY
-    reads = own.reads[:-1]  # all but operand A of ADD, which comes last
+    reads = own.reads[:-1]  # all spans that the unit reads, without operand A of ADD, which is the last
     for j in reversed(others):
         unit, last = units[j], units[j].rows[-1]
         if unit.gemm is None or not _same(last[list(SENT)], own.rows[-1][list(ADDED)]):
@@ -179,9 +191,10 @@ def _listed(units: list[Unit], steps: list[dep.Step], senders: list[int]) -> Ins
 
 
 def waits_of(instructions: Instructions) -> list[list[int]]:
-    """Return for each instruction those that must run before it: it waits for them, or has mail from them.
+    """Return for each instruction the earlier instructions for which it waits, or from which it receives its inputs.
 
-    A wait for a fused group is a wait for its last instruction. Within a group each instruction follows the one before.
+    A wait for a fused group is a wait for the group's last instruction. Within a group each instruction waits for the
+    previous one.
     """
     last = np.arange(len(instructions)) + np.maximum(instructions[:, Word.FUSED], 0)
     waits = instructions[:, Word.WAIT0 : Word.WAIT3 + 1]

@@ -1,8 +1,8 @@
-"""Lists of instructions: the columns of a list, and what follows from them.
+"""Lists of instructions: the columns of a list, and functions of a list.
 
-A list is int64 [instructions, WORDS]: a row per instruction, a column per `Word`. Several neighbours may be fused
-(launchopt/devices/instructions/fusion.py): the first one says how many follow, and the others are PARTs. An instruction
-that waits for a fused one waits for all of them.
+A list is int64 [instructions, WORDS]: one row per instruction, one column per `Word`. Neighbouring instructions may be
+fused (launchopt/devices/instructions/fusion.py). Column FUSED of the first one of a group is the number of the others;
+it is PART for the others. An instruction that waits for a fused instruction waits for the whole group.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from launchopt.kernels.shared import JOIN, MOST_COLUMNS
 
 
 class Word(enum.IntEnum):
-    """A column of a list."""
+    """Columns of a list."""
 
-    OP = 0
-    M = 1
+    OP = 0  # an Op, or JOIN
+    M = 1  # features of C
     N = 2  # columns per request
-    K = 3
+    K = 3  # features of B
     REQUESTS = 4  # number of requests of this instruction
-    FIRST_REQUEST = 5  # its first request among the sequences; the others follow
-    A = 6  # address of the first request's operand
+    FIRST_REQUEST = 5  # index of its first request in the workload stream; the others follow
+    A = 6  # address of the first request's operand A
     B = 7
     C = 8
-    STRIDE_A = 9  # bytes from one request to the next; 0: they share the operand
+    STRIDE_A = 9  # bytes from the operand of one request to that of the next; 0: requests share the operand
     STRIDE_B = 10
     STRIDE_C = 11
-    LDA = 12  # elements from one row to the next
+    LDA = 12  # elements from one row of the operand to the next
     LDB = 13
     LDC = 14
-    Q_HEADS = 15  # from here to THETA: as in struct Args
+    Q_HEADS = 15  # columns from here to THETA are as in struct Args (launchopt/kernels/shared.py)
     KV_HEADS = 16
     HEAD_DIM = 17
     CTX = 18
@@ -42,48 +42,50 @@ class Word(enum.IntEnum):
     PAGES = 20
     POSITIONS = 21
     TABLE = 22
-    ALL_REQUESTS = 23  # number of requests of the stream
+    ALL_REQUESTS = 23  # number of requests of the workload stream
     THETA = 24  # bits of a float64
-    GRID_X = 25  # virtual blocks; for a GEMM: tiles of rows, 1, requests
+    GRID_X = 25  # extents of the grid of virtual blocks; for a GEMM: tiles of rows, 1, requests
     GRID_Y = 26
     GRID_Z = 27
-    WAITS = 28  # number of the next four that are used
-    WAIT0 = 29  # an earlier instruction, or NOBODY
+    WAITS = 28  # number of the columns WAIT0 to WAIT3 that are used
+    WAIT0 = 29  # index of an earlier instruction for which this one waits, or NOBODY
     WAIT1 = 30
     WAIT2 = 31
     WAIT3 = 32
-    MAIL = 33  # the earlier instruction that mails it its inputs, or NOBODY
-    LEVEL = 34  # length of the longest chain of instructions before it
-    FUSED = 35  # number of instructions right behind it that are fused with it, or PART: fused with an earlier one
-    ROW = 36  # row of the step; NOBODY for a join
+    MAIL = 33  # index of the earlier instruction that sends this one its inputs through mailboxes, or NOBODY
+    LEVEL = 34  # number of instructions before this one in the longest chain of dependencies that leads to it
+    FUSED = 35  # number of following instructions that are fused with this one; PART: it is fused with an earlier one
+    ROW = 36  # index of the row of the step; NOBODY: a join
 
 
 WORDS = len(Word)
-NOBODY, PART = -1, -1
-# Weights are streamed if operands are aligned to VECTOR_BYTES and rows of k are multiples of SLICE_BYTES.
+NOBODY, PART = -1, -1  # value in place of an index of an instruction; value of FUSED
+# The weights of a GEMM are streamed if operands are aligned to VECTOR_BYTES and k takes a multiple of SLICE_BYTES.
 VECTOR_BYTES, SLICE_BYTES = 16, 256
-STREAMED_BYTES_APART = 1 << 28  # inputs of two requests lie less apart, so that offsets fit in 32 bits
-POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)
-VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)
+STREAMED_BYTES_APART = 1 << 28  # inputs of neighbouring requests must be less apart, so that offsets fit in 32 bits
+POSITIONED_OPS = (Op.ROPE, Op.QK, Op.SOFTMAX, Op.AV)  # ops that read the positions of requests
+VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # ops whose operand A is one vector for all rows
 
 Instruction = NDArray[np.int64]  # [WORDS]
 Instructions = NDArray[np.int64]  # [instructions, WORDS]
 
 
 def groups_of(instructions: Instructions) -> list[list[int]]:
-    """Return the indices of each fused group, in order; an instruction of its own is a group of one."""
+    """Return the indices of the instructions of each fused group, in order. Other instructions are groups of one."""
     fused = instructions[:, Word.FUSED].tolist()
     return [list(range(i, i + 1 + count)) for i, count in enumerate(fused) if count != PART]
 
 
 def compiled_columns(requests: int) -> int:
-    """Return for how many columns the kernel is compiled, if instructions have up to `requests` requests."""
+    """Return the number of columns for which the kernel is compiled. requests: most requests of an instruction."""
     return 1 if requests == 1 else MOST_COLUMNS
 
 
 def streamable(row: Instruction, itemsize: int) -> bool:
-    """Return whether it is a GEMM whose weights can be streamed: one column per request, shared weights, whole
-    vectors."""
+    """Return whether an instruction is a GEMM whose weights can be streamed.
+
+    It must have one column per request, weights that all requests share, and rows of whole vectors and slices.
+    """
     if row[Word.OP] != Op.GEMM or row[Word.N] != 1 or (row[Word.STRIDE_A] and row[Word.REQUESTS] > 1):
         return False
     apart = row[Word.STRIDE_B] if row[Word.REQUESTS] > 1 else 0
@@ -92,7 +94,7 @@ def streamable(row: Instruction, itemsize: int) -> bool:
 
 
 def names_of(instructions: Instructions) -> list[str]:
-    """Return a name for each fused group: its ops, for a GEMM with m and k, as in `NORM + GEMM 4096x1024`."""
+    """Return a name for each fused group: its ops, and m and k of a GEMM, as in `NORM + GEMM 4096x1024`."""
     each = [_name(*row) for row in instructions[:, [Word.OP, Word.M, Word.K]].tolist()]
     return [" + ".join(each[i] for i in group) for group in groups_of(instructions)]
 
@@ -104,7 +106,7 @@ def _name(op: int, m: int, k: int) -> str:
 
 
 def weight_bytes(instructions: Instructions, itemsize: int) -> int:
-    """Return the bytes of the distinct weights of the list's GEMMs: the least that a step reads from memory."""
+    """Return the bytes of the distinct weights of the list's GEMMs. A step must read at least these from memory."""
     gemms = instructions[instructions[:, Word.OP] == Op.GEMM]
     found = {
         a + request * stride: m * k

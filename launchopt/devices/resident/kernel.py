@@ -1,9 +1,9 @@
-"""The persistent kernel on the GPU: its ring and tables, when it starts and ends, and what a stream waits for.
+"""The persistent kernel on the GPU: its ring and tables, its start and end, and waits of CUDA streams for commands.
 
 Compiled code posts commands (`ring.post`, which `cublaslt.launch` calls for plans of kind RESIDENT). The kernel writes
-C into the operands' arenas and reports each completion to the GPU and to pinned memory. It also sends the host the
-outputs of a small command that comes alone. While it runs it holds every multiprocessor but `spare`: other launches run
-on those, and nothing that waits for the whole device may be called.
+C into the operands' arenas, and reports each completion in the GPU's memory and in pinned memory. It also sends the
+outputs of a small command that comes alone to the host. While the kernel runs, it occupies all multiprocessors but
+`spare`. Other launches run on the spare ones. A call that waits for the whole device would not return.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from launchopt.types import Table
 if TYPE_CHECKING:
     from launchopt.devices.base import GpuDevice
 
-CAPACITY_BITS, ENTRY_BITS = MOST_CAPACITY.bit_length() - 1, 15  # logarithms: commands under way; tiles
-THREADS = 32 * GROUP_WARPS * GROUPS
-CONTROL_WORDS = 16  # a cache line of its own
-DIRECT_BYTES = 64 << 10  # of weights: with fewer, a lone command is not worth handing out to other multiprocessors
+CAPACITY_BITS, ENTRY_BITS = MOST_CAPACITY.bit_length() - 1, 15  # log2 of the commands in the ring; of the entries
+THREADS = 32 * GROUP_WARPS * GROUPS  # threads of a block
+CONTROL_WORDS = 16  # words of `control`: it gets a cache line of its own
+DIRECT_BYTES = 64 << 10  # bytes of weights up to which the dispatcher's group multiplies a command that comes alone
 GREATER_OR_EQUAL = 0  # CU_STREAM_WAIT_VALUE_GEQ
-NEVER_REACHED = 1 << 62  # more commands than there are
+NEVER_REACHED = 1 << 62  # number of commands that no run reaches
 
 
 class Resident:
     """The persistent kernel of one mode on `device`.
 
-    requests: number of requests whose commands are kept in order; 0: none are. spare: multiprocessors that are left
-    free. patience_s: seconds without a command after which the kernel gives up.
+    requests: number of requests whose commands are kept in order; 0: no order is kept. spare: number of multiprocessors
+    that the kernel leaves free. patience_s: seconds without a command after which the kernel gives up.
     """
 
     def __init__(self, device: GpuDevice, requests: int, spare: int, patience_s: float) -> None:
@@ -63,9 +63,9 @@ class Resident:
         self._host_done: Table = pinned(capacity, np.int64)
         self._host_outputs: Table = pinned(OUTPUT_WORDS * capacity, np.int64)
         self._control: Table = pinned(CONTROL_WORDS, np.int64)
-        # Entries, completions, the ticket, whether it gave up, progress.
+        # `entries`, `done`, `ticket`, `gone` and `progress` of QUEUE, one after another.
         self._words = cupy.zeros(ENTRY_WORDS * entries + capacity + 4, np.uint64)
-        self._arrived = cupy.zeros(capacity, np.uint32)  # tiles that are complete, of the command in each slot
+        self._arrived = cupy.zeros(capacity, np.uint32)  # number of complete tiles of the command in each slot
         self._shapes: list[list[int]] = []
         self._last: Table = np.zeros(1 << max(0, requests - 1).bit_length(), np.int64)
         self._queue: Table = np.zeros(rl.QUEUE_WORDS, np.int64)
@@ -88,7 +88,7 @@ class Resident:
         return rl.PostedShape(self._queue.ctypes.data, len(self._shapes) - 1, swapped)
 
     def seal(self) -> None:
-        """Put the tables on the GPU, once every shape is planned."""
+        """Copy the tables to the GPU. Call this once, after `plan` for all shapes."""
         self._table = cupy.asarray(np.array(self._shapes, np.int64))
         ticket = self._done + (8 << CAPACITY_BITS)
         fields = {
@@ -113,16 +113,16 @@ class Resident:
         self._parameters = cupy.asarray(np.array([fields[name] for name in QUEUE.names or ()], np.int64))
 
     def use(self, name: str = "persistent", **macros: int) -> None:
-        """Run the kernel `name`, of the file of that name, compiled with `macros`, from the next start on."""
+        """Use the kernel `name`, of the file of that name, from the next start on. macros: its macros."""
         self._function = self._device.kernels.function(name, name, "", **macros)
 
     def start(self) -> None:
-        """Begin a run with an empty ring; the device is idle."""
+        """Empty the ring and start the kernel. The device must be idle."""
         self.reset()
         self.resume()
 
     def reset(self) -> None:
-        """Empty the ring without starting the kernel; the device is idle."""
+        """Empty the ring without starting the kernel. The device must be idle."""
         for array in (self._words, self._arrived):
             array.fill(0)
         for words in (self._ring, self._host_done, self._host_outputs, self._last, self._control):
@@ -132,7 +132,7 @@ class Resident:
         self.starts = 0
 
     def resume(self) -> None:
-        """Start the kernel behind the work on the device's stream, unless it runs."""
+        """Start the kernel behind the work on the device's CUDA stream. If the kernel runs, do nothing."""
         if self.running:
             return
         self._event.record(self._device.stream)
@@ -143,7 +143,7 @@ class Resident:
         self.starts += 1
 
     def pause(self) -> None:
-        """End the kernel behind the posted commands; later work on the device's stream waits for its end."""
+        """Let the kernel end after the posted commands. Later work on the device's CUDA stream waits for its end."""
         if not self.running:
             return
         rl.post_end(self.queue)
@@ -152,10 +152,10 @@ class Resident:
         self.running = False
 
     def run_posted(self) -> float:
-        """Run the kernel for the commands posted since `reset`, fewer than the ring holds. Return milliseconds by
-        events.
+        """Run the kernel for the commands posted since `reset`. Return its milliseconds between CUDA events.
 
-        The kernel waits for no host and does the same each time it runs, as a profiler needs it.
+        There must be fewer commands than the ring holds. The kernel never waits for the host, and does the same in each
+        run. A profiler that replays kernels needs that.
         """
         rl.post_end(self.queue)
         begin, end = cupy.cuda.Event(), cupy.cuda.Event()
@@ -169,18 +169,18 @@ class Resident:
         return elapsed_ms
 
     def settle(self) -> None:
-        """Let later work on the device's stream wait for the command that was posted last."""
+        """Let later work on the device's CUDA stream wait for the command that was posted last."""
         if self.running and self._queue[rl.QueueWord.NEXT]:
             self._wait_for(int(self._queue[rl.QueueWord.NEXT]))
 
     def settle_requests(self, requests: NDArray[np.uint32]) -> None:
-        """Let later work on the device's stream wait for the last command of each of these requests."""
+        """Let later work on the device's CUDA stream wait for the last command of each of these requests."""
         for request in requests.tolist() if self.running else ():
             if posted := int(self._last[request & (len(self._last) - 1)]):
                 self._wait_for(posted)
 
     def _wait_for(self, posted: int) -> None:
-        """Let the device's stream wait for a command by its number, from 1."""
+        """Let the device's CUDA stream wait for a command. posted: its number, counted from 1."""
         word = self._done + 8 * ((posted - 1) & ((1 << CAPACITY_BITS) - 1))
         status = self._wait(self._device.stream.ptr, word, posted, GREATER_OR_EQUAL)
         if status:
@@ -188,29 +188,31 @@ class Resident:
 
     @property
     def queue(self) -> int:
-        """Address of QUEUE_WORDS int64, to which compiled code posts."""
+        """Address of the host's queue, int64 [QUEUE_WORDS], by which compiled code posts commands."""
         return int(self._queue.ctypes.data)
 
     def outputs(self, index: int, rows: int) -> NDArray[np.float32] | None:
-        """Wait for command `index`, counted from `start`. Return its outputs, [rows], as the host has them.
+        """Wait for the outputs of a command, and return them, float32 [rows], as the kernel sent them to the host.
 
-        They may still be on their way to C. None: the kernel sends no outputs of such a command, and it is complete.
-        RunError if the kernel gave up.
+        index: number of the command, counted from 0 since `start`. The outputs may be in C only later. Return None if
+        the command is complete and the kernel sent no outputs of it. RunError: the kernel gave up.
         """
-        rows = min(rows, OUTPUT_WORDS)  # of a command with more rows the kernel sends none
+        rows = min(rows, OUTPUT_WORDS)  # the kernel sends no outputs of a command with more rows
         found = rl.await_outputs(self.queue, index, rows)
         self.check_alive()
         slot = index % len(self._host_done) * OUTPUT_WORDS
         return rl.values_of(self._host_outputs[slot : slot + rows]) if found == rl.OK else None
 
     def check_alive(self) -> None:
-        """Raise RunError if the kernel gave up: commands posted since are not executed."""
+        """Raise RunError if the kernel gave up: it does not execute commands that were posted afterwards."""
         if int(self._control[ControlWord.STATE]) == KernelState.GAVE_UP:
             raise RunError(rl.GAVE_UP_LINE)
 
     def let_go(self) -> None:
-        """Wait for the kernel after `pause`. If it gave up, release the streams that wait for commands it never
-        executed."""
+        """Wait for the end of the kernel, after `pause`.
+
+        If the kernel gave up, release the CUDA streams that wait for commands that it has not executed.
+        """
         self._stream.synchronize()
         if int(self._control[ControlWord.STATE]) != KernelState.GAVE_UP:
             return
@@ -228,7 +230,7 @@ class Resident:
             raise RunError(f"the resident kernel ended with {missing} of {posted} commands not complete")
 
     def close(self) -> None:
-        """End the kernel, however the run ended."""
+        """End the kernel, also after a run that failed."""
         self._control[ControlWord.ABORT] = 1
         self.pause()
         self.let_go()

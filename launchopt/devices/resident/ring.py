@@ -1,8 +1,9 @@
-"""The host's end of the persistent kernel: which GEMMs it takes, and the ring in which compiled code posts them.
+"""The host's side of the persistent kernel: the GEMMs that it takes, and the ring to which compiled code posts them.
 
-A command is COMMAND_WORDS words of the ring (kernels/persistent.cu). Each word carries the lap of the ring in its upper
-16 bits, so the words may become visible in any order. A slot is written again when its last command is complete. A
-kernel that ended in order may have been started again meanwhile, so only KernelState.GAVE_UP stops the host.
+A command takes COMMAND_WORDS words of the ring (kernels/persistent.cu). The upper 16 bits of each word are the number
+of the ring's lap, so the words may become visible in any order. The host reuses a slot once the slot's command is
+complete. In the state KernelState.ENDED the next kernel may already be launched, so only KernelState.GAVE_UP stops the
+host.
 """
 
 from __future__ import annotations
@@ -26,22 +27,22 @@ from launchopt.kernels.shared import (
 from launchopt.native import compiled, cpu_pause, load_word, store_fence, store_word
 from launchopt.types import Int, Table, Words
 
-MOST_ROWS = (1 << 24) - 1  # a word of a tile has 24 bits for its first row
-LEAST_TILE_BYTES = 4096  # of weights: what a group of 256 threads reads at once
-VECTOR_BYTES = 16
+MOST_ROWS = (1 << 24) - 1  # most rows of C: an entry has 24 bits for the first row of a tile
+LEAST_TILE_BYTES = 4096  # fewest bytes of weights in a tile: a group of 256 threads reads as many at once
+VECTOR_BYTES = 16  # bytes of a vector
 
 
 class QueueWord(enum.IntEnum):
-    """A word of a host's queue, int64. Addresses are of memory of the host."""
+    """Words of the host's queue, int64. All addresses are addresses of pinned or other memory of the host."""
 
     RING = 0  # address of the ring, [capacity, COMMAND_WORDS]
-    DONE = 1  # address of [capacity]: number, from 1, of the last command that is complete in each slot
-    OUTPUTS = 2  # address of [capacity, OUTPUT_WORDS]: outputs that the kernel sends the host
+    DONE = 1  # address of [capacity]: number, from 1, of the last complete command of each slot
+    OUTPUTS = 2  # address of [capacity, OUTPUT_WORDS]: outputs that the kernel sends to the host
     STATE = 3  # address of the kernel's KernelState
     LAST = 4  # address of [MASK + 1]: number, from 1, of the last command of each request; 0: no order is kept
-    BITS = 5  # logarithm of the ring's capacity
+    BITS = 5  # log2 of the ring's capacity, in commands
     NEXT = 6  # number of commands posted
-    MASK = 7  # entries of LAST, a power of two, less one; requests that share an entry are kept in order, too
+    MASK = 7  # number of elements of LAST, minus 1; the number is a power of two. Requests may share an element.
 
 
 class PostedShape(NamedTuple):
@@ -53,29 +54,36 @@ class PostedShape(NamedTuple):
 
 
 QUEUE_WORDS = len(QueueWord)
-TAG_MASK = 0xFFFF
-OK, COMPLETE, GONE = 0, 1, -2  # GONE: the kernel gave up
-STAMP_SHIFT, STAMP_MASK = 32, 0xFFFFFFFF  # a word of outputs: the command's number, from 1, above the fp32 output
-PROMPT_LOOKS = 256  # for outputs, several microseconds; between later looks the core pauses
+TAG_MASK = 0xFFFF  # bits of the lap's number that are in a word of the ring
+OK, COMPLETE, GONE = 0, 1, -2  # results of `post` and `await_outputs`; GONE: the kernel gave up
+# A word of outputs: the command's number, from 1, in the upper 32 bits; the fp32 output in the lower 32 bits.
+STAMP_SHIFT, STAMP_MASK = 32, 0xFFFFFFFF
+PROMPT_LOOKS = 256  # number of polls for outputs without a pause, which take several us
 GAVE_UP_LINE = "the resident kernel gave up: no command came within mode.patience_s"
 
 
 def takes(shape: ShapeKey) -> bool:
-    """Return whether the kernel multiplies it: a GEMM with few columns, or few rows."""
+    """Return whether the kernel multiplies commands of a shape: GEMMs with few columns, or few rows."""
     few, many = sorted((shape.m, shape.n))
     return shape.op is Op.GEMM and few <= MOST_COLUMNS and many <= MOST_ROWS
 
 
 def is_sent(shape: ShapeKey) -> bool:
-    """Return whether the host is sent the outputs of such a command when it comes alone: one warp multiplies it."""
+    """Return whether the kernel sends the outputs of a command of this shape to the host, if the command comes alone.
+
+    It does for small commands, which one warp multiplies.
+    """
     few, many = sorted((shape.m, shape.n))
     vectors, rest = divmod(shape.k * shape.dtype.itemsize, VECTOR_BYTES)
     return few == 1 and many <= OUTPUT_WORDS and vectors <= SMALL_VECTORS and not rest
 
 
 def shape_words(shape: ShapeKey, row_elements: tuple[int, int, int]) -> tuple[list[int], bool]:
-    """Return the words of struct Shape, and whether A and B change places: the kernel reads the taller one as
-    weights."""
+    """Return the words of struct Shape, and whether A and B are exchanged.
+
+    The kernel reads the operand with more rows as weights. row_elements: elements from one row of A, B and C to the
+    next.
+    """
     lda, ldb, ldc = row_elements
     swapped = shape.m < shape.n
     many, few = (shape.n, shape.m) if swapped else (shape.m, shape.n)
@@ -98,15 +106,16 @@ def slot_of(queue: Int, index: Int) -> Int:
 
 @compiled
 def tag_of(index: Int, bits: Int) -> Int:
-    """Return the upper 16 bits of the words of command `index`, in their place."""
+    """Return the tag of the words of command `index`, in their upper 16 bits. bits: log2 of the ring's capacity."""
     return (((index >> bits) + 1) & TAG_MASK) << TAG_SHIFT
 
 
 @compiled
 def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
-    """Post one command of `shape`, the kernel's number of it. Wait for its slot; return OK, or GONE.
+    """Wait for a free slot and post one command. Return OK, or GONE if the kernel gave up.
 
-    queue: address of QUEUE_WORDS int64. The caller puts a `store_fence` behind the last of several commands.
+    queue: address of the host's queue, int64 [QUEUE_WORDS]. a, b, c: addresses of the operands. shape: the kernel's
+    number of the shape, or END. The caller must put a `store_fence` behind the last of several commands.
     """
     index, bits = _word(queue, QueueWord.NEXT), _word(queue, QueueWord.BITS)
     capacity, state = np.int64(1) << bits, _word(queue, QueueWord.STATE)
@@ -138,7 +147,7 @@ def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
 
 @compiled
 def post_end(queue: Int) -> Int:
-    """Post the word END: the kernel ends behind the commands posted before. Return OK or GONE."""
+    """Post the word END: the kernel ends after the commands that were posted before. Return OK or GONE."""
     status = post(queue, 0, 0, 0, 0, END)
     store_fence()
     return status
@@ -146,12 +155,12 @@ def post_end(queue: Int) -> Int:
 
 @compiled
 def outputs_of(queue: Int, index: Int) -> Int:
-    """Return the address of the OUTPUT_WORDS words in which the outputs of command `index` come."""
+    """Return the address of the OUTPUT_WORDS words to which the kernel sends the outputs of command `index`."""
     return _word(queue, QueueWord.OUTPUTS) + 8 * OUTPUT_WORDS * slot_of(queue, index)
 
 
 def values_of(words: Table | Words) -> NDArray[np.float32]:
-    """Return the outputs that these words hold; int64 or uint64 of any shape."""
+    """Return the outputs in words of outputs. words: int64 or uint64 of any shape; the result has the same shape."""
     values: NDArray[np.float32] = (words & words.dtype.type(STAMP_MASK)).astype(np.uint32).view(np.float32)
     return values
 
@@ -160,17 +169,19 @@ def values_of(words: Table | Words) -> NDArray[np.float32]:
 def await_outputs(queue: Int, index: Int, rows: Int) -> Int:
     """Wait until the host has all `rows` outputs of command `index`, and return OK.
 
-    Return COMPLETE if the command is complete and the kernel sent no outputs: it sends those of a small command that
-    came alone. Return GONE if the kernel gave up. Outputs come before they are known to be in memory, so a command that
-    reads them there must wait for this one, as the commands of one request do. A word holds 32 bits of the command's
-    number: a slot to which nothing was sent for 2**32 commands may hold what looks like the next outputs.
+    Return COMPLETE if the command is complete and the kernel sent no outputs. It sends only the outputs of a small
+    command that came alone. Return GONE if the kernel gave up.
+
+    The host may have the outputs before they are in C. A command that reads them from C must therefore wait for this
+    command, as the commands of one request do. A word of outputs has 32 bits for the command's number. After 2**32
+    commands the number repeats, so old outputs of a slot could be taken for new ones.
     """
     outputs, state = outputs_of(queue, index), _word(queue, QueueWord.STATE)
     done = _word(queue, QueueWord.DONE) + 8 * slot_of(queue, index)
     stamp, looks, complete = (index + 1) & STAMP_MASK, 0, False
     while True:
         differ = np.int64(0)
-        for row in range(rows):  # all of them: they lie in two cache lines, which come together
+        for row in range(rows):  # no early exit: the words are in two cache lines, which arrive together
             differ |= ((load_word(outputs + 8 * row) >> STAMP_SHIFT) & STAMP_MASK) ^ stamp
         if differ == 0:
             return OK
@@ -178,7 +189,7 @@ def await_outputs(queue: Int, index: Int, rows: Int) -> Int:
             return COMPLETE
         if load_word(state) == KernelState.GAVE_UP:
             return GONE
-        complete = load_word(done) == index + 1  # outputs come before the completion: look once more
+        complete = load_word(done) == index + 1  # outputs arrive before the completion, so poll them once more
         looks += 1
         if looks > PROMPT_LOOKS:
             cpu_pause()
