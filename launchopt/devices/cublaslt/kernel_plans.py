@@ -1,8 +1,8 @@
-"""Our own CUDA kernels as plans: compiled at run time, launched by the same compiled loops as cuBLASLt.
+"""Compile our own CUDA kernels at run time, and make plans that the compiled launch loops launch like cuBLASLt.
 
-From a function of launchopt/kernels, a grid, a block and arguments, `KernelPlans.row` makes a row of the plans table
-(devices.cublaslt.launch): the addresses of a CUlaunchConfig, of the function, and of the pointers to its parameters.
-The first four parameters (A, B, C, request) are written before each launch. The others stay.
+`KernelPlans.row` takes a function of launchopt/kernels, a grid, a block and arguments. It makes a row of the plans
+table (devices.cublaslt.launch): addresses of a CUlaunchConfig, of the function, and of the pointers to its parameters.
+The launch loops write the first four parameters (A, B, C, request) before each launch. The other parameters stay.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from launchopt.kernels import source
 from launchopt.native import call_words, compiled
 from launchopt.types import Int, Table
 
-# From cuda.h (CUDA 12 and 13). CUlaunchConfig: seven unsigned ints, the stream, a pointer to attributes, their count.
-# CUlaunchAttribute: an id, padding to 8 bytes, and a value of 64 bytes.
+# Sizes and offsets from cuda.h (CUDA 12 and 13). CUlaunchConfig: seven unsigned ints, the stream, a pointer to
+# attributes, and their count. CUlaunchAttribute: an id, padding to 8 bytes, and a value of 64 bytes.
 CONFIG_BYTES, ATTRIBUTES_BYTES, ATTRIBUTE_COUNT_BYTES, ATTRIBUTE_BYTES = 56, 40, 48, 72
-PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: the next launch may begin before this one ends
-CLUSTER_DIMENSION = 4  # CUlaunchAttributeID: three unsigned ints
+PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: this launch may begin before the previous one ends
+CLUSTER_DIMENSION = 4  # CUlaunchAttributeID; its value is three unsigned ints
 OCCUPANCY = "cuOccupancyMaxActiveClusters"
-LARGEST_STATIC_SHARED_BYTES = 48 << 10
+LARGEST_STATIC_SHARED_BYTES = 48 << 10  # a kernel needs an attribute for more shared memory than this
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Launch:
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared_bytes: int
-    words: Table  # one argument, passed by value
+    words: Table  # arguments after the first four: 8-byte parameters, or the words of one struct, passed by value
 
 
 def launch_address() -> int:
@@ -51,17 +51,21 @@ def launch_address() -> int:
 
 
 class CallWord(enum.IntEnum):
-    """Words of a call of `cuLaunchKernelEx`: addresses."""
+    """Words of a call of `cuLaunchKernelEx`."""
 
-    LAUNCH = 0  # of the driver's function
-    CONFIG = 1
-    FUNCTION = 2
-    PARAMETERS = 3  # of the array of pointers to them
+    LAUNCH = 0  # address of cuLaunchKernelEx
+    CONFIG = 1  # address of the CUlaunchConfig
+    FUNCTION = 2  # CUfunction
+    PARAMETERS = 3  # address of the array of pointers to the parameters
 
 
 @compiled
 def _launch(call: Table, grid: NDArray[np.uint32], blocks: Int) -> Int:
-    """Launch `blocks` blocks and return the driver's status. call: [CallWord], cheaper to pass than four integers."""
+    """Launch `blocks` blocks and return the driver's status.
+
+    call: [CallWord], an array, since passing four integers from Python costs more. grid: the first words of the
+    CUlaunchConfig.
+    """
     grid[0] = blocks
     arguments = (call[CallWord.CONFIG], call[CallWord.FUNCTION], call[CallWord.PARAMETERS], np.int64(0))
     return call_words(call[CallWord.LAUNCH], arguments)
@@ -69,17 +73,17 @@ def _launch(call: Table, grid: NDArray[np.uint32], blocks: Int) -> Int:
 
 @compiled
 def _launch_with(call: Table, grid: NDArray[np.uint32], blocks: Int, values: Table, words: Table) -> Int:
-    """Copy `words` to the kernel's parameters and launch."""
+    """Copy `words` to `values`, the kernel's parameters; then launch `blocks` blocks and return the driver's status."""
     for i in range(len(values)):
         values[i] = words[i]
     return _launch(call, grid, blocks)
 
 
 class KernelLaunch:
-    """A kernel with its parameters in place, whose launch costs little more than the driver's call.
+    """A kernel with its parameters in memory, so that a launch costs little more than the driver's call.
 
-    CuPy would pack the parameters at every launch. parameters: NumPy scalars of the kernel's types, or arrays of the
-    words of a struct. A launch may replace the first parameter by an integer, or all of them by words.
+    CuPy would pack the parameters at every launch. block: threads per block. parameters: NumPy scalars of the kernel's
+    types, or arrays with the words of a struct. A launch may replace the first parameter, or all of them.
     """
 
     def __init__(
@@ -94,9 +98,8 @@ class KernelLaunch:
         sizes = [-(-value.nbytes // 8) for value in words]
         places = np.cumsum([0, *sizes[:-1]], dtype=np.int64)
         self._values = np.zeros(sum(sizes), np.int64)
-        for place, value in zip(
-            places, words, strict=True
-        ):  # little-endian: a narrow value fills the front of its word
+        # On a little-endian machine, a narrow value is in the first bytes of its word.
+        for place, value in zip(places, words, strict=True):
             self._values[place:].view(np.uint8)[: value.nbytes] = value.view(np.uint8)
         self._pointers = self._values.ctypes.data + 8 * places
         self._config = np.zeros(CONFIG_BYTES, np.uint8)
@@ -118,7 +121,7 @@ class KernelLaunch:
     def with_words(self, blocks: int, words: Table, early: bool = False) -> None:
         """Launch `blocks` blocks with `words` as all parameters; RunError if the driver refuses.
 
-        early: with programmatic stream serialization (PDL); the kernel itself waits for earlier launches.
+        early: with programmatic stream serialization (PDL). The kernel itself must wait for earlier launches.
         """
         if len(words) != len(self._values):
             raise ValueError(f"{len(words)} words for {len(self._values)}")
@@ -127,12 +130,12 @@ class KernelLaunch:
 
 
 def _programmatic(config: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Let a CUlaunchConfig use programmatic stream serialization; return memory that must be kept."""
+    """Give a CUlaunchConfig the attribute for PDL; return the attribute's memory, which the caller must keep."""
     return _with_attribute(config, PROGRAMMATIC_STREAM_SERIALIZATION, 1)
 
 
 def _with_attribute(config: NDArray[np.uint8], attribute_id: int, *values: int) -> NDArray[np.uint8]:
-    """Give a CUlaunchConfig one attribute of 32-bit values; return memory that must be kept."""
+    """Give a CUlaunchConfig one attribute of 32-bit values; return its memory, which the caller must keep."""
     attribute = np.zeros(ATTRIBUTE_BYTES, np.uint8)
     attribute[:4].view(np.uint32)[0] = attribute_id
     attribute[8 : 8 + 4 * len(values)].view(np.uint32)[:] = values
@@ -149,7 +152,7 @@ def clusters_at_once(function: Any, size: int, threads: int, shared_bytes: int) 
     kept = _with_attribute(config, CLUSTER_DIMENSION, size, 1, 1)
     handle, where = ctypes.c_void_p(function.kernel.ptr), ctypes.c_void_p(config.ctypes.data)
     _check(ctypes.CDLL("libcuda.so.1").cuOccupancyMaxActiveClusters(ctypes.byref(found), handle, where), OCCUPANCY)
-    del kept  # the driver has read it
+    del kept  # the attribute must exist during the call
     return found.value
 
 
@@ -159,7 +162,7 @@ def _check(status: int, call: str = "cuLaunchKernelEx") -> None:
 
 
 class KernelPlans:
-    """Compiles kernels for one element type, and keeps the memory that its plans point to."""
+    """Compiles kernels for one element type and makes their plans. It owns the memory that the plans point to."""
 
     def __init__(self, dtype: Dtype) -> None:
         self._dtype = dtype
@@ -171,13 +174,13 @@ class KernelPlans:
         options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
         key = (file, head, *options)
         if key not in self._modules:
-            import cupy  # tests make rows without CuPy
+            import cupy  # imported here, since tests make rows without CuPy
 
             self._modules[key] = cupy.RawModule(code=head + source(file), options=("-std=c++17", *options))
         return self._modules[key].get_function(name)
 
     def row(self, function: Any, launch: Launch, early: bool = False) -> list[int]:
-        """Return a row of the plans table. early: with programmatic stream serialization (PDL)."""
+        """Return the row of the plans table for a launch. early: with programmatic stream serialization (PDL)."""
         if launch.shared_bytes > LARGEST_STATIC_SHARED_BYTES:
             function.max_dynamic_shared_size_bytes = launch.shared_bytes
         config = np.zeros(CONFIG_BYTES, np.uint8)
@@ -185,7 +188,8 @@ class KernelPlans:
         if early:
             self._keep.append(_programmatic(config))
         values = np.concatenate([np.zeros(4, np.int64), launch.words])
-        # After the four: all words as one parameter, or each word as one. The driver reads as many as a kernel has.
+        # After the first four parameters, a kernel takes one struct or single words. Each word gets a pointer, and the
+        # driver reads as many pointers as the kernel has parameters.
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._keep += [config, values, pointers, function]
         row = [0] * len(lt.PlanColumn)

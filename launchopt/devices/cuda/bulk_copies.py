@@ -1,7 +1,8 @@
-"""Speed of bulk copies into shared memory, and latency of loads that hit the L2 cache meanwhile: kernels/copies.cu.
+"""Measure the rate of bulk copies into shared memory, and the latency of L2 hits during the copies (kernels/copies.cu).
 
-The number of slots of 16 KB under way on each multiprocessor, and their place in shared memory, are given. Measured are
-the rate of all multiprocessors together, and the latency of the loads that each makes while it copies.
+The caller chooses the number of 16 KB copies in flight per multiprocessor, and their layout in shared memory. The
+kernel measures the total rate of all multiprocessors. It also measures the latency of loads that each multiprocessor
+makes while it copies.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ from launchopt.types import Table
 
 WARP = 32
 SLOT_BYTES = COPY_ROWS * COPY_ROW_BYTES
-FROM_BYTES = 2 << 30  # many times the L2 cache
-NEAR_SLOTS = 4  # of a block, if all slots are to stay in the L2 cache: 9 MB on 132 multiprocessors
-SAMPLES, GAP_CYCLES = 512, 3000  # loads of a launch, and the cycles between two
-LEAST_CAPABILITY = 90
+FROM_BYTES = 2 << 30  # size of the memory that is copied, many times the L2 cache
+NEAR_SLOTS = 4  # slots that a block copies again and again from the L2 cache; 9 MB on 132 multiprocessors
+SAMPLES, GAP_CYCLES = 512, 3000  # loads per launch, and cycles from one load to the next
+LEAST_CAPABILITY = 90  # compute capability 9.0
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """Results of one launch. waits: cycles of each load, [samples, blocks]. gb_per_s: 0 if nothing was copied."""
+    """Results of one launch. waits: latency of each load in cycles, [samples, blocks]. gb_per_s: 0 without copies."""
 
     gb_per_s: float
     waits: NDArray[np.uint32]
 
     @property
     def mean_cycles(self) -> float:
-        """Mean latency of all loads."""
+        """Mean latency of all loads, in cycles."""
         return float(self.waits.mean())
 
     @property
     def slowest_cycles(self) -> float:
-        """Median over samples of the slowest block's load: the latency of work that waits for all blocks."""
+        """Median over samples of the latency in the slowest block, in cycles. Work that waits for all blocks has it."""
         return float(np.median(self.waits.max(axis=1)))
 
 
@@ -68,7 +69,8 @@ class BulkCopies:
         if int(gpu.compute_capability) < LEAST_CAPABILITY:
             raise DeviceError(f"bulk copies need compute capability {LEAST_CAPABILITY / 10} or more")
         self.blocks = int(gpu.attributes["MultiProcessorCount"])
-        self._shared_bytes = int(gpu.attributes["MaxSharedMemoryPerBlockOptin"]) - (1 << 10)  # what the kernel declares
+        # The kernel needs 1 KiB for its static shared memory.
+        self._shared_bytes = int(gpu.attributes["MaxSharedMemoryPerBlockOptin"]) - (1 << 10)
         module = cupy.RawModule(code=source("copies"), options=("-std=c++17", "-DDTYPE=1"))
         kernel, stream = module.get_function("copies"), cupy.cuda.get_current_stream()
         kernel.max_dynamic_shared_size_bytes = self._shared_bytes
@@ -79,10 +81,10 @@ class BulkCopies:
         self._lines = cupy.zeros(SAMPLES * WARP * LINE_BYTES, np.uint8)
 
     def measure(self, slots: int, offset: int, pitch: int, near: bool = False) -> Copied:
-        """Measure a launch, after one that warms up, with `slots` under way.
+        """Measure one launch with `slots` copies in flight per block, after one warm-up launch.
 
-        Rows of a slot are `pitch` bytes apart, from `offset` on; both are multiples of 16. near: a block copies
-        the same few slots again and again, so that they come from the L2 cache.
+        offset: first byte of the slots in shared memory. pitch: bytes from one row of a slot to the next. Both must be
+        multiples of 16. near: each block copies the same few slots repeatedly, so that they are in the L2 cache.
         """
         if offset + slots * COPY_ROWS * pitch > self._shared_bytes or slots > MOST_COPY_SLOTS:
             raise ValueError(f"{slots} slots of rows {pitch} bytes apart, from {offset} on, are too many")
@@ -105,19 +107,19 @@ class Copies(NamedTuple):
     """The copies of a launch."""
 
     begin: int  # address of the memory that is copied
-    share_slots: int  # of it for each block
-    offset: int  # in shared memory
-    pitch: int  # bytes from one row to the next
-    slots: int  # under way
+    share_slots: int  # number of slots in the part of that memory that a block copies
+    offset: int  # first byte of the slots in shared memory
+    pitch: int  # bytes from one row of a slot to the next
+    slots: int  # copies in flight per block
 
 
 class Loads(NamedTuple):
     """The loads of a launch."""
 
-    lines: int  # address of the lines that are loaded
-    samples: int
-    gap: int  # cycles from one to the next
-    waits: int  # address of the results, cycles
+    lines: int  # address of the cache lines that are loaded
+    samples: int  # number of loads
+    gap: int  # cycles from one load to the next
+    waits: int  # address of the table of latencies, in cycles
 
 
 def words_of(copies: Copies, loads: Loads, results: int) -> Table:

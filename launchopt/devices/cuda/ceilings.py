@@ -1,7 +1,7 @@
-"""Measured peak rates of this GPU. A higher rate is wrong, or comes from a cache.
+"""Measure the peak rates of this GPU. A run with a higher rate is wrong, or reads from a cache.
 
-Copy: cudaMemcpyAsync on the device, bytes read plus written. Read: a kernel that only reads, which is faster than the
-copy. Peak: one large square cuBLAS GEMM of random numbers.
+Copy is the rate of cudaMemcpyAsync within the GPU, bytes read plus bytes written. Read is the rate of a kernel that
+only reads; it is higher than the copy rate. Peak is the rate of one large square cuBLASLt GEMM of random numbers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from launchopt.timing.activity import Ceilings
 from launchopt.types import Table
 from launchopt.workloads.stream import ArenaKey
 
-BUFFER_BYTES = 2 << 30
-SIDE = 8192
-REPEATS = 10
+BUFFER_BYTES = 2 << 30  # most bytes to copy and to read
+SIDE = 8192  # m, n and k of the GEMM
+REPEATS = 10  # timings, of which the fastest counts
 READ_SOURCE = r"""
 extern "C" __global__ void read_all(const int4* data, long long count, int* never) {
     int4 sum = make_int4(0, 0, 0, 0);
@@ -56,7 +56,7 @@ def measure_ceilings(context: Table, dtype: Dtype, stream: CudaStream, check: Ca
 
 
 def measure(gemm: Callable[[], None], gemm_flops: int, stream: CudaStream) -> Ceilings:
-    """Measure three ceilings in about 50 ms. gemm: submits one large GEMM of `gemm_flops` to `stream`."""
+    """Measure the three rates in about 50 ms. gemm: submits one large GEMM of `gemm_flops` to `stream`."""
     free, _ = cupy.cuda.runtime.memGetInfo()
     size = min(BUFFER_BYTES, free // 4) & ~0xFFF
     with stream:
@@ -79,7 +79,7 @@ def _memory(size: int, stream: CudaStream) -> tuple[float, float]:
 
 
 def fastest(work: Callable[[], object], stream: CudaStream) -> float:
-    """Return the seconds of the fastest of REPEATS runs, by events."""
+    """Return the time of the fastest of REPEATS runs of `work`, in seconds, measured by CUDA events."""
     start, end = cupy.cuda.Event(), cupy.cuda.Event()
     best = float("inf")
     for _ in range(REPEATS):

@@ -101,7 +101,7 @@ class CudaDevice:
         self.marks.name_ranges(mode, index, sizes)
 
     def warm_up(self) -> None:
-        """Launch one batch of each distinct kernel of each shape; load the copy kernels."""
+        """Launch one batch for each distinct kernel of each shape, and load the copy kernels of packed batches."""
         self.planner.warm_up()
 
     def start(self, sample_every: int, path: LaunchPath | None = None) -> None:

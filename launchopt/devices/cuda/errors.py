@@ -1,8 +1,9 @@
-"""Errors of CUDA's libraries, as the one line that a run ends with.
+"""Turn errors of CUDA's libraries into the one line that a run ends with.
 
-`GpuErrors` turns exceptions of CuPy, nvmath and PyTorch, and the RunError of a compiled call, into `ArenaMemoryError`
-while a job is prepared, and into `GpuError` later. Other exceptions pass. No library is imported here: a
-library that is not loaded raised nothing.
+`GpuErrors` replaces exceptions of CuPy, nvmath and PyTorch, and the RunError of a compiled call, if the GPU has no
+memory left or its context is lost. It raises `ArenaMemoryError` for lack of memory while a job is prepared, and
+`GpuError` otherwise. Other exceptions pass. This module imports none of the libraries, since a library that is not
+loaded raised nothing.
 
     with GpuErrors() as gpu:
         prepare()
@@ -18,12 +19,12 @@ from types import TracebackType
 
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError, RunError, one_line
 
-OUT_OF_MEMORY = 2  # of cudaError_t and of CUresult, which share their numbers
-CUBLAS_ALLOC_FAILED = 3
-# After one of these, every call fails until the process ends: ECC, NVLink, faults of a kernel, the watchdog.
+OUT_OF_MEMORY = 2  # value in cudaError_t and in CUresult, which number errors alike
+CUBLAS_ALLOC_FAILED = 3  # value in cublasStatus_t
+# Errors after which every call fails until the process ends: ECC and NVLink errors, faults of a kernel, the watchdog.
 LOST = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721))
 
-_MOST_CHARACTERS = 200  # of a library's message
+_MOST_CHARACTERS = 200  # most characters of a library's message
 _MEMORY_ADVICE = "free what others hold of the GPU (nvidia-smi), or make the workload or batching.max_batch smaller"
 _LOST_ADVICE = (
     "the GPU's context is lost, and the run with it: run it again; if that comes back,"
@@ -32,7 +33,7 @@ _LOST_ADVICE = (
 
 
 class StatusError(RunError):
-    """A call from compiled code failed. code: CUDA's number of the error, or None."""
+    """A call from compiled code failed. code: CUDA's number of the error; None: it has none."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
@@ -52,7 +53,7 @@ class Fault:
     text: str
 
     def told(self, where: str) -> str:
-        """Return the error and advice in one line. where: for example "in MODE, repeat 3"."""
+        """Return the error and advice in one line. where: the place in the run, such as "in MODE, repeat 3"."""
         advice = _LOST_ADVICE if self.code in LOST else _MEMORY_ADVICE
         return f"CUDA error {self.code} ({one_line(self.text, _MOST_CHARACTERS).rstrip('.')}) {where}: {advice}"
 
@@ -70,17 +71,17 @@ def fault_of(error: BaseException) -> Fault | None:
     if code == OUT_OF_MEMORY:
         return Fault(code, str(error))
     own = Fault(code, str(error)) if code in LOST and code is not None else None
-    return _lost_context() or own  # the error itself may carry no number, or a shorter message
+    return _lost_context() or own  # `error` may have no number, or a shorter message
 
 
 def is_lost(error: BaseException) -> bool:
-    """Return whether the GPU's context is lost: it then refuses every call, also calls that free memory."""
+    """Return whether the GPU's context is lost. CUDA then refuses every call, also calls that free memory."""
     fault = fault_of(error)
     return fault is not None and fault.code in LOST
 
 
 def _code_of(error: BaseException) -> int | None:
-    """Return CUDA's number if the error carries one."""
+    """Return CUDA's number of an error, or None if the error has none."""
     cupy, torch, cublas = (sys.modules.get(name) for name in ("cupy", "torch", "nvmath.bindings.cublasLt"))
     if isinstance(error, StatusError):
         return error.code
@@ -96,7 +97,7 @@ def _code_of(error: BaseException) -> int | None:
 
 
 def _lost_context() -> Fault | None:
-    """Return why the GPU refuses every call; None if it does not, or if no GPU is used."""
+    """Return the fault for which the GPU refuses every call; None if it accepts calls, or if no GPU is used."""
     cupy = sys.modules.get("cupy")
     if cupy is None:
         return None
@@ -109,7 +110,7 @@ def _lost_context() -> Fault | None:
 
 
 class GpuErrors:
-    """A context manager that turns errors of a GPU into one line. where: see `Fault.told`."""
+    """A context manager that turns errors of a GPU into one line. where: see `Fault.told`; set it before each run."""
 
     def __init__(self) -> None:
         self.where: str | None = None  # None: the job is being prepared

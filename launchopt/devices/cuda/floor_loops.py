@@ -1,7 +1,7 @@
-"""Compiled loops that measure floors: bursts of one call or launch, and launches one by one.
+"""Compiled loops that measure floors: bursts of calls or launches, and launches with a wait after each.
 
-They take addresses of C functions, or a context and a plan (devices.cublaslt.launch), and return CLOCK_MONOTONIC ns. No
-Python runs between two calls. A burst must be shorter than the launch queue of a GPU, or it waits there.
+They take addresses of C functions, or a context and a plan (devices.cublaslt.launch). Times are CLOCK_MONOTONIC ns. No
+Python runs between two calls. A burst must have fewer launches than a GPU's launch queue holds, or the host would wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Arguments = tuple[Int, ...]
 
 @compiled
 def call_burst(function: Int, arguments: Arguments, count: Int) -> tuple[Int, Int]:
-    """Return the ns of `count` calls of a C function, and OK; or 0, and the first status that is not OK."""
+    """Call a C function `count` times. Return the total ns and OK, or 0 and the first status that is not OK."""
     start_ns = monotonic_ns()
     for _ in range(count):
         status = call_words(function, arguments)
@@ -33,7 +33,10 @@ def call_burst(function: Int, arguments: Arguments, count: Int) -> tuple[Int, In
 
 @compiled
 def launch_burst(context: Table, plan: Table, operands: Table, count: Int) -> tuple[Int, Int]:
-    """Return the ns of `count` launches, and OK; or 0, and the first other status. operands: A, B, C, request."""
+    """Launch `count` times. Return the total ns and OK, or 0 and the first status that is not OK.
+
+    operands: A, B, C and the request.
+    """
     start_ns = monotonic_ns()
     for _ in range(count):
         status = launch(context, plan, operands[0], operands[1], operands[2], operands[3])
@@ -44,9 +47,9 @@ def launch_burst(context: Table, plan: Table, operands: Table, count: Int) -> tu
 
 @compiled
 def lone_launches(context: Table, plan: Table, operands: Table, synchronize: Int, times: Table) -> Int:
-    """Launch once per row of `times` and wait for each by the C function `synchronize`; return the first bad status.
+    """Launch once per row of `times`, and wait for each launch; return the first status that is not OK, else OK.
 
-    times: [launches, LaunchTime].
+    times: [launches, LaunchTime], to fill in. synchronize: address of cuStreamSynchronize.
     """
     for i in range(len(times)):
         times[i, LaunchTime.ENTERED_NS] = monotonic_ns()
@@ -62,7 +65,7 @@ def lone_launches(context: Table, plan: Table, operands: Table, synchronize: Int
 
 @compiled
 def clock_burst(count: Int) -> Int:
-    """Return the ns of `count` readings of the clock."""
+    """Return the total ns of `count` readings of CLOCK_MONOTONIC."""
     start_ns = monotonic_ns()
     last_ns = start_ns
     for _ in range(count):

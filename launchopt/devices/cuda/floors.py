@@ -1,6 +1,7 @@
-"""Floors of one NVIDIA GPU: the CUDA calls that `launch_floors` needs, and the rates of memory and matrix units.
+"""Measure the floors of one NVIDIA GPU: costs of launches (`launch_floors`), and rates of memory and matrix units.
 
-Nobody else should use the GPU meanwhile. Measuring takes about ten seconds, and 6 GiB of the GPU's memory for a moment.
+No other process should use the GPU during the measurement. It takes about ten seconds and, for a short time, 6 GiB of
+the GPU's memory.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from launchopt.timing.activity import Activity
 from launchopt.types import Table
 from launchopt.workloads.gemv import gemv
 
-M, K, COMMANDS = 64, 8192, 8  # the GEMM of gemv_micro, like the smallest launches of a decode step
-MOST_GRAPHS = 2
-LEAST_HOLD_NS, MOST_HOLD_NS, HOLD_FACTOR = 1_000_000, 100_000_000, 3  # longer than the host takes to submit
+M, K, COMMANDS = 64, 8192, 8  # the GEMM of gemv_micro, as small as the smallest launches of a decode step
+MOST_GRAPHS = 2  # graphs that exist at a time
+# A queue is held for HOLD_FACTOR times the ns that the host takes to submit the work, within these limits.
+LEAST_HOLD_NS, MOST_HOLD_NS, HOLD_FACTOR = 1_000_000, 100_000_000, 3
 HOW = {
     "copy": "cudaMemcpyAsync of 2 GiB on the GPU, read + written, fastest of 10",
     "read": "a kernel that reads 2 GiB, fastest of 10",
@@ -43,14 +45,17 @@ HOW = {
 
 
 def _row(columns: list[int]) -> Table:
-    """Return a plan, padded to a row of the plans table."""
+    """Return the columns of a plan, padded with zeros to a row of the plans table."""
     padded: Table = np.zeros(len(lt.PlanColumn), np.int64)
     padded[: len(columns)] = columns
     return padded
 
 
 class CudaGpu:
-    """A `launch_floors.Gpu` on the stream of a device. hold: plan of a kernel that holds the queue."""
+    """A `launch_floors.Gpu` on the main CUDA stream of a device.
+
+    hold: plan of a kernel that runs for a given time, so that later launches wait in the queue.
+    """
 
     def __init__(self, device: CudaDevice, hold: Table) -> None:
         self._device, self._hold_plan = device, hold
@@ -85,13 +90,13 @@ class CudaGpu:
         return int(made)
 
     def hold(self, nanoseconds: int) -> None:
-        """Hold the queue for a time in ns."""
+        """Launch a kernel that runs for this many ns, so that later launches wait behind it."""
         operands = np.array([0, 0, 0, nanoseconds], np.int64)
         _, status = launch_burst(self._device.base.contexts[0], self._hold_plan, operands, 1)
         self.check(status)
 
     def _hold_for(self, work: Callable[[], None]) -> int:
-        """Submit `work` once and return the ns that a held queue needs until all of it is submitted."""
+        """Submit `work` once, and return the ns for which to hold the queue while it is submitted again."""
         start_ns = time.monotonic_ns()
         work()
         spent_ns = time.monotonic_ns() - start_ns
@@ -99,7 +104,7 @@ class CudaGpu:
         return min(max(LEAST_HOLD_NS, HOLD_FACTOR * spent_ns), MOST_HOLD_NS)
 
     def elapsed_us(self, work: Callable[[], None]) -> float:
-        """Return the GPU us of the work that `work` submits while a kernel holds the queue."""
+        """Return the GPU us of the work that `work` submits. A kernel holds the queue until all of it is submitted."""
         stream, start, end = self._device.stream, cupy.cuda.Event(), cupy.cuda.Event()
         nanoseconds = self._hold_for(work)
         self.hold(nanoseconds)
@@ -110,7 +115,10 @@ class CudaGpu:
         return float(cupy.cuda.get_elapsed_time(start, end)) * 1e3
 
     def traced(self, work: Callable[[], None], held: bool) -> Activity:
-        """Return what CUPTI sees of `work`. DeviceError: CUPTI is not installed, refuses, or lost records."""
+        """Return CUPTI's records of `work`. held: a kernel holds the queue while it is submitted.
+
+        DeviceError: CUPTI is not installed, refuses, or lost records.
+        """
         if nvtx_ranges.is_profiled():
             raise DeviceError("CUPTI does not share a process with a profiler: run without one")
         cupti.require()
@@ -122,7 +130,7 @@ class CudaGpu:
             tracer = cupti.tracer()
             tracer.start()
             if held:
-                self.hold(2 * nanoseconds)  # tracing makes submitting slower
+                self.hold(2 * nanoseconds)  # submitting takes longer with tracing
             work()
             self.synchronize()
             activity = tracer.stop()
@@ -138,7 +146,7 @@ class CudaGpu:
 
 
 class CudaFloors:
-    """Floors of one GPU, which holds the operands of a few GEMMs."""
+    """The floors of one GPU. The device holds the operands of a few GEMMs."""
 
     def __init__(self, device: CudaDevice, recorder: Recorder) -> None:
         self.absent: dict[str, str] = {}
@@ -165,7 +173,7 @@ class CudaFloors:
         return {**self._device.info.as_dict(), **self._device.versions()}
 
     def measure(self, repeats: int) -> Iterator[Measured]:
-        """Measure the floors one by one. ArenaMemoryError: no room on the GPU for large operands."""
+        """Measure the floors one by one. ArenaMemoryError: the GPU has too little free memory for large operands."""
         try:
             found = {dtype: [self._device.ceilings(dtype) for _ in range(repeats)] for dtype in Dtype}
         except cupy.cuda.memory.OutOfMemoryError as error:
@@ -187,7 +195,7 @@ class CudaFloors:
 
 
 def open_cuda_floors(index: int) -> CudaFloors:
-    """Open the GPU that CUDA numbers `index` to measure its floors; DeviceError if there is none."""
+    """Open the GPU that CUDA numbers `index`, to measure its floors. DeviceError: there is no such GPU."""
     device = CudaDevice(index)
     recorder = Recorder(COMMANDS, COMMANDS, Path(tempfile.gettempdir()))
     device.open(gemv(M, 1, K, COMMANDS, Dtype.fp32, COMMANDS), recorder, 0)

@@ -1,8 +1,8 @@
-"""CUDA graphs: captured from the work's stream, instantiated and replayed; a bounded number is kept.
+"""A cache of CUDA graphs: capture them from a CUDA stream, instantiate them, replay them, and keep a bounded number.
 
-A graph has a key, on which the addresses of its launches depend, and a family, which fixes its nodes. When the cache is
-full, a new graph updates the least recently used graph of its family to the new addresses. If the cache holds no graph
-of the family, the least recently used one of any family is dropped.
+A graph has a key and a family. Graphs with the same key have the same addresses; graphs of the same family have the
+same nodes. If the cache is full, the least recently used graph of the family is updated to the new graph's addresses.
+If the cache holds no graph of the family, the least recently used graph of all is dropped.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ RELAXED = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
 
 
 def checked(result: tuple[Any, ...]) -> Any:
-    """Return the values that a call of CUDA's runtime returned; RunError if the call failed."""
+    """Return the values in the result of a CUDA runtime call, without its status. RunError: the call failed."""
     status, *values = result
     if status != cudart.cudaError_t.cudaSuccess:
         raise RunError(f"CUDA graph: {cudart.cudaGetErrorString(status)[1].decode()}")
@@ -31,7 +31,7 @@ def checked(result: tuple[Any, ...]) -> Any:
 
 
 class Graphs:
-    """At most `bound` graphs, captured on `stream`. `counters` gets the time that each call takes."""
+    """At most `bound` graphs, captured on `stream`. The ns of each call are added to `counters`."""
 
     def __init__(self, stream: CudaStream, bound: int, counters: Counters) -> None:
         self._stream, self._bound, self._counters = cudart.cudaStream_t(stream.ptr), bound, counters
@@ -73,7 +73,10 @@ class Graphs:
         return made
 
     def _updated(self, family: Hashable, graph: Graph) -> Executable | None:
-        """Return an older graph of this family with the new addresses; make room and return None if there is none."""
+        """Update an older graph of this family to the addresses of `graph`, and return it.
+
+        Return None if the cache has none, or if CUDA refuses. The cache then has space for another graph.
+        """
         oldest = next((key for key, (own, _) in self._kept.items() if own == family), None)
         if oldest is None:
             _, (_, dropped) = self._kept.popitem(last=False)

@@ -1,6 +1,7 @@
-"""Facts about a GPU that need no work on it: its name, cache, memory and state, and which processes use it.
+"""Describe a GPU without running work on it: its name, cache, memory and state, and the processes that use it.
 
-Only the driver and NVML are called. No context is created, so the parent process may ask before it starts children.
+Only the driver and NVML are called, and no context is created. The parent process may therefore call these functions
+before it starts children.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from launchopt.errors import DeviceError
 from launchopt.timing.nvml import nvml_handle
 
 NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
-PACK_BYTES_PER_LAUNCH = 12 << 20  # a launch costs about 6 us, in which an H200 copies 12 MB (read and written)
+PACK_BYTES_PER_LAUNCH = 12 << 20  # bytes that an H200 copies (reads and writes) in 6 us, the cost of a launch call
 INSTALL = "install launchopt[cuda13] (driver 580 or newer) or launchopt[cuda12]"
 
 
 def cuda_info(index: int = 0) -> DeviceInfo:
-    """Describe the GPU that CUDA numbers `index`. DeviceError names the library, driver or GPU that is missing."""
+    """Describe the GPU that CUDA numbers `index`. DeviceError: a library, the driver or the GPU is missing."""
     missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
     if missing:
         raise DeviceError(f"device=cuda: {', '.join(missing)} not installed: {INSTALL}")
@@ -59,7 +60,7 @@ def _ok(result: tuple[Any, ...]) -> Any:
 
 
 def _free_bytes(uuid: bytes, total: int) -> int:
-    """Return the free memory by NVML, or `total` where NVML does not answer: the allocation then shows the truth."""
+    """Return the free memory by NVML, or `total` if NVML does not answer; an allocation may then fail later."""
     import pynvml
 
     try:
@@ -99,7 +100,7 @@ def gpu_state(index: int) -> dict[str, Any]:
 
 
 def driver_version() -> dict[str, str]:
-    """Return the display driver's version; empty where NVML does not answer."""
+    """Return the version of the GPU's driver, under the key "driver"; {} if NVML does not answer."""
     import pynvml
 
     try:

@@ -1,4 +1,4 @@
-"""Floors of launches, and one launch by stages: which launches to time, and how often. A `Gpu` makes the CUDA calls."""
+"""Measure floors of launches, and the stages of one launch. This module decides what to time; a `Gpu` calls CUDA."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity, CallColumn
 from launchopt.types import Table
 
-LONE, TRACED = 1000, 400  # launches one by one, without CUPTI and with it
-BURSTS = 100  # samples of the stage `arguments`
-QUEUED, NODES = 512, 1024  # launches behind a held queue, which has room for 1,024; null nodes of a graph
+LONE, TRACED = 1000, 400  # launches with a wait after each, without CUPTI and with CUPTI
+BURSTS = 100  # bursts that measure the stage `arguments`
+QUEUED = 512  # launches while a kernel holds the queue, whose capacity is 1,024
+NODES = 1024  # null kernels in a graph
 TRACED_FLOORS = ("launch_delay_us", "null_kernel_us", "cupti_launch_host_us", "stages by CUPTI")
 Parts = dict[str, Table]
 
@@ -43,38 +44,41 @@ class Gpu(Protocol):
         """Return the handle of an executable graph of the work that `record` submits, uploaded to the GPU."""
 
     def elapsed_us(self, work: Callable[[], None]) -> float:
-        """Return the GPU us of the work that `work` submits while a kernel holds the queue."""
+        """Return the GPU us of the work that `work` submits. A kernel holds the queue until all of it is submitted."""
 
     def traced(self, work: Callable[[], None], held: bool) -> Activity:
-        """Return what CUPTI sees of `work`. held: a kernel holds the queue. DeviceError: CUPTI cannot trace."""
+        """Return CUPTI's records of `work`. held: a kernel holds the queue. DeviceError: CUPTI cannot trace."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel that is launched."""
+    """A kernel to launch, by which call, and with which operands."""
 
-    name: str  # in a calibration
-    words: str  # a description
-    call: str  # name of the library's call
+    name: str  # key in a calibration file
+    words: str  # description
+    call: str  # name of the library function that launches it
     plan: Table
     operands: Table
 
 
 class LaunchFloors:
-    """Floors of launches of `null` and `gemm` in a context. What cannot be measured is added to `absent`."""
+    """The floors of launches of an empty kernel `null` and of `gemm`, with one context (`ContextWord`).
+
+    absent: gets the name of each floor that cannot be measured, and the reason.
+    """
 
     def __init__(self, gpu: Gpu, context: Table, null: Kernel, gemm: Kernel, absent: dict[str, str]) -> None:
         self._gpu, self._context, self._null, self._gemm = gpu, context, null, gemm
         self._kernels, self._absent = (null, gemm), absent
         self._found: dict[str, dict[str, Stage]] = {}
         self._synchronize = gpu.address("cuStreamSynchronize")
-        # The same loop with calls of a function that does nothing: what remains is our own cost.
+        # A context whose functions do nothing. Launches in it measure the cost of the launch loop alone.
         self._hollow = context.copy()
         self._hollow[[ContextWord.FUNCTION, ContextWord.LAUNCH_FUNCTION]] = empty_function()
 
     def measure(self, repeats: int) -> Iterator[Measured]:
-        """Measure each floor. Floors under CUPTI come last, since CUPTI may leave the driver slower."""
-        for kernel in self._kernels:  # loads kernels and compiled loops
+        """Measure each floor. Floors by CUPTI come last, since the driver may stay slower after tracing."""
+        for kernel in self._kernels:  # load the kernels and the compiled loops
             self._burst(self._context, kernel)
             self._lone(kernel, CALLS)
         burst = f"{CALLS} of them into an idle queue, host time of each"
@@ -90,7 +94,7 @@ class LaunchFloors:
         yield from self._traced_floors(repeats, burst)
 
     def _of(self, name: str, how: str, repeats: int, sample: Callable[[], float]) -> Measured:
-        sample()  # warms up
+        sample()  # warm-up
         return Measured(name, "us", [sample() for _ in range(repeats)], how)
 
     def _null_us(self) -> float:
@@ -100,7 +104,7 @@ class LaunchFloors:
         return self._burst(self._context, self._gemm)
 
     def _burst(self, context: Table, kernel: Kernel, count: int = CALLS) -> float:
-        """Return the host us of a launch."""
+        """Return the mean host us per launch, in a burst of `count` launches into an idle queue."""
         self._gpu.synchronize()
         spent_ns, status = launch_burst(context, kernel.plan, kernel.operands, count)
         self._gpu.check(status)
@@ -108,14 +112,14 @@ class LaunchFloors:
         return float(spent_ns) / count / 1e3
 
     def _calls_us(self, function: str, handle: int) -> float:
-        """Return the host us of a call of a driver function that takes a handle and the stream."""
+        """Return the mean host us per call, in a burst of a driver function that takes a handle and the stream."""
         self._gpu.synchronize()
         spent_ns = self._call(function, handle, CALLS)
         self._gpu.synchronize()
         return spent_ns / CALLS / 1e3
 
     def _call(self, function: str, handle: int, count: int = 1) -> int:
-        """Return the ns of `count` calls; RunError if one fails."""
+        """Return the total ns of `count` calls. RunError: a call failed."""
         arguments = (np.int64(handle), np.int64(self._context[ContextWord.STREAM]))
         spent_ns, status = call_burst(np.int64(self._gpu.address(function)), arguments, count)
         if status:
@@ -123,7 +127,7 @@ class LaunchFloors:
         return int(spent_ns)
 
     def _lone(self, kernel: Kernel, count: int) -> Table:
-        """Make `count` launches, waiting for each; return their times, [count, LaunchTime]."""
+        """Make `count` launches with a wait after each; return their times, [count, LaunchTime]."""
         times = np.zeros((count, len(LaunchTime)), np.int64)
         self._gpu.synchronize()
         self._gpu.check(lone_launches(self._context, kernel.plan, kernel.operands, np.int64(self._synchronize), times))
@@ -163,7 +167,7 @@ class LaunchFloors:
         return (many - one) / QUEUED
 
     def _traced_floors(self, repeats: int, burst: str) -> Iterator[Measured]:
-        """Measure the floors and stages that need CUPTI."""
+        """Measure the floors and stages that need CUPTI, or add them to `absent`."""
         spent_us: list[float] = []
 
         def bursts() -> None:
@@ -188,7 +192,7 @@ class LaunchFloors:
         yield Measured("cupti_launch_host_us", "us", spent_us[1:], f"{self._null.call} {kinds}: {burst}")
 
     def _parts(self, kernel: Kernel) -> Parts:
-        """Return the ns of the stages that only CUPTI sees, for TRACED launches one by one."""
+        """Return the ns of the stages that need CUPTI, by name, for TRACED launches with a wait after each."""
         made: list[Table] = []
         activity = self._gpu.traced(lambda: made.append(self._lone(kernel, TRACED)), held=False)
         calls = activity.calls[:, [CallColumn.START_NS, CallColumn.END_NS]]
@@ -198,7 +202,7 @@ class LaunchFloors:
         return parts
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """Return the launches of both kernels by stage. `measure` comes first."""
+        """Return the stages of a launch of each kernel. Call `measure` first."""
         return self._found
 
     def _untraced_stages(self, kernel: Kernel) -> dict[str, Stage]:

@@ -1,7 +1,7 @@
-"""Marks around launches on the GPU: NVTX ranges if a tool listens, events around sampled launches, the span of a run.
+"""Mark launches on the GPU: NVTX ranges if a profiler is attached, events around sampled launches, the span of a run.
 
-A launch lies between `enter` and `left`. Start and end of sampled launches are noted in the recording. With several
-streams, the events of a launch are on its stream.
+Callers call `enter` before a launch, and `leave` or `left` after it. Start and end of sampled launches are written to
+the recording. If there are several CUDA streams, the events of a launch are on the launch's stream.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
 from launchopt.workloads.chain import Stream
 
-MOST_SAMPLES = 1 << 20
+MOST_SAMPLES = 1 << 20  # most sampled launches in a run
 
 
 class LaunchMarks:
-    """Marks around the launches of `work` on `stream`, which `recorder` records."""
+    """Marks the launches of the workload `work` on the main CUDA stream `stream`. recorder: records the launches."""
 
     def __init__(self, stream: CudaStream, work: Stream, recorder: Recorder) -> None:
         self.attached = nvtx_ranges.attached()
@@ -39,7 +39,7 @@ class LaunchMarks:
         self._ranges: dict[tuple[str, int, int], Any] = {}
         self._timer = EventTimer(stream, MOST_SAMPLES)
         self._take(LaunchPath())
-        self.name = ""  # of the mode, in ranges; "" in a warm-up run, which has no ranges
+        self.name = ""  # name of the mode in ranges; "" in a warm-up run, which has no ranges
 
     def name_ranges(self, mode: str, index: int, sizes: Iterable[int]) -> None:
         """Prepare the ranges for launches of shape `index` (-1: of several shapes)."""
@@ -51,7 +51,7 @@ class LaunchMarks:
         self.streams, self.resident, self.ahead = path.streams, path.resident, path.ahead
 
     def start(self, sample_every: int, path: LaunchPath) -> None:
-        """Begin a run along `path`: anchor the clocks, then start the persistent kernel, where there is one."""
+        """Begin a run that launches with `path`: anchor the clocks; start launches ahead and the persistent kernel."""
         self.sampler = Sampler(sample_every)
         self._take(path)
         self._timer.start()
@@ -61,7 +61,7 @@ class LaunchMarks:
             self.resident.start()
 
     def begin(self) -> None:
-        """Mark the start of the run: the first launch comes next."""
+        """Mark the start of the run, just before its first launch."""
         self._timer.mark_start()
         if self.streams:
             self.streams.fork()
@@ -87,13 +87,13 @@ class LaunchMarks:
         return Span(end_ns, *self._timer.finish())
 
     def call_off(self) -> None:
-        """Cancel a launch that was made ahead, so that later work on the stream does not wait for it."""
+        """Cancel a launch that was made before its commands, so that later work on the stream does not wait for it."""
         if self.ahead:
             self.ahead.call_off()
 
     @property
     def unmarked_launches(self) -> int:
-        """Number of launches before the next one with marks around it."""
+        """Number of launches before the next one that gets an NVTX range or events."""
         return 0 if self.attached else self.sampler.left
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
@@ -140,7 +140,7 @@ class LaunchMarks:
 
     @contextlib.contextmanager
     def around(self, index: int, size: int, word: NDArray[np.uint64] | None = None) -> Iterator[None]:
-        """Call `enter` and `left` around the launches inside. word: their first record."""
+        """Call `enter` before the `with` block and `left` after it. word: record of the first command, [WORDS]."""
         request = 0 if word is None or not self.streams else int(word[W_SLOT_C_REQUEST] >> HALF_BITS)
         self.enter(index, size, request)
         yield

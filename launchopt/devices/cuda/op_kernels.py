@@ -1,7 +1,7 @@
-"""Grid, block, shared memory and arguments of our own kernels (launchopt/kernels) for a batch of one shape.
+"""Compute the grid, block, shared memory and arguments of our own kernels (launchopt/kernels) for batches of a shape.
 
-A kernel takes the addresses of A, B and C, the request of the first command, and `ARGS` by value; fused.cu takes two
-vectors A. This module is arithmetic only and needs no GPU.
+A kernel takes the addresses of A, B and C, the request of the first command, and struct Args by value. The kernel of
+fused.cu takes the addresses of two vectors, of B and of C, and struct Args. This module needs no GPU.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS,
 from launchopt.types import Table
 from launchopt.workloads.attention import Attention
 
-ARGS = shared.ARGS.names or ()  # of struct Args, a word each; theta is a float64
-VECTOR_BYTES = 16
+ARGS = shared.ARGS.names or ()  # fields of struct Args, one word each; theta is a float64
+VECTOR_BYTES = 16  # bytes that a thread reads or writes at a time
 WARP = 32
-MOST_IN_YZ = 65_535  # blocks of a grid in y and in z
-MOST_THREADS = 256
-MOST_ROW_THREADS = 512  # of NORM and SOFTMAX: each thread of a block holds 16 bytes of a row in registers
+MOST_IN_YZ = 65_535  # CUDA's limit of blocks of a grid in y and in z
+MOST_THREADS = 256  # most threads per block, except as below
+MOST_ROW_THREADS = 512  # most threads per block of NORM and SOFTMAX; a thread holds 16 bytes of a row in registers
 ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
 
@@ -31,13 +31,13 @@ Three = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OpLaunch:
-    """A kernel's name, its launch, and the words of `ARGS`, the last of which holds the bits of theta."""
+    """The launch of a kernel of ours."""
 
     function_name: str
     grid: Three
     block: Three
     shared_bytes: int
-    args: Table
+    args: Table  # words of struct Args; the last word holds the bits of theta
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def geometry(
 ) -> OpLaunch:
     """Return the launch of `batch` commands of any op but GEMM (ops.cu).
 
-    row_elements: from one row of A, B, C to the next. stride_bytes: from one command's A, B, C to the next.
-    attention, state: for ops of attention. ConfigError: a grid cannot hold `batch` commands.
+    row_elements: elements from one row of A, B, C to the next. stride_bytes: bytes from one command's A, B, C to the
+    next command's. attention, state: for ops of attention. ConfigError: a grid cannot hold `batch` commands.
     """
     if shape.op is Op.GEMM:
         raise ValueError("a GEMM is no op of ops.cu")
@@ -70,7 +70,10 @@ def geometry(
 
 
 def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three) -> OpLaunch:
-    """Return the launch of BIAS_RELU_SCALE (fused.cu). Both vectors move by the first stride. shape: of any op."""
+    """Return the launch of BIAS_RELU_SCALE (fused.cu) for `batch` requests. The first stride is that of both vectors.
+
+    shape: of one of the three commands, whose m and n are equal.
+    """
     grid, threads, shared_bytes = _features(shape, shape.m)
     args = _args(shape, row_elements, stride_bytes, None, None)
     return OpLaunch("BIAS_RELU_SCALE", _whole_grid(shape, grid, batch), (threads, 1, 1), shared_bytes, args)
@@ -79,7 +82,10 @@ def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_byte
 def gemv_geometry(
     shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three, warps_per_row: int
 ) -> OpLaunch:
-    """Return the launch of GEMMs of up to 8 columns (gemv.cu). warps_per_row: 1, 2, 4 or 8; compiled with n as N."""
+    """Return the launch of GEMMs of up to 8 columns (gemv.cu), whose kernel is compiled with N = shape.n.
+
+    warps_per_row: 1, 2, 4 or 8.
+    """
     if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
         raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
     grid = (-(-shape.m // (GEMV_WARPS // warps_per_row)), 1)
@@ -107,21 +113,21 @@ def _whole_grid(shape: ShapeKey, grid: tuple[int, int], batch: int) -> Three:
     return *grid, batch
 
 
-Blocks = tuple[tuple[int, int], int, int]  # grid in x and y, threads, shared bytes
+Blocks = tuple[tuple[int, int], int, int]  # grid in x and y, threads per block, shared bytes
 
 
 def _width(shape: ShapeKey) -> int:
-    """Return the elements in 16 bytes, which a thread handles at a time."""
+    """Return the number of elements in VECTOR_BYTES."""
     return VECTOR_BYTES // shape.dtype.itemsize
 
 
 def _threads(items: int, most: int) -> int:
-    """Return the threads of whole warps for `items`, at most `most`."""
+    """Return `items` rounded up to whole warps, at most `most`, as the threads of a block."""
     return min(most, -(-items // WARP) * WARP)
 
 
 def _features(shape: ShapeKey, features: int) -> Blocks:
-    """Return a grid with x over features and y over columns. Blocks loop over columns beyond the limit of y."""
+    """Return a grid whose x is features and whose y is columns. Blocks loop over columns beyond the limit of y."""
     vectors = -(-features // _width(shape))
     threads = _threads(vectors, MOST_THREADS)
     return (-(-vectors // threads), min(shape.n, MOST_IN_YZ)), threads, 0
@@ -139,7 +145,10 @@ def _plain(shape: ShapeKey) -> Blocks:
 
 
 def _with_heads(shape: ShapeKey, attention: Attention) -> Blocks:
-    """Return a grid for the most tokens that a request can have. Blocks beyond its tokens return at once."""
+    """Return the grid of an op of attention, for the largest number of tokens (`ctx`) that a request can have.
+
+    Blocks beyond the request's tokens return at once.
+    """
     width, head_dim = _width(shape), attention.head_dim
     kept = attention.kv_heads * head_dim
     tiles = attention.kv_heads * -(-shape.n * (attention.q_heads // attention.kv_heads) // QUERIES)

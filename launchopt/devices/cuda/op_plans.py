@@ -1,4 +1,4 @@
-"""Plans for ops other than GEMM, and for our own GEMV (rows of the plans table of devices.cublaslt.launch)."""
+"""Make plans of ops other than GEMM, and of our own GEMV (rows of the plans table of devices.cublaslt.launch)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
 from launchopt.workloads.chain import Stream
 
-MULTIPROCESSORS = 132  # of an H200; on other GPUs a GEMV is cut slightly worse
-WARPS_WANTED = 8 * MULTIPROCESSORS
+MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
+WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
 
 
 class OpPlans:
-    """Plans for one stream. state: positions and pages of its requests, with attention."""
+    """Makes plans for one workload stream. state: positions and pages of its requests; None without attention."""
 
     def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None) -> None:
         self._stream, self._kernels = stream, kernels
@@ -25,7 +25,7 @@ class OpPlans:
         self._state: SeqAddresses | None = None
         if state is not None:
             self._state = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
-        for op in {shape.op for shape in stream.shapes} - {Op.GEMM}:  # compiled here, so that no mode pays for it
+        for op in {shape.op for shape in stream.shapes} - {Op.GEMM}:  # compiled before any mode's setup is timed
             kernels.function("ops", op.name)
 
     def _rows(self, shape: ShapeKey) -> Three:
@@ -33,13 +33,16 @@ class OpPlans:
         return a, b, c
 
     def row(self, shape: ShapeKey, size: int, strides_bytes: Three) -> Row:
-        """Return the plan of `size` commands of any op but GEMM in one launch."""
+        """Return the plan of one launch for `size` commands of any op but GEMM."""
         launch = geometry(shape, size, self._rows(shape), strides_bytes, self._attention, self._state)
         function = self._kernels.function("ops", launch.function_name)
         return self._kernels.row(function, to_launch(launch)), launch.function_name.encode()
 
     def gemv_row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool) -> Row:
-        """Return the plan of `size` GEMMs of few columns by our own kernel; early: with dependent launch (PDL)."""
+        """Return the plan of one launch of our own kernel for `size` GEMMs of few columns.
+
+        early: with programmatic dependent launch (PDL).
+        """
         warps = warps_per_row(shape, size)
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
         function = self._kernels.function("gemv", "gemv", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early))
@@ -47,7 +50,10 @@ class OpPlans:
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:
-    """Return enough warps per row to keep the GPU busy, each with work: a warp reads 512 bytes of a row at a time."""
+    """Return the number of warps per row of A.
+
+    They are enough to keep the GPU busy, if each warp has more than 512 bytes of the row to read.
+    """
     warps: int = 1
     while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and shape.k * shape.dtype.itemsize > 512 * warps:
         warps *= 2
@@ -55,11 +61,11 @@ def warps_per_row(shape: ShapeKey, size: int) -> int:
 
 
 def to_launch(launch: OpLaunch) -> Launch:
-    """Return the launch as `KernelPlans.row` takes it."""
+    """Return the launch in the form that `KernelPlans.row` takes."""
     return Launch(launch.grid, launch.block, launch.shared_bytes, launch.args)
 
 
 def three(values: Iterable[SupportsInt]) -> Three:
-    """Return three plain integers."""
+    """Return three values as Python integers."""
     a, b, c = (int(value) for value in values)
     return a, b, c

@@ -1,7 +1,7 @@
-"""Several CUDA streams that work side by side; each has its own workspace, and events keep them in order.
+"""Several CUDA streams whose kernels may run at the same time. Each has a workspace; events order work across streams.
 
-A run begins and ends on the main stream. In between, all commands of a request stay on one stream, which keeps their
-order. Their results are fed back on the main stream, between events.
+A run begins and ends on the main stream. Between these, all commands of a request are on one stream, which keeps their
+order. Results are fed back on the main stream: events make it wait for the other streams, and them wait for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from launchopt.types import Table, Words
 
 
 class Streams:
-    """`count` streams, a power of two, `main` first. Each has a context like `context`, with its own workspace."""
+    """`count` CUDA streams, a power of two; the first is `main`.
+
+    Each has a copy of `context`, [1, ContextWord], with its own stream and workspace.
+    """
 
     def __init__(self, main: CudaStream, count: int, context: Table, workspace_bytes: int) -> None:
         self.all: list[CudaStream] = [main, *(cupy.cuda.Stream(non_blocking=True) for _ in range(count - 1))]
@@ -44,5 +47,5 @@ class Streams:
             self.all[0].wait_event(self._events[i])
 
     def numbers(self, requests: Words) -> list[int]:
-        """Return the numbers of the other streams that these requests' commands are on."""
+        """Return the numbers of the streams that these requests' commands are on, without the main stream."""
         return [i for i in np.unique(requests & np.uint64(len(self.all) - 1)).tolist() if i]
