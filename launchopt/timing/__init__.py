@@ -1,1 +1,1 @@
-"""Clocks, event spans and activity records."""
+"""Measurements during a run: CUDA events, CUPTI records, NVML readings, NVTX ranges and traces of PyTorch."""

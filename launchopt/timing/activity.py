@@ -1,6 +1,7 @@
-"""What a device did during a run: the span of the work, and each activity of a GPU with the API call that started it.
+"""Records of a device's work in a run: its span, and each activity of a GPU with the API call that started it.
 
-A tracer gives an activity and its call the same correlation id. Times are CLOCK_MONOTONIC, ns. No CUDA is used here.
+A tracer gives an activity and its call the same correlation id. Times are ns of CLOCK_MONOTONIC. This module needs no
+CUDA.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from numpy.typing import NDArray
 
 Rows = NDArray[np.int64]
 
-NONE = -1  # no such call or launch
+NONE = -1  # index of a call that was not recorded
 
 
 class ActivityKind(enum.IntEnum):
-    """What a GPU did. The names are texts of kernels.parquet."""
+    """The kinds of GPU activities. The names are values in kernels.parquet."""
 
     kernel = 0
     memcpy = 1
@@ -29,26 +30,26 @@ class ActivityColumn(enum.IntEnum):
     """Columns of the table of activities."""
 
     KIND = 0  # ActivityKind
-    NAME = 1  # index of Activity.names
-    CORRELATION = 2
+    NAME = 1  # index into Activity.names
+    CORRELATION = 2  # id that the activity shares with the API call that started it
     START_NS = 3
     END_NS = 4
-    STREAM = 5
-    GRAPH = 6  # 0: outside of a graph
+    STREAM = 5  # CUPTI's number of the CUDA stream
+    GRAPH = 6  # CUPTI's number of the CUDA graph; 0: the activity is not part of a graph
 
 
 class CallColumn(enum.IntEnum):
     """Columns of the table of API calls."""
 
-    NAME = 0  # index of Activity.apis
-    CORRELATION = 1
+    NAME = 0  # index into Activity.apis
+    CORRELATION = 1  # id that the call shares with the activities it started
     START_NS = 2
     END_NS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """Rates measured on a device just before the runs."""
+    """Peak rates, measured on a device just before the runs."""
 
     copy_gb_per_s: float  # bytes read plus bytes written
     read_gb_per_s: float
@@ -57,16 +58,16 @@ class Ceilings:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """When the work of one run began and ended on the device, in ns."""
+    """The time of one run on the device, in ns."""
 
-    end_ns: int  # CLOCK_MONOTONIC when the host knew of the last result
-    span_ns: int | None  # between the events around the run, on the work's stream; None without events
-    samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled submission, CLOCK_MONOTONIC
-    clock_error_ns: int | None = None  # common offset that all samples may have
+    end_ns: int  # CLOCK_MONOTONIC when the host saw the last result
+    span_ns: int | None  # time between the events around the run, on the main CUDA stream; None without events
+    samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled launch call, CLOCK_MONOTONIC
+    clock_error_ns: int | None = None  # largest error of the clocks' offset, which all samples share
 
 
 def busy_ns(intervals: Rows) -> int:
-    """Return the length in ns of the union of [start, end) intervals, [count, 2] in any order."""
+    """Return the length in ns of the union of intervals [start, end), given as [count, 2] in any order."""
     if not len(intervals):
         return 0
     ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
@@ -77,14 +78,14 @@ def busy_ns(intervals: Rows) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What a tracer saw of one run."""
+    """A tracer's records of one run."""
 
-    activities: Rows  # [activities, len(ActivityColumn)], by start
-    calls: Rows  # [calls, len(CallColumn)]: the outermost call of each activity's correlation id, by correlation id
-    names: Sequence[str]
-    apis: Sequence[str]
-    dropped: int  # records lost; above 0, every count is a lower bound
-    clock_error_ns: int  # common offset that all times may have
+    activities: Rows  # [activities, ActivityColumn], sorted by start
+    calls: Rows  # [calls, CallColumn]: the outermost call of each correlation id of an activity, sorted by that id
+    names: Sequence[str]  # names of activities
+    apis: Sequence[str]  # names of API functions
+    dropped: int  # number of lost records; above 0, every count here is a lower bound
+    clock_error_ns: int  # largest error of the clocks' offset, which all times share
 
     @property
     def kernels(self) -> int:
@@ -97,18 +98,21 @@ class Activity:
         return busy_ns(self.kernel_times())
 
     def kernel_times(self) -> Rows:
-        """Return start and end of each kernel in ns, [kernels, 2], by start."""
+        """Return start and end of each kernel in ns, [kernels, 2], sorted by start."""
         return self.activities[self._is_kernel()][:, [ActivityColumn.START_NS, ActivityColumn.END_NS]]
 
     def call_of(self) -> Rows:
-        """Return the row of `calls` that started each activity, or NONE."""
+        """Return, for each activity, the row of `calls` that started it, or NONE."""
         return _positions(self.calls[:, CallColumn.CORRELATION], self.activities[:, ActivityColumn.CORRELATION])
 
     def delays_ns(self) -> Rows:
-        """Return, for each call, the start of its first kernel minus the call's end: below 0 if it began earlier."""
+        """Return the ns from the end of each call to the start of its first kernel; negative if that started earlier.
+
+        Calls that started no kernel are left out.
+        """
         is_kernel = self._is_kernel()
         call, start = self.call_of()[is_kernel], self.activities[is_kernel, ActivityColumn.START_NS]
-        known, first = np.unique(call[call != NONE], return_index=True)  # rows are by start: the first is the earliest
+        known, first = np.unique(call[call != NONE], return_index=True)  # sorted by start: the first is the earliest
         delays: Rows = start[call != NONE][first] - self.calls[known, CallColumn.END_NS]
         return delays
 
@@ -118,7 +122,7 @@ class Activity:
 
 
 def outermost(calls: Rows) -> Rows:
-    """Keep one call per correlation id: a runtime call contains a driver call with the same id."""
+    """Return the outermost call of each correlation id. A runtime call contains a driver call with the same id."""
     starts_ns, ends_ns = calls[:, CallColumn.START_NS], calls[:, CallColumn.END_NS]
     ordered = calls[np.lexsort((-ends_ns, starts_ns, calls[:, CallColumn.CORRELATION]))]
     _, first = np.unique(ordered[:, CallColumn.CORRELATION], return_index=True)
@@ -126,7 +130,7 @@ def outermost(calls: Rows) -> Rows:
 
 
 def _positions(ids: Rows, wanted: Rows) -> Rows:
-    """Return where in the sorted `ids` each of `wanted` is, or NONE."""
+    """Return, for each of `wanted`, its index in the sorted `ids`, or NONE."""
     if not len(ids):
         return np.full(len(wanted), NONE)
     at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)

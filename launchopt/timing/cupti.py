@@ -1,9 +1,9 @@
-"""CUPTI's view of a run: every kernel, copy and fill, and the API call that started it, as an `Activity`.
+"""Trace a run by CUPTI: record every kernel, copy and fill, and the API call that started it, as an `Activity`.
 
-CUPTI is the only source of `kernels` and `gpu_busy_ms`. Tracing slows every launch call, and a run of many launches
-ends late, since every record passes through Python. Other times of a traced run are not headline times (`python -m
-runner.bench tracing`). CUPTI takes one tracer at a time: none under nsys. The number of records is bounded; records
-that are lost, here or in CUPTI, are counted. All times are CLOCK_MONOTONIC.
+The columns `kernels` and `gpu_busy_ms` come only from CUPTI. Tracing slows every launch call, and the end of a run with
+many launches, since Python handles every record (`python -m runner.bench tracing`). Other times of a traced run are
+therefore not headline times. CUPTI accepts one tracer at a time, so this does not work under nsys. The number of
+records is bounded. Records that are lost, here or in CUPTI, are counted. All times are CLOCK_MONOTONIC.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import numpy as np
 from launchopt.errors import DeviceError
 from launchopt.timing.activity import Activity, ActivityColumn, ActivityKind, CallColumn, Rows, outermost
 
-BUFFER_BYTES = 8 << 20
-MOST_RECORDS = 8_000_000  # of both kinds: about half a gigabyte
-ANCHOR_TRIES = 50
-VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # cudaLaunchKernel_v7000 is cudaLaunchKernel
+BUFFER_BYTES = 8 << 20  # size of a buffer that CUPTI fills
+MOST_RECORDS = 8_000_000  # most activities and calls together, about half a gigabyte
+ANCHOR_TRIES = 50  # readings of both clocks, of which the one with the smallest error counts
+VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # turns cudaLaunchKernel_v7000 into cudaLaunchKernel
 
 
 def require() -> None:
@@ -34,7 +34,7 @@ def require() -> None:
 
 
 class KernelTracer:
-    """Collects at most `most_records` records between `start` and `stop`."""
+    """Collects CUPTI's records between `start` and `stop`, at most `most_records`."""
 
     def __init__(self, most_records: int = MOST_RECORDS) -> None:
         require()
@@ -48,7 +48,7 @@ class KernelTracer:
             **{int(kinds.RUNTIME): "runtime", int(kinds.DRIVER): "driver"},
         }
         self._enabled = (kinds.CONCURRENT_KERNEL, kinds.MEMCPY, kinds.MEMSET, kinds.RUNTIME, kinds.DRIVER)
-        self._names: dict[str, int] = {}  # numbered in order of appearance, as are the calls
+        self._names: dict[str, int] = {}  # numbers in order of appearance
         self._apis: dict[tuple[str, int], int] = {}
         self._forget()
         cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
@@ -58,7 +58,7 @@ class KernelTracer:
         self._kept, self._dropped = 0, 0
 
     def _completed(self, records: Iterable[Any]) -> None:
-        """Copy the numbers of a full buffer. CUPTI calls this on its own thread and reuses the buffer."""
+        """Copy the records of a full buffer. CUPTI calls this on its own thread, and then reuses the buffer."""
         activities: list[tuple[int, ...]] = []
         calls: list[tuple[int, ...]] = []
         for record in records:
@@ -86,16 +86,16 @@ class KernelTracer:
         return (kind, name, record.correlation_id, *times, record.stream_id, record.graph_id)
 
     def start(self) -> None:
-        """Forget all records, then record. No work may be running on the GPU."""
+        """Delete all records and start recording. The GPU must be idle."""
         self._cupti.activity_flush_all(1)
         self._forget()
-        self._lost()  # records dropped before belong to no run
+        self._lost()  # reset CUPTI's count of dropped records
         self._before = self._anchor()
         for kind in self._enabled:
             self._cupti.activity_enable(kind)
 
     def stop(self) -> Activity:
-        """Return the activity since `start`. Call it after the last result."""
+        """Stop recording, and return the records since `start`. The GPU must be idle."""
         self._cupti.activity_flush_all(1)
         for kind in self._enabled:
             self._cupti.activity_disable(kind)
@@ -127,7 +127,7 @@ class KernelTracer:
         return lost.value
 
     def _anchor(self) -> tuple[int, int, int]:
-        """Return one moment on CUPTI's clock and on CLOCK_MONOTONIC, and the largest error between them, ns."""
+        """Return one moment on CUPTI's clock and on CLOCK_MONOTONIC, and the largest error of the pair, in ns."""
         tries = []
         for _ in range(ANCHOR_TRIES):
             before_ns = time.monotonic_ns()
@@ -138,7 +138,7 @@ class KernelTracer:
 
 
 def _monotonic(times_ns: Rows, before: tuple[int, int, int], after: tuple[int, int, int]) -> Rows:
-    """Convert CUPTI's times to CLOCK_MONOTONIC. The drift between two anchors counts as even."""
+    """Convert CUPTI's times to CLOCK_MONOTONIC, interpolating linearly between the anchors before and after the run."""
     offset_ns, passed_ns = before[1] - before[0], max(1, after[0] - before[0])
     drift = (after[1] - after[0] - offset_ns) / passed_ns
     moved: Rows = times_ns + offset_ns + ((times_ns - before[0]) * drift).astype(np.int64)
@@ -147,5 +147,5 @@ def _monotonic(times_ns: Rows, before: tuple[int, int, int], after: tuple[int, i
 
 @cache
 def tracer() -> KernelTracer:
-    """Return the tracer of this process: CUPTI accepts one set of callbacks, once."""
+    """Return the tracer of this process. There is one, since CUPTI accepts callbacks only once per process."""
     return KernelTracer()

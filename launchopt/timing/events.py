@@ -1,8 +1,9 @@
-"""CUDA events on the work's stream: the span of a run, and start and end of sampled submissions.
+"""Time a run by CUDA events: its span on the main CUDA stream, and start and end of sampled launches.
 
-Two anchors, before and after the run, tie device times to CLOCK_MONOTONIC. An anchor is an event on an idle stream
-whose host time is known to within one synchronisation; that error is kept. Between the anchors the drift of the clocks
-is interpolated. A pool of events is used in turn. Their times are read long after the GPU passed them.
+Two anchors, before and after the run, convert device times to CLOCK_MONOTONIC. An anchor is an event on an idle stream.
+Its host time is known up to the duration of one synchronization, and this error is recorded. Between the anchors, the
+drift of the clocks is interpolated linearly. Events come from a pool and are used in turn. An event's time is read just
+before the event is used again.
 """
 
 from __future__ import annotations
@@ -15,17 +16,17 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-POOL = 1024  # pairs in flight: more than the launch queue of a GPU holds
-ANCHOR_TRIES = 20
+POOL = 1024  # pairs of events, as many as a GPU's launch queue holds launches
+ANCHOR_TRIES = 20  # anchors to take, of which the one with the smallest error counts
 
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """One moment on both clocks."""
+    """One moment on the clock of the GPU and on that of the host."""
 
-    event: Any
-    host_ns: int
-    error_ns: int
+    event: Any  # CuPy event
+    host_ns: int  # CLOCK_MONOTONIC
+    error_ns: int  # largest error of host_ns
 
 
 def anchor(stream: Any) -> Anchor:
@@ -45,7 +46,7 @@ def anchor(stream: Any) -> Anchor:
 
 
 class EventTimer:
-    """Times one run on `stream`, with at most `most_samples` samples."""
+    """Times runs on `stream`, with at most `most_samples` sampled launches per run."""
 
     def __init__(self, stream: Any, most_samples: int) -> None:
         self._stream = stream
@@ -60,22 +61,22 @@ class EventTimer:
         self._read = 0
 
     def mark_start(self) -> None:
-        """Mark the start of the run: the first submission comes next."""
+        """Mark the start of the run, just before its first launch."""
         self._span[0].record(self._stream)
 
     @property
     def full(self) -> bool:
-        """Whether there is no room for another sample."""
+        """Whether the run has `most_samples` samples."""
         return self.count == len(self._elapsed_ms)
 
     def begin(self, stream: Any = None) -> None:
-        """Begin a sample: the next submission is timed. stream: of that submission; None: the timer's own."""
+        """Begin a sample, just before a launch. stream: CUDA stream of the launch; None: the timer's own."""
         if self.count - self._read == POOL:
             self._read_one()
         self._pairs[self.count % POOL][0].record(stream or self._stream)
 
     def end(self, stream: Any = None) -> int:
-        """End the sample and return its number."""
+        """End the sample, just after the launch, and return its number."""
         self._pairs[self.count % POOL][1].record(stream or self._stream)
         self.count += 1
         return self.count - 1
@@ -88,13 +89,13 @@ class EventTimer:
         self._read += 1
 
     def mark_end(self) -> None:
-        """Mark the end of the run: the last submission was made."""
+        """Mark the end of the run, just after its last launch."""
         self._span[1].record(self._stream)
 
     def finish(self) -> tuple[int, NDArray[np.int64], int]:
-        """Return the span, start and end of each sample (CLOCK_MONOTONIC, [samples, 2]), and their error; all in ns.
+        """Return the span of the run, the samples, and the largest error of the clocks' offset, all in ns.
 
-        Call it after the last result.
+        Samples are [samples, 2]: start and end, CLOCK_MONOTONIC. The stream must be idle.
         """
         while self._read < self.count:
             self._read_one()

@@ -1,17 +1,18 @@
-"""NVML's view of a GPU while a run is timed: SM clock, reasons for throttling, energy.
+"""Read a GPU's SM clock, reasons for throttling, and energy through NVML while a run is timed.
 
     watch = open_watch(uuid_of(0))                  # DeviceError: NVML does not answer
-    watch.begin(), watch.look(), watch.look()       # look as often as you like: it reads when a reading is due
+    watch.begin(), watch.look(), watch.look()       # call `look` at any time; it reads only if a reading is due
     watch.end().within(start_ns, end_ns).columns(commands, wall_ns)
 
 The parent process reads ten times a second, so that the process that launches is not disturbed. A run shorter than
-FIRST_LOOK_S has no readings. The manifest says how long readings took. NVML itself samples: a reason for throttling
-between two readings is not seen. A value that NVML does not give is None.
+FIRST_LOOK_S has no readings. The manifest says how long readings took. A reason for throttling that ends between two
+readings is not seen. A value that NVML does not give is None.
 
-Energy is the difference of the GPU's own counter just before the start and just after the last result. The counter
-moves in steps of 20 to 100 ms, so that each reading is up to one step old. Energy is given only if that is at most 5%
-of the time between the readings (20 steps of the longest length seen here, idle or not), and if the run was 95% of that
-time. Otherwise the manifest says why not. The counter covers the whole board, including other users of it.
+Energy is the increase of the GPU's energy counter from just before the start to just after the last result. The counter
+is updated every 20 to 100 ms, so that a reading can be one such step old. Energy is given only under two conditions.
+First, the time between the two readings is at least LEAST_STEPS of the longest steps seen, so that the error is at most
+5%. Second, the run is at least 95% of that time. Otherwise, the manifest says why there is no energy. The counter
+covers the whole board, including other processes on it.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from typing import Any
 
 from launchopt.errors import DeviceError
 
-FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # after the start, and between two readings
-WATCH_S, WATCH_STEP_S = 0.5, 0.001  # the counter is watched for its steps: for how long, and how often it is read
-FEWEST_CHANGES = 3  # of the counter meanwhile; with fewer, the length of its steps is unknown
-SHORTEST_STEP_NS = 20_000_000  # the sensors behind the counter are no faster
-LEAST_STEPS = 20
-LEAST_SHARE = 0.95
+FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # time from the start of a run to the first reading, and between readings
+WATCH_S, WATCH_STEP_S = 0.5, 0.001  # time for which `learn` watches the counter, and time between its readings
+FEWEST_CHANGES = 3  # changes of the counter that `learn` needs to know the length of a step
+SHORTEST_STEP_NS = 20_000_000  # the GPU's sensors are not read more often
+LEAST_STEPS = 20  # steps of the counter between the two readings of a run
+LEAST_SHARE = 0.95  # share of the run in the time between the two readings
 
 # From <nvml.h>, nvmlClocksEventReason*.
 REASONS = {
@@ -45,13 +46,13 @@ REASONS = {
     0x080: "hw_power_brake_slowdown",
     0x100: "display_clock_setting",
 }
-NO_THROTTLING = {"gpu_idle", "applications_clocks_setting"}  # idle, or at the clocks that were set
+NO_THROTTLING = {"gpu_idle", "applications_clocks_setting"}  # reasons that do not count as throttling
 
-_steps_ns: dict[bytes, int | None] = {}
+_steps_ns: dict[bytes, int | None] = {}  # longest step of the energy counter by uuid of the GPU; None: unknown
 
 
 def reason_names(bits: int) -> list[str]:
-    """Return the names of the reasons whose bits are set; an unknown reason is a hexadecimal number."""
+    """Return the names of the reasons whose bits are set. An unknown reason is named by its hexadecimal number."""
     return [REASONS.get(bit, hex(bit)) for bit in (1 << place for place in range(bits.bit_length())) if bits & bit]
 
 
@@ -62,8 +63,8 @@ class Look:
     start_ns: int
     end_ns: int
     sm_clock_mhz: int | None
-    power_w: float | None  # NVML's own average: on most GPUs over the second before
-    reasons: int | None  # bits
+    power_w: float | None  # NVML's average; on most GPUs, over the previous second
+    reasons: int | None  # bits of REASONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,17 @@ class Readings:
     """The readings of one run."""
 
     looks: tuple[Look, ...]
-    energy_mj: int | None  # between the two readings of the counter; None: no reading, or the counter went back
-    window_ns: int  # between the two
-    step_ns: int | None  # longest time between two changes of the counter; None: it changed too rarely
+    energy_mj: int | None  # increase of the energy counter; None: no reading, or the counter went back
+    window_ns: int  # time between the two readings of the counter
+    step_ns: int | None  # longest time between two changes of the counter; None: unknown
 
     def within(self, start_ns: int, end_ns: int) -> Readings:
-        """Return the readings that were made between these times, CLOCK_MONOTONIC."""
+        """Return the readings made between two times in ns, CLOCK_MONOTONIC."""
         kept = (look for look in self.looks if start_ns <= look.start_ns and look.end_ns <= end_ns)
         return replace(self, looks=tuple(kept))
 
     def columns(self, commands: int, wall_ns: float) -> dict[str, Any]:
-        """Return the columns of summary.parquet."""
+        """Return the columns of summary.parquet. wall_ns: duration of the run."""
         clocks = [look.sm_clock_mhz for look in self.looks if look.sm_clock_mhz is not None]
         told = [look.reasons for look in self.looks if look.reasons is not None]
         reasons = [name for name in self.reasons() if name not in NO_THROTTLING]
@@ -96,7 +97,7 @@ class Readings:
         }
 
     def no_energy(self, wall_ns: float) -> str | None:
-        """Return why there is no figure for energy, or None if there is one."""
+        """Return why the energy of a run of `wall_ns` is not given, or None if it is given."""
         if self.energy_mj is None:
             return "NVML gave no energy, or its counter went back"
         if self.step_ns is None:
@@ -123,7 +124,7 @@ class Readings:
         }
 
     def reasons(self) -> dict[str, int]:
-        """Return every reason, throttling or not, with the number of readings that gave it; the most frequent first."""
+        """Return every reason, throttling or not, with the number of readings that had it, most frequent first."""
         named = (name for look in self.looks for name in reason_names(look.reasons or 0))
         return dict(Counter(named).most_common())
 
@@ -142,11 +143,11 @@ class GpuWatch:
 
         self._nvml, self._gpu, self._uuid = pynvml, gpu, uuid
         self._looks: list[Look] = []
-        self._begun: tuple[int, int | None] | None = None  # time in ns, and the counter then
+        self._begun: tuple[int, int | None] | None = None  # time in ns, and value of the energy counter
         self._due_ns = 0
 
     def learn(self) -> None:
-        """Watch the counter for its steps, for WATCH_S, once per process and GPU. Call it while nobody waits."""
+        """Measure the longest step of the energy counter, once per process and GPU. This takes WATCH_S seconds."""
         if self._uuid not in _steps_ns:
             _steps_ns[self._uuid] = _longest_step_ns(self._counter_mj)
 
@@ -161,7 +162,7 @@ class GpuWatch:
         return LOOK_S if self._begun is None else max(0.0, (self._due_ns - time.monotonic_ns()) * 1e-9)
 
     def look(self) -> None:
-        """Read if a run is on and a reading is due."""
+        """Make a reading if a run is in progress and a reading is due."""
         start_ns = time.monotonic_ns()
         if self._begun is None or start_ns < self._due_ns:
             return
@@ -173,7 +174,7 @@ class GpuWatch:
         self._due_ns = end_ns + int(LOOK_S * 1e9)
 
     def end(self) -> Readings:
-        """End the run and return its readings. Call it after the last result."""
+        """End the run, after its last result, and return its readings."""
         assert self._begun is not None, "begin first"
         (begun_ns, before_mj), self._begun = self._begun, None
         ended_ns, after_mj = time.monotonic_ns(), self._counter_mj()
@@ -181,7 +182,7 @@ class GpuWatch:
         return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
 
     def _told(self, read: Callable[..., Any], *more: Any) -> Any:
-        """Return the answer of NVML, or None if there is none."""
+        """Return the result of an NVML function for the GPU, or None if NVML raises an error."""
         try:
             return read(self._gpu, *more)
         except self._nvml.NVMLError:
@@ -192,7 +193,7 @@ class GpuWatch:
         return energy
 
     def _reasons(self) -> int | None:
-        """Return the bits of the reasons. Drivers before 535 know the call by an older name."""
+        """Return the bits of the reasons. Drivers before 535 have the function under its older name."""
         reasons: int | None = self._told(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
         if reasons is None:
             reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
@@ -200,7 +201,7 @@ class GpuWatch:
 
 
 def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
-    """Return the longest time between two changes of the counter; None if it changed too rarely."""
+    """Return the longest time between two changes of the counter in ns; None: fewer than FEWEST_CHANGES in WATCH_S."""
     changes_ns: list[int] = []
     last_mj, now_ns = counter_mj(), time.monotonic_ns()
     end_ns = now_ns + int(WATCH_S * 1e9)
@@ -217,7 +218,7 @@ def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
 
 
 def nvml_handle(uuid: bytes) -> Any:
-    """Return NVML's handle of the GPU with this CUDA uuid, since NVML numbers GPUs in another order than CUDA."""
+    """Return NVML's handle of the GPU with this CUDA uuid. NVML and CUDA may number GPUs in different orders."""
     import pynvml
 
     pynvml.nvmlInit()
@@ -227,7 +228,7 @@ def nvml_handle(uuid: bytes) -> Any:
 
 
 def open_watch(uuid: bytes) -> GpuWatch:
-    """Watch the GPU with this CUDA uuid. DeviceError: NVML does not answer, or does not know the GPU."""
+    """Return a `GpuWatch` for the GPU with this CUDA uuid. DeviceError: NVML does not answer, or lacks the GPU."""
     import pynvml
 
     try:

@@ -1,7 +1,7 @@
-"""The `launchopt` NVTX domain, so that a profiler shows which range launched which kernels.
+"""The NVTX domain `launchopt`. Its ranges show in a profiler which mode launched which kernels.
 
-The environment says whether a tool is attached. Without one, the domain is nvtx's DummyDomain, whose `push_range` and
-`pop_range` take about 40 ns a pair.
+Environment variables tell whether a profiler is attached. Without one, the domain is nvtx's DummyDomain, whose
+`push_range` and `pop_range` take about 40 ns per pair.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ DOMAIN = "launchopt"
 
 
 def attached() -> bool:
-    """Return whether a tool (nsys, ncu) has asked NVTX to load it into this process."""
+    """Return whether a profiler (nsys, ncu) records the NVTX ranges of this process."""
     return bool(os.environ.get("NVTX_INJECTION64_PATH"))
 
 
 def is_profiled() -> bool:
-    """Return whether a profiler is injected into this process. It slows launches, and writes its data at exit."""
+    """Return whether a profiler is loaded into this process, which slows launches and writes its data at exit."""
     return attached() or bool(os.environ.get("CUDA_INJECTION64_PATH"))
 
 
@@ -33,15 +33,18 @@ def domain() -> Any:
     import nvtx
 
     found = nvtx.get_domain(DOMAIN)
-    # nvtx asks the tool whether the domain is enabled. nsys 2022 and 2023 do not answer, which nvtx takes for no: it
-    # returns a dummy although the tool would record every range.
+    # nvtx asks the profiler whether the domain is enabled. nsys 2022 and 2023 do not answer. nvtx treats this as "no"
+    # and returns a dummy, although nsys would record every range.
     if attached() and type(found).__name__ == "DummyDomain":
         return _unasked_domain(found)
     return found
 
 
 def _unasked_domain(dummy: Any) -> Any:
-    """Do what nvtx's Domain.__new__ does, without the question; return `dummy` if nvtx has changed inside."""
+    """Return a domain as nvtx's Domain.__new__ makes it, without asking the profiler.
+
+    Return `dummy`, with a warning, if this version of nvtx lacks the internals.
+    """
     try:
         from nvtx._lib import lib
 
@@ -57,13 +60,16 @@ def _unasked_domain(dummy: Any) -> Any:
 
 
 def range_name(mode: str, shape: ShapeKey | None, dtype: Dtype) -> str:
-    """Return the name of a launch's range: mode and shape (None: several). The number of commands is the payload."""
+    """Return the name of a launch's range: mode, shape (None: several shapes) and dtype.
+
+    The number of commands is not in the name; it is the range's payload.
+    """
     return f"{mode} {'several shapes' if shape is None else shape} {dtype.name}"
 
 
 def attributes(domain: Any, message: str, payload: SupportsIndex) -> Any:
-    """Return event attributes for `push_range`, registered with the tool. Make them before the hot loop.
+    """Return event attributes for `push_range`, registered with the profiler. Make them before the hot loop.
 
-    nvtx drops the payload if it is a NumPy integer, so it is converted. TypeError: the payload is no integer.
+    nvtx ignores a payload that is a NumPy integer, so it is converted. TypeError: the payload is no integer.
     """
     return domain.get_event_attributes(message=message, payload=operator.index(payload))

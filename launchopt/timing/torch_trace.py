@@ -1,9 +1,9 @@
-"""A run as torch.profiler sees it: operators, launches and kernels, as the Kineto JSON that PyTorch's tools read.
+"""Trace a run by torch.profiler: operators, launches and kernels, as Kineto JSON that PyTorch's tools read.
 
-`start` and `stop` enclose a run, in the thread that launches. `write` makes one gzipped Chrome trace of it, for
-Perfetto and `python -m runner.trace`. Kineto records through CUPTI, which takes one tracer: not together with
-timing=cupti, nor under nsys or ncu. Tracing costs time in every operator and launch, so that other times of such a run
-are not headline times.
+Call `start` before a run and `stop` after it, in the thread that launches. `write` then writes a gzipped Chrome trace
+for Perfetto and `python -m runner.trace`. Kineto records through CUPTI, which accepts one tracer. It therefore excludes
+timing=cupti, nsys and ncu. Tracing costs time in every operator and launch, so that other times of a traced run are not
+headline times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 
 
 def require() -> None:
-    """Raise DeviceError if PyTorch is not installed, or if a profiler uses CUPTI already."""
+    """Raise DeviceError if PyTorch is not installed, or if an attached profiler uses CUPTI."""
     if find_spec("torch") is None:
         raise DeviceError("timing=torch: PyTorch not installed: install launchopt[torch]")
     if is_profiled():
@@ -32,7 +32,7 @@ def trace_path(folder: Path, mode: str, repeat: int) -> Path:
 
 
 class TorchTrace:
-    """Records between `start` and `stop`, and holds the recording until the next `start`."""
+    """Records between `start` and `stop`, and keeps the recording until `write` or the next `start`."""
 
     def __init__(self) -> None:
         require()
@@ -46,16 +46,16 @@ class TorchTrace:
         self._recording: Any = None
 
     def start(self) -> None:
-        """Forget the last recording, then record. The first call takes seconds, since it loads CUPTI."""
+        """Delete the last recording and start a new one. The first call takes seconds, since it loads CUPTI."""
         self._recording = self._profiler.profile(activities=self._activities)
         self._recording.start()
 
     def stop(self) -> None:
-        """Stop recording. Call it after the last result."""
+        """Stop recording, after the last result of the run."""
         self._recording.stop()
 
     def write(self, path: Path) -> None:
-        """Write the last recording, whole or not at all; RunError if that fails."""
+        """Write the last recording atomically, and delete it from memory. RunError: the file cannot be written."""
         plain, packed = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("json", "gz"))
         try:
             self._recording.export_chrome_trace(str(plain))

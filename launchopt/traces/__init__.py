@@ -1,1 +1,1 @@
-"""Traces that other tools recorded: Kineto and Chrome JSON, nsys SQLite."""
+"""Readers of traces that other tools recorded: Kineto and Chrome JSON, and SQLite files of nsys."""

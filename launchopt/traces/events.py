@@ -1,7 +1,7 @@
-"""What the readers of traces share: the format of a file, detected by its content, and the columns of a `Trace`.
+"""The types that readers of traces return: the format of a file, detected by its content, and a `Trace`.
 
-A `Trace` holds the calls of the CUDA API and the events of the GPUs as compact columns of about 50 bytes each. Texts
-are numbers into a table of names.
+A `Trace` holds calls of the CUDA API and events of GPUs in structured arrays of about 50 bytes per event. Instead of
+texts, these hold indices into a tuple of names.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from launchopt.traces.json_stream import GZIP_MAGIC
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 ALLOWED = "expected Kineto or Chrome JSON, plain or gzip, or what `nsys export --type sqlite` writes"
-NAME_CHARACTERS_MAX = 1000  # of a kernel's name; templates can make it longer
-LATEST_NS = 2**62  # largest distance of a time from 0: differences fit into int64
-ROWS_A_CHUNK = 1 << 16
-NONE = -1  # unknown correlation id, process, device or stream
+NAME_CHARACTERS_MAX = 1000  # a longer name, such as that of a kernel from C++ templates, is cut
+LATEST_NS = 2**62  # times are in (-LATEST_NS, LATEST_NS), so that differences fit into int64
+ROWS_A_CHUNK = 1 << 16  # rows that are kept as Python tuples before they are packed into an array
+NONE = -1  # an unknown correlation id, process, device or stream
 
 CALL = np.dtype(
     [("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")]
@@ -41,7 +41,7 @@ Rows = NDArray[np.void]
 
 
 class Kind(IntEnum):
-    """What a GPU did. GRAPH: a whole CUDA graph, whose kernels the profiler did not record."""
+    """The kinds of GPU events. GRAPH: a whole CUDA graph, whose kernels the profiler did not record."""
 
     KERNEL = 0
     MEMCPY = 1
@@ -85,22 +85,22 @@ def is_sqlite(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The events of one file. Text columns hold indices into `names`; `stream` is the profiler's own number.
+    """The events of one file. Columns for texts hold indices into `names`. `stream` is the profiler's number.
 
     Within a process, a call and the GPU events that it started have one correlation id. The process of a GPU event is
     NONE if the file does not name it.
     """
 
     format: Format
-    calls: Rows  # CALL: every call of the CUDA API, in any order; a call inside another has a row of its own
+    calls: Rows  # CALL, in any order: all calls of the CUDA API, including calls within other calls
     gpu: Rows  # GPU_EVENT, in any order
     names: tuple[str, ...]
-    events: int  # in the file, of any kind
-    left_out: int  # CUDA events without a usable time or duration
+    events: int  # number of events in the file, of any kind
+    left_out: int  # number of CUDA events without a usable time or duration
 
 
 class Names:
-    """Texts by number, in order of appearance."""
+    """A table of texts, numbered in order of appearance."""
 
     def __init__(self) -> None:
         self._codes: dict[Hashable, int] = {}
@@ -113,17 +113,17 @@ class Names:
             found = self._codes[key] = len(self._texts)
             shown = str(key) if text is None else text
             cut = shown if len(shown) <= NAME_CHARACTERS_MAX else shown[: NAME_CHARACTERS_MAX - 3] + "..."
-            self._texts.append(cut.encode("utf-8", "replace").decode())  # no file can hold half of a surrogate pair
+            self._texts.append(cut.encode("utf-8", "replace").decode())  # UTF-8 cannot encode half of a surrogate pair
         return found
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The texts by number."""
+        """All texts, in the order of their numbers."""
         return tuple(self._texts)
 
 
 class Gathered:
-    """Rows that come one by one, kept in chunks of columns."""
+    """Collects rows one by one, and packs them into structured arrays to save memory."""
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype

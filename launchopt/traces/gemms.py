@@ -1,14 +1,13 @@
-"""The GEMMs of a Kineto trace: which GEMMs PyTorch asked for, when, and from which thread.
+"""Read the GEMMs of a Kineto trace: their sizes, times and threads.
 
-The trace is recorded with `record_shapes=True`, so that operator events hold `Input Dims` and `Input type`.
-`TraceGemms` has the GEMMs in order of time. DataError: the file is no such trace, or has no GEMM.
+The trace must be recorded with `record_shapes=True`, so that operator events have `Input Dims` and `Input type`.
 
-Sizes are those of a linear layer, C[m, n] = A[m, k] @ B[k, n], with A the weight. A trace does not say which operand is
-the weight. The second factor of mm, addmm, bmm and linear is taken for it, as in x[n, k] @ W[k, m]; of mv, the matrix.
-A batched operator is one `Gemm` with a `batch` above 1.
+Sizes are those of a linear layer, C[m, n] = A[m, k] @ B[k, n], where A is the weight. A trace does not say which
+operand is the weight. It is assumed to be the second factor of mm, addmm, bmm and linear, as in x[n, k] @ W[k, m], and
+the matrix of mv. A batched operator is one `Gemm` with a `batch` above 1.
 
 Operators nest: aten::linear calls aten::addmm. An outer operator (`OUTER`) counts only if no other GEMM operator starts
-within it. GEMMs that a CUDA graph replays, or that a compiler fused, ran without operators and are missing here.
+within it. GEMMs that a CUDA graph replays, or that a compiler fused, have no operator events. They are not found.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from launchopt.errors import DataError
 from launchopt.traces.events import is_sqlite
 from launchopt.traces.kineto import events
 
-LARGEST = 2**31 - 1  # sizes are int32 in cuBLASLt
-CATEGORIES = ("cpu_op", "Operator")  # of operators; the second in the first versions of Kineto
-MOST_US = 2**62 // 1000  # so that ns fit into int64
+LARGEST = 2**31 - 1  # largest size, since sizes are int32 in cuBLASLt
+CATEGORIES = ("cpu_op", "Operator")  # categories of operator events; the first versions of Kineto wrote "Operator"
+MOST_US = 2**62 // 1000  # largest time in us, so that ns fit into int64
 NO_TYPE = "no type"
 DTYPES = {
     "float": Dtype.fp32,
@@ -36,7 +35,7 @@ DTYPES = {
     "c10::Half": Dtype.fp16,
     "c10::BFloat16": Dtype.bf16,
 }
-EXACT_TYPES = frozenset(DTYPES) - {"double"}  # replayed in their own type
+EXACT_TYPES = frozenset(DTYPES) - {"double"}  # types that a replay does not change
 RECORD_SHAPES = "record one with torch.profiler.profile(..., record_shapes=True) and export_chrome_trace"
 
 Dims = Sequence[tuple[int, ...]]
@@ -47,64 +46,67 @@ Sizes = tuple[int, int, int, int]  # m, n, k, batch
 class Gemm:
     """One operator: `batch` GEMMs of m x n x k."""
 
-    start_ns: int  # since the first GEMM's start
+    start_ns: int  # ns after the start of the first GEMM
     end_ns: int
-    thread: int  # by order of appearance, from 0
+    thread: int  # number of the thread in order of appearance, from 0
     m: int
     n: int
     k: int
     batch: int
-    type: str  # of the elements, as PyTorch names it
+    type: str  # PyTorch's name of the element type
 
 
 @dataclass(frozen=True, slots=True)
 class TraceGemms:
-    """All GEMMs of a trace, by start. left_out: number of GEMMs that were not taken, by reason."""
+    """All GEMMs of a trace, sorted by start. left_out: number of GEMM operators left out, by reason."""
 
     gemms: tuple[Gemm, ...]
     left_out: Mapping[str, int]
 
     @property
     def commands(self) -> int:
-        """Number of GEMMs, counting each of a batch."""
+        """Number of GEMMs; a batched operator counts as `batch` GEMMs."""
         return sum(gemm.batch for gemm in self.gemms)
 
     @property
     def types(self) -> Counter[str]:
-        """Number of operators by the type of their elements."""
+        """Number of operators by element type."""
         return Counter(gemm.type for gemm in self.gemms)
 
 
 def _of_mm(dims: Dims) -> Sizes:
-    """x[n, k] @ W[k, m]."""
+    """Return the sizes of x[n, k] @ W[k, m]."""
     (n, k), (inner, m) = dims[:2]
     return m, n, _same(k, inner), 1
 
 
 def _of_bmm(dims: Dims) -> Sizes:
-    """x[b, n, k] @ y[b, k, m]."""
+    """Return the sizes of x[batch, n, k] @ y[batch, k, m]."""
     (batch, n, k), (other, inner, m) = dims[:2]
     return m, n, _same(k, inner), _same(batch, other)
 
 
 def _of_mv(dims: Dims) -> Sizes:
-    """W[m, k] @ x[k]."""
+    """Return the sizes of W[m, k] @ x[k]."""
     (m, k), (inner,) = dims[:2]
     return m, 1, _same(k, inner), 1
 
 
 def _of_linear(dims: Dims) -> Sizes:
-    """x[..., k] @ W[m, k].T."""
+    """Return the sizes of x[..., k] @ W[m, k].T."""
     (*rows, k), (m, inner) = dims[:2]
     return m, math.prod(rows), _same(k, inner), 1
 
 
 def _of_matmul(dims: Dims) -> Sizes:
-    """x[..., n, k] @ y[..., k, m]. Leading dimensions are broadcast. Rows of several x with one y are one GEMM."""
+    """Return the sizes of x[..., n, k] @ y[..., k, m]. Leading dimensions are broadcast.
+
+    If y has no leading dimensions, all rows of x form one GEMM.
+    """
     x, y = dims[:2]
     if len(y) == 1:
         (*rows, k), (inner,) = x, y
-        return math.prod(rows), 1, _same(k, inner), 1  # x is the matrix, if it is one
+        return math.prod(rows), 1, _same(k, inner), 1  # y is a vector, and x is the weight
     *rows, k = x
     *others, inner, m = y
     if not others:
@@ -122,13 +124,13 @@ def _same(size: int, other: int) -> int:
 
 
 class _Operator(NamedTuple):
-    """How to read an operator's arguments: the index of its first factor, and a function of the sizes."""
+    """The way to read the arguments of an operator."""
 
-    first: int
-    sizes: Callable[[Dims], Sizes]
+    first: int  # index of the first factor among the arguments
+    sizes: Callable[[Dims], Sizes]  # returns the sizes of the GEMM for the dimensions of both factors
 
 
-# By name, without the underscore of operators that work in place.
+# Operators by name, without the underscore at the end of the names of in-place operators.
 INNER = {
     "aten::mm": _Operator(0, _of_mm),
     "aten::_scaled_mm": _Operator(0, _of_mm),
@@ -151,19 +153,19 @@ _TOO_LARGE = f"of sizes over {LARGEST}"
 
 
 class _Call(NamedTuple):
-    """An operator event. Sorted by its first four fields, a caller precedes operators that start with it."""
+    """An operator event. In the order of the first four fields, a caller precedes operators with the same start."""
 
     thread: tuple[str, str]
     start_ns: int
     is_inner: bool
     name: str
     end_ns: int
-    sizes: Sizes | str  # or why it has none
-    type: str
+    sizes: Sizes | str  # sizes of the GEMM, or the reason why they are unknown
+    type: str  # PyTorch's name of the element type
 
 
 def read_gemms(path: Path) -> TraceGemms:
-    """Return the GEMMs of the trace at `path`; DataError if there are none."""
+    """Return the GEMMs of the trace at `path`. DataError: it is no such trace, or has no GEMM that can be replayed."""
     if is_sqlite(path):
         raise DataError(path, None, f"an nsys export, which holds no shapes: {RECORD_SHAPES}")
     calls = _leaves(call for event in events(path) if (call := _call(event)) is not None)
@@ -180,7 +182,7 @@ def read_gemms(path: Path) -> TraceGemms:
 
 
 def _call(event: Mapping[str, Any]) -> _Call | None:
-    """Return the operator of an event if it is a GEMM."""
+    """Return the operator of an event if it is a GEMM with a usable time, else None."""
     if event.get("ph") != "X" or event.get("cat") not in CATEGORIES:
         return None
     name = str(event.get("name")).removesuffix("_")
@@ -197,7 +199,7 @@ def _call(event: Mapping[str, Any]) -> _Call | None:
 
 
 def _ns(value_us: object) -> int | None:
-    """Return ns, exact if the value is exact; None if it is no time."""
+    """Return a time in us as ns, rounded to an integer; None if the value is not a usable number."""
     if not isinstance(value_us, int | float | Decimal) or not -MOST_US < value_us < MOST_US:
         return None
     return round(value_us * 1000)
@@ -228,9 +230,9 @@ def _type(types: object, index: int) -> str:
 
 
 def _leaves(calls: Iterable[_Call]) -> list[_Call]:
-    """Return the calls that do the work, in order of time: inner ones, and outer ones within which no other starts."""
+    """Return the calls that compute GEMMs, in order of time: inner calls, and outer calls without a call in them."""
     leaves: list[_Call] = []
-    lone: _Call | None = None  # an outer call within which no other has started so far
+    lone: _Call | None = None  # an outer call that contains no other call so far
     for call in sorted(calls, key=lambda call: call[:4]):
         if lone and not (lone.thread == call.thread and call.start_ns < lone.end_ns):
             leaves.append(lone)

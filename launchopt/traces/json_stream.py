@@ -1,11 +1,14 @@
-"""The bytes of a JSON file for a streaming parser, with limits on their content.
+"""Read the bytes of a JSON file for a streaming parser, with limits on their content.
 
-The file is plain or gzip, detected by its first bytes. `read` passes the JSON on. It raises DataError before a hostile
-or broken file can do harm: values nested over `DEPTH_MAX` deep, numbers of more than `NUMBER_BYTES_MAX` (yajl, which
-ijson uses, crashes on an integer of some thousands of digits), a single value of over `VALUE_BYTES_MAX`, a gzip stream
-that ends early. Only the current chunk is in memory.
+The file is plain or gzip, detected by its first bytes. `read` returns the JSON in chunks; only one chunk is in memory.
+It raises DataError before a hostile or broken file can crash the parser or fill the memory:
 
-This check is no parser: it does not find out whether the bytes are JSON.
+    values nested more than DEPTH_MAX deep
+    numbers of more than NUMBER_BYTES_MAX characters (yajl, which ijson uses, crashes on thousands of digits)
+    a single value of more than VALUE_BYTES_MAX
+    a gzip stream that ends early
+
+It does not check that the bytes are valid JSON.
 """
 
 from __future__ import annotations
@@ -22,9 +25,9 @@ import numpy as np
 from launchopt.arrivals.lines import BOM, unreadable
 from launchopt.errors import DataError
 
-DEPTH_MAX = 100  # of a Kineto trace: 6
-NUMBER_BYTES_MAX = 300  # a number that is cut in two by the end of a chunk can have twice as many
-VALUE_BYTES_MAX = 16 << 20  # one event, one text; of a Kineto trace: 20 kB
+DEPTH_MAX = 100  # a Kineto trace is nested 6 deep
+NUMBER_BYTES_MAX = 300  # a number that continues in the next chunk can have twice as many characters
+VALUE_BYTES_MAX = 16 << 20  # limit of one event or one text; events of a Kineto trace have up to 20 kB
 CHUNK_BYTES = 256 << 10
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -34,16 +37,16 @@ _LONG_NUMBER = b"0" * (NUMBER_BYTES_MAX + 1)
 
 
 class JsonStream:
-    """A context manager with `read`, as parsers need it."""
+    """A context manager that opens a file and has `read`, as parsers need it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.bytes_read = 0  # of JSON, after decompression
-        self.is_array = False  # the outermost value is an array
+        self.bytes_read = 0  # bytes of JSON returned so far, after decompression
+        self.is_array = False  # whether the outermost value is an array
         self._depth = 0
         self._in_text = self._at_end = False
-        self._backslash = b""  # at the end of a chunk: it escapes a byte of the next one
-        self._last = b""  # byte outside texts that is not white space
+        self._backslash = b""  # backslash at the end of the last chunk, which escapes the first byte of the next one
+        self._last = b""  # last byte outside texts that is not white space
         self._value_bytes = 0
 
     def __enter__(self) -> JsonStream:
@@ -67,7 +70,7 @@ class JsonStream:
         self._close.close()
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes: none at the end, or for a size of 0. DataError: see the module."""
+        """Return the next chunk, of any size; b"" at the end, or if `size` is 0. DataError: see the module."""
         if size == 0:
             return b""
         raw, self._first = self._first or self._next(), b""
@@ -88,7 +91,7 @@ class JsonStream:
 
     @property
     def is_open_array(self) -> bool:
-        """Whether the outermost array ended between values without its bracket, as Chrome's format allows."""
+        """Whether the file ended after a value of the outermost array, without "]". Chrome's format allows this."""
         between = self._depth == 1 and not self._in_text and self._last in (b"[", b"}", b",")
         return self._at_end and self.is_array and between
 
@@ -97,7 +100,7 @@ class JsonStream:
         return DataError(self.path, None, f"{problem}; {self.bytes_read:,} bytes of JSON were read before")
 
     def _check(self, raw: bytes) -> None:
-        # Without pairs of backslashes, a backslash before a quote escapes it.
+        # After pairs of backslashes are removed, a backslash before a quote always escapes the quote.
         text = (self._backslash + raw).replace(b"\\\\", b"")
         self._backslash = b"\\" if text.endswith(b"\\") else b""
         parts = text.removesuffix(b"\\").replace(b'\\"', b"").split(b'"')
@@ -109,13 +112,13 @@ class JsonStream:
         if _LONG_NUMBER in outside.translate(_NUMBERS_AS_ZEROS):
             raise self.error(f"a number of over {NUMBER_BYTES_MAX} characters")
         brackets = np.frombuffer(outside.translate(None, _NOT_BRACKETS), np.uint8)
-        # { and [ have 01 in the bits where } and ] have 10.
+        # Bits 1 and 2 of { and [ are 01, and those of } and ] are 10, so that a bracket changes the depth by +1 or -1.
         depths = self._depth + np.cumsum(3 - (brackets & 6).astype(np.int64))
         lowest = int(depths.min(initial=self._depth))
         if int(depths.max(initial=0)) > DEPTH_MAX:
             raise self.error(f"values nested over {DEPTH_MAX} deep")
         self._depth = int(depths[-1]) if len(depths) else self._depth
-        # An event is an element of the outermost array, or of one that the outermost object holds.
+        # An event is an element of the outermost array, or of an array in the outermost object.
         is_within_event = lowest > (1 if self.is_array else 2)
         self._value_bytes = self._value_bytes + len(raw) if is_within_text or is_within_event else 0
         if self._value_bytes > VALUE_BYTES_MAX:

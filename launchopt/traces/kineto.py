@@ -1,11 +1,11 @@
-"""Kineto and Chrome JSON, as the profiler of PyTorch and other tools write them.
+"""Read Kineto and Chrome JSON traces, as the profiler of PyTorch and other tools write them.
 
-A file is plain or gzip, whatever its name: an object with a list `traceEvents`, or that list alone. `events` yields
-each event unchanged. `read_kineto` returns calls of the CUDA API and events of the GPUs as a `Trace`.
+A file is plain or gzip, detected by its content. It holds an object with a list `traceEvents`, or only that list.
+`events` yields each event unchanged. `read_kineto` returns calls of the CUDA API and events of GPUs as a `Trace`.
 
-Times are microseconds, with a fraction if the profiler knows nanoseconds; `displayTimeUnit` only says how to show them.
-Times that would lie after the year 5138 as microseconds are nanoseconds, which some tools write. Only complete events
-(`ph` X) have a duration, and only they are read. Numbers may be written as texts.
+Times are in us, with decimals if the profiler has ns. `displayTimeUnit` only says how a viewer shows them. Some tools
+write ns instead: times after the year 5138, if read as us, are taken as ns. Only complete events (`ph` X) have a
+duration, and only these are read. A number may also be written as a text.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NO_TRACE = "JSON, but no trace: expected a list of events, alone or as traceEven
 TimeUnit = Literal["us", "ns"]
 NS_BEYOND = 10**17  # us since 1970: the year 5138
 
-# In lower case: the first versions of Kineto wrote Kernel, Memcpy, Memset, Runtime.
+# Categories of events, in lower case, since the first versions of Kineto wrote Kernel, Memcpy, Memset and Runtime.
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
 _GPU = {
     **{"kernel": Kind.KERNEL, "concurrent_kernel": Kind.KERNEL},
@@ -49,8 +49,8 @@ _INT64, _INT32 = 2**63 - 1, 2**31 - 1
 def events(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the events of the trace at `path` in order, with one event in memory at a time.
 
-    Numbers with a point are exact `Decimal`s. DataError can come after any event, since the file is checked as it is
-    read.
+    Numbers with a decimal point are exact `Decimal`s. DataError can be raised after any event, since the file is
+    checked while it is read.
     """
     if detect(path) is not Format.JSON:
         raise DataError(path, None, "an nsys export, where a JSON trace was expected")
@@ -72,7 +72,7 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _has_events(path: Path) -> bool:
-    """Return whether an object without events has a list for them."""
+    """Return whether the outermost object has a list `traceEvents`, which may be empty."""
     with JsonStream(path) as stream:
         return any(token[:2] == ("traceEvents", "start_array") for token in ijson.parse(stream, buf_size=CHUNK_BYTES))
 
@@ -82,9 +82,9 @@ def _after(number: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return the parser's message without its drawing of the position."""
+    """Return the parser's message without the lines that show the position."""
     text = str(error.args[0] if error.args else error)
-    if text.startswith(("b'", 'b"')):  # ijson passes on the representation of bytes that are no UTF-8
+    if text.startswith(("b'", 'b"')):  # ijson's message is the repr of bytes if they are not UTF-8
         text = text[2:].replace("\\n", "\n")
     if "premature EOF" in text:
         return "the file was cut short"
@@ -92,9 +92,10 @@ def _reason(error: Exception) -> str:
 
 
 def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
-    """Return the CUDA calls and GPU events of the trace at `path`. unit: of its times; None: detected (see the module).
+    """Return the CUDA calls and GPU events of the trace at `path`.
 
-    DataError as in `events`. Events without a usable time are left out and counted.
+    unit: of its times; None: detected, see the module. Events without a usable time are left out and counted.
+    DataError: as for `events`.
     """
     reader = _Reader(unit)
     count = 0
@@ -106,7 +107,7 @@ def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
 
 
 class _Reader:
-    """Turns complete events into rows."""
+    """Turns complete events into rows of a `Trace`."""
 
     def __init__(self, unit: TimeUnit | None) -> None:
         self.calls, self.gpu, self.names, self.left_out = Gathered(CALL), Gathered(GPU_EVENT), Names(), 0
@@ -131,21 +132,22 @@ class _Reader:
             process, thread = self._label(event.get("pid")), self._label(event.get("tid"))
             self.calls.add((*times, correlation, process, thread, name))
             return
-        # The pid of a GPU event is the device, its tid the stream. The event does not name the process.
+        # `pid` of a GPU event is the device, and `tid` the CUDA stream. The event does not name the process.
         device = _whole(arguments.get("device", event.get("pid")), _INT32)
         stream = _whole(arguments.get("stream", event.get("tid")), _INT64)
         self.gpu.add((*times, correlation, stream, NONE, device, name, kind))
 
     def _times(self, event: dict[str, Any]) -> tuple[int, int] | None:
-        """Return start and end in ns; None if they are missing, no numbers, or out of bounds."""
+        """Return start and end in ns; None if a time is missing, is not a number, or is out of bounds."""
         start, duration = _number(event.get("ts")), _number(event.get("dur", 0))
         if start is None or duration is None or duration < 0:
             return None
-        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):  # checked before sums: 1e999999 has none
+        # Checked before computing with the times, since a sum with 1e999999 fails.
+        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):
             return None
         if self._ns_a_unit is None:
             self._ns_a_unit = 1 if start > NS_BEYOND else 1000
-        # Start and duration are rounded, not the end: rounding the end could change the duration by a nanosecond.
+        # Start and duration are rounded. Rounding start and end could change the duration by 1 ns.
         start_ns = round(start * self._ns_a_unit)
         end_ns = start_ns + round(duration * self._ns_a_unit)
         return (start_ns, end_ns) if start_ns > -LATEST_NS and end_ns < LATEST_NS else None
@@ -155,7 +157,7 @@ class _Reader:
 
 
 def _number(value: object) -> int | Decimal | None:
-    """Return a finite number, also from its text; None for any other value."""
+    """Return a finite number that is given as a number or as a text; None for any other value."""
     if isinstance(value, int):
         return value
     if isinstance(value, str):
@@ -167,7 +169,7 @@ def _number(value: object) -> int | Decimal | None:
 
 
 def _whole(value: object, largest: int) -> int:
-    """Return an integer from 0 to `largest`, also from its text; NONE for any other value."""
+    """Return a number from 0 to `largest`, given as a number or as a text, as an int; NONE for any other value."""
     number = _number(value)
     if number is None or not 0 <= number <= largest:
         return NONE

@@ -1,10 +1,10 @@
-"""Traces of Nsight Systems, as `nsys export --type sqlite` writes them.
+"""Read traces of Nsight Systems, as `nsys export --type sqlite` writes them.
 
-Files of nsys 2022 to 2025 are opened read-only; any table may be missing. The `Trace` has every row of the CUDA API,
-where the runtime's and the driver's record of one call are two rows, and every kernel, copy, fill and whole graph.
+Files of nsys 2022 to 2025 are opened read-only. Any table may be missing. The `Trace` has every call of the CUDA API
+and every kernel, copy, fill and whole graph. A runtime call and the driver call within it are two calls.
 
-In nsys, globalTid = process << 24 | thread, and globalPid is the same with thread 0. `launchopt.analysis.profiles.nsys`
-reads the same files for our own profiles, by NVTX range.
+In nsys, globalTid = process << 24 | thread, and globalPid = process << 24. `launchopt.analysis.profiles.nsys` reads the
+same files for our own profiles, by NVTX range.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from launchopt.traces.events import (
 )
 from launchopt.traces.json_stream import VALUE_BYTES_MAX
 
-# The columns that are read of each table. A missing table is replaced by an empty one, so that queries have one form.
+# Columns to read, by table. A missing table is replaced by an empty one, so that one query works for all files.
 _GPU_COLUMNS = ("correlationId", "streamId", "globalPid", "deviceId")
 _SPAN = f'start, "end", {", ".join(_GPU_COLUMNS)}'
 _TABLES = {
@@ -52,8 +52,8 @@ _STRINGS = f"""
 SELECT id, SUBSTR(COALESCE(CAST(value AS TEXT), '(unnamed)'), 1, {NAME_CHARACTERS_MAX + 1}) FROM StringIds WHERE id IN (
   SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME UNION SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)
 """
-_VERSION = re.compile(r"_v\d{4,}$")  # cudaLaunchKernel_v7000: nsys adds the runtime's version, as CUPTI does
-_CUDA = re.compile(r"cu(da)?[A-Z]")  # cuBLAS and cuDNN begin with cub and cud, too
+_VERSION = re.compile(r"_v\d{4,}$")  # suffix that CUPTI and nsys add: cudaLaunchKernel_v7000
+_CUDA = re.compile(r"cu(da)?[A-Z]")  # a capital follows, unlike in names of cuBLAS and cuDNN
 _INT32 = 2**31 - 1
 
 
@@ -64,7 +64,7 @@ def read_nsys(path: Path) -> Trace:
     """
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            # A name that is cut in the middle of a character must not make the file unreadable.
+            # A name may end within a UTF-8 character. That must not make the file unreadable.
             database.text_factory = lambda raw: raw.decode(errors="replace")
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             return _Reader(database, path).trace()
@@ -72,14 +72,14 @@ def read_nsys(path: Path) -> Trace:
         raise DataError(path, None, f"not laid out like an nsys export ({error})") from None
     except sqlite3.DatabaseError as error:
         raise DataError(path, None, f"cannot be read as SQLite ({error})") from None
-    except UnicodeDecodeError:  # in SQLite's message about a damaged schema
+    except UnicodeDecodeError:  # from SQLite's message about a damaged schema
         raise DataError(path, None, "cannot be read as SQLite (its schema is damaged)") from None
 
 
 def complete(database: sqlite3.Connection, path: Path, tables: Mapping[str, str]) -> None:
-    """Create the missing tables of `tables`, {name: columns}, empty.
+    """Create those tables of `tables`, {name: columns}, that are missing, as empty tables.
 
-    DataError: the file has none of the tables, or SQLite would compute values of one.
+    DataError: the file has none of the tables, or a table has computed columns.
     """
     present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if present.isdisjoint(tables):
@@ -92,7 +92,7 @@ def complete(database: sqlite3.Connection, path: Path, tables: Mapping[str, str]
 
 
 class _Reader:
-    """Turns the rows of one database into those of a trace."""
+    """Turns the rows of one database into rows of a `Trace`."""
 
     def __init__(self, database: sqlite3.Connection, path: Path) -> None:
         self._database = database
@@ -110,9 +110,9 @@ class _Reader:
         return Trace(Format.SQLITE, calls, gpu, self._names.texts, self._events, self._left_out)
 
     def _rows(self, table: str, *columns: str | None) -> Iterator[tuple[Any, ...]]:
-        """Yield start, end and the columns of each row, NONE for a value that is no integer. Count unusable rows.
+        """Yield start, end and these columns of each row with a usable time. Count all rows, and those left out.
 
-        SQLite accepts any value in any column, and not every version of nsys has every column.
+        A value is NONE if the column is missing or the value is null, since versions of nsys differ in their columns.
         """
         present = {row[1] for row in self._database.execute(f"PRAGMA table_info({table})")}
         parts = (
