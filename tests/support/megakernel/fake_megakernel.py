@@ -92,7 +92,7 @@ class FakeMegakernel:
 
     def _launch(self, defines: dict[str, int], blocks: int, words: NDArray[np.int64], early: bool = False) -> None:
         self.settle()
-        assert early == bool(words[GATE_AT]), "who waits may begin before the one before has ended"
+        assert early == bool(words[GATE_AT]), "only a gated launch may start before the previous one has ended"
         if words[GATE_AT]:
             self._waits = defines, blocks, words.copy()
         else:
