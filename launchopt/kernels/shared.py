@@ -64,7 +64,7 @@ SHAPE = np.dtype(
     ]
 )
 
-# -- Attention, an op per launch (attention/attention.cuh)
+# -- Attention with one op per launch (attention/attention.cuh)
 
 QUERIES = 8  # query heads of a kv head that a block takes at once; equal to KEY_LANES, so that each lane gets one sum
 KEY_LANES = 8  # lanes that share the features of a key
@@ -94,7 +94,7 @@ FEEDBACK = np.dtype(
     ]
 )
 
-# -- Bulk copies, measured (copies.cu)
+# -- Measurement of bulk copies (copies.cu)
 
 COPY_ROWS, COPY_ROW_BYTES = 8, 2048  # shape of a slot
 LINE_BYTES = 128  # bytes of a line that a lane loads
@@ -224,7 +224,7 @@ class TaskFlag(enum.IntFlag):
     NORMED_ODD = 1024  # the second, fourth, ... NORMED task of a list
 
 
-# The first columns of a list of instructions (devices/instructions/words.py), up to those about waits.
+# The columns OP to GRID_Z of a list of instructions; devices/instructions/words.py describes them.
 INSTRUCTION = np.dtype(
     [
         *_fields("<i8", "op m n k requests first_request"),

@@ -49,7 +49,7 @@ class Options(KeepsGraphs):
 
 
 class MegakernelMode(Mode):
-    """One launch per step."""
+    """The megakernel: one launch per decode step."""
 
     name = "megakernel"
     summary = "one launch of an interpreting kernel a step of all requests"
@@ -77,7 +77,7 @@ class MegakernelMode(Mode):
 
 
 class PreparedMegakernel(Prepared):
-    """The kernel and its lists."""
+    """The megakernel and its lists of instructions, for one device."""
 
     def __init__(self, mode: Mode, gpu: GpuDevice, steps: Megakernel) -> None:
         super().__init__(mode, gpu, LaunchPath(ahead=steps.ahead))

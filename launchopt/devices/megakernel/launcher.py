@@ -143,7 +143,7 @@ class Megakernel:
         if self.ahead:
             self.ahead.forget()
         if len(self._programs) >= self._bound:
-            self._device.synchronize()  # a launch may still read the list whose memory the next one gets
+            self._device.synchronize()  # a launch may still read the dropped list, whose memory the new list may get
             self._programs.popitem(last=False)
         made = self.variant(self.instructions_of(batch))
         made.known = self._steps.keys.known(batch)

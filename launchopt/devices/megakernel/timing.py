@@ -118,7 +118,7 @@ class StepTiming:
 
     def nvml_clock_mhz(self, programs: Programs) -> float | None:
         """Return the clock rate, in MHz, that NVML reports while launches run; None: NVML reports none."""
-        self._device.state()  # loads NVML
+        self._device.state()  # the first call loads NVML, which takes long
         for i in range(CLOCK_LAUNCHES):
             self._launch(programs[i % len(programs)])
         clock = self._device.state().get("sm_clock_mhz")

@@ -60,7 +60,8 @@ struct Attention {
         box = task.box ? task.box + box_of(request, task.result_m) : 0;
     }
     __device__ u32 page_tokens() const { return PAGE_TOKENS ? PAGE_TOKENS : (u32)task.in.page_tokens; }
-    // Return the feature at which section i of `rows` begins in a request's row of q, k and v.
+    // Return the feature, in a request's row of queries, keys and values, at which row `section` of `rows` begins: a query, the
+    // key or the value.
     __device__ int place(int section) const {
         const int kv_heads = (int)task.in.kv_heads, q_heads = kv_heads * group;
         if (section < group) return (head * group + section) * head_dim;

@@ -45,7 +45,7 @@ OP(SLOT_MAP) {
     const int lane = threadIdx.x % 32, n = (int)p.n, ctx = (int)p.ctx;
     const u32 size = (u32)p.page_tokens;
     const int first = *next, near = pages[min(lane, (int)p.pages - 1)];
-    for (int j = threadIdx.x; j - lane < n; j += blockDim.x) {  // whole warps
+    for (int j = threadIdx.x; j - lane < n; j += blockDim.x) {  // whole warps take part, as the shuffle below requires
         const int token = first + j;
         const u32 index = (u32)token / size;
         int page = __shfl_sync(0xFFFFFFFFu, near, index % 32);

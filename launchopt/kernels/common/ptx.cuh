@@ -104,7 +104,8 @@ __device__ inline void store_release_system(u64* to, u64 value) {
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-__device__ inline u64 global_ns() {  // the timer that all multiprocessors share
+// Return the time, in ns, of the timer that all multiprocessors share.
+__device__ inline u64 global_ns() {
     u64 ns;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
     return ns;

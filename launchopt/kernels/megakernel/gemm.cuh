@@ -60,7 +60,7 @@ struct Gemm : Outputs {
                 w.load(ring, tiles, at_once, warp, lane);
             });
             if (gathers) {
-                if (TENSOR_CORES && is_normed) ring.leave(lane);  // the slot of the gain
+                if (TENSOR_CORES && is_normed) ring.leave(lane);  // release the slot of the gain
                 __syncthreads();
                 if (is_first && !column) stamp(i, READY);
             }
@@ -75,7 +75,7 @@ struct Gemm : Outputs {
             if (ONE_STEP) break;
             is_first = false, pass += PASS_TILES;
             if (pass >= cut.last && is_last) break;
-            __syncthreads();  // before sums or inputs are overwritten
+            __syncthreads();  // all threads have read the sums and inputs, which are overwritten next
             if (pass >= cut.last) break;
         }
         if (finds) say_found(column, columns);

@@ -105,7 +105,7 @@ struct Gemm : Outputs {
                 Held::Squares squares = {};
                 in.times<0>(0, gain, squares), in.times<1>(1, gain, squares);
                 squares.leave(norm_sums[odd][warp], lane);
-                ring.leave(lane);  // the slot of the gain
+                ring.leave(lane);  // release the slot of the gain
             }
             if (!piece) ready();
             w.await(ring);
@@ -161,7 +161,7 @@ struct Gemm : Outputs {
             if (ONE_STEP) break;
             is_first = false;
         }
-        if (!is_last) __syncthreads();  // before squares are overwritten
+        if (!is_last) __syncthreads();  // all threads have read `norm_sums`, which the next columns overwrite
         if (finds) say_found(column, columns);
     }
 };

@@ -69,7 +69,8 @@ struct Ring {
         for (int i = 0; i < N; ++i) all &= is_full<WAITS>(i < count ? i : 0);
         return all;
     }
-    template <int N> __device__ void wait(int count) const {  // by a whole warp
+    // Wait until the next `count` slots, at most N, are full. All lanes of a warp call this.
+    template <int N> __device__ void wait(int count) const {
         if (SHARED_OUT<N>) {
             while (!__all_sync(0xFFFFFFFFu, are_full<N, true>(count))) {}
             __syncwarp();  // if one lane has seen a slot full, all lanes may read the slot

@@ -138,7 +138,7 @@ struct Dispatcher {
         return min((u32)MOST_TILES, chain ? (u32)queue.workers / (2 * chain) : count < FEW ? idle / count : 1);
     }
 
-    // Hand out the first `count` staged commands.
+    // Hand out the first `count` staged commands. idle: number of idle workers.
     __device__ void hand_out_all(int count, u32 idle) {
         int whole = 0;
         for (int first = 0; first < count; first += 32) {

@@ -33,9 +33,9 @@ __device__ inline bool is_single(u64 a, u64 b, u64 c, u64 last, u64 next, u64 ow
     return wait <= next - own || has_done((u32)next - wait);
 }
 
-// Wait until the host may have answered the outputs or the completion of a command. The polling warp calls this. The ring is
-// in the host's memory, and polls follow each other: a poll that is sent before the answer finds nothing and delays the next
-// poll by a trip over the bus.
+// Wait for the time that the host needs to answer outputs, or a completion, with its next command. The polling warp calls this.
+// The ring is in the host's memory. A poll that the warp sends before the answer finds nothing, and the next poll then arrives
+// a trip over the bus later.
 __device__ inline void await_answer() {
     const u32 cycles = desk.answer_cycles;
     for (const i64 since = clock64(); clock64() - since < cycles;) {}

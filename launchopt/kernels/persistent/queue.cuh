@@ -4,8 +4,9 @@
 enum { USED_WORDS = 6, NEAR_SHAPES = 64 };  // words of an entry that are used; shapes that are kept in shared memory
 enum { BUSY_POLLS = 4096, QUIET_POLLS = 65536 };  // polls without success before short sleeps; before long sleeps
 
-// A tile. a, b, c: addresses of its command's operands. index: the command. before: distance to the command for which it
-// waits, or 0. shape: number of the shape. tiles: tiles of the command. first, rows: the rows of this tile.
+// A tile. a, b, c: addresses of its command's operands. index: index of the command. before: distance to the command for which
+// it waits, or 0. shape: number of the shape. tiles: tiles of the command. first, rows: first row and number of rows of the
+// tile.
 struct Order {
     u64 a, b, c;
     u32 index, before, shape, tiles, first, rows;

@@ -20,7 +20,8 @@ struct __align__(16) Part {
     u32 row, output;  // twice the row of the lane's output, or NONE; bytes from C to the output
     enum : u32 { NONE = 1, STEP_BYTES = 16 * SMALL_LANES };
     __device__ bool has(int i) const { return i < vectors; }
-    __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }  // bytes from the first vector
+    // Return the bytes from the lane's first vector of a row to its vector i; 0 if vector i does not exist.
+    __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }
     __device__ bool stores() const { return !(row & NONE); }
     __device__ void learn(const Lone& s, int lane) {
         enum { SHARE = SMALL_LANES / PART_ROWS };  // lanes that have the same sum at the end
@@ -89,10 +90,11 @@ struct Coming {
     __device__ u64 last() const { return of(1, second); }
     __device__ u64 follower() const { return looks ? of(3, second) : 0; }  // last word of the following command
     __device__ bool is_whole() const { return !own | ((first ^ tag) | (second ^ tag)) >> TAG_SHIFT == 0; }
-    // Return whether the command is whole and usual. There is no branch, since that would take longer.
+    // Return whether all words of the command have come and the command is usual. A branch would take longer than this
+    // expression.
     __device__ bool is_usual() const { return !((first ^ tag) & first_bits | (second ^ expected) & second_bits); }
 };
-#define UNKNOWN PAYLOAD  // no command has this last word
+#define UNKNOWN PAYLOAD  // a last word that no command has
 
 // Multiply small commands. Return when a command comes that is not small, or if BUSY_POLLS polls find none. Branches depend
 // only on votes of the warp, so that the compiler knows that all lanes take the same branch; otherwise each load takes
@@ -123,7 +125,8 @@ __device__ inline void serve_small(int lane) {
         operands.ask(coming.a & PAYLOAD, coming.b & PAYLOAD, part);
 #endif
         u64* const told = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS + part.row / 2;
-        if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;  // the command had not come alone
+        // The command was already in the ring when the previous command came, so it has not come alone.
+        if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;
         early = coming.follower();
         const u64 c = coming.c() & PAYLOAD;
         learn_answer(polls, lane);

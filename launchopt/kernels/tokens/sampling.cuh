@@ -14,8 +14,8 @@ enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // NOT_A_NUMBER:
 
 struct Room {  // shared memory of a block
     union {
-        u32 keys[CAPACITY];  // with sampling
-        double sums[THREADS];  // without sampling
+        u32 keys[CAPACITY];  // used with sampling
+        double sums[THREADS];  // used without sampling
     };
     u64 part[PIECES + 1];  // values of each warp or piece; then a result
     u32 filled;  // number of keys
@@ -24,7 +24,7 @@ struct Room {  // shared memory of a block
 // Return the key of a logit.
 __device__ u32 key_of(float value) {
     u32 bits = __float_as_uint(value);
-    if (bits == 0x80000000u) bits = 0u;  // -0.0 ties with 0.0
+    if (bits == 0x80000000u) bits = 0u;  // -0.0 gets the key of 0.0
     return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 __device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? key ^ 0x80000000u : ~key); }
