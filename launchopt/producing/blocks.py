@@ -1,7 +1,8 @@
-"""Push a stream's blocks: as fast as the ring takes them (closed loop), or each command when it is due (open loop).
+"""The producer of independent commands: it pushes blocks of records into the ring.
 
-In an open loop the schedule is absolute: `enqueue_ns` is when a command was due. So a slow consumer, or a producer that
-falls behind, shows as latency instead of slowing the arrivals down.
+In a closed loop it pushes as fast as the ring has free slots. In an open loop it pushes each command when it is due,
+and `enqueue_ns` is the time at which the command was due. So if the consumer or the producer falls behind, latency
+grows, and arrivals do not slow down.
 """
 
 from __future__ import annotations
@@ -23,28 +24,28 @@ from launchopt.statistics.histogram import LogHistogram
 from launchopt.types import Int, Words
 from launchopt.workloads.stream import Block
 
-SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the rest is spun
-POLL_NS = 50_000_000  # longest sleep between two looks whether to stop
+SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the producer spins for the rest
+POLL_NS = 50_000_000  # longest sleep between two checks whether to stop
 
 Times = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class Production:
-    """What the producer did in one run."""
+    """Counts and times of the producer in one run."""
 
-    pushed: int
-    blocked_ns: int  # waited for room in the ring
-    late_p99_ns: float | None  # after they were due; None in a closed loop
-    late_max_ns: int | None
-    tokens: Tokens | None = None
+    pushed: int  # commands
+    blocked_ns: int  # time for which it waited for a free slot of the ring
+    late_p99_ns: float | None  # 99th percentile over commands (or requests) of the delay of a push; None: closed loop
+    late_max_ns: int | None  # largest such delay
+    tokens: Tokens | None = None  # of a workload with requests
 
 
 @compiled
 def push_due(header: Words, data: Words, words: Words, due_ns: Times, first: Int, late_ns: Times) -> Int:
-    """Push words[first:], each when it is due; return the first that was not pushed.
+    """Push words[first:], each when it is due, and write its delay to `late_ns`; return the first that was not pushed.
 
-    Return when the ring is full, and when the next command is not due for SLEEP_SLACK_NS.
+    Return when all are pushed, when the ring is full, or when the next command is not due within SLEEP_SLACK_NS.
     """
     while first < len(words):
         now_ns = monotonic_ns()
@@ -66,14 +67,14 @@ def push_due(header: Words, data: Words, words: Words, due_ns: Times, first: Int
 
 
 class _Production:
-    """One run under way."""
+    """One run of the producer."""
 
     def __init__(self, ring: Ring, waiter: Waiter) -> None:
         self._ring, self._waiter = ring, waiter
         self.pushed, self.blocked_ns, self.late = 0, 0, LogHistogram()
 
     def push(self, block: Block) -> None:
-        """As soon as there is room."""
+        """Push the block's records as soon as the ring has free slots."""
         first = 0
         while first < len(block.records):
             count = self._ring.push(block.records[first:], stamp=True)
@@ -83,7 +84,7 @@ class _Production:
         self.pushed += first
 
     def push_on_time(self, block: Block, due_ns: Times) -> None:
-        """Each when it is due, CLOCK_MONOTONIC."""
+        """Push each record when it is due. due_ns: [records], CLOCK_MONOTONIC."""
         words, late_ns, first = as_words(block.records), np.zeros(len(due_ns), np.int64), 0
         block.records["enqueue_ns"] = due_ns
         while (first := int(push_due(*self._ring.arrays, words, due_ns, first, late_ns))) < len(words):
@@ -106,7 +107,7 @@ class _Production:
 
 
 def produce(blocks: Iterable[Block], ring: Ring, waiter: Waiter) -> Production:
-    """Push every block, then close the ring. The start barrier's time is published as START_NS first."""
+    """Push every block, then close the ring. Before the first push, write the start time to START_NS."""
     start_ns = time.monotonic_ns()
     ring.set_word(HeaderWord.START_NS, start_ns)
     run = _Production(ring, waiter)
@@ -120,7 +121,7 @@ def produce(blocks: Iterable[Block], ring: Ring, waiter: Waiter) -> Production:
 
 
 def drive(driver: Driver, ring: Ring, back: Ring, open_loop: bool) -> Production:
-    """Requests instead of blocks: each step when its request is ready for it."""
+    """Run the driver, which issues the steps of requests, instead of pushing blocks."""
     tokens, pushed, blocked_ns = driver.run(ring, back)
     if not open_loop:
         return Production(pushed, blocked_ns, None, None, tokens)

@@ -1,6 +1,8 @@
-"""Continuous scheduling: which requests take part in the next round.
+"""Continuous scheduling: choose the requests that take part in the next round.
 
-Requests that generate tokens come first, then prompts, within the budget of columns. Then requests join from the queue.
+A round is a set of steps, at most one per request, which are issued together. Running requests that generate tokens
+come first. Then running requests with chunks of a prompt get the rest of the budget of columns. Then requests join
+from the queue.
 """
 
 from __future__ import annotations
@@ -17,30 +19,30 @@ from launchopt.types import Int, Table
 class DriverWord(enum.IntEnum):
     """Words of the driver's `state`."""
 
-    QUEUE_FIRST = 0  # requests that wait in the queue are those from here
-    QUEUE_STOP = 1  # to here
-    RUNNING = 2  # requests that take part in rounds
-    NEXT_ARRIVAL = 3  # of the requests in order of arrival the first that has not come
-    BLOCK_NEXT = 4  # of the block that is being pushed the first record that was not
-    BLOCK_COUNT = 5  # records of that block
-    SEQ = 6  # records pushed
+    QUEUE_FIRST = 0  # number of the first request in the queue; its index is this number modulo the queue's size
+    QUEUE_STOP = 1  # one past the number of the last request in the queue
+    RUNNING = 2  # number of requests that take part in rounds
+    NEXT_ARRIVAL = 3  # index in `order` of the first request that has not arrived
+    BLOCK_NEXT = 4  # first record of the current block that was not pushed
+    BLOCK_COUNT = 5  # records of the current block
+    SEQ = 6  # records pushed so far
     FINISHED = 7  # requests that have ended
     OUTSTANDING = 8  # steps that were issued and have not ended
-    LATER = 9  # followers that are not due yet
-    WAKE_NS = 10  # when the next request is due
-    BLOCK = 11  # place of the block that is being pushed
-    BLOCK_NS = 12  # when the block's commands arrived
-    NEXT_AHEAD = 13  # the first place whose next step is not prepared
-    TO_OWN = 14  # slots from the head on that the prepared steps will go to, known when all are prepared
-    OWNED = 15  # of those, how many are this core's own since the last step was issued
+    LATER = 9  # number of followers in `later`
+    WAKE_NS = 10  # time at which the next request is due
+    BLOCK = 11  # place in `ahead` of the current block, whose records are being pushed
+    BLOCK_NS = 12  # time of arrival that the block's records carry
+    NEXT_AHEAD = 13  # first place whose next step is not prepared yet
+    TO_OWN = 14  # slots from the ring's head on that the prepared steps will fill
+    OWNED = 15  # slots of these whose cache lines this core has fetched since it issued the last step
 
 
 class RequestLists(NamedTuple):
-    """Lists of requests."""
+    """Lists of requests. A follower is a request that arrives only after another request has ended."""
 
-    queue: Table  # [a power of two]: requests that are to go on
+    queue: Table  # [a power of two]: requests whose next step may be issued
     running: Table  # [requests]: requests that take part in rounds
-    later: Table  # [requests]: followers that are not due yet
+    later: Table  # [requests]: followers whose predecessor has ended, and that are not due yet
     child: Table  # [requests]: the first follower of each, or -1
     sibling: Table  # [requests]: the next follower of the same request, or -1
 
@@ -50,7 +52,7 @@ ListArrays = tuple[Table, Table, Table, Table, Table]  # the fields of RequestLi
 
 @compiled
 def next_kind(request: Int, stream: StreamArrays, progress: Table) -> Int:
-    """Return the kind of a request's next step, -1 when it has none."""
+    """Return the kind of a request's next step; -1 if the request has no more steps."""
     return kind_of(request, progress[request, ProgressColumn.STEPS], stream.table, stream.settings)
 
 
@@ -63,10 +65,10 @@ def _columns(request: Int, stream: StreamArrays, progress: Table) -> Int:
 
 @compiled
 def form_step(stream: StreamArrays, state: Table, progress: Table, lists: RequestLists, issue: Table) -> Int:
-    """Write the requests that take part in the next round to `issue`; return how many there are."""
+    """Write the requests that take part in the next round to `issue`; return their number."""
     settings, queue, running = stream.settings, lists.queue, lists.running
     left, count = settings[DriverSetting.BUDGET], 0
-    for wants_prompt in range(2):  # tokens first, then prompts with what is left
+    for wants_prompt in range(2):  # tokens first, then prompts with the rest of the budget
         for i in range(state[DriverWord.RUNNING]):
             request = running[i]
             is_prompt = next_kind(request, stream, progress) != settings[DriverSetting.DECODE_KIND]

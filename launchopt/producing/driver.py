@@ -1,19 +1,25 @@
-"""Issue the steps of requests: each when its request has arrived, its last step has ended and the scheduler lets it.
+"""The driver: the producer of workloads whose requests have steps. It decides when each step of a request is issued.
 
-The driver pushes records into the first ring and is notified of ends of steps through a second one. The schedule of
-arrivals is absolute: a request's first commands carry the time at which it was due. So a consumer that falls behind
-shows as latency instead of slowing the arrivals down.
+To issue a step, the driver pushes the records of its commands into the first ring, to the consumer. When the step has
+ended on the device, the consumer notifies the driver through a second ring. A step is issued when its request has
+arrived, the request's previous step has ended, and the scheduler selects it.
 
-Schedulers. `none`: a request's next step is issued as soon as the last has ended. `continuous`: all requests go on in
-rounds, and join and leave between them. Each running request gets one token. Prompts get what is left of
-`budget_tokens` columns, chunk by chunk, oldest first.
+Arrivals follow a fixed schedule. The records of a request's first step carry the time at which the request was due. So
+if the consumer falls behind, latency grows, and arrivals do not slow down.
 
-Ahead (`Schedule.ahead`, with scheduler none). A step's commands do not depend on the token before it, which is fed back
-where it was made. So while a request's step runs, the driver pushes all records of its next step but the last. It may
-do so as soon as the consumer says that the step has left its buckets (`HeaderWord.STEPS_LEFT`). It pushes the last
-record when it is notified that the step has ended. So one record a request passes between two tokens.
+Schedulers:
+    none        a request's next step is issued as soon as its previous step has ended
+    continuous  steps are issued in rounds. In each round every running request generates one token. Chunks of prompts
+                get the rest of the `budget_tokens` columns, oldest request first. Requests join and end between rounds
 
-The loop is compiled (`driver_loop`). Python sleeps for it, and looks whether to stop. Times are CLOCK_MONOTONIC ns.
+Steps ahead (`Schedule.ahead`, only with scheduler none): the records of a step do not depend on the previous token,
+because the device feeds that token back itself. So while a step runs, the driver already pushes all records of the
+request's next step but the last. It may do so once the consumer has flushed the running step
+(`HeaderWord.STEPS_LEFT`). It pushes the last record when the running step has ended. Then only one record per request
+has to pass through the ring between two tokens.
+
+The loop is compiled (`driver_loop`). Python sleeps when the loop has no work, and checks whether to stop. Times are
+CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations
@@ -35,16 +41,16 @@ from launchopt.types import Table
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
 
-REHEARSED = 8  # requests of a warm-up run: enough for the copies of scattered inputs to happen
+REHEARSED = 8  # requests of a warm-up run: enough that scattered inputs are copied
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How steps are scheduled.
+    """Settings of the scheduler.
 
-    budget_tokens: most columns of a round, unless one chunk has more. most_running: most requests of a round. ahead:
-    all records of a step but the last are pushed while the step before it runs; for consumers of whole steps that allow
-    it, and not for rounds.
+    continuous: issue steps in rounds. budget_tokens: largest number of columns of a round; a chunk with more columns
+    has a round of its own. most_running: largest number of requests in a round. ahead: push all records of a step but
+    the last while the previous step runs. It needs a mode that takes whole steps, and is not for rounds.
     """
 
     continuous: bool = False
@@ -55,19 +61,19 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """What became of every token, [tokens] in order of request, and every request, [requests]; ns since the start."""
+    """Times and ids of every token, [tokens] by request, and times of every request, [requests]; ns since the start."""
 
-    arrived_ns: NDArray[np.int64]  # when a request was due
-    late_ns: NDArray[np.int64]  # how much later the driver noticed
-    issue_ns: NDArray[np.int64]
-    done_ns: NDArray[np.int64]
-    ids: NDArray[np.int64]
+    arrived_ns: NDArray[np.int64]  # [requests]: time at which the request was due
+    late_ns: NDArray[np.int64]  # [requests]: delay until the driver noticed it
+    issue_ns: NDArray[np.int64]  # [tokens]: time at which the token's first step was issued
+    done_ns: NDArray[np.int64]  # [tokens]: time at which the driver was notified of the token
+    ids: NDArray[np.int64]  # [tokens]: sampled ids
 
 
 class Driver:
-    """One run of a stream, or of its first few steps as a warm-up run.
+    """One run of a workload, or of the first few steps of a few requests as a warm-up run.
 
-    spin_us: how long to spin before each sleep of `sleep_us`.
+    spin_us: length of the spin before each sleep, which lasts `sleep_us`.
     """
 
     def __init__(
@@ -98,9 +104,10 @@ class Driver:
         self._run: DriverFields = (order, self._state, self._progress, self._tokens, lists, issue, self._ahead, got)
 
     def run(self, ring: Ring, back: Ring) -> tuple[Tokens, int, int]:
-        """Drive every request to its end, then close the ring; return tokens, commands pushed, ns the ring was full.
+        """Issue every step of every request, then close the ring.
 
-        Interrupted where the ring says stop.
+        Return the tokens, the number of pushed commands, and the ns for which the ring was full. Raise Interrupted if
+        the parent sets STOP.
         """
         start_ns = time.monotonic_ns()
         ring.set_word(HeaderWord.START_NS, start_ns)
@@ -130,7 +137,7 @@ class Driver:
 
 
 def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns: int) -> Table:
-    """The words of DriverSetting."""
+    """Return the words of DriverSetting."""
     settings = np.zeros(len(DriverSetting), np.int64)
     settings[DriverSetting.REQUESTS], settings[DriverSetting.REPLICAS] = requests, stream.replicas
     settings[DriverSetting.DECODE_KIND], settings[DriverSetting.CHUNK_KIND] = stream.decode_kind, stream.chunk_kind
@@ -142,7 +149,7 @@ def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns
 
 
 def shortened(table: Table) -> Table:
-    """Return a few requests with a few steps each, all due at once: what a warm-up run needs to pass every path."""
+    """Return the table of a warm-up run: a few requests with a few steps each, all due at once."""
     short = table[:REHEARSED].copy()
     short[:, ch.DUE_NS], short[:, ch.AFTER] = 0, -1
     short[:, ch.DECODES] = np.minimum(short[:, ch.DECODES], 2)

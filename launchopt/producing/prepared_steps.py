@@ -1,11 +1,11 @@
-"""The records of a request's next step, prepared from the stream's template before the step may be issued.
+"""Prepare the records of a request's next step from the workload's template, before the step may be issued.
 
-All words but two follow from the step alone. The sequence number and the time of arrival are written when the step is
-pushed (`push_step`). So a driver that waits prepares what comes next. Meanwhile it makes the slots of the ring that the
-step will go to its core's own (`own_room`).
+All words of a record but two depend on the step only. `push_step` writes these two, the sequence number and the time of
+arrival. So the driver prepares next steps while it waits. It also fetches the cache lines of the ring's slots that the
+steps will fill (`own_room`).
 
-Where steps are pushed ahead all records but the last go into the ring as soon as the request's step before has left
-(`push_early`). No step can be launched before its last record, and that is pushed when the step is issued.
+If steps are pushed ahead, all records of a step but the last go into the ring once the request's previous step was
+flushed (`push_early`). A step cannot be launched without its last record, which is pushed when the step is issued.
 """
 
 from __future__ import annotations
@@ -38,41 +38,41 @@ from launchopt.workloads import chain as ch
 class DriverSetting(enum.IntEnum):
     """Words of `StreamArrays.settings`. They never change."""
 
-    REQUESTS = 0
+    REQUESTS = 0  # number of requests
     DECODE_KIND = 1  # kind of step that generates a token
     CHUNK_KIND = 2  # kind of step that is a whole chunk of a prompt
-    CHUNK_UNITS = 3  # from a chunk's inputs to the next, in slots
+    CHUNK_UNITS = 3  # slots from the inputs of one chunk to those of the next
     REPLICAS = 4  # copies of the weights
-    SPIN_NS = 5  # how long to spin before a sleep
-    CONTINUOUS = 6  # whether requests go on in rounds
-    BUDGET = 7  # most columns of a round
-    MOST_RUNNING = 8  # most requests that take part in a round
-    AHEAD = 9  # whether all records of a step but the last are pushed as soon as the step before it has left
+    SPIN_NS = 5  # length of a spin before a sleep
+    CONTINUOUS = 6  # 1: steps are issued in rounds
+    BUDGET = 7  # largest number of columns of a round
+    MOST_RUNNING = 8  # largest number of requests in a round
+    AHEAD = 9  # 1: all records of a step but the last are pushed once the previous step was flushed
 
 
 class ProgressColumn(enum.IntEnum):
-    """Columns of `progress`, a row a request."""
+    """Columns of `progress`, one row per request."""
 
-    STEPS = 0  # steps done
+    STEPS = 0  # steps that have ended
     COMMANDS = 1  # commands issued
-    ARRIVED_NS = 2  # when the request was due
-    NOTICED_NS = 3  # when the driver noticed that
-    TOKENS_DONE = 4
-    ENDED_AT = 5  # records pushed when the last record of its last step is
-    EARLY = 6  # records of its next step that were pushed early
+    ARRIVED_NS = 2  # time at which the request was due
+    NOTICED_NS = 3  # time at which the driver noticed that the request is due
+    TOKENS_DONE = 4  # tokens generated
+    ENDED_AT = 5  # number of pushed records, up to the last record of the step issued last
+    EARLY = 6  # records of the next step that were pushed early
 
 
 class ReadyColumn(enum.IntEnum):
-    """Columns of `Ahead.ready`, a row a place."""
+    """Columns of `Ahead.ready`, one row per place."""
 
-    REQUEST = 0  # whose step the place holds, or NOBODY
-    STEP = 1
+    REQUEST = 0  # request whose step the place holds, or NOBODY
+    STEP = 1  # number of the step within the request
     COUNT = 2  # records of the step
-    IS_ISSUED = 3  # the step was issued: the one after it may take its place
+    IS_ISSUED = 3  # 1: the step was issued, and the next step may take its place
 
 
-NOBODY = -1
-MOST_PLACES = 64  # a power of two; the steps of so many requests stay in a core's cache
+NOBODY = -1  # in place of a request: the place holds no step
+MOST_PLACES = 64  # a power of two; prepared steps of 64 requests fit in a core's cache
 
 Origins = NDArray[
     np.int8
@@ -80,16 +80,16 @@ Origins = NDArray[
 
 
 class StreamArrays(NamedTuple):
-    """A stream, and how its steps are scheduled. Never changed."""
+    """A workload and the settings of its scheduler. They never change during a run."""
 
     settings: Table  # [DriverSetting]
-    table: Table  # the stream's requests, with the columns of launchopt/workloads/chain.py
-    stops: Table  # [kinds]: one past the last row of each kind of step in the template
+    table: Table  # one row per request, with the columns of launchopt/workloads/chain.py
+    stops: Table  # [kinds]: one past the template's last row of each kind of step
     template: Words  # [rows, WORDS]: records of one step of each kind
     moves: Table  # [rows]: slots from one copy of the weights to the next
-    a_from: Origins  # [rows]: what slot A counts from
-    b_from: Origins
-    c_from: Origins
+    a_from: Origins  # [rows]: origin of the template's slot of A
+    b_from: Origins  # [rows]: origin of the template's slot of B
+    c_from: Origins  # [rows]: origin of the template's slot of C
 
 
 # The fields of StreamArrays, as Python passes them.
@@ -97,10 +97,10 @@ StreamFields = tuple[Table, Table, Table, Words, Table, Origins, Origins, Origin
 
 
 class Ahead(NamedTuple):
-    """Places where steps are prepared. A request has one place, which it may share with others."""
+    """Places in which steps are prepared. A request has one place, which it may share with other requests."""
 
-    blocks: Words  # [places + 1, longest step, WORDS]; the last place is for last records that are pushed together
-    ready: Table  # [places, ReadyColumn]: what is in each
+    blocks: Words  # [places + 1, longest step, WORDS]; the last place holds last records that are pushed together
+    ready: Table  # [places, ReadyColumn]: the step in each place
 
 
 AheadArrays = tuple[Words, Table]  # the fields of Ahead, as Python passes them
@@ -110,12 +110,12 @@ def ahead_of(requests: int, longest: int) -> AheadArrays:
     """Return places for the steps of `requests` requests, of up to `longest` commands each; no step is prepared."""
     places = min(1 << (requests - 1).bit_length(), MOST_PLACES)
     ready = np.full((places, len(ReadyColumn)), NOBODY, np.int64)
-    return np.full((places + 1, longest, WORDS), 0, np.uint64), ready  # written to, so that the memory is there
+    return np.full((places + 1, longest, WORDS), 0, np.uint64), ready  # np.full writes it, so that its pages are mapped
 
 
 @compiled
 def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
-    """Return the kind of a request's step, -1 when the request has no such step."""
+    """Return the kind of a step of a request; -1 if the request has no such step."""
     step -= table[request, ch.FULL_CHUNKS]
     if step < 0:
         return settings[DriverSetting.CHUNK_KIND]
@@ -128,7 +128,7 @@ def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
 
 @compiled
 def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
-    """Return what a slot of the template counts from."""
+    """Return the slot that a template's slot of origin `of` is relative to."""
     if of == ch.FROM_LANE:
         return np.uint64(lane)
     if of == ch.FROM_PREFILL:
@@ -138,9 +138,9 @@ def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
 
 @compiled
 def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: StreamArrays, block: Words) -> Int:
-    """Fill `block` with the records of a step of a kind; return how many there are.
+    """Fill `block` with the records of a step of a kind; return their number.
 
-    command: number of its first command within the request. token: the token that the step works for.
+    command: number of the step's first command within the request. token: the token that the step helps to generate.
     """
     settings, table, template = stream.settings, stream.table, stream.template
     first = 0 if kind == 0 else stream.stops[kind - 1]
@@ -148,7 +148,7 @@ def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: 
     lane, region = table[request, ch.LANE], table[request, ch.PREFILL]
     given = table[request, ch.PROMPT] + step * settings[DriverSetting.CHUNK_UNITS]
     prompt_steps = table[request, ch.FULL_CHUNKS] + (table[request, ch.REST_KIND] != ch.NO_PROMPT)
-    source = given if step == 0 or step < prompt_steps else lane  # the table, or what was fed back
+    source = given if step == 0 or step < prompt_steps else lane  # the prompt's inputs, or the input that was fed back
     replica = token % settings[DriverSetting.REPLICAS]
     for i in range(count):
         row = first + i
@@ -165,7 +165,7 @@ def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: 
 
 @compiled
 def _prepare(request: Int, step: Int, token: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> None:
-    """Prepare a step of a request, if it has such a step; the request issues it next. token: as in `_fill`."""
+    """Prepare a request's next step in its place, if the request has such a step. token: as in `_fill`."""
     blocks, ready = ahead.blocks, ahead.ready
     place = request & (len(ready) - 1)
     kind, entry = kind_of(request, step, stream.table, stream.settings), ready[place]
@@ -194,23 +194,23 @@ def lacks_last(request: Int, progress: Table, ready: Table) -> bool:
     entry, early = ready[request & (len(ready) - 1)], progress[request, ProgressColumn.EARLY]
     is_next = entry[ReadyColumn.STEP] == progress[request, ProgressColumn.STEPS]
     if entry[ReadyColumn.REQUEST] != request or not is_next:
-        return False  # another request has taken the place since
+        return False  # another request has taken the place
     return bool(early > 0 and early + 1 == entry[ReadyColumn.COUNT])
 
 
 @compiled
 def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: Int) -> Int:
-    """Push a step's records as `ring.push_words` does, numbered from `seq` on and with `enqueue_ns`; return how many.
+    """Push a step's records as `ring.push_words` does, numbered from `seq` on, with `enqueue_ns`; return their number.
 
-    The last record is written first: the consumer looks at the first one alone, and finds all there. If they were
-    written in order the consumer would take each cache line away while the next record is written to it.
+    The records are written last to first. The consumer polls the first slot only, and then finds all records. If they
+    were written first to last, the consumer would take away cache lines that this core still writes.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     count: Int = room_for(header, data, len(words))
     for i in range(count - 1, -1, -1):
         place = head + np.uint64(i)
         slot = place & mask
-        # All is read before any is written, so that the compiler moves it in one piece.
+        # All words are read before any is written: so the compiler uses wide loads and stores.
         mn, key, a_b = words[i, W_MN], words[i, W_K_OP_DTYPE], words[i, W_SLOT_A_B]
         c_request, step = words[i, W_SLOT_C_REQUEST], words[i, W_STEP]
         data[slot, W_SEQ], data[slot, W_ENQUEUE] = np.uint64(seq + i), np.uint64(enqueue_ns)
@@ -223,11 +223,11 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
 
 @compiled
 def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
-    """Make slots `first` to `stop` from the head on this core's own, as far as they are free; return where it ended.
+    """Fetch the cache lines of slots `first` to `stop` from the head on, while they are free; return where it stopped.
 
-    The consumer's core read each slot last, so the next write to it must fetch the cache line. Fetched before there is
-    a record for the slot, the line keeps nobody waiting. The store goes to a word that nobody reads until the slot is
-    published again; the turn, which the consumer looks at before that, is not touched.
+    The consumer's core read each slot last, so this core must fetch its line before it can write it. A fetch before the
+    record is known delays no record. It is a store to W_SEQ, which the consumer reads only after the slot is published
+    again. The store leaves the turn, which the consumer polls, as it is.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     room: Int = room_for(header, data, stop)
@@ -238,10 +238,11 @@ def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
 
 @compiled
 def push_early(ring: RingWords, most: Int, seq: Int, progress: Table, ahead: Ahead) -> Int:
-    """Push up to `most` records, but not the last, of one prepared step whose request's step has left; return how many.
+    """Push up to `most` records of one prepared step whose previous step was flushed; return their number.
 
-    The ring must have room for all of them, and for the last record of every prepared step: a last record never waits
-    for room because of early ones. `progress` holds how far a request's step got: another request may take its place.
+    The step's last record is not pushed. The ring must have space for all other records, and for one more record per
+    place, so that early records never delay a last record. `progress` keeps the number of early records, because
+    another request may take the place.
     """
     blocks, ready = ahead.blocks, ahead.ready
     left = load_acquire(ring.header, HeaderWord.STEPS_LEFT)
@@ -263,7 +264,7 @@ def push_early(ring: RingWords, most: Int, seq: Int, progress: Table, ahead: Ahe
 
 @compiled
 def records_ahead(ready: Table, progress: Table) -> Int:
-    """Return how many records of prepared steps were neither issued nor pushed early."""
+    """Return the number of records of prepared steps that were neither issued nor pushed early."""
     count = 0
     for place in range(len(ready)):
         if ready[place, ReadyColumn.REQUEST] != NOBODY and ready[place, ReadyColumn.IS_ISSUED] == 0:
@@ -274,9 +275,9 @@ def records_ahead(ready: Table, progress: Table) -> Int:
 
 @compiled
 def prepare_next(first: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> Int:
-    """Prepare what comes after one of the steps that were issued, of those from place `first` on.
+    """Find the first issued step from place `first` on, and prepare its request's next step.
 
-    Return the place after it, or one past the last place.
+    Return the place after it, or the number of places if there is no such step.
     """
     blocks, ready = ahead.blocks, ahead.ready
     for place in range(first, len(ready)):

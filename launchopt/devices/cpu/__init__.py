@@ -1,1 +1,1 @@
-"""The CPU as a device: NumPy calls on the same operands, slots and checks as on a GPU."""
+"""The CPU as a device: NumPy calls, with the same operands, slots and verification as on a GPU."""

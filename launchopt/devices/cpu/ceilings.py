@@ -1,4 +1,4 @@
-"""What main memory and BLAS give at most, measured with as many threads as a run has."""
+"""Ceilings of a CPU: rates of main memory and of BLAS, measured with the threads of a run."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from launchopt.timing.activity import Ceilings
 
-LEAST_BYTES = 64 << 20
-SQUARES = ((1024, 3), (512, 24))  # sides, and how often: on a busy machine only short work is ever undisturbed
+LEAST_BYTES = 64 << 20  # smallest array that is copied
+SQUARES = ((1024, 3), (512, 24))  # side of a square GEMM, and its runs; a busy machine disturbs short runs less
 
 
 def measure(cache_bytes: int, threads: int) -> Ceilings:
-    """Copy and read rates beyond a cache of that size, and a square fp32 GEMM."""
+    """Return the copy and read rates beyond the cache, GB/s, and the rate of a square fp32 GEMM, TFLOP/s."""
     size = max(LEAST_BYTES, 2 * cache_bytes)
     whole = np.ones(size // 4, np.float32)
-    source, target = np.split(whole, 2)  # together twice the cache: fresh memory takes longer than the copies
+    source, target = np.split(whole, 2)  # halves of one array: to map more memory would take longer than the copies
     parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
-    with ThreadPool(threads) as pool:  # NumPy copies without the GIL
+    with ThreadPool(threads) as pool:  # NumPy releases the GIL while it copies
         copy_s = _fastest(lambda: pool.starmap(np.copyto, parts))
     rows, vector = whole.reshape(-1, 8192), np.ones(8192, np.float32)
     read_s = _fastest(lambda: rows @ vector)
@@ -35,7 +35,7 @@ def _square_flops_per_s(side: int, times: int) -> float:
 
 
 def _fastest(work: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the fastest of a few runs: a ceiling is what the machine can do, not what it does on average."""
+    """Return the seconds of the fastest of a few runs: a ceiling is the best rate, not the mean rate."""
     best = float("inf")
     for _ in range(times):
         start = time.perf_counter()

@@ -1,7 +1,7 @@
-"""The CPU as a device: one launch is one NumPy call, on the same operands, slots and checks as on a GPU.
+"""The CPU as a device: one launch is one NumPy call, with the same operands, slots and verification as on a GPU.
 
-`launch` computes a launch. Widening half precision and rounding back are inside the timed region.
-Calls are synchronous: a launch has ended when it returns.
+`CpuLaunch` computes a launch. The timed region includes the conversion of half precision to fp32 and back. Calls are
+synchronous: a launch is complete when its call returns.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ CALLS_PER_PACK = 3  # two gathers and a scatter
 
 
 class CpuDevice:
-    """NumPy on this machine. `threads` is what BLAS may use; None leaves one core to the producer."""
+    """NumPy on this machine. threads: the number that BLAS may use; None leaves one core to the producer."""
 
     def __init__(self, threads: int | None = None) -> None:
         self.info = cpu_info()
@@ -72,21 +72,21 @@ class CpuDevice:
         self._views = self.compute.views
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
-        """Results are fed back at once, by NumPy, wherever sampling was asked for."""
+        """Prepare feedback of results, which NumPy does at once. `on_host` makes no difference here."""
         self._steps = CpuSteps(stream, self.arenas, sampling)
         return Flights(stream, back, self._steps.done)
 
     def feed_back(self, flights: Flights, count: int) -> None:
-        """What the first `count` ended steps computed last becomes their requests' next input."""
+        """Turn the last outputs of the first `count` ended steps into their requests' next inputs."""
         assert self._steps is not None
         self._steps.feed_back(flights, count)
 
     def sampling_ns(self) -> int:
-        """Time spent sampling since `start`."""
+        """Return the time spent sampling since `start`, ns."""
         return 0 if self._steps is None else self._steps.sampling_ns
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
-        """Register the ranges' names; allocate packing scratch."""
+        """Register the names of NVTX ranges; with `scratch`, allocate memory to pack a batch into."""
         index = self._shapes.index(shape)
         for size in sizes:
             message = f"{mode} {shape} {shape.dtype.name}"
@@ -95,20 +95,20 @@ class CpuDevice:
             self._scratch[index] = tuple(np.zeros((max(sizes), *x.shape[1:]), x.dtype) for x in self._views[index])
 
     def warm_up(self) -> None:
-        """Load what launches need."""
+        """Load the libraries and threads that launches need."""
         self.compute.warm_up()
 
     def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
-        """Every launch's end is known; sampling is counted afresh, requests are at their first token."""
+        """Begin a run: set the sampling time to 0 and requests to their first token. Every launch is timed here."""
         self.compute.reset()
         if self._steps is not None:
             self._steps.sampling_ns = 0
 
     def begin(self) -> None:
-        """Nothing to mark: calls are synchronous."""
+        """Do nothing: synchronous calls need no mark of the begin."""
 
     def use_mode(self, mode: str) -> None:
-        """The mode whose name the ranges carry from now on; "" for none."""
+        """Set the mode whose name the NVTX ranges carry; "" for none."""
         self._mode = mode
 
     def _push_range(self, shape_index: int, size: int) -> None:
@@ -122,7 +122,7 @@ class CpuDevice:
         operands: Sequence[Array],
         what: Facts,
     ) -> None:
-        """One NumPy call for words[first:stop], under its range, noted."""
+        """Make and record one NumPy call for words[first:stop], inside its NVTX range."""
         self._push_range(what[1], stop - first)
         start_ns = time.monotonic_ns()
         a, b, c = operands
@@ -132,7 +132,7 @@ class CpuDevice:
         self._recorder.note(words, slice(first, stop), what, start_ns, end_ns)
 
     def launcher(self, mode: PreparedMode) -> Launcher:
-        """What a loop launches with: nothing, since a launch is a NumPy call, which only Python makes."""
+        """Return a Launcher whose tables are empty: Python makes every launch, because a launch is a NumPy call."""
         shapes = np.zeros((len(self._shapes), len(lt.ShapeColumn)), np.int64)
         plans, contexts = np.zeros((0, len(lt.PlanColumn)), np.int64), np.zeros((1, len(lt.ContextWord)), np.int64)
         by_python = (mode.submit, mode.submit_each, self.check)
@@ -140,11 +140,11 @@ class CpuDevice:
 
     @staticmethod
     def check(status: int) -> None:
-        """RunError for the status of a compiled launch: there are none here, and NumPy raises errors of its own."""
+        """Raise RunError: this device makes no compiled launch that could return a status."""
         raise RunError(f"a compiled launch returned status {status} on the cpu device, which makes none")
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
-        """A launch of `size` commands of a shape (-1: of several) comes next: its range; when it began, ns."""
+        """Begin a launch of `size` commands of shape `index` (-1: several shapes); return its start time, ns."""
         self._push_range(index, size)
         return time.monotonic_ns()
 
@@ -158,7 +158,7 @@ class CpuDevice:
         more_calls: int = 0,
         copied_bytes: int = 0,
     ) -> None:
-        """The launch of batch.words[part] was made, with `more_calls` beside the one, copying so many bytes."""
+        """End the launch of batch.words[part], and record it with its further calls and copied bytes."""
         end_ns = time.monotonic_ns()
         self._domain.pop_range()
         recorder = self._recorder
@@ -168,13 +168,13 @@ class CpuDevice:
             recorder.mark_packed(copied_bytes, more_calls)
 
     def index_of(self, word: NDArray[np.uint64]) -> int:
-        """The shape of a record, as an index of the stream's shapes."""
+        """Return the index of a record's shape in the workload's shapes."""
         return self._index[int(word[W_MN]), int(word[W_K_OP_DTYPE] & SHAPE_MASK)]
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
-        """Each command in turn, as part of one launch: nothing is noted."""
+        """Compute each command, as part of one launch. Nothing is recorded here."""
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
-        # A list, as in submit_strided: tuples made of a generator would be kept.
+        # A list, for the reason given in submit_strided.
         slots = zip(*[records[f"slot_{role}"].tolist() for role in "abc"], strict=True)
         for i, (shape_index, (a, b, c)) in enumerate(zip(shape_of.tolist(), slots, strict=True)):
             arena_a, arena_b, arena_c = self._views[shape_index]
@@ -182,7 +182,7 @@ class CpuDevice:
             self.compute.run(shape_index, *operands, words[i : i + 1])
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """One call a command."""
+        """Make one call per command."""
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
         batch = self._recorder.next_batch(len(words))
         slots = zip(*(records[f"slot_{role}"].tolist() for role in "abc"), strict=True)
@@ -193,7 +193,7 @@ class CpuDevice:
             self._launch(words, i, i + 1, operands, what)
 
     def submit_strided(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
-        """One stacked matmul a run."""
+        """Make one stacked matmul per evenly spaced run of commands; return False if that takes too many launches."""
         words, shape_index = batch.words, batch.shape_index
         moves = self._strides[self._shapes[shape_index]]
         runs = [0]
@@ -205,7 +205,7 @@ class CpuDevice:
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
         for first, stop in pairwise(runs):
             strategy = Strategy.single if stop - first == 1 else Strategy.strided
-            # A list: CPython would keep every tuple made of a generator, up to 2,000, for the next of its length.
+            # A list, not a generator: CPython would keep up to 2,000 tuples made from a generator for later use.
             operands = [
                 stack(view, int(records[f"slot_{role}"][first]), move, stop - first)
                 for role, view, move in zip("abc", self._views[shape_index], moves, strict=True)
@@ -215,7 +215,7 @@ class CpuDevice:
         return True
 
     def submit_packed(self, batch: Batch, flush_ns: int) -> None:
-        """Gather A and B, one stacked matmul, scatter C: the copies are inside the launch's time."""
+        """Gather A and B, make one stacked matmul, and scatter C. The time of the launch includes the copies."""
         words, shape_index = batch.words, batch.shape_index
         records: Records = words.reshape(-1).view(COMMAND_DTYPE)
         count = len(words)
@@ -235,29 +235,29 @@ class CpuDevice:
         recorder.mark_packed(a.nbytes + b.nbytes + c.nbytes, CALLS_PER_PACK)
 
     def finish(self) -> Span:
-        """Everything has ended already."""
+        """Return the end of the run: every call is complete."""
         return Span(time.monotonic_ns(), None, np.empty((0, 2), np.int64))
 
     def check_alive(self) -> None:
-        """Whoever asks is alive."""
+        """Do nothing: this device cannot be lost."""
 
     def synchronize(self) -> None:
-        """Everything has ended already."""
+        """Do nothing: every call is complete when it returns."""
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
-        """Copy and read rates of main memory, and a square fp32 GEMM, with this device's threads."""
+        """Measure the copy and read rates of main memory, and of a square fp32 GEMM, with this device's threads."""
         return cpu_ceilings.measure(self.info.cache_bytes, self.threads)
 
     def versions(self) -> dict[str, str]:
-        """NumPy and the BLAS it loaded."""
+        """Return the versions of NumPy and of the BLAS that it loaded."""
         blas = [f"{x['internal_api']} {x['version']}" for x in threadpool_info() if x["user_api"] == "blas"]
         return {"numpy": version("numpy"), "blas": ", ".join(blas), "blas_threads": str(self.threads)}
 
     def state(self) -> dict[str, object]:
-        """Clock and load of the processor."""
+        """Return the clock and the load of the processor."""
         frequency = psutil.cpu_freq()
         return {"cpu_mhz": frequency.current if frequency else None, "load_average": psutil.getloadavg()}
 
     def close(self) -> None:
-        """Give BLAS its threads back."""
+        """Restore the number of threads of BLAS."""
         self._limits.restore_original_limits()

@@ -1,6 +1,6 @@
-"""Floors of a CPU as the device: main memory, BLAS, and what one call of it costs.
+"""Floors of a CPU as the device: rates of main memory and BLAS, and the time of one BLAS call.
 
-There are no launches here, and so no stages of one: a call computes before it returns.
+A call computes before it returns. So there is no launch whose stages could be timed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.devices.floors import CALLS, Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage
 
-M, K = 8, 16
+M, K = 8, 16  # shape of the matmul that is timed
 HOW = {
     "copy": "NumPy copies beyond the last cache, read + written, fastest of 3",
     "read": "NumPy fp32 matrix times vector beyond the last cache, fastest of 3",
@@ -24,18 +24,18 @@ HOW = {
 
 
 class CpuFloors:
-    """With as many BLAS threads as a run has by default."""
+    """Measures the floors, with the BLAS threads that a run has by default."""
 
     def __init__(self) -> None:
         self._device = CpuDevice()
         self.absent: dict[str, str] = {}
 
     def about(self) -> dict[str, object]:
-        """The processor, NumPy and its BLAS."""
+        """Return facts about the processor, NumPy and its BLAS."""
         return {**self._device.info.as_dict(), **self._device.versions()}
 
     def measure(self, repeats: int) -> Iterator[Measured]:
-        """Each floor when it has been measured."""
+        """Yield each floor once it is measured."""
         fp32 = Dtype.fp32
         yield from ceilings_of({fp32: [self._device.ceilings(fp32) for _ in range(repeats)]}, HOW)
         calls = [_blas_call_us() for _ in range(repeats + 1)][1:]
@@ -44,11 +44,11 @@ class CpuFloors:
         yield from host_floors(repeats)
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """None: nothing is launched."""
+        """Return nothing: this device has no launches with stages."""
         return {}
 
     def close(self) -> None:
-        """Give BLAS its threads back."""
+        """Restore the number of threads of BLAS."""
         self._device.close()
 
 

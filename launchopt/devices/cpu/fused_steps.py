@@ -1,6 +1,7 @@
-"""Whole steps on the CPU device: a launch a row for each request, but for groups of rows that one launch does.
+"""Whole steps on the CPU device: one launch per row, or per group of rows that a mode fuses.
 
-In: a `StepBatch`. Out: NumPy calls on the arenas, each group under one range and one note.
+A launch computes its row or group for every request of a `StepBatch`, with NumPy calls on the arenas. It has one NVTX
+range and is recorded as one launch call.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Array
 from launchopt.workloads.chain import chain_of
 
-Compute = Callable[[NDArray[np.uint64]], None]  # of one request's records of a group
+Compute = Callable[[NDArray[np.uint64]], None]  # computes a group of rows, given one request's records of it
+# For the steps and a kind of step: each group's first row, and (one past its last row, its function).
 Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
 
 
 class CpuSteps:
-    """Steps of a device's stream. `groups`: of a kind of steps, by first row: (one past the last, what computes it)."""
+    """Launches the steps of a device's workload. strategy: recorded for the launches of groups."""
 
     def __init__(self, device: HostDevice, limits: Mapping[ShapeKey, int], strategy: Strategy, groups: Groups) -> None:
         self.device, self.stream, self._strategy = device, chain_of(device.work), strategy
@@ -35,7 +37,7 @@ class CpuSteps:
             self._kinds[len(self.rows), self.rows[0].n] = (self.shape_of, groups(self, kind))
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
-        """One launch a row or group, for all requests."""
+        """Make one launch per row or group, for all requests of the batch."""
         shape_of, groups = self._kinds[batch.rows, int(batch.words[0, W_MN] >> HALF_BITS)]
         whole, at, device = batch.words.reshape(batch.rows, batch.size, -1), 0, self.device
         while at < batch.rows:
@@ -52,13 +54,13 @@ class CpuSteps:
             at = stop
 
     def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Array:
-        """A, B or C (0, 1, 2) of a command of a shape, as its record says, in a stack of one."""
+        """Return a view of a command's A, B or C (role 0, 1, 2), as a stack of one. index: of its shape."""
         slots = (word[W_SLOT_A_B] & LOW_HALF, word[W_SLOT_A_B] >> HALF_BITS, word[W_SLOT_C_REQUEST] & LOW_HALF)
         slot = int(slots[role])
         return self._views[index][role][slot : slot + 1]
 
     def merged(self, start: int, stop: int) -> Compute:
-        """GEMMs whose weights and outputs lie side by side, as one."""
+        """Return a function that computes rows `start` to `stop` as one GEMM; their operands are adjacent."""
         first = self.shape_of[start]
         features = sum(row.m for row in self.rows[start:stop])
 
@@ -71,7 +73,7 @@ class CpuSteps:
         return compute
 
     def epilogue(self, start: int) -> Compute:
-        """GEMM, bias and ReLU as one call: rounded once, as a library's epilogue does."""
+        """Return a function that computes GEMM, bias and ReLU as one call, rounded once, as cuBLASLt's epilogue is."""
         (gemm, bias, relu), dtype = self.shape_of[start : start + 3], self.stream.dtype
 
         def compute(words: NDArray[np.uint64]) -> None:
@@ -83,7 +85,7 @@ class CpuSteps:
         return compute
 
     def elementwise(self, start: int) -> Compute:
-        """bias, ReLU and scale as one call."""
+        """Return a function that computes bias, ReLU and scale as one call."""
         (bias, _, scale), dtype = self.shape_of[start : start + 3], self.stream.dtype
 
         def compute(words: NDArray[np.uint64]) -> None:

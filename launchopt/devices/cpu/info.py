@@ -1,4 +1,4 @@
-"""What this machine's processor is: name, last-level cache, free memory."""
+"""Facts about this machine's processor: name, last-level cache, free memory."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import psutil
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 
-CACHE_VARIABLE = "LAUNCHOPT_CPU_CACHE_MIB"  # MiB of the last-level cache, for a VM that reports its host's
+# Environment variable: MiB of the last-level cache, for a virtual machine that reports the cache of its host.
+CACHE_VARIABLE = "LAUNCHOPT_CPU_CACHE_MIB"
 MOST_CACHE_MIB = 1 << 20
 PACK_BYTES_PER_LAUNCH = 8 << 10  # a NumPy call costs about 2 us, a core copies about 4 GB/s
 
 
 def cpu_info() -> DeviceInfo:
-    """This machine's processor."""
+    """Return the facts about this machine's processor."""
     available = psutil.virtual_memory().available
     return DeviceInfo("cpu", 0, _model_name(), available, _cache_bytes(), "main memory", PACK_BYTES_PER_LAUNCH)
 

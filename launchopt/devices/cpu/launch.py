@@ -1,8 +1,8 @@
-"""One launch on the CPU: a stack of commands of one shape, whatever their op, as NumPy calls.
+"""One launch on the CPU: NumPy calls that compute a stack of commands of one shape, for any op.
 
-In: a stream and its arenas. Out: for each shape `views` of every slot of A, B and C, of which a caller stacks those of
-its commands, and `run`, which computes C. NumPy's BLAS knows no half precision, so fp16 and bf16 are widened to fp32
-for each launch and the result is rounded back.
+`CpuLaunch.views` has, for each shape, views of every slot of A, B and C. A caller stacks the slots of its commands, and
+`run` computes C. NumPy's BLAS has no half precision: each launch converts fp16 and bf16 to fp32, and rounds the result
+back.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import Stream, chain_of
 from launchopt.workloads.stream import Operand
 
-VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})
-HIGH = np.uint64(32)
+VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
+HIGH = np.uint64(32)  # shift to the upper half of a word
 
 
 class CpuLaunch:
-    """Computes commands of `stream`."""
+    """Computes commands of a workload."""
 
     def __init__(self, stream: Stream, arenas: Arenas) -> None:
         self.stream, self._dtype, self._arenas, self._shapes = stream, stream.dtype, arenas, stream.shapes
@@ -35,12 +35,12 @@ class CpuLaunch:
         self.views = [self._views_of(stream, shape) for shape in stream.shapes]
 
     def reset(self) -> None:
-        """A new run: no request has a token."""
+        """Begin a run: set every request to its first token."""
         if self.state is not None:
             self.state.reset()
 
     def run(self, shape_index: int, a: Array, b: Array, c: Array, words: NDArray[np.uint64]) -> None:
-        """One launch: stacks of A, B and C, [commands, ...], and the commands' records."""
+        """Compute one launch. a, b, c: stacks [commands, ...]. words: the records of the commands."""
         shape = self._shapes[shape_index]
         if shape.op is Op.GEMM:
             self.multiply(a, b, c)
@@ -53,7 +53,7 @@ class CpuLaunch:
         apply(shape.op, a, b, c, self._dtype, sequences)
 
     def multiply(self, a: Array, b: Array, c: Array) -> None:
-        """c[i] = b[i] @ a[i].T for stacks in storage type."""
+        """Compute c[i] = b[i] @ a[i].T for stacks in storage type."""
         dtype = self._dtype
         if dtype is Dtype.fp32:
             np.matmul(b, a.transpose(0, 2, 1), out=c)
@@ -62,13 +62,13 @@ class CpuLaunch:
             c[:] = from_float32(wide, dtype)
 
     def warm_up(self) -> None:
-        """A GEMM of each shape: BLAS starts its threads and pages in its code."""
+        """Compute one GEMM of each shape, so that BLAS starts its threads and loads its code."""
         for shape, (a, b, c) in zip(self._shapes, self.views, strict=True):
             if shape.op is Op.GEMM:
-                self.multiply(a[:1], b[:1], np.empty_like(c[:1]))  # not into slot 0, which may hold inputs
+                self.multiply(a[:1], b[:1], np.empty_like(c[:1]))  # into a new array: slot 0 of C may hold inputs
 
     def _views_of(self, stream: Stream, shape: ShapeKey) -> tuple[Array, Array, Array]:
-        """Every slot of A, B and C; for what an op does not have, anything with as many axes."""
+        """Return views of every slot of A, B and C. An operand that the op lacks is a placeholder of the same rank."""
         a, b, c = stream.operands(shape)
         view, op = self._arenas.view, shape.op
         if op is Op.SLOT_MAP:
@@ -90,13 +90,13 @@ class CpuLaunch:
         return weights, inputs, self._pools(c) if op is Op.KV_WRITE else view(c, shape.n, shape.m)
 
     def _indices(self, operand: Operand, count: int) -> Array:
-        """Every slot as int32 [slots, count]."""
+        """Return every slot as int32 [slots, count]."""
         array = self._arenas.arrays[operand.arena].reshape(-1).view(np.int32)
         slots = 1 + (array.nbytes - count * array.itemsize) // operand.slot_bytes
         return np.lib.stride_tricks.as_strided(array, (slots, count), (operand.slot_bytes, array.itemsize))
 
     def _pools(self, operand: Operand) -> Array:
-        """Each layer's cache, [layers, pages, 2, page_tokens, kv_heads, head_dim]."""
+        """Return each layer's cache, [layers, pages, 2, page_tokens, kv_heads, head_dim]."""
         attention, arena = self._attention, operand.arena
         assert attention is not None
         rows = self._arenas.view(operand, arena.rows, arena.cols)
@@ -105,7 +105,7 @@ class CpuLaunch:
 
 
 def stack(view: Array, slot: int, move: int, count: int) -> Array:
-    """`count` slots from `slot` on, `move` apart, without a copy."""
-    if move == 0:  # by strides, for a broadcast array cannot be written to
+    """Return a view of `count` slots from `slot` on, at a distance of `move` slots."""
+    if move == 0:  # as_strided, because a broadcast array cannot be written to
         return np.lib.stride_tricks.as_strided(view[slot], (count, *view.shape[1:]), (0, *view.strides[1:]))
     return view[slot : slot + move * (count - 1) + 1 : move]

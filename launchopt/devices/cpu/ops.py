@@ -1,8 +1,7 @@
-"""Every op but GEMM on the CPU: NumPy's version of launchopt/kernels/ops.cu, rounded to storage where the GPU rounds.
+"""Every op but GEMM on the CPU, in NumPy. Results are rounded to the storage type where launchopt/kernels/ops.cu does.
 
-In: views of A, B and C in storage type for a stack of commands, [commands, ...], and for attention the requests they
-are of and the sequence state. Out: C is written, and by a slot map the state's positions. Positions that a column does
-not see are neither read nor written.
+`apply` writes C for a stack of commands. The op SLOT_MAP also advances the positions of the sequence state. Attention
+neither reads nor writes positions that a column does not attend to.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ WITH_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM, Op.ADD})
 
 
 class _Place:
-    """Where a command's request stands."""
+    """The position of a request's sequence, and its pages in the cache."""
 
     def __init__(self, attention: Attention, state: SeqState, request: int) -> None:
         self.attention, self.state, self.request = attention, state, request
@@ -82,7 +81,7 @@ class _Place:
         self.pages = state.table[request]
 
     def slots(self, columns: int) -> NDArray[np.int32]:
-        """Slots in the cache of the columns' tokens; -1 for one that is more than a request can have."""
+        """Return the cache slot of each column's token; -1 for a token beyond the longest context."""
         attention = self.attention
         tokens = self.start + np.arange(columns)
         pages, offsets = np.divmod(np.minimum(tokens, attention.ctx - 1), attention.page_tokens)
@@ -90,14 +89,14 @@ class _Place:
         return np.where(tokens < attention.ctx, slots, -1).astype(np.int32)
 
     def seen(self, columns: int) -> NDArray[np.bool_]:
-        """Which tokens each column sees, [columns, tokens]."""
+        """Return whether each column attends to each token, [columns, tokens]."""
         last = self.start + np.arange(columns)
         stop = min(int(last[-1]) + 1, self.attention.ctx)
         seen: NDArray[np.bool_] = np.arange(stop) <= last[:, None]
         return seen
 
     def cached(self, pool: Array, is_value: int, tokens: int, dtype: Dtype) -> Wide:
-        """Keys or values of the first tokens, [kv_heads, tokens, head_dim]."""
+        """Return the keys (is_value 0) or values (1) of the first `tokens` tokens, [kv_heads, tokens, head_dim]."""
         attention = self.attention
         pages = pool[self.pages[: -(-tokens // attention.page_tokens)], is_value]
         rows = pages.reshape(-1, attention.kv_heads, attention.head_dim)[:tokens]
@@ -105,17 +104,17 @@ class _Place:
         return wide.transpose(1, 0, 2)
 
     def by_kv_head(self, rows: Array, features: int) -> Array:
-        """[columns, q_heads * features] as [kv_heads, columns * heads that share one, features]."""
+        """Reshape [columns, q_heads * features] to [kv_heads, columns * (q_heads / kv_heads), features]."""
         kv_heads = self.attention.kv_heads
         return rows.reshape(len(rows), kv_heads, -1, features).transpose(1, 0, 2, 3).reshape(kv_heads, -1, features)
 
     def by_column(self, rows: Array, columns: int) -> Array:
-        """Back, as [columns, q_heads, features]."""
+        """Reshape the result of `by_kv_head` to [columns, q_heads, features]."""
         kv_heads, _, features = rows.shape
         return rows.reshape(kv_heads, columns, -1, features).transpose(1, 0, 2, 3).reshape(columns, -1, features)
 
     def per_head(self, rows: Array) -> Array:
-        """[columns, q_heads * ctx] as [columns, q_heads, ctx], the same memory."""
+        """Return a view of [columns, q_heads * ctx] as [columns, q_heads, ctx]."""
         return rows.reshape(len(rows), self.attention.q_heads, self.attention.ctx)
 
 

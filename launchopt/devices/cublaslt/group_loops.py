@@ -59,7 +59,7 @@ class GroupedCall(NamedTuple):
 
 
 GroupedCallFields = tuple[Table, Table, Table, Table]  # the fields of GroupedCall, as Python passes them
-GroupTable = NDArray[np.int32]  # [GroupRow, shapes or groups]
+GroupTable = NDArray[np.int32]  # [GroupRow, shapes or groups]: one column per shape or group
 # The hash table of shapes, shape indices, ends, sorted records, facts of shapes, and groups.
 SortingFields = tuple[Words, ShapeIndices, Table, Words, GroupTable, GroupTable]
 

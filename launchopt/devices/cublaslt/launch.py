@@ -50,11 +50,11 @@ MOVES = slice(int(ShapeColumn.MOVE_A), int(ShapeColumn.MOVE_C) + 1)
 class PlanColumn(enum.IntEnum):
     """Columns of `LaunchTables.plans`, a row per batch size. Kinds other than MATMUL have other columns before KIND."""
 
-    DESCRIPTION = 0
-    LAYOUT_A = 1
+    DESCRIPTION = 0  # cublasLtMatmulDesc_t
+    LAYOUT_A = 1  # cublasLtMatrixLayout_t
     LAYOUT_B = 2
     LAYOUT_C = 3
-    ALGORITHM = 4
+    ALGORITHM = 4  # cublasLtMatmulAlgo_t
     WORKSPACE_BYTES = 5
     KIND = 6  # PlanKind
 
@@ -77,7 +77,7 @@ class KernelColumn(enum.IntEnum):
 
 
 class ResidentColumn(enum.IntEnum):
-    """Columns of a plan whose kind is RESIDENT."""
+    """Columns of a plan of kind RESIDENT."""
 
     QUEUE = 0  # address of the persistent kernel's queue
     NUMBER = 1  # number of the shape in the persistent kernel
