@@ -56,7 +56,7 @@ POWERS = (
 
 
 class SamplingKind(enum.Enum):
-    """How a token is chosen from its logits. none: no token is chosen, and the last hidden vector is fed back."""
+    """The rule that chooses a token from logits. none: no token is chosen, and the last hidden vector is fed back."""
 
     none = "none"
     greedy = "greedy"
@@ -258,7 +258,7 @@ def _nucleus_bounds(
     if p == 1:
         return np.ones(len(logits), np.bool_), np.ones(len(logits), np.bool_)
     order = np.argsort(-logits)
-    rising = -logits[order]  # in ascending order, for searchsorted
+    rising = -logits[order]  # ascending, as searchsorted needs it
     lows, highs = (np.concatenate([[0.0], np.cumsum(bound[order])]) for bound in (low, high))
     above = np.searchsorted(rising, -(logits + 2 * tolerance), side="left")
     least, others = lows[above], highs[-1] - highs[above]

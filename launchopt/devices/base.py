@@ -119,7 +119,7 @@ class Device(Protocol):
     info: DeviceInfo
     work: Stream  # the workload stream that `open` got
     arenas: Arenas
-    pack_bytes_per_launch: int  # as in `info`; 0: operands of this workload may not be packed
+    pack_bytes_per_launch: int  # the value of `info`; 0: operands of this workload may not be packed
 
     def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
         """Allocate the arenas of a workload stream and fill them with inputs, random by `seed`."""
@@ -152,7 +152,10 @@ class Device(Protocol):
         """Return the launcher for the consumer's loop in a run of `mode`. Call `start` first."""
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
-        """Begin a launch of `size` commands of shape `index` (-1: several), with its marks; return its start in ns."""
+        """Begin a launch: open its NVTX range, and record an event if the launch is sampled. Return its start in ns.
+
+        index: shape of the commands; -1: several shapes. size: number of commands. request: of the first command.
+        """
 
     def leave(
         self,
@@ -164,7 +167,10 @@ class Device(Protocol):
         more_calls: int = 0,
         copied_bytes: int = 0,
     ) -> None:
-        """End and record a launch of batch.words[part]; `more_calls` other API calls copied `copied_bytes`."""
+        """End a launch of batch.words[part] that `enter` began at `start_ns`, and record it.
+
+        more_calls: calls of the CUDA API besides the launch. copied_bytes: bytes that these calls copied.
+        """
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
         """Make one launch per command, in the order given."""
@@ -173,7 +179,7 @@ class Device(Protocol):
         """Launch each evenly spaced run; return False, and launch nothing, for more than `most_launches` runs."""
 
     def submit_packed(self, batch: Batch, flush_ns: int) -> None:
-        """Copy the operands side by side, launch once, copy the outputs back."""
+        """Copy the operands to adjacent memory, launch once, and copy the outputs back."""
 
     def finish(self) -> Span:
         """Wait for the last result; return the span of the run and its sampled launches."""
@@ -198,7 +204,7 @@ class Device(Protocol):
 
 
 class HostDevice(Device, Protocol):
-    """The CPU device, as modes see it once it is open."""
+    """The CPU device, as modes use it after `open`."""
 
     threads: int  # number of threads that BLAS may use
     compute: CpuLaunch  # computes the commands of a launch; has the operands as NumPy views
@@ -207,7 +213,7 @@ class HostDevice(Device, Protocol):
         """Return the index of a command's shape. word: its record, [WORDS]."""
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
-        """Compute each command in turn, as part of one launch; nothing is recorded."""
+        """Compute the commands one after another, as part of one launch, without recording them."""
 
 
 class CudaStream(Protocol):
@@ -235,12 +241,12 @@ class CudaStream(Protocol):
 
 
 class GpuDevice(Device, Protocol):
-    """A CUDA device, as modes and the packages of launches see it once it is open."""
+    """A CUDA device, as modes and the packages of launches use it after `open`."""
 
     stream: CudaStream  # the main CUDA stream, on which spans are measured
     base: Tables  # the device's own plans; a mode that needs other plans forks them
     tables: tuple[Table, Table, Table]  # shapes, plans and contexts of the mode that runs
-    recorder: Recorder  # as given to `open`
+    recorder: Recorder  # the recorder that `open` got
     records: RecordingArrays  # arrays of the recorder, valid from `start` on
     lt: Plans  # makes cuBLASLt plans
     planner: Planner  # adds plans to tables, and launches each once in `warm_up`

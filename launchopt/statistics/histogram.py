@@ -65,7 +65,7 @@ class LogHistogram:
             self._max = max(self._max or 0, other._max)
 
     def percentile(self, percent: float) -> float | None:
-        """Return the value below which `percent` (0 to 100) of the values lie; None if there are no values.
+        """Return the value that `percent` (0 to 100) percent of the values are below; None if there are no values.
 
         It interpolates linearly between two values, as numpy.percentile does.
         """

@@ -1,4 +1,4 @@
-"""How many repeats a comparison needs, and when to stop taking repeats.
+"""Compute how many repeats a comparison needs, and decide when to stop taking repeats.
 
 Input: times, one per repeat. Output: numbers of repeats, or whether to stop. The same seed gives the same result.
 
@@ -49,7 +49,7 @@ FIRST_REPEATS = 10  # repeats to take first, when there are too few for an estim
 OUTLIERS = 3  # extra repeats: where few are needed, two or three outliers not seen so far could decide
 FEWEST_PAIRS = 6  # minimum for an interval by ranks
 FEWEST_UNPAIRED = 4  # minimum per arm, without pairs
-EFFICIENCY = 3 / math.pi  # of the estimate relative to a mean, with normal noise (Hodges and Lehmann, 1963)
+EFFICIENCY = 3 / math.pi  # efficiency of the estimate relative to a mean, with normal noise (Hodges and Lehmann, 1963)
 STOPPING_RESAMPLES = 2000
 _SHAMOS = 1 / (math.sqrt(2) * NormalDist().inv_cdf(0.75))
 _SHAMOS_DOF = 0.75  # relative to a standard deviation's degrees of freedom; simulated: 0.75 at 5 repeats, 0.83 at 30

@@ -66,7 +66,7 @@ class EventTimer:
 
     @property
     def full(self) -> bool:
-        """Whether the run has `most_samples` samples."""
+        """True if the run has `most_samples` samples, so that no other launch can be sampled."""
         return self.count == len(self._elapsed_ms)
 
     def begin(self, stream: Any = None) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 GAPS = 4096  # random gaps, which are used in turn
 SAMPLES_LEAST = 32  # fewest timed launches in a run, if it has enough launches
-SHORTEST_GAP = 4  # with a shorter mean gap, timing would slow the run
+SHORTEST_GAP = 4  # shortest mean gap; with a shorter one, timing would slow the run
 NEVER = 1 << 62  # a gap that no run reaches
 
 

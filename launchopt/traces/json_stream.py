@@ -91,7 +91,7 @@ class JsonStream:
 
     @property
     def is_open_array(self) -> bool:
-        """Whether the file ended after a value of the outermost array, without "]". Chrome's format allows this."""
+        """True if the file ended after a value of the outermost array, without "]". Chrome's format allows this."""
         between = self._depth == 1 and not self._in_text and self._last in (b"[", b"}", b",")
         return self._at_end and self.is_array and between
 

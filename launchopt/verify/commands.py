@@ -37,7 +37,7 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """Whether the output of every command is right."""
+        """True if the output of every command is right, and there is at least one command."""
         return self.wrong == 0 and self.commands > 0
 
 

@@ -34,7 +34,7 @@ class FeedbackLayout(NamedTuple):
     vocab: int  # elements of a row of logits; not used without sampling
     most_rows: int  # largest number of rows in one launch
     embedding: int  # device address of [vocab, hidden] in storage dtype; not read without sampling
-    row_bytes: int  # from one row of the embedding to the next
+    row_bytes: int  # bytes from one row of the embedding to the next
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Steps in flight: they take off when they are launched, and land when the device has fed back their results.
+"""Compiled code for steps in flight: a step takes off when it is launched, and lands when its result is fed back.
 
-A step takes off when its last command was launched: its arguments for feedback are staged. The device feeds the result
-back on the same CUDA stream, and then writes a word of `done`. The loop polls that word. Then the step lands: the loop
-pushes a record into the second ring, which notifies the driver.
+When the last command of a step is launched, `take_off` writes the step's arguments for feedback. The device feeds the
+result back on the same CUDA stream, and then writes a word of `done`. The loop polls that word. Then the step lands:
+the loop pushes a record into the second ring, which notifies the driver.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FeedbackFact(enum.IntEnum):
     TOKENS = 0  # tokens of the workload
     COLUMN_BYTES = 1  # bytes from one column of an output to the next
     BASE_BYTES = 2  # address of the activations
-    HISTORY_BYTES = 3  # address of the history of fed-back inputs; 0: no history is kept
+    HISTORY_BYTES = 3  # address of the history of the tokens' last outputs; 0: no history is kept
     ROW_BYTES = 4  # bytes of a row of the history
     DONE_BYTES = 5  # address of `done`
     HAS_HEAD = 6  # 1: the last output of a token is logits
@@ -154,9 +154,8 @@ def _tell(feedback: FeedbackArrays) -> None:
         if stop == first:
             return
         back = feedback.back
-        push_words(
-            back.header, back.data, rows[first:stop], False
-        )  # always has space: it holds a step of every request
+        # The ring always has space, since it holds one record per request.
+        push_words(back.header, back.data, rows[first:stop], False)
         cursor[FlightWord.FIRST] += stop - first
 
 

@@ -187,7 +187,7 @@ class Heads:
 
     def _cached(self, pool: Tensor, is_value: int, now: Now) -> Tensor:
         """Return keys or values of all positions, [kv heads * requests, ctx, head_dim], gathered if paged."""
-        rows = pool[:, is_value].permute(2, 0, 1, 3)  # [kv heads, pages, tokens a page, head_dim]
+        rows = pool[:, is_value].permute(2, 0, 1, 3)  # [kv heads, pages, tokens per page, head_dim]
         if self.is_paged:
             rows = rows.index_select(1, now.pages.reshape(-1))
         return rows.reshape(self.kv_heads * now.pages.shape[0], -1, self.head_dim)[:, : self.ctx]
@@ -202,7 +202,7 @@ class Heads:
         write(result[:, :, heads:], given[:, :, heads:])
 
     def kv_write(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
-        """Write keys and values of B into the cache C, [pages, 2, tokens a page, kv heads, head_dim]."""
+        """Write keys and values of B into the cache C, [pages, 2, tokens per page, kv heads, head_dim]."""
         rows = b[:, self.q_width :].view(b.shape[0], 2, self.kv_heads, self.head_dim)
         c[now.page, :, now.offset] = rows
 

@@ -190,7 +190,7 @@ class LtSteps:
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
         self._indices: dict[int, Table] = {}
         self._probes: dict[int, int] = {}
-        self._stages: dict[tuple[int, int], Table] = {}  # by kind and copy of the weights
+        self._stages: dict[tuple[int, int], Table] = {}  # stages by kind and copy of the weights
         self._known: dict[bytes, Table] = {}  # stages of evenly spaced batches, by the batch's key
         self.keys = StepKeys(self._probe)
         self.key_of = self.keys.key_of
