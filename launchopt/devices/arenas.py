@@ -9,20 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 
 from launchopt.command import Dtype
+from launchopt.types import Array
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.stream import ArenaKey, Operand
 
 POISON_BYTE = 0xFF
 CHUNK_ELEMENTS = 1 << 22  # random numbers per call: 16 MiB of temporary memory
-STORAGE = {Dtype.fp32: np.float32, Dtype.fp16: np.float16, Dtype.bf16: np.uint16}
+StorageScalar = np.float32 | np.float16 | np.uint16
+STORAGE: dict[Dtype, type[StorageScalar]] = {Dtype.fp32: np.float32, Dtype.fp16: np.float16, Dtype.bf16: np.uint16}
 
 
-def from_float32(values: Any, dtype: Dtype) -> Any:
+def from_float32(values: Array, dtype: Dtype) -> Array:
     """Convert float32 to the storage type, rounded to nearest, ties to even. The shape stays."""
     if dtype is not Dtype.bf16:
         return values.astype(STORAGE[dtype])
@@ -32,7 +33,7 @@ def from_float32(values: Any, dtype: Dtype) -> Any:
     return rounded
 
 
-def to_float32(values: Any, dtype: Dtype) -> Any:
+def to_float32(values: Array, dtype: Dtype) -> Array:
     """Convert the storage type to float32, without rounding. The shape stays."""
     if dtype is not Dtype.bf16:
         return values.astype(np.float32)
@@ -47,7 +48,7 @@ class Arenas:
     """
 
     def __init__(
-        self, xp: Any, slots: Mapping[ArenaKey, int], fills: Mapping[ArenaKey, tuple[int, float]] | None = None
+        self, xp: ModuleType, slots: Mapping[ArenaKey, int], fills: Mapping[ArenaKey, tuple[int, float]] | None = None
     ) -> None:
         self.xp = xp
         inputs = {arena: (count, 1.0) for arena, count in slots.items() if arena.role != "c"}
@@ -80,13 +81,13 @@ class Arenas:
             filled, _ = self._fills.get(arena, (0, 0.0))
             array[filled:].view(np.uint8).fill(POISON_BYTE)
 
-    def matrices(self, arena: ArenaKey, slots: Any) -> Any:
+    def matrices(self, arena: ArenaKey, slots: Array) -> Array:
         """Return copies of the slots with numbers `slots`, as float32 [len(slots), rows, cols], without rounding."""
         size = arena.rows * arena.cols
         taken = self.arrays[arena][self.xp.asarray(slots), :size]
         return to_float32(taken, arena.dtype).reshape(-1, arena.rows, arena.cols)
 
-    def view(self, operand: Operand, rows: int, cols: int) -> Any:
+    def view(self, operand: Operand, rows: int, cols: int) -> Array:
         """Return a view of every slot of an operand in its storage type, [slots, rows, cols]. Slots may overlap."""
         array = self.arrays[operand.arena]
         size = array.itemsize
@@ -105,8 +106,8 @@ class SeqState:
     """
 
     def __init__(self, xp: ModuleType, attention: Attention, requests: int, seed: int) -> None:
-        self.positions: Any = xp.zeros((2, requests), np.int32)
-        self.table: Any = xp.asarray(attention.page_table(seed))
+        self.positions: Array = xp.zeros((2, requests), np.int32)
+        self.table: Array = xp.asarray(attention.page_table(seed))
         self.requests = requests
 
     def reset(self) -> None:

@@ -7,17 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Protocol, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import Dtype, ShapeKey
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.feedback.flights import Flights
 from launchopt.errors import RunError
+from launchopt.files import JsonObject
 from launchopt.recording.launch_rows import RecordingArrays, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
@@ -53,7 +54,7 @@ class DeviceInfo:
     memory_name: str  # name of its memory in error messages
     pack_bytes_per_launch: int  # bytes that the device can copy in the time of one launch call
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Return the fields as entries of the manifest."""
         return asdict(self)
 
@@ -196,7 +197,7 @@ class Device(Protocol):
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, runtime and libraries, for the manifest."""
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the present clocks, power and throttling, for the manifest."""
 
     def close(self) -> None:
@@ -214,30 +215,6 @@ class HostDevice(Device, Protocol):
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
         """Compute the commands one after another, as part of one launch, without recording them."""
-
-
-class CudaStream(Protocol):
-    """A CUDA stream, as CuPy has it. Inside a `with` block it is CuPy's current stream."""
-
-    ptr: int  # cudaStream_t
-
-    def synchronize(self) -> None:
-        """Wait for everything submitted."""
-
-    def begin_capture(self, mode: int | None = None) -> None:
-        """Record work submitted from now on instead of running it."""
-
-    def end_capture(self) -> Any:
-        """Return CuPy's graph of the recorded work."""
-
-    def wait_event(self, event: Any) -> None:
-        """Let work submitted from now on wait for a CuPy event."""
-
-    def __enter__(self) -> CudaStream: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class GpuDevice(Device, Protocol):

@@ -9,11 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from launchopt.command import Dtype
 from launchopt.devices.cuda.floor_loops import clock_burst
 from launchopt.devices.launch_breakdown import Floor, Stage
+from launchopt.files import JsonObject
 from launchopt.statistics.interval import median_interval
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Ceilings
@@ -37,7 +38,7 @@ class Floors(Protocol):
 
     absent: dict[str, str]  # names of floors that could not be measured, and why
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Return the device's description and the versions of its libraries."""
 
     def measure(self, repeats: int) -> Iterator[Measured]:
@@ -77,7 +78,7 @@ def host_floors(repeats: int) -> Iterator[Measured]:
     yield Measured("nvtx_range_host_us", "us", ranges, f"push and pop from Python, {CALLS} times, {tool} attached")
 
 
-def _range_us(domain: Any, attributes: Any) -> float:
+def _range_us(domain: nvtx_ranges.Domain, attributes: object) -> float:
     start_ns = time.perf_counter_ns()
     for _ in range(CALLS):
         domain.push_range(attributes)

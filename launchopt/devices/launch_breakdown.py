@@ -18,11 +18,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from launchopt.files import JsonObject
 from launchopt.types import Table
 
 STAGES = ("arguments", "call", "driver", "launch_delay", "kernel", "completion", "whole", "gap")
@@ -188,12 +188,12 @@ def _compared(estimate: Estimate, breakdown: Breakdown) -> Compared:
     return Compared(estimate, measured_us, "above it" if measured_us > estimate.high_us else "within it")
 
 
-def as_json(breakdowns: Mapping[str, Breakdown]) -> dict[str, Any]:
+def as_json(breakdowns: Mapping[str, Breakdown]) -> JsonObject:
     """Return breakdowns as a calibration stores them: {kernel: {stage: {"p50_us", "p99_us", "how"}}}."""
     return {kernel: {name: asdict(each) for name, each in stages.items()} for kernel, stages in breakdowns.items()}
 
 
-def from_json(content: Mapping[str, Any]) -> dict[str, dict[str, Stage]]:
+def from_json(content: JsonObject) -> dict[str, dict[str, Stage]]:
     """Read breakdowns that `as_json` wrote. ValueError, TypeError or KeyError: the content is of another form."""
     return {
         str(kernel): {

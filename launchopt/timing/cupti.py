@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +25,20 @@ BUFFER_BYTES = 8 << 20  # size of a buffer that CUPTI fills
 MOST_RECORDS = 8_000_000  # most activities and calls together, about half a gigabyte
 ANCHOR_TRIES = 50  # readings of both clocks, of which the one with the smallest error counts
 VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # turns cudaLaunchKernel_v7000 into cudaLaunchKernel
+
+
+class Record(Protocol):
+    """A record of CUPTI. Which attributes it has depends on its kind; times are ns of CUPTI's clock."""
+
+    kind: int  # ActivityKind of CUPTI
+    correlation_id: int  # the same for an activity and the API call that started it
+    start: int
+    end: int
+    cbid: int  # of an API call: number of the function
+    name: str  # of a kernel
+    bytes: int  # of a copy or fill
+    stream_id: int  # of an activity
+    graph_id: int  # of an activity; 0: not launched by a graph
 
 
 def require() -> None:
@@ -57,7 +71,7 @@ class KernelTracer:
         self._chunks: tuple[list[Rows], list[Rows]] = ([], [])
         self._kept, self._dropped = 0, 0
 
-    def _completed(self, records: Iterable[Any]) -> None:
+    def _completed(self, records: Iterable[Record]) -> None:
         """Copy the records of a full buffer. CUPTI calls this on its own thread, and then reuses the buffer."""
         activities: list[tuple[int, ...]] = []
         calls: list[tuple[int, ...]] = []
@@ -78,7 +92,7 @@ class KernelTracer:
         ):
             chunks.append(np.array(rows, np.int64).reshape(-1, columns))
 
-    def _activity(self, what: str, record: Any) -> tuple[int, ...]:
+    def _activity(self, what: str, record: Record) -> tuple[int, ...]:
         kind = ActivityKind[what]
         text = record.name if what == "kernel" else f"{what}, {record.bytes} bytes"
         name = self._names.setdefault(text, len(self._names))

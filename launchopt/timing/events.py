@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
 
 import cupy
 import numpy as np
 from numpy.typing import NDArray
+
+from launchopt.cupy_types import CudaStream
 
 POOL = 1024  # pairs of events, as many as a GPU's launch queue holds launches
 ANCHOR_TRIES = 20  # anchors to take, of which the one with the smallest error counts
@@ -24,12 +25,12 @@ ANCHOR_TRIES = 20  # anchors to take, of which the one with the smallest error c
 class Anchor:
     """One moment on the clock of the GPU and on that of the host."""
 
-    event: Any  # CuPy event
+    event: object  # CuPy event
     host_ns: int  # CLOCK_MONOTONIC
     error_ns: int  # largest error of host_ns
 
 
-def anchor(stream: Any) -> Anchor:
+def anchor(stream: CudaStream) -> Anchor:
     """Return the anchor with the smallest error of ANCHOR_TRIES tries on an idle stream."""
     best: Anchor | None = None
     for _ in range(ANCHOR_TRIES):
@@ -48,7 +49,7 @@ def anchor(stream: Any) -> Anchor:
 class EventTimer:
     """Times runs on `stream`, with at most `most_samples` sampled launches per run."""
 
-    def __init__(self, stream: Any, most_samples: int) -> None:
+    def __init__(self, stream: CudaStream, most_samples: int) -> None:
         self._stream = stream
         self._pairs = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(POOL)]
         self._elapsed_ms = np.zeros((most_samples, 2))
@@ -69,13 +70,13 @@ class EventTimer:
         """True if the run has `most_samples` samples, so that no other launch can be sampled."""
         return self.count == len(self._elapsed_ms)
 
-    def begin(self, stream: Any = None) -> None:
+    def begin(self, stream: CudaStream | None = None) -> None:
         """Begin a sample, just before a launch. stream: CUDA stream of the launch; None: the timer's own."""
         if self.count - self._read == POOL:
             self._read_one()
         self._pairs[self.count % POOL][0].record(stream or self._stream)
 
-    def end(self, stream: Any = None) -> int:
+    def end(self, stream: CudaStream | None = None) -> int:
         """End the sample, just after the launch, and return its number."""
         self._pairs[self.count % POOL][1].record(stream or self._stream)
         self.count += 1

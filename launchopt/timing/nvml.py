@@ -23,9 +23,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
 
 from launchopt.errors import DeviceError
+from launchopt.files import JsonObject
 
 FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # time from the start of a run to the first reading, and between readings
 WATCH_S, WATCH_STEP_S = 0.5, 0.001  # time for which `learn` watches the counter, and time between its readings
@@ -81,7 +81,7 @@ class Readings:
         kept = (look for look in self.looks if start_ns <= look.start_ns and look.end_ns <= end_ns)
         return replace(self, looks=tuple(kept))
 
-    def columns(self, commands: int, wall_ns: float) -> dict[str, Any]:
+    def columns(self, commands: int, wall_ns: float) -> JsonObject:
         """Return the columns of summary.parquet. wall_ns: duration of the run."""
         clocks = [look.sm_clock_mhz for look in self.looks if look.sm_clock_mhz is not None]
         told = [look.reasons for look in self.looks if look.reasons is not None]
@@ -109,7 +109,7 @@ class Readings:
             return f"the run was {wall_ns / self.window_ns:.0%} of the time between the two readings"
         return None
 
-    def about(self, wall_ns: float) -> dict[str, Any]:
+    def about(self, wall_ns: float) -> JsonObject:
         """Return the entries of the manifest."""
         return {
             "looks": len(self.looks),
@@ -138,7 +138,7 @@ def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
 class GpuWatch:
     """Reads one GPU between `begin` and `end`."""
 
-    def __init__(self, gpu: Any, uuid: bytes) -> None:
+    def __init__(self, gpu: object, uuid: bytes) -> None:
         import pynvml
 
         self._nvml, self._gpu, self._uuid = pynvml, gpu, uuid
@@ -181,7 +181,7 @@ class GpuWatch:
         energy_mj = None if before_mj is None or after_mj is None or after_mj < before_mj else after_mj - before_mj
         return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
 
-    def _told(self, read: Callable[..., Any], *more: Any) -> Any:
+    def _told(self, read: Callable[..., int], *more: object) -> int | None:
         """Return the result of an NVML function for the GPU, or None if NVML raises an error."""
         try:
             return read(self._gpu, *more)
@@ -189,12 +189,11 @@ class GpuWatch:
             return None
 
     def _counter_mj(self) -> int | None:
-        energy: int | None = self._told(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
-        return energy
+        return self._told(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
     def _reasons(self) -> int | None:
         """Return the bits of the reasons. Drivers before 535 have the function under its older name."""
-        reasons: int | None = self._told(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
         if reasons is None:
             reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         return reasons
@@ -217,14 +216,15 @@ def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
     return max(SHORTEST_STEP_NS, *steps_ns)
 
 
-def nvml_handle(uuid: bytes) -> Any:
+def nvml_handle(uuid: bytes) -> object:
     """Return NVML's handle of the GPU with this CUDA uuid. NVML and CUDA may number GPUs in different orders."""
     import pynvml
 
     pynvml.nvmlInit()
     text = uuid.hex()
     parts = (text[:8], text[8:12], text[12:16], text[16:20], text[20:])
-    return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{'-'.join(parts)}")
+    handle: object = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{'-'.join(parts)}")
+    return handle
 
 
 def open_watch(uuid: bytes) -> GpuWatch:

@@ -10,11 +10,24 @@ import operator
 import os
 import warnings
 from functools import lru_cache
-from typing import Any, SupportsIndex
+from typing import Protocol, SupportsIndex
 
 from launchopt.command import Dtype, ShapeKey
 
 DOMAIN = "launchopt"
+
+
+class Domain(Protocol):
+    """A domain of nvtx: ranges go to the attached profiler, if any."""
+
+    def push_range(self, attributes: object) -> object:
+        """Begin a range."""
+
+    def pop_range(self) -> object:
+        """End the innermost range."""
+
+    def get_event_attributes(self, *, message: str, payload: int) -> object:
+        """Return the attributes of a range, registered with the profiler."""
 
 
 def attached() -> bool:
@@ -28,11 +41,11 @@ def is_profiled() -> bool:
 
 
 @lru_cache(maxsize=1)
-def domain() -> Any:
+def domain() -> Domain:
     """Return the domain of this process, chosen at the first call. Use this instead of `nvtx.get_domain`."""
     import nvtx
 
-    found = nvtx.get_domain(DOMAIN)
+    found: Domain = nvtx.get_domain(DOMAIN)
     # nvtx asks the profiler whether the domain is enabled. nsys 2022 and 2023 do not answer. nvtx treats this as "no"
     # and returns a dummy, although nsys would record every range.
     if attached() and type(found).__name__ == "DummyDomain":
@@ -40,7 +53,7 @@ def domain() -> Any:
     return found
 
 
-def _unasked_domain(dummy: Any) -> Any:
+def _unasked_domain(dummy: Domain) -> Domain:
     """Return a domain as nvtx's Domain.__new__ makes it, without asking the profiler.
 
     Return `dummy`, with a warning, if this version of nvtx lacks the internals.
@@ -53,10 +66,11 @@ def _unasked_domain(dummy: Any) -> Any:
         made.__init__(DOMAIN)
         # Register one string, so that a failure shows before a hot loop depends on the object.
         made.get_event_attributes(message=DOMAIN)
+        checked: Domain = made
     except (ImportError, AttributeError, TypeError) as error:
         warnings.warn(f"NVTX ranges will be missing from this profile: {error}", RuntimeWarning, stacklevel=3)
         return dummy
-    return made
+    return checked
 
 
 def range_name(mode: str, shape: ShapeKey | None, dtype: Dtype) -> str:
@@ -67,7 +81,7 @@ def range_name(mode: str, shape: ShapeKey | None, dtype: Dtype) -> str:
     return f"{mode} {'several shapes' if shape is None else shape} {dtype.name}"
 
 
-def attributes(domain: Any, message: str, payload: SupportsIndex) -> Any:
+def attributes(domain: Domain, message: str, payload: SupportsIndex) -> object:
     """Return event attributes for `push_range`, registered with the profiler. Make them before the hot loop.
 
     nvtx ignores a payload that is a NumPy integer, so it is converted. TypeError: the payload is no integer.

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -31,6 +32,19 @@ def trace_path(folder: Path, mode: str, repeat: int) -> Path:
     return folder / f"torch-{mode}-{repeat}.json.gz"
 
 
+class Recording(Protocol):
+    """A `torch.profiler.profile`."""
+
+    def start(self) -> None:
+        """Begin to record."""
+
+    def stop(self) -> None:
+        """Stop recording."""
+
+    def export_chrome_trace(self, path: str) -> None:
+        """Write the recording as JSON."""
+
+
 class TorchTrace:
     """Records between `start` and `stop`, and keeps the recording until `write` or the next `start`."""
 
@@ -39,23 +53,25 @@ class TorchTrace:
         import torch
 
         profiler = torch.profiler
-        self._profiler: Any = profiler
+        self._profile: Callable[..., Recording] = profiler.profile
         self._activities = [profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             self._activities.append(profiler.ProfilerActivity.CUDA)
-        self._recording: Any = None
+        self._recording: Recording | None = None
 
     def start(self) -> None:
         """Delete the last recording and start a new one. The first call takes seconds, since it loads CUPTI."""
-        self._recording = self._profiler.profile(activities=self._activities)
+        self._recording = self._profile(activities=self._activities)
         self._recording.start()
 
     def stop(self) -> None:
         """Stop recording, after the last result of the run."""
+        assert self._recording is not None
         self._recording.stop()
 
     def write(self, path: Path) -> None:
         """Write the last recording atomically, and delete it from memory. RunError: the file cannot be written."""
+        assert self._recording is not None
         plain, packed = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("json", "gz"))
         try:
             self._recording.export_chrome_trace(str(plain))

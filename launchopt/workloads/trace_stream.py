@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from launchopt.workloads.stream import (
 
 STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 
+Supply = TypeVar("Supply", bound=Hashable)  # names a supply of operands: an arena, or a thread of the trace
 Columns = NDArray[np.int64]
 Weights = Callable[[ArenaKey, int], int]  # (arena of weights, commands that use it) -> number of different weights
 
@@ -65,9 +66,9 @@ class _Turns:
         return (turn * self.a_turn[operator] + self.first[operator] + within) % self.size[operator]
 
 
-def _turns(supply_of: Sequence[Hashable], batch: Columns, size: Mapping[Any, int]) -> _Turns:
+def _turns(supply_of: Sequence[Supply], batch: Columns, size: Mapping[Supply, int]) -> _Turns:
     """Return the columns from the supply and the batch of each operator, and the size of each supply."""
-    taken: Counter[Hashable] = Counter()
+    taken: Counter[Supply] = Counter()
     first = []
     for supply, count in zip(supply_of, batch.tolist(), strict=True):
         first.append(taken[supply])
@@ -109,9 +110,9 @@ class TraceStream(CommandStream):
             self._due_ns = np.rint(np.array([gemm.start_ns for gemm in gemms]) / speed).astype(np.int64)
             self._turn_ns = round(max(gemm.end_ns for gemm in gemms) / speed)
 
-    def _counted(self, what: Sequence[Any], repeat: int) -> dict[Any, int]:
+    def _counted(self, what: Sequence[Supply], repeat: int) -> dict[Supply, int]:
         """Return the number of commands for each value in `what`, which has an entry per operator."""
-        counts: Counter[Any] = Counter()
+        counts: Counter[Supply] = Counter()
         for each, batch in zip(what, self._batch.tolist(), strict=True):
             counts[each] += batch * repeat
         return dict(counts)

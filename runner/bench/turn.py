@@ -21,7 +21,7 @@ from launchopt.command import Dtype
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
-from launchopt.devices.loops.admission import Admission, AdmissionArrays, ExpectedWord, look
+from launchopt.devices.loops.admission import Admission, AdmissionArrays, AdmissionFields, ExpectedWord, look
 from launchopt.devices.loops.runner import BATCH, Feedback, LoopSettings
 from launchopt.devices.loops.state import LoopArrays, LoopExit, LoopWord, SettingWord
 from launchopt.devices.loops.steps import StepLoop, look_for_more, pump_steps
@@ -53,7 +53,7 @@ def stream_of(requests: int, turns: int) -> ChainStream:
 
 
 @compiled
-def _take_early(ring: RingWords, batcher: StepBuckets, loop: LoopArrays, admission: Any) -> None:
+def _take_early(ring: RingWords, batcher: StepBuckets, loop: LoopArrays, admission: AdmissionFields) -> None:
     """Take records of the next step while a step runs, like the loop of a run."""
     state = loop.state
     if state[LoopWord.NEXT] == state[LoopWord.COUNT]:

@@ -89,14 +89,14 @@ def _most_open(text: str) -> int:
     return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 
 
-def _nodes(path: Path, node: Any, known: dict[int, int]) -> int:
+def _nodes(path: Path, node: yaml.Node, known: dict[int, int]) -> int:
     """Return the number of nodes at and below `node`; RecursionError for a node within itself."""
     if id(node) in known:
         return known[id(node)]
     line = int(node.start_mark.line) + 1
     if not node.tag.startswith(PLAIN_TAG) or node.tag.startswith(f"{PLAIN_TAG}python"):
         raise DataError(path, line, f"a tag that is not plain YAML: {node.tag}")
-    inner: list[Any] = []
+    inner: list[yaml.Node] = []
     if isinstance(node, yaml.MappingNode):
         inner = [each for pair in node.value for each in pair]
         for key, _ in node.value:

@@ -10,10 +10,8 @@ from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
 from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.stream import CommandStream
+from launchopt.workloads.chain import Stream
 
-Stream = CommandStream | ChainStream
 NO_SAMPLING = Sampling(SamplingKind.none)
 
 

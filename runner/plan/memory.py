@@ -10,9 +10,10 @@ import psutil
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
 from launchopt.modes import mode_class
+from launchopt.workloads.chain import Stream
 from runner.config.groups import Ordering
 from runner.config.schema import Config
-from runner.plan.job import Arm, Stream
+from runner.plan.job import Arm
 
 MEMORY_SHARE = 0.9  # usable share of free memory; libraries and the check of outputs need the rest
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # buffers of the ceilings, workspace, chunks of the check

@@ -21,10 +21,11 @@ from launchopt.modes.base import Takes
 from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.timing import cupti, torch_trace
+from launchopt.workloads.chain import Stream
 from launchopt.workloads.footprint import COLD_CACHES, Cache
 from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.schema import ALL, Config
-from runner.plan.job import Arm, Job, Stream
+from runner.plan.job import Arm, Job
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
 from runner.plan.minimum import minimum_of
 from runner.plan.streams import requests_of, setting_of

@@ -12,9 +12,9 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.sampling import SamplingKind
 from launchopt.workloads.base import Setting
+from launchopt.workloads.chain import Stream
 from runner.config.groups import Ordering
 from runner.config.schema import Config
-from runner.plan.job import Stream
 
 
 def requests_of(config: Config) -> Requests | None:

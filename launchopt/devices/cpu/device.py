@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import psutil
@@ -55,7 +54,7 @@ class CpuDevice:
         self._limits = threadpool_limits(self.threads, user_api="blas")
         self._domain = nvtx_ranges.domain()
         self._unnamed = nvtx_ranges.attributes(self._domain, "rehearsal", 0)
-        self._ranges: dict[tuple[str, int, int], Any] = {}
+        self._ranges: dict[tuple[str, int, int], object] = {}
         self._scratch: dict[int, tuple[Array, ...]] = {}
         self._steps: CpuSteps | None = None
 

@@ -11,13 +11,12 @@ import ctypes
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype
-from launchopt.devices.base import CudaStream
+from launchopt.cupy_types import CudaStream, KernelFunction, KernelModule
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.errors import RunError
 from launchopt.kernels import source
@@ -88,7 +87,7 @@ class KernelLaunch:
 
     def __init__(
         self,
-        function: Any,
+        function: KernelFunction,
         block: int,
         parameters: Sequence[np.generic | Table],
         stream: CudaStream,
@@ -144,7 +143,7 @@ def _with_attribute(config: NDArray[np.uint8], attribute_id: int, *values: int) 
     return attribute
 
 
-def clusters_at_once(function: Any, size: int, threads: int, shared_bytes: int) -> int:
+def clusters_at_once(function: KernelFunction, size: int, threads: int, shared_bytes: int) -> int:
     """Return how many clusters of `size` blocks can run on the GPU at once; RunError if the driver refuses."""
     function.max_dynamic_shared_size_bytes = shared_bytes
     config, found = np.zeros(CONFIG_BYTES, np.uint8), ctypes.c_int()
@@ -166,10 +165,10 @@ class KernelPlans:
 
     def __init__(self, dtype: Dtype) -> None:
         self._dtype = dtype
-        self._modules: dict[tuple[str, ...], Any] = {}
-        self._keep: list[Any] = []
+        self._modules: dict[tuple[str, ...], KernelModule] = {}
+        self._keep: list[object] = []
 
-    def function(self, file: str, name: str, head: str = "", **defines: int) -> Any:
+    def function(self, file: str, name: str, head: str = "", **defines: int) -> KernelFunction:
         """Compile a kernel of launchopt/kernels/`file`.cu with -DDTYPE and `defines`. head: text before the source."""
         options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
         key = (file, head, *options)
@@ -179,7 +178,7 @@ class KernelPlans:
             self._modules[key] = cupy.RawModule(code=head + source(file), options=("-std=c++17", *options))
         return self._modules[key].get_function(name)
 
-    def row(self, function: Any, launch: Launch, early: bool = False) -> list[int]:
+    def row(self, function: KernelFunction, launch: Launch, early: bool = False) -> list[int]:
         """Return the row of the plans table for a launch. early: with programmatic stream serialization (PDL)."""
         if launch.shared_bytes > LARGEST_STATIC_SHARED_BYTES:
             function.max_dynamic_shared_size_bytes = launch.shared_bytes

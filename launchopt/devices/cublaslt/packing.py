@@ -11,7 +11,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.base import CudaStream
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.tables import Tables
 

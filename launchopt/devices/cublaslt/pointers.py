@@ -10,7 +10,7 @@ import ctypes
 import cupy
 import numpy as np
 
-from launchopt.devices.base import CudaStream
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt.pointer_loops import UploadWord
 from launchopt.types import Table
 

@@ -8,7 +8,8 @@ makes while it copies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +65,7 @@ class BulkCopies:
     def __init__(self) -> None:
         import cupy
 
-        self._cupy: Any = cupy
+        self._cupy: ModuleType = cupy
         gpu = cupy.cuda.Device()
         if int(gpu.compute_capability) < LEAST_CAPABILITY:
             raise DeviceError(f"bulk copies need compute capability {LEAST_CAPABILITY / 10} or more")

@@ -12,8 +12,8 @@ import cupy
 import numpy as np
 
 from launchopt.command import Dtype, ShapeKey
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.base import CudaStream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.plans import Plans
 from launchopt.timing.activity import Ceilings

@@ -7,7 +7,6 @@ between two launches only when a profiler is attached: it puts an NVTX range aro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import cupy
 import numpy as np
@@ -39,6 +38,7 @@ from launchopt.devices.loops.runner import Launcher
 from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
+from launchopt.files import JsonObject
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
@@ -285,7 +285,7 @@ class CudaDevice:
         """Return the versions of driver, runtime and libraries."""
         return {"gpu": self.info.name, **library_versions()}
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> JsonObject:
         """Return the present clocks, power, temperature and throttle reasons."""
         return gpu_state(self.info.index)
 

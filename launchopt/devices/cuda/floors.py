@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import cupy
 import numpy as np
@@ -27,6 +26,7 @@ from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage
 from launchopt.errors import ArenaMemoryError, DeviceError
+from launchopt.files import JsonObject
 from launchopt.recording.recorder import Recorder
 from launchopt.timing import cupti, nvtx_ranges
 from launchopt.timing.activity import Activity
@@ -168,7 +168,7 @@ class CudaFloors:
         one = Launch((1, 1, 1), (1, 1, 1), 0, np.zeros(1, np.int64))
         return _row(kernels.row(kernels.function("null", name), one))
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> JsonObject:
         """Return the GPU's description and the versions of its driver and libraries."""
         return {**self._device.info.as_dict(), **self._device.versions()}
 

@@ -10,19 +10,20 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, SupportsInt
 
 from cuda.bindings import runtime as cudart
 
-from launchopt.devices.base import Counters, CudaStream
+from launchopt.cupy_types import CudaStream
+from launchopt.devices.base import Counters
 from launchopt.errors import RunError
 
-Graph = Any  # cudaGraph_t
-Executable = Any  # cudaGraphExec_t
+Graph = object  # cudaGraph_t
+Executable = SupportsInt  # cudaGraphExec_t
 RELAXED = cudart.cudaStreamCaptureMode.cudaStreamCaptureModeRelaxed
 
 
-def checked(result: tuple[Any, ...]) -> Any:
+def checked(result: tuple[object, ...]) -> Any:
     """Return the values in the result of a CUDA runtime call, without its status. RunError: the call failed."""
     status, *values = result
     if status != cudart.cudaError_t.cudaSuccess:
@@ -65,7 +66,7 @@ class Graphs:
 
     def _instantiated(self, graph: Graph) -> Executable:
         start_ns = time.monotonic_ns()
-        made = checked(cudart.cudaGraphInstantiate(graph, 0))
+        made: Executable = checked(cudart.cudaGraphInstantiate(graph, 0))
         self._spend("instantiate", start_ns)
         start_ns = time.monotonic_ns()
         checked(cudart.cudaGraphUpload(made, self._stream))

@@ -17,6 +17,7 @@ from typing import Any
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DeviceError
+from launchopt.files import JsonObject
 from launchopt.timing.nvml import nvml_handle
 
 NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
@@ -76,11 +77,11 @@ def uuid_of(index: int) -> bytes:
     return bytes(_ok(driver.cuDeviceGetUuid(_ok(driver.cuDeviceGet(index)))).bytes)
 
 
-def gpu_state(index: int) -> dict[str, Any]:
+def gpu_state(index: int) -> JsonObject:
     """Return clocks, power, temperature, throttle reasons and used memory; a reading that NVML refuses is absent."""
     import pynvml
 
-    readings: dict[str, Callable[[Any], Any]] = {
+    readings: dict[str, Callable[[object], object]] = {
         "sm_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM),
         "memory_clock_mhz": lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_MEM),
         "power_w": lambda gpu: pynvml.nvmlDeviceGetPowerUsage(gpu) / 1e3,
@@ -88,7 +89,7 @@ def gpu_state(index: int) -> dict[str, Any]:
         "throttle_reasons": lambda gpu: hex(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)),
         "memory_used_bytes": lambda gpu: pynvml.nvmlDeviceGetMemoryInfo(gpu).used,
     }
-    state = {}
+    state: JsonObject = {}
     try:
         gpu = nvml_handle(uuid_of(index))
     except pynvml.NVMLError as error:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batch
 from launchopt.command import HALF_BITS, W_SLOT_C_REQUEST
-from launchopt.devices.base import CudaStream, LaunchPath
+from launchopt.cupy_types import CudaStream
+from launchopt.devices.base import LaunchPath
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import request_of
@@ -36,7 +36,7 @@ class LaunchMarks:
         self.attached = nvtx_ranges.attached()
         self._domain = nvtx_ranges.domain()
         self._work, self._recorder = work, recorder
-        self._ranges: dict[tuple[str, int, int], Any] = {}
+        self._ranges: dict[tuple[str, int, int], object] = {}
         self._timer = EventTimer(stream, MOST_SAMPLES)
         self._take(LaunchPath())
         self.name = ""  # name of the mode in ranges; "" in a warm-up run, which has no ranges

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import CudaStream
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import launch_address
 from launchopt.devices.cublaslt.packing import Packing

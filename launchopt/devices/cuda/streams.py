@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import cupy
 import numpy as np
 
-from launchopt.devices.base import CudaStream
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.types import Table, Words
 

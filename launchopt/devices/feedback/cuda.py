@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import cupy
 import numpy as np
@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import HALF_BITS, LOW_HALF
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.arenas import STORAGE, Arenas
-from launchopt.devices.base import CudaStream
 from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places_needed
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of
@@ -30,15 +30,17 @@ from launchopt.devices.feedback.landing import FeedbackFact, StagedRow
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.types import Array
 from launchopt.workloads.chain import ChainStream
 
+Scalar = TypeVar("Scalar", bound=np.generic)
 WITHOUT = Sampling(SamplingKind.none)
 
 
-def pinned(count: int, dtype: Any) -> NDArray[Any]:
+def pinned(count: int, dtype: type[Scalar]) -> NDArray[Scalar]:
     """Return page-locked host memory, which the GPU reads and writes at the same address."""
     memory = cupy.cuda.alloc_pinned_memory(count * np.dtype(dtype).itemsize)
-    array: NDArray[Any] = np.frombuffer(memory, dtype, count)
+    array: NDArray[Scalar] = np.frombuffer(memory, dtype, count)
     return array
 
 
@@ -87,7 +89,7 @@ class CudaSteps:
         self._events = [(cupy.cuda.Event(), cupy.cuda.Event()) for _ in range(64)]
         self.start()
 
-    def _table(self, arenas: Arenas) -> Any:
+    def _table(self, arenas: Arenas) -> Array:
         stream = self._stream
         flat = arenas.arrays[stream.activations].reshape(-1)
         width = stream.row_elements(stream.hidden)
@@ -154,7 +156,7 @@ class CudaSteps:
         self.done[places] = ids.astype(np.int64).view(np.uint64) & LOW_HALF
         self._host_ns += time.monotonic_ns() - start_ns
 
-    def _read(self, start: Any, end: Any) -> None:
+    def _read(self, start: cupy.cuda.Event, end: cupy.cuda.Event) -> None:
         end.synchronize()
         self._device_ms += cupy.cuda.get_elapsed_time(start, end)
         self._timed += 1

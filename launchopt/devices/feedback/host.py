@@ -11,15 +11,14 @@ the checks.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Dtype
-from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.arenas import StorageScalar, from_float32, to_float32
 from launchopt.sampling import GOLDEN, Sampling, SamplingKind, check_vocab, mixed, sample
 
+Stored = NDArray[StorageScalar]
 PARTIAL_SUMS = 1024  # partial sums per row: one per thread of the GPU's block; a power of two
 
 
@@ -70,7 +69,7 @@ class HostFeedback:
     ConfigError: the vocabulary is too large, or empty.
     """
 
-    def __init__(self, dtype: Dtype, sampling: Sampling, embedding: NDArray[Any] | None) -> None:
+    def __init__(self, dtype: Dtype, sampling: Sampling, embedding: Stored | None) -> None:
         self._dtype, self._sampling = dtype, sampling
         if sampling.kind is not SamplingKind.none:
             if embedding is None:
@@ -79,8 +78,8 @@ class HostFeedback:
             self._embedding = embedding
 
     def advance(
-        self, finals: NDArray[Any], requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
-    ) -> tuple[NDArray[Any], NDArray[np.int32] | None]:
+        self, finals: Stored, requests: NDArray[np.uint32], tokens: NDArray[np.uint32]
+    ) -> tuple[Stored, NDArray[np.int32] | None]:
         """Return the next inputs, [rows, hidden], and the ids, int32 [rows] (None without sampling).
 
         finals: [rows, hidden] without sampling, [rows, vocab] with it. requests, tokens: [rows]. A row of logits that

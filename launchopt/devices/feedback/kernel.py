@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 
 from launchopt.command import Dtype
-from launchopt.devices.base import CudaStream
+from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt.kernel_plans import KernelLaunch
 from launchopt.devices.feedback.host import PARTIAL_SUMS
 from launchopt.devices.feedback.in_launch import FeedbackLayout, source_of, words_of

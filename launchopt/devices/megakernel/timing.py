@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import cupy
 import numpy as np
@@ -23,6 +23,7 @@ from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.megakernel.step_account import clock_mhz
 from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
+from launchopt.types import Array
 from launchopt.workloads.chain import chain_of
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ PLAIN: Mapping[str, int] = {}
 WITH_STAMPS, WITHOUT_WEIGHTS, WITHOUT_WAITS = {"STAMPS": 1}, {"WITHOUT": 1}, {"WITHOUT": 2}
 
 Programs = list["MegakernelProgram"]  # one program per replica of the weights
-Array = Any  # a CuPy array
-Events = tuple[Any, Any]  # CuPy events before and behind a launch
+Events: TypeAlias = "tuple[cupy.cuda.Event, cupy.cuda.Event]"  # events before and behind a launch
 
 
 class Kept(NamedTuple):

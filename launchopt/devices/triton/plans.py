@@ -36,8 +36,8 @@ TYPES = {Dtype.fp32: tl.float32, Dtype.fp16: tl.float16, Dtype.bf16: tl.bfloat16
 class Variant:
     """A kernel to compile: a `triton.jit` function, its constants, and its numbers of warps and stages."""
 
-    function: Any
-    constants: Mapping[str, Any] = field(hash=False)
+    function: triton.JITFunction
+    constants: Mapping[str, object] = field(hash=False)
     warps: int
     stages: int = 1
 
