@@ -7,7 +7,7 @@
 // Each task has a counter, to which each block with a share of the task adds 1 after its stores. Counters are never reset, so
 // a wait compares a counter with a multiple of the number of launches. GEMMs and fused attention
 // (attention/fused_attention.cuh) do not wait for the counter of the task that makes their inputs. They receive the inputs
-// through mailboxes (megakernel/mailboxes.cuh). A task waits only for earlier tasks, so one block can always go on. All blocks
+// through mailboxes (megakernel/mailboxes.cuh). A task waits only for earlier tasks, so some block can always go on. All blocks
 // must be resident at once.
 //
 // An additional warp of each block copies weights into a ring in shared memory, as far ahead as the ring has space

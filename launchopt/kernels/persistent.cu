@@ -11,6 +11,9 @@
 //   outputs     outputs of a small command that came alone, in pinned memory. Each word also holds the command's number, in
 //               its upper half.
 //
+// A command comes alone if the ring holds no command behind it when the dispatcher finds it. The dispatcher's group, or the
+// dispatcher alone, multiplies such a command if it is short (lone_commands.cuh) or small (small_commands.cuh).
+//
 // The upper 16 bits of each word of a ring are its tag: the number of the ring's lap. A reader compares the tag with the lap
 // that it expects. A successful poll therefore already has the word, and needs no head pointer. If few commands are in the
 // ring, the dispatcher cuts each into tiles, one per idle worker. If many are, each command is one tile. The host reuses a

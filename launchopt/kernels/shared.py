@@ -74,7 +74,8 @@ ATTENTION_WARPS = 8  # warps of a block
 
 # -- Feeding back (tokens/)
 
-# Words of a row: addresses of its source, target, history (or 0) and token id; then the number of the random draw.
+# Words of a row: addresses of its source, target, history (or 0) and token id; then the counter that selects its random
+# numbers.
 ROW_WORDS = 5
 FEEDBACK = np.dtype(
     [
@@ -85,7 +86,7 @@ FEEDBACK = np.dtype(
         *_fields("<u8", "hidden vocab"),
         # Address of the embedding, [vocab, hidden]; bytes of one of its rows.
         *_fields("<u8", "embedding row_bytes"),
-        ("start", "<u8"),  # start value of the random numbers
+        ("start", "<u8"),  # seed of the random numbers
         ("inverse_temperature", "<f8"),  # factor of the logits before sampling
         ("k", "<u8"),  # parameter of top_k: number of logits that are kept
         ("p", "<f8"),  # parameter of top_p: share of the probability that is kept
@@ -184,7 +185,7 @@ PIECE_BYTES, ROW_GAP_BYTES = 2048, 64
 SCRATCH_BYTES = 32 << 10  # bytes of shared memory for a GEMM's inputs, or for an op
 # Bytes of shared memory for inputs of several fp32 columns; bytes of the gap behind each row of inputs.
 PAIRS_INPUT_BYTES, INPUT_GAP_BYTES = 64 << 10, 64
-PART_GAP_ROWS = 8  # unused sums behind each column of a warp's sums, against bank conflicts
+PART_GAP_ROWS = 8  # unused elements behind each column of a warp's sums in shared memory
 REGISTER_PIECES = 2  # pieces of k that a warp holds in registers (megakernel/gemm_in_registers.cuh)
 BOX_BYTES = 64  # contiguous bytes of a column, in mailboxes of several columns
 TAG_BITS = 16  # upper bits of the host's word that hold the tag of the launch that waits for the word

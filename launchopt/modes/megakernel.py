@@ -6,10 +6,10 @@ data in mailboxes, instead of waiting for the end of a kernel (launchopt/kernels
 capability 9.0. A norm before a GEMM is fused into the GEMM. The norm's output is not stored, so the GEMM's outputs are
 checked from the inputs of the norm.
 
-Three kinds of steps are launched as in mode=coalesced: prompts, steps whose operands are not evenly spaced in memory,
-and steps that come for the first time. The mode keeps up to mode.cached lists, but at least one per replica of the
-weights; a small model has many replicas. The launch of a step also samples on the GPU and feeds results back, so its
-time on the device includes the time of sampling. In other modes a launch of its own does that.
+Some steps are launched as in mode=coalesced: prompts, steps whose operands are not evenly spaced in memory, and steps
+that come for the first time. The mode keeps up to mode.cached lists, but at least one per replica of the weights; a
+small model has many replicas. The launch of a step also samples on the GPU and feeds results back, so its time on the
+device includes the time of sampling. In other modes a separate launch samples and feeds results back.
 
 While a step runs, the mode makes the launch that is likely to be next. Its blocks start as blocks of the step end. The
 launch waits on the GPU until the host admits it, and stores nothing before (kernels/megakernel/gate.cuh). If another

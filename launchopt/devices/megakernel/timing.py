@@ -118,7 +118,7 @@ class StepTiming:
 
     def nvml_clock_mhz(self, programs: Programs) -> float | None:
         """Return the clock rate, in MHz, that NVML reports while launches run; None: NVML reports none."""
-        self._device.state()  # the first call loads NVML, which takes long
+        self._device.state()  # the first call loads NVML, so that the next call is quick
         for i in range(CLOCK_LAUNCHES):
             self._launch(programs[i % len(programs)])
         clock = self._device.state().get("sm_clock_mhz")

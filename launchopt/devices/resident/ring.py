@@ -48,7 +48,7 @@ class QueueWord(enum.IntEnum):
 class PostedShape(NamedTuple):
     """The arguments of `post` that all commands of a shape have in common."""
 
-    queue: int  # address of QUEUE_WORDS int64
+    queue: int  # address of the host's queue, int64 [QUEUE_WORDS]
     number: int  # number of the shape in the kernel's table
     swapped: bool  # True: A and B are exchanged
 
@@ -114,8 +114,9 @@ def tag_of(index: Int, bits: Int) -> Int:
 def post(queue: Int, a: Int, b: Int, c: Int, request: Int, shape: Int) -> Int:
     """Wait for a free slot and post one command. Return OK, or GONE if the kernel gave up.
 
-    queue: address of the host's queue, int64 [QUEUE_WORDS]. a, b, c: addresses of the operands. shape: the kernel's
-    number of the shape, or END. The caller must put a `store_fence` behind the last of several commands.
+    queue: address of the host's queue, int64 [QUEUE_WORDS]. a, b, c: addresses of the operands. request: index of
+    the request, whose commands are kept in order. shape: the kernel's number of the shape, or END. The caller must put
+    a `store_fence` behind the last of several commands.
     """
     index, bits = _word(queue, QueueWord.NEXT), _word(queue, QueueWord.BITS)
     capacity, state = np.int64(1) << bits, _word(queue, QueueWord.STATE)

@@ -224,7 +224,8 @@ __device__ u64 largest_of(const Logits& logits) {
 }
 __device__ int id_of(u64 largest) { return largest >> 32 == (u32)NOT_A_NUMBER ? NO_ID : (int)~(u32)largest; }
 
-// Return the token of a row of logits. counter: number of the random draw. Return NO_ID if a logit is not a number.
+// Return the token of a row of logits, or NO_ID if a logit is not a number. counter, start: counter and seed that select the
+// random number.
 __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
                        double p, Room& room) {
     u64* part = room.part;
