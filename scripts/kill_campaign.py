@@ -61,8 +61,8 @@ JOB = (
     "workload=gemv_micro workload.m=16 workload.k=64 workload.cache=hot workload.commands=50000 mode=batched "
     f"device=cpu repeats={REPEATS} record.commands=all"
 )
-PATIENCE_S = 60.0  # for a phase to begin, and for a run to end
-CLEANUP_S = 10.0  # for the children of a killed run to end
+PATIENCE_S = 60.0  # longest wait for a phase to begin, and for a run to end
+CLEANUP_S = 10.0  # longest wait for the children of a killed run to end
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Kill:
 
 
 def strike(kill: Kill, folder: Path) -> Kill:
-    """Start a run in `folder`, kill its victim, and record what is left."""
+    """Start a run in `folder`, kill its victim, and record the remains."""
     run = Run(folder, JOB)
     try:
         waits_for = ("consumer", "producer").index(kill.victim) + 1 if kill.victim in ("consumer", "producer") else 0
@@ -216,7 +216,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Kill, count, save, print. Returns the exit code."""
+    """Run the campaign, save and print its counts, and return the exit code."""
     options = _parser().parse_args(argv)
     began = datetime.now(UTC)
     out: Path = options.out or Path("outputs/reliability") / began.strftime("%Y%m%d-%H%M%S")

@@ -43,7 +43,7 @@ from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 
 LAP = 1 << 22
-BLOCK = 1 << 13  # commands that are made and pushed together
+BLOCK = 1 << 13  # commands that the producer makes and pushes together
 CAPACITY = 1 << 14
 MAX_BATCH = 64
 SHAPES = [ShapeKey(64 * (1 + i), 1, 256, Dtype.fp32) for i in range(4)]
@@ -52,7 +52,7 @@ SLACK_BYTES = 32 << 20  # resident memory may grow this much after the first lap
 
 
 class LostError(Exception):
-    """Commands that left differ from those that entered."""
+    """Commands that the consumer popped differ from those that the producer pushed."""
 
 
 @dataclass(slots=True)

@@ -101,7 +101,7 @@ class Run:
 
 
 def eventually(condition: Callable[[], object], within_s: float) -> bool:
-    """Return whether the condition becomes true within this time."""
+    """Wait until the condition is true; return whether that happened within `within_s` seconds."""
     limit = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > limit:

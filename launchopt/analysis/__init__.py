@@ -1,1 +1,1 @@
-"""What the numbers mean: intervals, comparisons, profiler exports."""
+"""Analysis of results: tables, comparisons, verdicts and profiles."""

@@ -1,6 +1,7 @@
-"""When requests come: each rule is one file with its options, and files of requests have a reader a format.
+"""Arrivals: the times at which requests are due. Each rule is one file with its options.
 
-A rule is found by being there: a module here with a class derived from `Arrival` whose `kind` is the module's name.
+`arrivals()` finds every module here with a class derived from `Arrival` whose `kind` is the name of the module. Files
+of requests have a reader per format.
 """
 
 from __future__ import annotations

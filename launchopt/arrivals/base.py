@@ -25,8 +25,8 @@ class Arrival:
 
     kind: str = REQUIRED
 
-    is_closed: ClassVar[bool] = False  # everything is due at once: the ring alone holds it back
-    has_requests: ClassVar[bool] = False  # the rule brings the requests, too: a trace
+    is_closed: ClassVar[bool] = False  # True: all are due at once, and only the full ring delays them
+    has_requests: ClassVar[bool] = False  # True: the rule reads the requests themselves from a trace
 
     def __post_init__(self) -> None:
         fixed("arrival.kind", self.kind, self.option())
@@ -39,7 +39,7 @@ class Arrival:
 
     @property
     def asked_rate_per_s(self) -> float | None:
-        """Mean rate that the options ask for; None where they name none."""
+        """Mean rate that the options ask for; None if they have no rate."""
         return None
 
     def due_ns(self, count: int, seed: int) -> NDArray[np.int64]:
@@ -56,7 +56,7 @@ def check_rate(rate_per_s: float, count: int) -> None:
 
 
 def in_ns(mean_gaps: NDArray[np.float64], rate_per_s: float) -> NDArray[np.int64]:
-    """Return times in units of the mean gap as ns; ValueError for times beyond `SPAN_NS_MAX`."""
+    """Convert times from units of the mean gap to ns; ValueError for times beyond `SPAN_NS_MAX`."""
     if float(mean_gaps[-1]) * 1e9 > rate_per_s * SPAN_NS_MAX:
         raise ValueError(
             f"{len(mean_gaps)} arrivals at {rate_per_s} a second take over 146 years: too far for int64 ns"

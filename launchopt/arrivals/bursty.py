@@ -12,17 +12,17 @@ from launchopt.arrivals.base import Arrival, check_rate, in_ns
 from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, option
 
-MOST_BURST = 1 << 20  # arrivals
+MOST_BURST = 1 << 20  # maximum arrivals of one burst
 _STREAM = 0xB0257  # so that no two users of one seed draw the same numbers
 
 
 def bursty(rate_per_s: float, burst_size: int, peak_per_s: float | None, count: int, seed: int) -> NDArray[np.int64]:
     """Return bursts that start as a Poisson process of rate rate_per_s / burst_size; overlapping ones are merged.
 
-    Burst b starts at s_b and has the arrivals s_b + j / peak_per_s for j = 0 .. burst_size - 1; peak_per_s None: all
-    at s_b. These are the first `count` arrivals from time 0 on of a process without a beginning: the first bursts may
-    have begun before 0, since starting with none under way would start below the mean rate. With burst_size 1 this is
-    a Poisson process. The last burst may be cut short. Memory: about count + burst_size numbers.
+    Burst b starts at s_b and has the arrivals s_b + j / peak_per_s for j = 0 .. burst_size - 1. If peak_per_s is None,
+    all arrive at s_b. The process has no beginning, and the result is its first `count` arrivals from time 0 on. So
+    bursts that began before 0 count, too: without them the rate would be too low at the start. The last burst may be
+    cut short. With burst_size 1 this is a Poisson process. Memory: about count + burst_size numbers.
 
     Raises ValueError for a rate that is not positive and finite, a count or burst_size below 1, a peak_per_s below
     the rate, or times beyond SPAN_NS_MAX.
@@ -62,7 +62,7 @@ class Bursty(Arrival):
 
     @property
     def asked_rate_per_s(self) -> float:
-        """The mean rate."""
+        """Mean rate of arrivals, per s."""
         return self.rate_per_s
 
     def due_ns(self, count: int, seed: int) -> NDArray[np.int64]:

@@ -13,7 +13,7 @@ from launchopt.arrivals.base import Arrival
 
 @dataclass(slots=True)
 class Closed(Arrival):
-    """A closed loop: everything is due at once."""
+    """A closed loop: all requests or commands are due at the start."""
 
     kind: str = "closed"
 

@@ -12,7 +12,7 @@ from launchopt.options import REQUIRED, option
 
 
 def constant(rate_per_s: float, count: int) -> NDArray[np.int64]:
-    """Return t_i = i / rate for i = 0 .. count - 1, each rounded for itself, so that nothing drifts.
+    """Return t_i = i / rate for i = 0 .. count - 1. Each is rounded on its own, so that errors do not add up.
 
     Raises ValueError for a rate that is not positive and finite, a count below 1, or times beyond SPAN_NS_MAX.
     """
@@ -22,14 +22,14 @@ def constant(rate_per_s: float, count: int) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class Constant(Arrival):
-    """Evenly spaced arrivals: of requests, or of independent commands."""
+    """Evenly spaced arrivals of requests or of independent commands."""
 
     kind: str = "constant"
     rate_per_s: float = option(REQUIRED, "arrivals a second", is_above_zero=True)
 
     @property
     def asked_rate_per_s(self) -> float:
-        """The rate."""
+        """Rate of arrivals, per s."""
         return self.rate_per_s
 
     def due_ns(self, count: int, seed: int) -> NDArray[np.int64]:

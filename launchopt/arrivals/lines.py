@@ -1,4 +1,4 @@
-"""Functions that the readers of requests share: from lines of bounded length to checked columns.
+"""Functions that the readers of requests share. They turn lines of bounded length into checked columns.
 
 A file is UTF-8 text (a byte order mark is skipped). Lines end in CRLF or LF; the last may have no end. Each reader has
 a function that turns a line into a `Row`, or raises ValueError. `gather` makes `Requests` of the rows, or raises a

@@ -25,14 +25,14 @@ def poisson(rate_per_s: float, count: int, seed: int) -> NDArray[np.int64]:
 
 @dataclass(slots=True)
 class Poisson(Arrival):
-    """Arrivals independent of each other."""
+    """Arrivals of a Poisson process: they are independent of each other."""
 
     kind: str = "poisson"
     rate_per_s: float = option(REQUIRED, "arrivals a second, on average", is_above_zero=True)
 
     @property
     def asked_rate_per_s(self) -> float:
-        """The mean rate."""
+        """Mean rate of arrivals, per s."""
         return self.rate_per_s
 
     def due_ns(self, count: int, seed: int) -> NDArray[np.int64]:

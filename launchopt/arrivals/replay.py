@@ -23,7 +23,7 @@ from launchopt.options import REQUIRED, option
 class TraceFormat(enum.Enum):
     """The formats of a file of requests."""
 
-    auto = "auto"  # by how it begins
+    auto = "auto"  # chosen by the beginning of the file
     azure = "azure"
     mooncake = "mooncake"
     csv = "csv"
@@ -66,7 +66,7 @@ def _recognized(path: Path) -> str:
 
 @dataclass(slots=True)
 class Replay(Arrival):
-    """Requests of a file, due when they came."""
+    """Requests of a file, due at the times in it."""
 
     kind: str = "replay"
     path: str = option(REQUIRED, "the file")

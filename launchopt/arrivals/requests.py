@@ -43,7 +43,7 @@ class Requests:
 
     @property
     def longest(self) -> int:
-        """The maximum tokens of a request: prompt and answer, which has at least one."""
+        """Maximum tokens of a request: prompt plus answer, which counts as at least one token."""
         return int((self.context_tokens + np.maximum(self.generated_tokens, 1)).max())
 
 

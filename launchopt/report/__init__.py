@@ -1,1 +1,1 @@
-"""A self-contained HTML report of what runs left, and timelines for Perfetto."""
+"""A self-contained HTML report of runs, and timelines for Perfetto."""

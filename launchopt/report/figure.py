@@ -31,7 +31,7 @@ HEIGHT = 260
 class Figure:
     """A Vega-Lite specification with its title and the sentence below it.
 
-    `zooms`: the user can move its time axis. `is_wide`: it takes a row of its own.
+    zooms: the user can move the time axis. is_wide: the figure takes the whole width of the page.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Absent:
-    """A figure without data: its content, the reason, and the setting that records the data."""
+    """A figure that cannot be drawn: its content, the reason, and the setting that would record its data."""
 
     title: str
     why: str

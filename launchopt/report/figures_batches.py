@@ -17,7 +17,7 @@ _MOST = 4
 
 
 def batch_figure(table: Table, histograms: Histograms) -> Figure | Absent:
-    """Return bars by powers of two, one per mode."""
+    """Return bars of the shares by batch size, in powers of two, with a bar per mode."""
     lines = shown_lines(table, _MOST)
     names, values = series_names(lines), []
     for name, line in zip(names, lines, strict=True):

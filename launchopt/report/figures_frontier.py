@@ -1,6 +1,6 @@
-"""A sweep of bucket size and timeout: two heat maps, and throughput against tail latency.
+"""Figures of a sweep of bucket size and timeout: two heat maps, and throughput against tail latency.
 
-In: a frontier. Out: figures; all of them absent without a sweep.
+In: a frontier. Out: figures; without a sweep each is an `Absent`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _standing(frontier: Frontier, point: Point) -> str:
 
 
 def _mark(frontier: Frontier, point: Point) -> str:
-    """Return the sign beside a cell's number, so that colour is not the only one."""
+    """Return the sign beside a cell's number. It says the same as the colour, for readers who do not see it."""
     return {"overloaded": " !", "recommended": " \u2605", "on the frontier": " \u25cf"}.get(
         _standing(frontier, point), ""
     )
@@ -118,7 +118,7 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
     if not values:
         return Absent(FRONTIER_TITLE, "no point was verified and timed", _SWEEP)
     rates = [each["throughput_per_s"] for each in values]
-    # An open loop's throughputs hardly differ: never show less than 2%. To the right there is room for a label.
+    # An open loop's throughputs hardly differ: never show less than 2%. The space on the right is for a label.
     room = max(0.15 * (max(rates) - min(rates)), 0.01 * max(rates))
     scale = alt.Scale(domain=[min(rates) - room, max(rates) + 2 * room], nice=False, zero=False)
     axis = alt.Axis(format=",.6~g", tickCount=5)

@@ -71,7 +71,7 @@ def _point(table: Table, line: Line, fastest: Line | None) -> Datum:
 
 
 def _labels(values: Sequence[Datum]) -> list[Datum]:
-    """Return a name beside the fastest point of each workload, moved up where another name stands."""
+    """Return a label beside the fastest point of each workload. It moves up if another label is in its place."""
     tops: dict[tuple[str, float], Datum] = {}
     for each in sorted((v for v in values if v["role"] == _FASTEST), key=lambda v: float(v["tflops"])):
         tops[each["name"], round(math.log10(each["intensity"]), 1)] = each

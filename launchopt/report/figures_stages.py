@@ -1,4 +1,4 @@
-"""Time of a command by part: wall, GPU busy and host, a bar per mode; and the stages of one launch, if measured.
+"""Figures of times: wall, GPU busy and host time per command and mode; and the stages of one launch, if measured.
 
 In: all modes of a stream, or a calibration. Out: figures.
 """
@@ -74,7 +74,7 @@ def _chart(values: list[Datum], names: list[str]) -> Chart:
 
 
 def stages_figure(calibration: Calibration) -> Figure | Absent:
-    """Return the stages of one launch by the doctor: the median, and the p99 as a tick."""
+    """Return the stages of one launch that the doctor measured: a bar for the median, a tick for the p99."""
     title = f"{STAGES_TITLE}: {calibration.device['name']}"
     values, order = [], []
     for kernel, stages in calibration.stages.items():

@@ -21,14 +21,14 @@ from launchopt.report.source import Source
 TITLE = "Timeline of a slice"
 _MODES = 2
 _LAUNCHES = 48  # launches per mode
-_MOST_ROWS = 600  # bars per lane; more could not be distinguished
+_MOST_ROWS = 600  # maximum bars per lane; a reader could not distinguish more
 _WAIT, _TURN, _HOST, _GPU = "queue wait", "flushed, waiting", "host: launch call", "GPU"
 
 
 def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
     """Return launches from the middle of a repeat, of the baseline and of the fastest recorded mode.
 
-    `tables` are of the same work, traced or not; the figure shows the one with the most recordings.
+    tables: all of the same work, traced or not. The figure shows the table with the most recordings.
     """
     recorded = [[line for line in shown_lines(table) if _folder(line, source)][:_MODES] for table in tables]
     lines = max(recorded, key=lambda found: (any(_has_kernels(line, source) for line in found), len(found)), default=[])

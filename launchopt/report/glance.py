@@ -22,7 +22,7 @@ HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """One stream with its best line; None where no line is proven faster."""
+    """One workload stream with its best line. `best` is None if no line is proven faster."""
 
     table: Table
     best: Line | None

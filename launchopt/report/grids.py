@@ -20,7 +20,7 @@ from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-# Headings with the unit that a legend gives elsewhere.
+# Units of headings whose unit stands only in the legend of other outputs.
 _UNITS = {
     "speed-up": "speed-up, x [95%]",
     "roofline": "roofline, % of a ceiling",
@@ -35,7 +35,7 @@ _UNITS = {
     "C++ loop": "C++ loop, x",
     "padded": "padded, commands",
 }
-# Columns of settings: the text of the caption where all lines agree.
+# Columns of settings, with the text for the caption if all lines have one value.
 _SETTINGS = {
     "configuration": "{}",
     "ordering": "ordering {}",
@@ -56,7 +56,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A text and its sort key, if it is a number."""
+    """A text and its sort key; the key is None if the text is no number."""
 
     text: str
     number: float | None = None
@@ -105,7 +105,7 @@ def remedies(table: StrategyTable) -> Grid:
     columns, cells, notes = strategies_grid(table, "compact")
     first = [column.heading for column in columns].index("speed-up")
     after_mode = [column.heading for column in columns].index("mode") + 1
-    # The speed-up stands where the reader need not scroll.
+    # The speed-up comes early, so that the reader sees it without scrolling.
     order = [at for at in range(len(columns)) if at != first]
     order.insert(after_mode, first)
     moved = [[line[at] for at in order] for line in cells]

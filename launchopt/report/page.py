@@ -56,7 +56,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A stream under a tracer, with its timeline where no untraced section shows it."""
+    """A workload stream under a tracer. It has a timeline if no untraced section shows one."""
 
     grid: Grid
     figures: list[Numbered]
@@ -94,7 +94,7 @@ class Page:
 
 @dataclass(slots=True)
 class _Figures:
-    """Numbers of the figures with data, and the figures without."""
+    """Numbers the figures that have data, and collects those that have none."""
 
     drawn: list[Numbered] = field(default_factory=list)
     absent: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)

@@ -3,7 +3,7 @@
     python -m runner.report RUN --timeline FILE.json[.gz]
 
 In: the folder of one run with launches.parquet, commands.parquet or kernels.parquet. Out: the file. It is written while
-the recordings are read, under a temporary name until it is whole.
+the recordings are read, and has a temporary name until it is complete.
 """
 
 from __future__ import annotations

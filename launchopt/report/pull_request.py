@@ -15,11 +15,11 @@ from launchopt.report.tiles import headline, title, warnings
 
 MOST_BYTES = 60_000
 MOST_ROWS = 12
-_MOST_CHARACTERS = 600  # of one text; a status may have any length
+_MOST_CHARACTERS = 600  # maximum length of one text; a status may be longer
 
 
 def pull_request_markdown(source: Source) -> str:
-    """Return the comment; ends with a newline. Lines without room are counted in it."""
+    """Return the comment; ends with a newline. It gives the number of lines for which it has no space."""
     found = glances(source.tables)
     cells = [one.cells for one in found[:MOST_ROWS]]
     diagnoses = [f"- **{_short(one.title)}**: {_short(one.sentence)}" for one in source.diagnoses[:MOST_ROWS]]

@@ -1,4 +1,4 @@
-"""Everything that a report is made of, read once.
+"""All data of a report, read once.
 
 In: folders with runs. Out: a `Source`: rows with their analysis, histograms by line, manifests, and the recordings of
 launches, commands and kernels.
@@ -33,7 +33,7 @@ class Histograms:
         claimed = Counter(_repeat(row) for row in rows)
         self._buckets: dict[tuple[object, ...], _Buckets] = {}
         for row in histogram_rows:
-            # Buckets of a repeat that two runs of one name claim could belong to either.
+            # If two runs have one name, it is unknown which run a bucket belongs to.
             if claimed[_repeat(row)] == 1:
                 buckets = self._buckets.setdefault((*_repeat(row), row["what"]), set())
                 buckets.add((row["low"], row["high"], row["count"]))
@@ -92,7 +92,7 @@ class Source:
     calibrations: list[Calibration]
 
     def run(self, run_id: str) -> Run | None:
-        """Return the one run of that name; None where there is none, or several."""
+        """Return the run called `run_id`; None if there is none, or several."""
         found = [run for run in self.runs if run.name == run_id]
         return found[0] if len(found) == 1 else None
 

@@ -99,7 +99,7 @@ def _faster(source: Source) -> str:
 
 
 def warnings(source: Source) -> list[str]:
-    """Return doubts that a reader must know; empty without any."""
+    """Return warnings about the results; empty if there are none."""
     found = []
     bad = [row for row in source.rows if row["status"] != "ok" or not row["verified"]]
     if bad:

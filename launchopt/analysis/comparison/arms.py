@@ -1,7 +1,8 @@
-"""Match the repeats of one set of runs with those of another.
+"""Pair the arms of one set of runs with those of another.
 
-In: two `Side`s, each with the rows and the manifests of its runs. Out: pairs of `Arm`s that did the same work in the
-same mode and configuration. Where no two arms did the same work, the most similar ones are paired. Pure.
+An arm is one mode in one configuration; it has several repeats. In: two `Side`s, each with the rows and the manifests
+of its runs. Out: pairs of arms that did the same work in the same mode and configuration. If no two arms did the same
+work, the most similar ones are paired. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ _CONFIGURATION = ("max_batch", "timeout_us")
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rows and the manifest of one run. `place` is unique within its side, `identity` everywhere."""
+    """The rows and the manifest of one run.
+
+    place: folder of the run within its side. identity: name of the run, unique over both sides.
+    """
 
     place: str
     identity: str
@@ -31,7 +35,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of a comparison under the name that the user gave. `mode` selects one mode of its runs."""
+    """One side of a comparison, A or B: all runs below the folder `name`. With `mode` only that mode counts."""
 
     name: str
     mode: str | None
@@ -40,7 +44,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """The repeats of one mode in one configuration of one run."""
+    """The repeats of one mode in one configuration in one run: `rows` has a row of the summary for each."""
 
     run: Run
     rows: list[Row]
@@ -63,23 +67,26 @@ class Arm:
 
     @property
     def throttled(self) -> int | None:
-        """Number of throttled repeats; None where no clock was read."""
+        """Number of repeats during which the GPU throttled; None if no repeat read the GPU's clocks."""
         readings = [row["throttled"] for row in self.rows if row["throttled"] is not None]
         return sum(readings) if readings else None
 
 
 @dataclass(slots=True)
 class Matching:
-    """Pairs of arms, arms without a counterpart, and arms that are ambiguous."""
+    """The pairs of arms, and the arms that have none.
+
+    ambiguous: a text for each arm that several arms of the other side match. alone: a text for each without a match.
+    """
 
     matches: list[tuple[Arm, Arm]]
     ambiguous: list[str]
     alone: list[str]
-    unlike: bool = False  # no two arms did the same work: the matches are the most similar
+    unlike: bool = False  # True: no two arms did the same work, and `matches` has the most similar ones
 
 
 def arms_of(side: Side, key: str) -> list[Arm]:
-    """Return the arms of one side; ConfigError under `key` where its mode did not run."""
+    """Return the arms of one side. Raises ConfigError, which names the setting `key`, if its mode did not run."""
     arms: list[Arm] = []
     for run in side.runs:
         chosen = [row for row in run.rows if side.mode in (None, row["mode"])]
@@ -92,10 +99,10 @@ def arms_of(side: Side, key: str) -> list[Arm]:
 
 
 def matched(a: Sequence[Arm], b: Sequence[Arm], *, any_mode: bool) -> Matching:
-    """Pair arms of the same work, mode and configuration, then of another configuration. `any_mode`: modes may differ.
+    """Pair arms of the same work, mode and configuration, then the other arms of the same work and mode.
 
-    Where no two arms did the same work, each arm is paired with the most similar one. The caller decides whether to
-    refuse that.
+    any_mode: modes may differ. If no two arms did the same work, each arm is paired with the most similar one. The
+    caller decides whether to refuse these pairs.
     """
     found = Matching([], [], [])
     ours, theirs = list(a), list(b)
@@ -125,7 +132,7 @@ def _by_columns(rows: Sequence[Row]) -> list[list[Row]]:
 
 
 def _common(ours: Sequence[Arm], theirs: Sequence[Arm], names: Sequence[str]) -> Iterator[tuple[list[Arm], list[Arm]]]:
-    """Return the arms of both sides that agree in the columns `names`."""
+    """Yield groups of arms that agree in the columns `names`: the arms of one side and those of the other."""
     groups: dict[tuple[object, ...], tuple[list[Arm], list[Arm]]] = {}
     for which, arms in enumerate((ours, theirs)):
         for arm in arms:
@@ -134,7 +141,7 @@ def _common(ours: Sequence[Arm], theirs: Sequence[Arm], names: Sequence[str]) ->
 
 
 def _pair_up(some: Sequence[Arm], others: Sequence[Arm], found: Matching) -> None:
-    """Pair one arm with one; of several, pair those of the same place within their sides."""
+    """Add pairs to `found`: one arm with one arm; if there are several, those of the same folder within their sides."""
     if len(some) == len(others) == 1:
         found.matches.append((some[0], others[0]))
         return
@@ -158,5 +165,5 @@ def _nearest(ours: Sequence[Arm], theirs: Sequence[Arm], any_mode: bool) -> Iter
 
 
 def _differences(one: Arm, other: Arm) -> int:
-    """Return the number of columns in which the two did other work."""
+    """Return the number of columns of WORK in which two arms differ."""
     return sum(work_of(one.rows[0], name) != work_of(other.rows[0], name) for name in WORK)

@@ -153,7 +153,7 @@ def _unlike(a: Arm, b: Arm) -> str:
 
 
 def _broken(a: Arm, b: Arm, metric: str) -> list[str]:
-    """Return the objections that `force` cannot set aside."""
+    """Return the reasons against a comparison that `force` does not set aside."""
     found = []
     if _is_same(a, b):
         found.append("A and B are the same repeats")
@@ -169,7 +169,7 @@ def _broken(a: Arm, b: Arm, metric: str) -> list[str]:
 
 
 def _forbidden(a: Arm, b: Arm) -> list[str]:
-    """Return the reasons why the two should not be compared."""
+    """Return the reasons against a comparison that `force` sets aside."""
     found = unlike_work(a.rows[0], b.rows[0])
     one, other = a.run.manifest, b.run.manifest
     if a.run.identity != b.run.identity:
@@ -185,7 +185,7 @@ def _forbidden(a: Arm, b: Arm) -> list[str]:
 
 
 def _shared_repeats(a: Arm, b: Arm) -> list[int] | None:
-    """Return the repeats in which one run interleaved both arms; None for two runs."""
+    """Return the repeats of the run that interleaved both arms; None if the arms are of two runs."""
     if a.run.identity != b.run.identity or not all(row["interleaved"] for row in (*a.rows, *b.rows)):
         return None
     return sorted({row["repeat"] for row in a.rows} & {row["repeat"] for row in b.rows}) or None

@@ -23,9 +23,10 @@ _GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 
 
 def work_of(row: Row, name: str) -> object:
-    """Return a column of `WORK`, with one value for all that makes no difference.
+    """Return the value of a column of `WORK`, with "none" for values that mean the same work.
 
-    Independent GEMVs have no order to keep. A column that an earlier schema lacks could not be chosen then.
+    These are the ordering of independent GEMVs, and a scheduler or sampling that is null: files of an earlier schema
+    lack these columns, and their runs had neither.
     """
     if name == "ordering" and has_no_dependencies(str(row["workload"])):
         return "none"
@@ -33,22 +34,22 @@ def work_of(row: Row, name: str) -> object:
 
 
 def unlike_work(a: Row, b: Row) -> list[str]:
-    """Return the columns in which the two rows did other work."""
+    """Return a text for each column of WORK in which two rows differ."""
     found = [differing(name, a[name], b[name]) for name in WORK if work_of(a, name) != work_of(b, name)]
     remark = ": times of a traced run are not headline times"
     return [text + remark if text.startswith("traced") else text for text in found]
 
 
 def unlike_settings(a: Manifest, b: Manifest) -> list[str]:
-    """Return settings that change the work without a column that shows it.
+    """Return a text for each differing setting that changes the work but has no column in the summary.
 
-    A setting that only one version knows is left out.
+    A setting that only one of the two manifests has does not count.
     """
     return [text for key, text in _settings(a, b) if key.partition(".")[0] in _WORK_SETTINGS]
 
 
 def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
-    """Return the differences between the machines, down to the CUDA libraries."""
+    """Return a text for each difference between the machines: device, cores, GPU driver and CUDA libraries."""
     unknown = [side for side, manifest in (("A", a), ("B", b)) if manifest is None]
     if a is None or b is None:
         return [f"{' and '.join(unknown)} without manifest.json: nothing says on which machine"]
@@ -103,7 +104,10 @@ def _packages(a: Manifest, b: Manifest) -> list[str]:
 
 
 def _polled_words(a: Manifest, b: Manifest) -> list[str]:
-    """Of modes that both tell of: an earlier version had them in the host's memory without a word."""
+    """Return a text for each mode whose kernel polled words in the host's memory in one run, in the GPU's in the other.
+
+    A mode counts only if both manifests name it: earlier versions did not record it.
+    """
     one, other = a.get("polled_words") or {}, b.get("polled_words") or {}
     modes = sorted(mode for mode in one.keys() & other.keys() if one[mode] != other[mode])
     return [differing(f"words that {mode} polls", one[mode], other[mode]) for mode in modes]
@@ -123,7 +127,7 @@ def _flat(config: object, prefix: str = "") -> dict[str, object]:
 
 
 def _comparable(key: str, value: object) -> object:
-    """Return a value without its folder: a file is the same file in another folder."""
+    """Return a setting for the comparison: a path without its folder, any other value unchanged."""
     return str(value).rpartition("/")[2] if key.endswith("path") and value is not None else value
 
 

@@ -49,7 +49,7 @@ def written(label: str, text: str) -> str:
 
 
 def title(one: Comparison) -> str:
-    """Return what was compared. With `force` it names the work of both sides."""
+    """Return the work that both sides did; with `force` it may differ, and the title names both."""
     ours, theirs = stream_title(one.a.rows[0]), stream_title(one.b.rows[0])
     return ours if ours == theirs else f"{ours} (A) against {theirs} (B)"
 

@@ -1,1 +1,1 @@
-"""What profilers recorded: nsys, ncu, CUPTI and traces."""
+"""Analysis of profiles: nsys, ncu, CUPTI and traces of other tools."""

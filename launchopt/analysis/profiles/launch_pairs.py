@@ -38,11 +38,11 @@ class Pairs:
     is_launch: Bools
     is_memory: Bools
     is_kernel: Bools  # which GPU events are kernels, not whole graphs
-    doubled: int  # records that lie within another record of the same call
+    doubled: int  # records that another record of the same call encloses
 
     @property
     def of_kernels(self) -> Ints:
-        """Positions in `gpu` of kernels and whole graphs that launch calls started, by start."""
+        """Return the positions in `gpu` of kernels and whole graphs that launch calls started, in order of start."""
         is_work = self.is_kernel | (self.gpu["kind"] == Kind.GRAPH)
         return np.flatnonzero(is_work & (self.call_of != NONE))
 

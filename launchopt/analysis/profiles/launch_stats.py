@@ -6,8 +6,8 @@ In: a `Trace`. Out: `LaunchStats`, made of figures and texts, so that it can be 
     launch delay   from the end of a launch call to the start of its first kernel (or whole graph); a start while the
                    call was under way counts as clipped, with a delay of 0
     start to start from the start of a launch call to that of its first kernel; never clipped
-    queue length   of a stream: events, copies and fills included, whose call has begun and that have not begun; sampled
-                   at the begin of each call for the stream, which counts itself
+    queue length   of a CUDA stream: its events (kernels, copies and fills) whose call has begun and that have not begun
+                   themselves; sampled when a call for the stream begins, that call included
 
 Percentiles are linear between neighbouring values. None: nothing to measure.
 """
@@ -48,12 +48,12 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class StreamQueue:
-    """The queue of one stream. `process` is None where the trace does not name it."""
+    """The queue of one CUDA stream. `process` is None if the trace does not name it."""
 
     process: str | None
     device: int
     stream: int
-    events: int  # events with a known call
+    events: int  # GPU events whose call is known
     largest: int
     p50: float
 
@@ -74,7 +74,7 @@ class LaunchStats:
     kernels_launched: int  # kernels that a launch call started
     kernels_without_call: int
     kernels_per_call: float | None  # launched kernels over all launch calls
-    whole_graphs: int  # no count includes their kernels
+    whole_graphs: int  # graphs recorded as a whole; no count includes their kernels
     host: Spread
     launch_delay: Spread
     launch_delays_clipped: int
@@ -84,9 +84,9 @@ class LaunchStats:
     gpu_events_by_kind: dict[str, int]
     gpu_time: DeviceTime | None
     gpu_time_by_device: tuple[DeviceTime, ...]
-    queues: tuple[StreamQueue, ...]  # the longest first
-    short_kernels: dict[str, Share]  # under_1_us, ...: of all kernels
-    shorter_than_call: Share  # of the launched kernels
+    queues: tuple[StreamQueue, ...]  # longest queue first
+    short_kernels: dict[str, Share]  # under_1_us, ...: share of all kernels
+    shorter_than_call: Share  # share of the launched kernels
     memory_calls: int
     memory_calls_by_name: dict[str, int]
     memory_calls_without_gpu_event: int
@@ -94,11 +94,11 @@ class LaunchStats:
 
 
 def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
-    """Return the statistics of `trace`. `pairs` are computed where they are not given."""
+    """Return the statistics of `trace`. `pairs` are computed if the caller does not pass them."""
     pairs = pair(trace) if pairs is None else pairs
     calls, gpu, launched = pairs.calls, pairs.gpu, pairs.of_kernels
     host_ns = calls["end_ns"] - calls["start_ns"]
-    # Events are by start: the first of each call is its earliest.
+    # Events are in order of start, so the first event of each call is its earliest.
     starting, first = np.unique(pairs.call_of[launched], return_index=True)
     begun = gpu["start_ns"][launched[first]]
     delay_ns = begun - calls["end_ns"][starting]
@@ -151,7 +151,7 @@ def _spread(values_ns: Ints) -> Spread:
 
 
 def _sum_us(values_ns: Ints) -> float:
-    """Return a sum that is exact up to 104 days. Times of a broken trace never wrap around."""
+    """Return a sum of ns in us. It is exact up to 104 days, and never wraps around, even for a broken trace."""
     return float(values_ns.sum(dtype=np.float64)) / 1e3
 
 

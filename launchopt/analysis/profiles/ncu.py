@@ -1,4 +1,4 @@
-"""Kernels that Nsight Compute replayed: their duration, and the limit of the GPU that they come closest to.
+"""Kernels that Nsight Compute replayed: their duration, and the limit of the GPU that each comes closest to.
 
 In: the lines of `ncu --import FILE --csv --page raw`: names, units, then a line per kernel. Output of the profiled
 program may come before. Out: a `Kernel` each. Metrics that were not collected, or that this GPU lacks, are None.
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from launchopt.errors import DataError
 
-MOST_KERNELS = 100_000  # a profile of a few launches has fewer
+MOST_KERNELS = 100_000  # maximum lines; a profile of a few launches has far fewer
 
 # ncu's names of each metric, the newest first, and the unit of our column.
 _DURATION = (("gpu__time_duration.sum", "gpu__time_duration.avg"), "us")
@@ -52,23 +52,23 @@ class Kernel:
     """One replayed launch. Shares are percentages of the GPU's peak."""
 
     id: str
-    name: str  # demangled, with template arguments
+    name: str  # demangled name, with template arguments
     grid: str
     block: str
-    duration_us: float | None  # alone on the GPU, caches flushed before it
+    duration_us: float | None  # duration of the kernel alone on the GPU, with caches flushed before it
     dram_read_mb: float | None
     dram_gb_per_s: float | None
     dram_percent: float | None
-    memory_percent: float | None  # of the busiest part of the memory system
-    sm_percent: float | None  # of the busiest part of the multiprocessors
-    occupancy_percent: float | None  # achieved: resident warps over the most that fit
+    memory_percent: float | None  # utilization of the busiest part of the memory system
+    sm_percent: float | None  # utilization of the busiest part of the multiprocessors
+    occupancy_percent: float | None  # achieved occupancy: resident warps over the maximum
     l2_hit_percent: float | None
-    registers: int | None  # per thread
-    waves: float | None  # blocks over the number that fits on the GPU at once; below 1 it is not full
+    registers: int | None  # registers per thread
+    waves: float | None  # blocks over the number that the GPU holds at once; below 1 the GPU is not full
 
     @property
     def limit(self) -> str:
-        """The limit that it comes closest to, by ncu's rule: below 60% of every limit it waits for latency."""
+        """The limit that the kernel comes closest to. By ncu's rule it is latency below 60% of all limits."""
         if self.memory_percent is None or self.sm_percent is None:
             return "unknown"
         if max(self.memory_percent, self.sm_percent) < 60.0:

@@ -63,7 +63,7 @@ class Profile:
     """
 
     rows: tuple[RangeRow, ...]
-    inside: RangeRow  # everything in ranges; of one mode where the user named it: its timed runs, no warm-up
+    inside: RangeRow  # everything in ranges; if the user named a mode, only its timed runs
     total: RangeRow
     unfinished_ranges: int  # ranges without an end: counted in `ranges`, not in the host times
     untraced_graphs: int  # CUDA graphs recorded as a whole; no count includes their kernels
@@ -121,7 +121,7 @@ _KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), (
 
 
 def read_profile(path: Path, mode: str | None = None) -> Profile:
-    """Read and join one export; DataError for a missing file or another format. `inside`: only ranges of this mode."""
+    """Read and join one export; DataError for a missing file or another format. mode: `inside` has its ranges only."""
     if not path.is_file():
         raise DataError(path, None, "no such file")
     try:
@@ -194,7 +194,7 @@ def _parents(ranges: Records) -> Ints:
         if tid != thread:
             thread = tid
             open_ranges.clear()
-        # Start / end ranges may overlap without nesting: one that ended below the top goes when it surfaces.
+        # Start / end ranges may overlap without nesting. An ended range below the top is removed once it is on top.
         while open_ranges and open_ranges[-1].end < start:
             open_ranges.pop()
         if open_ranges:

@@ -14,7 +14,7 @@ from launchopt.analysis.profiles.nsys import Profile, RangeRow
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
 
-TIME_LIMIT = 0.01  # share of the other's time
+TIME_LIMIT = 0.01  # largest allowed difference, as a share of the other tool's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class Agreement:
     by: str  # the other tool: nsys stats or CUPTI
     theirs: float
     ours: float
-    limit: float  # largest allowed difference, as a share of theirs
+    limit: float  # largest allowed difference, as a share of the other tool's value
     agrees: bool
 
     @property
     def difference(self) -> float:
-        """Difference as a share of theirs."""
+        """Difference as a share of the other tool's value."""
         if self.theirs == self.ours:
             return 0.0
         return (self.ours - self.theirs) / self.theirs if self.theirs else float("inf")

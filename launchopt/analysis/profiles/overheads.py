@@ -1,4 +1,4 @@
-"""Cost of each profiler for the run that it watches, and whether profilers and this project count alike.
+"""Slowdown of a run by each profiler, and the agreement between profilers and this project.
 
 In: rows of summary.parquet, the timing kind of each run by run_id, and rows that `runner.nsys_agree` wrote. Out:
 Markdown tables. Pure: reads no file. Traced runs of a mode are compared with untraced runs of that mode and stream.
@@ -26,7 +26,7 @@ _SAME = (*(name for name in STREAM if name != "traced"), "mode", "max_batch", "t
 
 @dataclass(frozen=True, slots=True)
 class Overhead:
-    """One mode under one tracer. Times are medians over repeats; ratios are over the same mode without a tracer."""
+    """One mode under one tracer. Times are medians over repeats. Ratios are over the same mode without a tracer."""
 
     mode: str
     tracer: str
@@ -38,7 +38,7 @@ class Overhead:
 
 
 def tracer_of(row: Row, timing: str | None) -> str:
-    """Return the tracer of a run: by its `timing.kind`, else a tracer attached from outside."""
+    """Return the tracer of a run: the one of its `timing.kind`, else one that was attached from outside."""
     return {"cupti": CUPTI, "torch": TORCH}.get(timing or "", ATTACHED) if row["traced"] else UNTRACED
 
 

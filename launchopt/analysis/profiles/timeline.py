@@ -40,7 +40,7 @@ def kept_launches(sizes: Mapping[Group, Size], limit: int) -> dict[Group, int]:
     """Return the launches of each group that fit into about `limit` rows, shared equally; at least one each."""
     kept: dict[Group, int] = {}
     left = limit
-    # The smallest group first: the others share what it leaves.
+    # The smallest group comes first. The others share the rows that it does not need.
     for done, (group, size) in enumerate(sorted(sizes.items(), key=lambda item: item[1].rows)):
         share = left // (len(sizes) - done)
         fits = size.launches if size.rows <= share else share * size.launches // size.rows
@@ -50,7 +50,7 @@ def kept_launches(sizes: Mapping[Group, Size], limit: int) -> dict[Group, int]:
 
 
 class Timeline:
-    """Maker of the events. `kept` limits the launches of each group, as `kept_launches` returns it."""
+    """Maker of the events. kept: maximum launches of each group, as `kept_launches` returns it."""
 
     def __init__(self, kept: Mapping[Group, int], cut: Iterable[Group] = (), *, has_kernels: bool = False) -> None:
         self._kept = dict(kept)
@@ -124,7 +124,7 @@ class Timeline:
             yield from self._arrow((pid, _API, row["api_start_ns"]), (pid, tid, row["start_ns"]))
 
     def _shown(self, row: Row) -> int | None:
-        """Return the process of a row; None where it lies beyond the kept launches."""
+        """Return the process of a row; None for a launch beyond the kept ones."""
         group = (row["mode"], row["repeat"])
         launch = row["launch"]
         if (group in self._cut) if launch is None else launch >= self._kept.get(group, 0):
@@ -139,7 +139,7 @@ class Timeline:
             yield _named("thread_sort_index", pid, tid, sort_index=tid)
 
     def _lane(self, pid: int, track: int, start_ns: int, end_ns: int) -> int:
-        """Return a thread of `track` that is free at `start_ns`: slices of one thread must nest or lie apart."""
+        """Return a thread of `track` that is free at `start_ns`: slices of one thread must nest or not overlap."""
         ends = self._ends.setdefault((pid, track), [])
         free = next((lane for lane, end in enumerate(ends) if end <= start_ns), len(ends))
         if free == len(ends) and free < _LANES:
@@ -167,5 +167,5 @@ def _named(what: str, pid: int, tid: int, **args: object) -> Event:
 
 
 def _us(ns: int) -> float:
-    """Microseconds with three decimals: exact to the ns for runs of up to 100 days."""
+    """Return us with three decimals. They are exact to the ns for runs of up to 100 days."""
     return ns / 1000

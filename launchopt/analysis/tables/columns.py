@@ -39,7 +39,7 @@ def count(value: float | None) -> str:
 
 
 def mode_name(line: Line) -> str:
-    """Return the mode, and the disorder of its commands if there was any."""
+    """Return the mode, followed by the violation of the commands' order if there was one."""
     return f"{line['mode']} ({line.disorder})" if line.disorder else str(line["mode"])
 
 
@@ -62,7 +62,7 @@ def speedup(line: Line) -> str:
 
 
 def short_speedup(line: Line) -> str:
-    """Return the speed-up for a narrow cell; `left_out` returns the rest."""
+    """Return the speed-up for a narrow cell. `left_out` returns the texts that do not fit."""
     return "FAILED" if line.problem is not None else speedup(line).partition(" (")[0]
 
 

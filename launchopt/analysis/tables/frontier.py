@@ -59,7 +59,7 @@ class Point:
 
     @property
     def batching(self) -> str:
-        """max_batch and timeout: `64 / 150 us`."""
+        """Bucket size and timeout as text: `64 / 150 us`."""
         timeout = "—" if self.timeout_us is None else f"{self.timeout_us:g} us"
         return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
 
@@ -124,7 +124,7 @@ def recommend(points: Iterable[Point], slo_p99_us: float, *, open_loop: bool) ->
 
 
 class _Goodness(NamedTuple):
-    """Larger is better in both."""
+    """Sort key of a point: throughput and the negative p99. Larger is better in both."""
 
     throughput_per_s: float
     minus_p99_us: float
@@ -186,9 +186,9 @@ def _median(rows: Sequence[Row], column: str) -> float | None:
 
 
 def _histograms(rows: Iterable[Row], histogram_rows: Iterable[Row]) -> _Histograms:
-    """Return buckets by repeat and by the counted quantity. They are sets: a folder given twice must not double them.
+    """Return histogram buckets by repeat and counted quantity. They are sets, so a folder given twice counts once.
 
-    A repeat that two runs of one name claim has none, since its buckets could be the other's.
+    If two runs have one name, their repeats have no buckets: it is unknown which run a bucket belongs to.
     """
     claimed = Counter(_repeat(row) for row in rows)
     histograms: _Histograms = {}

@@ -26,7 +26,7 @@ _MODE_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00
 _REASON_COLOURS = {"full": "#1b4965", "deadline": "#e07a5f", "idle": "#81b29a", "stall": "#f2cc8f", "drain": "#c9c9c9"}
 _WHITE = "#ffffff"
 _MOST_COLUMNS = 3
-_WIDTH, _HEIGHT, _FLUSH_HEIGHT = 420, 370, 115  # of a panel, pixels
+_WIDTH, _HEIGHT, _FLUSH_HEIGHT = 420, 370, 115  # sizes of a panel, pixels
 _BIG_STAR = 190  # square pixels
 _DOT_GAP, _STAR_GAP = 6.0, 11.0  # pixels from the centre of a dot to its label
 
@@ -50,7 +50,7 @@ def _drawn(frontier: Frontier) -> list[Point]:
 
 
 def _title(frontiers: Sequence[Frontier]) -> str:
-    """Machine, workload and dtype of all panels; each panel adds what differs."""
+    """Return the machine, workload and dtype of all panels. The title of a panel has what differs between panels."""
     machines = dict.fromkeys(str(frontier["gpu"] or frontier["device"].upper()) for frontier in frontiers)
     works = dict.fromkeys(
         " ".join(str(frontier[name]) for name in ("workload", "model", "dtype") if frontier[name])
@@ -96,29 +96,29 @@ class _Unit(NamedTuple):
 
 
 def _unit(frontier: Frontier) -> _Unit:
-    """Unit of a panel's latencies."""
+    """Return the unit of a panel's latencies."""
     largest_us = max(point.p99_us or 0.0 for point in _framing(frontier))
     return _Unit("ms", 1e3) if largest_us >= 1e4 else _Unit("us", 1.0)
 
 
 def _framing(frontier: Frontier) -> list[Point]:
-    """The points that the axes have to show: an overloaded one may be far off."""
+    """Return the points that the axes must show. Overloaded ones are left out, since they may be far away."""
     points = _drawn(frontier)
     return [point for point in points if point.claims] or points
 
 
 def _objective(frontier: Frontier) -> float | None:
-    """The largest p99 that keeps the objective, in the panel's unit."""
+    """Return the largest p99 within the objective, in the panel's unit."""
     return None if frontier.slo_p99_us is None else frontier.slo_p99_us / _unit(frontier).us
 
 
 def _data(frontier: Frontier, point: Point) -> Spot:
-    """Throughput per s, and p99 in the panel's unit."""
+    """Return x and y of a point: throughput per s, and p99 in the panel's unit."""
     return Spot(point.throughput_per_s or 0.0, (point.p99_us or 0.0) / _unit(frontier).us)
 
 
 def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
-    """Return x and y: the framing points and the objective, with room for labels."""
+    """Return the axes x and y. They show the framing points and the objective, with space for labels."""
     xs, ys = zip(*(_data(frontier, point) for point in _framing(frontier)), strict=True)
     objective = _objective(frontier)
     ys = ys if objective is None else (*ys, objective)
@@ -133,7 +133,7 @@ def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
 
 
 def _visible(frontier: Frontier) -> list[Point]:
-    """The points that lie within the axes."""
+    """Return the points within the axes."""
     axes = _axes(frontier)
 
     def is_within(point: Point) -> bool:
@@ -143,7 +143,7 @@ def _visible(frontier: Frontier) -> list[Point]:
 
 
 def _encoding(axis: Axis, **more: object) -> JsonObject:
-    """Scale and axis of an encoding."""
+    """Return the scale and axis of an encoding."""
     scale = alt.Scale(type="log" if axis.is_log else "linear", domain=[axis.low, axis.high], nice=False, zero=False)
     labelled = {"values": ticks(axis.low, axis.high)} if axis.is_log else {"tickCount": 5}
     return {"scale": scale, "axis": alt.Axis(format=",.8~g", grid=True, gridColor="#e6e6e6", **labelled), **more}
@@ -194,14 +194,17 @@ def _dot(frontier: Frontier, point: Point, colours: Mapping[str, str]) -> JsonOb
 
 
 def _labels(frontier: Frontier) -> list[tuple[str, Spot]]:
-    """max_batch/timeout beside the dots; a dot off the frontier has none where there is no room. Pixels."""
+    """Return the labels max_batch/timeout of the dots, and their centres in pixels.
+
+    A dot off the frontier has none if there is no space for it.
+    """
     x_axis, y_axis = _axes(frontier)
 
     def pixels(point: Point) -> Spot:
         data = _data(frontier, point)
         return Spot(x_axis.pixel(data.x), y_axis.pixel(data.y))
 
-    # The most important first.
+    # The most important points come first.
     points = sorted(_visible(frontier), key=lambda p: (p != frontier.recommended, p not in frontier.frontier))
     labels = [
         Label(_mark(p), pixels(p), _STAR_GAP if p == frontier.recommended else _DOT_GAP, p in frontier.frontier)
@@ -215,7 +218,7 @@ def _labels(frontier: Frontier) -> list[tuple[str, Spot]]:
 
 
 def _flushes(points: Sequence[Point]) -> Panel:
-    """Stacked bars of the reasons for flushes, in percent; one per configuration."""
+    """Return stacked bars of the reasons for flushes, in percent, with a bar per configuration."""
     several = len({point.mode for point in points}) > 1
     names = [f"{_mark(point)}{f' {point.mode}' if several else ''}" for point in points]
     values = [
@@ -223,7 +226,7 @@ def _flushes(points: Sequence[Point]) -> Panel:
         for i, point in enumerate(points)
         for reason, low, high in _stacked(point.flush_shares or {})
     ]
-    # Bars are told apart by number: two configurations may have one name.
+    # Bars have numbers, since two configurations may have one name.
     named, size = f"{json.dumps(names)}[datum.value]", FONT_SIZE if len(points) <= 30 else 6
     axis = alt.Axis(labelExpr=named, labelAngle=-90, labelFontSize=size, labelLimit=0, labelOverlap=False)
     scale = alt.Scale(domain=list(range(len(points))))
@@ -238,7 +241,7 @@ def _flushes(points: Sequence[Point]) -> Panel:
 
 
 def _stacked(shares: Mapping[str, float]) -> list[tuple[str, float, float]]:
-    """Return each reason with the percentages between which its bar lies."""
+    """Return each reason with the percentages at which its bar begins and ends."""
     found, low = [], 0.0
     for reason in _REASON_COLOURS:
         high = low + 100 * shares.get(reason, 0.0)

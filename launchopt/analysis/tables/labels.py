@@ -1,6 +1,6 @@
 """Places for the labels of dots in a picture, so that they overlap as little as possible.
 
-In: dots and lines, in pixels of a panel from its lower left corner. Out: a centre per label that has room.
+In: dots and lines, in pixels of a panel from its lower left corner. Out: a centre per label that has space.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 FONT_SIZE = 9.0  # pixels
-_HALF_CHARACTER, _HALF_LINE = 0.29 * FONT_SIZE, 0.6 * FONT_SIZE  # pixels, of a digit and of a line
+_HALF_CHARACTER = 0.29 * FONT_SIZE  # half the width of a digit, pixels
+_HALF_LINE = 0.6 * FONT_SIZE  # half the height of a line, pixels
 _DOT = 4.0  # half the size of a dot, pixels
 _STEPS = 50  # pieces of a line that labels avoid
 # Directions in which a label may go from its dot, the best first: to the right, and up.
@@ -19,14 +20,14 @@ _DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1,
 
 
 class Spot(NamedTuple):
-    """A place in a panel, in pixels."""
+    """A point in a panel, in pixels."""
 
     x: float
     y: float
 
 
 class Axis(NamedTuple):
-    """The values that an axis of `pixels` pixels shows."""
+    """An axis: the range of values that its `pixels` pixels show."""
 
     low: float
     high: float
@@ -34,7 +35,7 @@ class Axis(NamedTuple):
     pixels: float
 
     def pixel(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the pixel of a value."""
         low, high, value = map(math.log, (self.low, self.high, value)) if self.is_log else (self.low, self.high, value)
         return self.pixels * (value - low) / (high - low)
 
@@ -56,7 +57,7 @@ class Box(NamedTuple):
 
     @property
     def centre(self) -> Spot:
-        """Its middle."""
+        """Middle of the box."""
         return Spot((self.left + self.right) / 2, (self.bottom + self.top) / 2)
 
     def overlaps(self, other: Box) -> bool:
@@ -77,7 +78,7 @@ class Label(NamedTuple):
     text: str
     spot: Spot
     gap: float
-    is_needed: bool  # it is shown even where there is no room
+    is_needed: bool  # True: it is shown even if it overlaps others
 
 
 def box_around(spot: Spot, half_width: float, half_height: float) -> Box:
@@ -86,7 +87,7 @@ def box_around(spot: Spot, half_width: float, half_height: float) -> Box:
 
 
 def place(labels: Sequence[Label], lines: Sequence[Sequence[Spot]], frame: Box) -> list[tuple[str, Spot]]:
-    """Return text and centre of every label that has room, or is needed.
+    """Return the text and the centre of every label that has space, or is needed.
 
     labels: one per dot within `frame`, the most important first. lines: corners of lines that labels avoid if they can.
     """
@@ -106,7 +107,7 @@ def place(labels: Sequence[Label], lines: Sequence[Sequence[Spot]], frame: Box) 
 
 
 def _box(label: Label, right: int, up: int) -> Box:
-    """The label's box in one direction from its dot."""
+    """Return the box of a label in one direction from its dot."""
     half_width, half_height = _HALF_CHARACTER * len(label.text), _HALF_LINE
     gap = 0.5 * label.gap if right and up else label.gap
     centre = Spot(label.spot.x + right * (half_width + gap), label.spot.y + up * (half_height + gap))
@@ -114,7 +115,7 @@ def _box(label: Label, right: int, up: int) -> Box:
 
 
 def _pieces(one: Spot, other: Spot) -> list[Box]:
-    """Small boxes along a line."""
+    """Return small boxes along a line."""
     shares = [step / _STEPS for step in range(_STEPS + 1)]
     spots = [Spot(one.x + (other.x - one.x) * share, one.y + (other.y - one.y) * share) for share in shares]
     return [box_around(spot, 1, 1) for spot in spots]

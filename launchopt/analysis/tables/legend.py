@@ -13,14 +13,14 @@ import altair as alt
 from launchopt.analysis.tables.speedup_plot import INK, Panel
 
 STAR = "M0,-1 0.25,-0.35 0.95,-0.31 0.4,0.13 0.59,0.81 0,0.43 -0.59,0.81 -0.4,0.13 -0.95,-0.31 -0.25,-0.35Z"
-DOT, _SMALL_STAR = 42, 120  # square pixels
-_ENTRY_WIDTH, _ENTRY_HEIGHT, _MARK_WIDTH = 250, 20, 26  # of the legend, pixels
+DOT, _SMALL_STAR = 42, 120  # areas, square pixels
+_ENTRY_WIDTH, _ENTRY_HEIGHT, _MARK_WIDTH = 250, 20, 26  # sizes in the legend, pixels
 
 
 class Entry(NamedTuple):
     """A mark with its label."""
 
-    kind: str  # dot, star, line, dashes or patch
+    kind: str  # shape of the mark: dot, star, line, dashes or patch
     label: str
     colour: str
     fill: str

@@ -22,7 +22,7 @@ from launchopt.analysis.tables.columns import (
 from launchopt.analysis.tables.rows import Line, Table, arrivals
 from launchopt.errors import DataError
 
-TEXT, NUMBER = "---", "---:"  # rules of a column: left-aligned, right-aligned
+TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
 LEGEND = (
     "Median over repeats. Speed-up: wall time of the baseline / wall time of the line, with a 95% bootstrap "
@@ -66,7 +66,7 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
 
 
 def table_markdown(table: Table, kind: str) -> str:
-    """Return one table with its title above, and its notes, C++ program and history below."""
+    """Return one table with its title above. Below are its notes and the figures of other programs."""
     columns, cells, notes = grid(table, kind)
     title = f"## {table.title}" if kind == "full" else f"**{table.title}**"
     below = [
@@ -157,7 +157,7 @@ def sync_blocks(text: str, path: Path, render: Callable[[str], str]) -> str:
     if not openings:
         raise DataError(path, None, "no <!-- report:FOLDER --> marker in it")
     parts, done = [], 0
-    # An odd marker has no partner: the last opening is then paired with nothing.
+    # With an odd number of markers the last one has no partner: it is paired with None.
     for start, end in zip(openings[::2], [*openings[1::2], None], strict=False):
         name = start["name"]
         if start["slash"] or end is None or not end["slash"] or end["name"] != name:
@@ -173,5 +173,5 @@ def _pipes(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return a text that stays on its line and in its cell. A status may contain any character."""
+    """Return the text without characters that would end its line or cell. A status may contain any character."""
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")

@@ -56,7 +56,7 @@ _PEERS = (
 
 
 class _Walls(NamedTuple):
-    """Wall times in ms, as printed."""
+    """Wall times in ms, as gpu-kernel-batcher printed them."""
 
     baseline: str
     batched: str

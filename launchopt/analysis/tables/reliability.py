@@ -49,7 +49,7 @@ class Kill:
 
     number: int
     victim: str
-    struck: str  # phase of the run at the kill
+    struck: str  # phase of the run when the kill came
     exit_code: int | None
     status: str  # status in the manifest after the next start; "" without a manifest
     repeats_before: int

@@ -1,4 +1,4 @@
-"""Tables of runs, built from rows of summary.parquet, with every claim they may make.
+"""Tables of runs, built from rows of summary.parquet, with the speed-ups that these runs prove.
 
 In: rows as `results.read_summaries` gives them. Out: a `Table` per stream of commands, with a `Line` per mode and
 configuration. Pure: reads no file, prints nothing.
@@ -61,7 +61,7 @@ class Line:
 
     @property
     def disorder(self) -> str | None:
-        """The violation of the commands' order; None if there was none."""
+        """The violation of the commands' order as text; None if there was none."""
         return disorder(self.rows[0])
 
     @property
@@ -198,7 +198,7 @@ def stream_order(rows: list[Row]) -> tuple[object, ...]:
 
 
 def sortable(value: object) -> tuple[bool, float, str]:
-    """Return a key that orders nulls, numbers and texts without comparing one kind with another."""
+    """Return a sort key for nulls, numbers and texts, which Python does not compare with each other."""
     number = float(value) if isinstance(value, int | float) else 0.0
     return (value is not None, number, value if isinstance(value, str) else "")
 
@@ -223,7 +223,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def problem_of(rows: list[Row]) -> str | None:
-    """Return why this line may claim nothing, or None. One bad repeat is enough: the good ones would be a selection."""
+    """Return the reason why this line proves nothing, or None. One bad repeat suffices: the rest is a selection."""
     failed = [row["status"] for row in rows if row["status"] != "ok"]
     if failed:
         return str(failed[0])
@@ -251,7 +251,7 @@ def _compare(line: Line, baselines: list[Line], peer: reference.Peer | None) -> 
 def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
     """Return the baseline, and whether to compare repeat by repeat.
 
-    A baseline of the own run comes first, then a verified one, then one with the same batching.
+    Preferred is a baseline of the same run, then a verified one, then one with the same batching settings.
     """
 
     def distance(baseline: Line) -> tuple[bool, ...]:

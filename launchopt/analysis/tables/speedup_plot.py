@@ -24,7 +24,8 @@ LEGEND = ("whiskers: 95% bootstrap interval", "blue: FASTER, orange: SLOWER, gre
 _COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}
 _UNDECIDED_COLOUR = "#8c8c8c"
 _LOG_SPREAD = 10.0  # largest over smallest value, above which an axis is logarithmic
-_WIDTH, _STEP = 460, 28  # pixels: of a panel, and of a bar with its gap
+_WIDTH = 460  # width of a panel, pixels
+_STEP = 28  # height of a bar with its gap, pixels
 
 
 class Bar(NamedTuple):
@@ -74,7 +75,7 @@ def is_log(values: Sequence[float]) -> bool:
 
 
 def ticks(low: float, high: float) -> list[float]:
-    """Return the labelled values of a logarithmic axis: more of each power of ten, the fewer powers it spans."""
+    """Return the labelled values of a logarithmic axis. The fewer powers of ten it spans, the more labels each has."""
     factors = (1,) if high / low > 300 else (1, 2, 5) if high / low > 5 else tuple(range(1, 10))
     powers = (10.0**power for power in range(-12, 13))
     return [value for power in powers for factor in factors if low <= (value := factor * power) <= high]

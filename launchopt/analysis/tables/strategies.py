@@ -24,7 +24,7 @@ Refusals = Mapping[str, Mapping[str, str]]  # run_id -> mode -> the reason why i
 
 
 class Payback(StrEnum):
-    """State of a setup cost that no number of commands describes."""
+    """Results of `break_even` that are no number of commands."""
 
     AT_ONCE = "at once"  # the setup costs no more than that of the baseline
     NEVER = "never"  # the mode saves nothing
@@ -33,7 +33,7 @@ class Payback(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StrategyLine:
-    """One mode on a stream of commands. `traced` is the same mode under a tracer."""
+    """One mode on a stream of commands. `traced` has the same mode in runs under a tracer."""
 
     line: Line
     traced: Line | None
@@ -72,14 +72,14 @@ class StrategyLine:
 
     @property
     def break_even_ms(self) -> float | None:
-        """Time of the mode for that number of commands; None where `break_even` is no number."""
+        """Time that the mode takes for `break_even` commands; None if that is no number."""
         commands, time = self.break_even, self.line.median_ratio("wall_ms", "commands")
         return commands * time if isinstance(commands, int) and time is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class StrategyTable:
-    """All modes that ran one stream of commands on one device, and the reasons of those that did not."""
+    """All modes that ran one workload stream on one device, and the reasons of the modes that refused it."""
 
     stream: Row
     strategies: list[StrategyLine]
@@ -87,9 +87,9 @@ class StrategyTable:
 
 
 def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | None = None) -> int | Payback:
-    """Return the number of commands that repays `extra_ms`.
+    """Return the number of commands whose savings repay `extra_ms`.
 
-    `verdict` says whether a saving is more than noise; None where too few repeats can tell.
+    verdict: whether the saving is more than noise; None if there are too few repeats to say.
     """
     if verdict is Verdict.UNDECIDED:
         return Payback.UNDECIDED

@@ -102,7 +102,7 @@ _DIFFERING: dict[str, Callable[[Line], str]] = {
 
 
 def _parts(strategy: StrategyLine) -> list[str]:
-    """Return a note on the parts of a setup cost, and on costs that repeat."""
+    """Return notes on the parts of a setup cost, and on costs that occur again in every run."""
     parts = [(part, strategy.line.median(f"{part}_ms")) for part in _PARTS]
     spelled = [f"{part} {number(ms)} ms" for part, ms in parts if ms is not None]
     replays, update_ms = strategy.line.median("graph_replays"), strategy.line.median("update_ms")

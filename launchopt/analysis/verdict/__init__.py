@@ -1,1 +1,1 @@
-"""What bounds a run, and which strategy to try first."""
+"""Verdicts: the bottleneck of a run, and the strategy to try first."""

@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 DOMINANT = 0.5  # share of the wall time that exceeds all other parts together
-QUEUE_FULL = 0.1  # share of the wall time in launch calls beyond the cost of the first ones: the GPU is behind
+# Calls that take longer than the first ones wait for space in the GPU's launch queue. From this share of the wall time
+# on, the GPU is behind the host.
+QUEUE_FULL = 0.1
 
-SHORT_KERNEL_US = 10.0  # ramping up and draining take a few us of a kernel, much of a short one
+SHORT_KERNEL_US = 10.0  # a kernel ramps up and drains for a few us, which is much of a shorter one
 
 
 class Bound(StrEnum):
-    """The part of the wall time to remove first, if it can be removed."""
+    """The bottleneck: the part of the wall time to remove first, if it can be removed."""
 
     LAUNCH = "launch-bound"
     MEMORY = "memory-bound"
@@ -42,7 +44,7 @@ class Bound(StrEnum):
 
 
 class Side(StrEnum):
-    """The cause within a bound; empty for a bound with one cause."""
+    """The cause of a bottleneck; empty for a bottleneck with only one possible cause."""
 
     ONLY = ""
     HOST = "launching thread"
@@ -59,14 +61,14 @@ class Side(StrEnum):
 class Shares:
     """Shares of the wall time. They overlap, since host and GPU work at once. None: not measured."""
 
-    bytes: float | None = None  # at the measured bandwidth
-    flops: float | None = None  # at the measured peak
-    host: float | None = None  # in launch calls, at the cost of the first ones where the launch queue could fill
-    blocked: float = 0.0  # in launch calls beyond the cost of the first ones
-    busy: float | None = None  # the GPU had a kernel, by a tracer
+    bytes: float | None = None  # time of the bytes at the measured bandwidth
+    flops: float | None = None  # time of the FLOPs at the measured peak
+    host: float | None = None  # host time in launch calls, without waits for space in the launch queue
+    blocked: float = 0.0  # waits for space in the launch queue: calls took longer than the first ones
+    busy: float | None = None  # GPU busy time, by a tracer
     kernel_us: float | None = None  # not a share: mean duration of a kernel
-    waited: float = 0.0  # batches waited for their deadline
-    kept_up: bool = False  # an open loop that was not overloaded
+    waited: float = 0.0  # time in which batches waited for their deadline
+    kept_up: bool = False  # True: an open loop that was not overloaded
     on_cpu: bool = False
     saved: float | None = None  # share that the same commands saved in fewer launch calls
 

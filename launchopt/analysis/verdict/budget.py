@@ -26,17 +26,19 @@ from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 
 US_AN_HOUR = 3600e6
-OPS_A_LAYER = 14  # launches of workload=layer, one command each: norms, linears, attention, activation, residuals
-# Workloads whose tokens are not those of a model: prompts make one each, the others are parts of a layer.
+OPS_A_LAYER = 14  # launches per layer of workload=layer: norms, linears, attention, activation, residuals
+# Workloads whose tokens are not those of a model: a prompt makes only one, the others run a part of a layer.
 NOT_A_MODEL = frozenset({"prefill", "elementwise_chain", "linear_epilogue"})
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The question; ConfigError for an impossible one.
+    """The question: tokens per day, the model, and figures that replace measured ones.
 
-    Of the model: its layers, and the weights of an average linear layer.
+    Raises ConfigError for impossible values.
+
+    layers: of the model. linear_weights: mean number of weights of its linear layers.
     """
 
     tokens_per_day: float
@@ -138,7 +140,10 @@ def _reason(strategy: StrategyLine) -> str:
 
 
 class CommandsPerToken(NamedTuple):
-    """Of the stream that ran, and of the model asked for: given, or scaled to its layers. None: unknown."""
+    """Commands per token. None: unknown.
+
+    measured: of the stream that ran. asked: of the model in the question, given or scaled to its layers.
+    """
 
     measured: float | None
     asked: float | None
@@ -169,7 +174,7 @@ def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine 
     launches = calls / stream["tokens"] if is_replayed else wanted * calls / commands
     us = own_ms / calls * 1e3 if ask.launch_us is None else ask.launch_us
     idle_ms, is_bound = _idle_ms(strategy)
-    # Idle time follows the commands, not the launches: a graph has gaps between its nodes, too.
+    # Idle time scales with commands, not with launches: a graph has gaps between its nodes, too.
     idle = None if idle_ms is None else ask.tokens_per_day * wanted * idle_ms / commands * 1e3 / US_AN_HOUR
     is_bound = is_bound or was != wanted or is_scaled(ask, stream)
     host = hours(ask.tokens_per_day, launches, us)
@@ -184,7 +189,7 @@ def is_scaled(ask: Ask, stream: Row) -> bool:
 
 
 def _name(strategy: StrategyLine, table: StrategyTable) -> str:
-    """Return the mode, its settings where it ran with several, and the disorder of its commands."""
+    """Return the mode, its settings if it ran with several, and the violation of its commands' order."""
     line = strategy.line
     is_alone = sum(each.line["mode"] == line["mode"] for each in table.strategies) == 1
     name = line["mode"] if is_alone else f"{line['mode']}, {line.configuration}"
@@ -200,7 +205,7 @@ def _idle_ms(strategy: StrategyLine) -> tuple[float | None, bool]:
     line, wall_ms = strategy.line, strategy.line.median("wall_ms")
     if wall_ms is None or line["device"] != "cuda" or line["arrival"] != "closed":
         return None, False
-    if strategy.busy_ms is not None:  # of another run; no use where that run was slower
+    if strategy.busy_ms is not None:  # from a traced run, which is useless if it was slower
         return (wall_ms - strategy.busy_ms, False) if strategy.busy_ms <= wall_ms else (None, False)
     floor_ms = predict(strategy).work.floor_ms
     return (None, False) if floor_ms is None else (max(0.0, wall_ms - floor_ms), True)

@@ -26,7 +26,7 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 
 SCHEMA_VERSION = 1
-VARIABLE = "LAUNCHOPT_CALIBRATION"  # names a calibration file outside of FOLDER
+VARIABLE = "LAUNCHOPT_CALIBRATION"  # environment variable with the path of a calibration file outside of FOLDER
 FOLDER = Path("outputs/calibration")
 FLOOR_HEADINGS = {"floor": TEXT, "median": NUMBER, "95% interval": NUMBER, "unit": TEXT, "how measured": TEXT}
 STAGE_HEADINGS = {"stage": TEXT, "p50 us": NUMBER, "p99 us": NUMBER, "how measured": TEXT}

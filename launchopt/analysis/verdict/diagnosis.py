@@ -63,8 +63,8 @@ class Diagnosis:
     sentence: str
     lines: list[DiagnosedLine]
     first_to_try: str | None
-    evidence: list[str]  # of the line that the sentence describes
-    errors: list[str] = field(default_factory=list)  # impossible numbers
+    evidence: list[str]  # facts about the line that the sentence describes
+    errors: list[str] = field(default_factory=list)  # rates above a ceiling that nothing explains
 
 
 def diagnose(

@@ -11,14 +11,17 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Shares
 from launchopt.analysis.verdict.roofline import Prediction, first_calls_us, recorded_launches
 
-# Fewer launches than this at a time cannot fill a GPU's launch queue (about 1,024), so that no call waits for room.
+# Fewer launches in flight than this cannot fill a GPU's launch queue (about 1,024), so no call waits for space in it.
 LAUNCH_QUEUE = 1000
-NOTABLE = 0.05  # least share of the wall time that is mentioned
-AGREES = 0.1  # up to this ratio predicted and measured agree
+NOTABLE = 0.05  # minimum share of the wall time for a sentence about it
+AGREES = 0.1  # maximum relative difference at which predicted and measured time agree
 
 
 def shares_of(strategy: StrategyLine, prediction: Prediction, saved: float | None = None) -> Shares:
-    """Return the shares of the wall time for `bound.classify`. `saved`: by the fastest line with fewer launch calls."""
+    """Return the shares of the wall time for `bound.classify`.
+
+    saved: share that the fastest line with at most half as many launch calls saved.
+    """
     line, wall_ms, work = strategy.line, prediction.measured_ms, prediction.work
     if not wall_ms:
         return Shares()
@@ -43,13 +46,13 @@ def shares_of(strategy: StrategyLine, prediction: Prediction, saved: float | Non
 
 
 def call_time_ms(line: Line) -> float | None:
-    """Return the time inside launch calls, waits for room in the launch queue included; at most the wall time."""
+    """Return the time inside launch calls, at most the wall time. It includes waits for space in the launch queue."""
     calls, mean_ns, wall_ms = recorded_launches(line), line.median("host_submit_ns_per_launch"), line.median("wall_ms")
     return None if calls is None or mean_ns is None or not wall_ms else min(calls * mean_ns / 1e6, wall_ms)
 
 
 def launching_ms(line: Line) -> float | None:
-    """Return the host's own time in launch calls: the cost of the first ones, where later calls can wait for room."""
+    """Return the host's own time in launch calls. If later calls can wait for space, all count like the first."""
     calls, us = recorded_launches(line), first_calls_us(line)
     if calls is None or us is None:
         return None

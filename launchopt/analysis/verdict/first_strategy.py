@@ -22,12 +22,12 @@ from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
 from launchopt.statistics.interval import Verdict
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
-# What a mode asks of an engine, least first: another library call, a captured step, own kernels, a framework.
+# Modes by their effort for an engine, least first: another library call, a captured step, own kernels, a framework.
 EFFORT = (
     *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "graph"),
     *("kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton", "torch_graph", "torch_eager"),
 )
-NEAR_CEILING = 0.9  # of the wall time is bytes or FLOPs at the ceiling: nothing worth trying is left
+NEAR_CEILING = 0.9  # share of the wall time for bytes or FLOPs at the ceiling, from which no strategy is worth trying
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Judged:
 
     @property
     def is_sound(self) -> bool:
-        """Whether the line may claim anything."""
+        """Whether the line has a verdict: its outputs are verified, and no rate is impossible."""
         return self.bound not in (Bound.NO_VERDICT, Bound.IMPOSSIBLE)
 
     @property
@@ -77,7 +77,7 @@ class Choice:
 
 
 def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice | None:
-    """Return the measured strategy to take, or the one to measure; None where none is worth it, or nothing is known."""
+    """Return the measured strategy to take, or the one to measure; None if none is worth it, or nothing is known."""
     subject = lines[0]
     if not subject.is_sound:
         return None

@@ -24,8 +24,8 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.recording.results import Row
 
-SLACK = 1.02  # that of launchopt.recording.summary: a ceiling is itself measured to about 2%
-_PACKING_CALLS = 2.01  # with packing, so many calls a batch or fewer are one launch a batch, and what packs for it
+SLACK = 1.02  # as in launchopt.recording.summary: a ceiling is itself measured to about 2%
+_PACKING_CALLS = 2.01  # up to this many calls per batch: one launch, and one call that packs for it
 GRAPHS = frozenset({"graph", "torch_graph"})
 OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
 CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
@@ -38,18 +38,18 @@ MIXED = frozenset({"layer", "linear_epilogue", "elementwise_chain"})  # workload
 class Work:
     """Demand of the stream on the device, in ms at the ceilings that the run measured. None: no ceiling, or no rate."""
 
-    bytes_ms: float | None  # bytes from memory, with the batches as they were
+    bytes_ms: float | None  # bytes from memory, with the batches of the run
     all_bytes_ms: float | None  # every command reads and writes all of its operands
-    least_bytes_ms: float | None  # a weight is read once for all requests, the least possible
-    packing_ms: float | None  # bytes that the mode copied to and from scratch, read and written
+    least_bytes_ms: float | None  # minimum bytes: each weight is read once for all requests
+    packing_ms: float | None  # bytes that the mode copied to and from scratch memory, read and written
     flops_ms: float | None
     shared_by: float  # commands of a batch that may read one weight together
     bandwidth: str  # the ceiling: `4,448 GB/s (read)`
-    is_cached: bool  # inputs stay in a cache: memory does not bound them
+    is_cached: bool  # True: inputs stay in a cache, so that memory bandwidth is no limit
 
     @property
     def moved_ms(self) -> float | None:
-        """Time of the bytes, those that packing copies included."""
+        """Time of the bytes, including those that packing copies."""
         return None if self.bytes_ms is None else self.bytes_ms + (self.packing_ms or 0.0)
 
     @property
