@@ -1,8 +1,8 @@
-"""The Hydra application: composed config in, folders of results out.
+"""The Hydra application. In: a composed config. Out: folders of results.
 
-Bad input is refused before a folder is made. `Precheck`, which Hydra calls first, refuses a single run, and a sweep
-whose overrides do not compose or whose folder is in use. A job of a sweep that is refused gets a manifest with the
-reason, and the other jobs go on.
+Hydra calls `Precheck` before it makes a folder. `Precheck` refuses a single run with bad input, and a sweep whose
+overrides do not compose or whose folder is in use. If one job of a sweep is refused, it gets a manifest with the
+reason, and the other jobs run.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"
 class Start:
     """The state of one start of the application, from Hydra's first call to the end."""
 
-    exit_code: int = 0  # the highest of all jobs
-    plan: Plan | None = None  # of a single run
+    exit_code: int = 0  # the highest exit code of all jobs
+    plan: Plan | None = None  # plan of a single run; a sweep plans each job later
     sweep: Sweep | None = None
     locks: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
@@ -60,7 +60,7 @@ _start = Start()
 
 
 def fail(error: LaunchoptError) -> None:
-    """Print one line on standard error; the process will end with the error's exit code."""
+    """Print an error as one line on standard error. The process later ends with the highest exit code of its errors."""
     _start.exit_code = max(_start.exit_code, error.exit_code)
     print(f"error: {error}", file=sys.stderr)
 
@@ -69,7 +69,7 @@ class Precheck(Callback):
     """Checks of a command line before Hydra makes a folder."""
 
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
-        """Plan the run and lock its folder; exit where that fails, or where the run is finished already."""
+        """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
             self._prepare_run(_without_hydra(config), config.hydra.run)
 
@@ -105,7 +105,7 @@ class Precheck(Callback):
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """End the process on an error: Hydra would only warn of an exception in a callback, and go on."""
+    """End the process on a LaunchoptError: Hydra would only warn of an exception in a callback, and continue."""
     try:
         yield
     except LaunchoptError as error:
@@ -138,7 +138,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def run_job(composed: DictConfig) -> None:
-    """Run one job for Hydra. It raises no Exception: Hydra would end the process with it, after the other jobs."""
+    """Run one job for Hydra. It raises no Exception, with which Hydra would end the process after the other jobs."""
     about = HydraConfig.get()
     folder, overrides = Path(about.runtime.output_dir), _typed(about)
     sweep = _start.sweep
@@ -151,14 +151,14 @@ def run_job(composed: DictConfig) -> None:
     except LaunchoptError as error:
         job.ended("refused", error)
         fail(error)
-    except Exception as error:  # a mistake of this program: the other jobs go on
+    except Exception as error:  # a mistake of this program; the other jobs still run
         job.ended("failed", _unforeseen(folder, error))
     if job.status == "interrupted":
         raise SystemExit(Interrupted.exit_code)
 
 
 def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
-    """Skip or run a job, and note which; a LaunchoptError refuses it."""
+    """Skip or run a job, and record how it ended. Raises a LaunchoptError for a job that is refused."""
     header, shown = f"job {job.job}: {' '.join(job.overrides)}", Path(_shown(folder))
     try:
         sweep.add(job, folder)
@@ -201,8 +201,8 @@ def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
 
 
 def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | None:
-    """Execute a plan into its folder and print its summary; return the error, None where there is none."""
-    children.start_early()  # they import while this process does
+    """Execute a plan into its folder and print its summary. Return the error of the run; None if it succeeded."""
+    children.start_early()  # children import modules while this process does
     from runner.worker.child import without_pandas
 
     without_pandas()
@@ -223,7 +223,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | Non
         fail(error)
         _settle(folder, error)
         rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
-    except Exception as error:  # a mistake of this program: said in the folder, not on the screen
+    except Exception as error:  # a mistake of this program: its traceback goes to the folder
         failure = _unforeseen(folder, error)
     if rows:
         out.print(summary_table(rows))
@@ -232,7 +232,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | Non
 
 
 def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
-    """Write the traceback of a mistake of this program into the folder."""
+    """Write the traceback of a mistake of this program into the folder, and return the error to report."""
     fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {_shown(folder)}"))
     with contextlib.suppress(OSError):
         (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
@@ -241,8 +241,8 @@ def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
 
 
 def _settle(folder: Path, failure: LaunchoptError) -> None:
-    """Note the failure in the manifest, unless the run was interrupted or refused."""
-    with contextlib.suppress(OSError, LaunchoptError):  # on a full disk standard error has to do
+    """Record the failure in the manifest, unless that says interrupted or refused."""
+    with contextlib.suppress(OSError, LaunchoptError):  # on a full disk the line on standard error must suffice
         about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
         if about.get("status") not in ("interrupted", "refused"):
             write_manifest(folder, {"error": str(failure)} | about | {"status": "failed"})
@@ -254,7 +254,10 @@ def _shown(folder: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compose and run; return 0: fine, 1: a run failed, 2: bad input, 130: interrupted; of several jobs the highest."""
+    """Compose and run. Return 0 for success, 1 for a failed run, 2 for bad input, 130 for an interrupt.
+
+    A sweep returns the highest code of its jobs.
+    """
     global _start
     _start = Start()
     register()
@@ -279,16 +282,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _close() -> None:
-    """Print how the sweep went, and unlock the folder."""
+    """Print the results of the sweep, and unlock the folder."""
     sweep = _start.sweep
     try:
         if sweep is not None and sweep.jobs:
             try:
                 sweep.end()
-            finally:  # on a full disk, too
+            finally:  # also if a full disk made `end` fail
                 print("\n" + "\n".join(sweep.lines(_shown(sweep.folder))))
         elif sweep is not None and sweep.is_new:
-            (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's, of a sweep that did not compose
+            (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's file; the sweep did not compose
     except LaunchoptError as error:
         fail(error)
     finally:

@@ -1,1 +1,1 @@
-"""Configuration classes, and the files and groups that fill them."""
+"""Configuration classes, and the YAML files and groups that give their values."""

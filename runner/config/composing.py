@@ -1,4 +1,4 @@
-"""The options of every group, and configs composed in this process."""
+"""Names of the options of every group, and Hydra's `compose` without its application."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from runner.config.tables import conf_files, conf_folder
 
 
 def group_options() -> dict[str, list[str]]:
-    """Return the options of every group, both in alphabetical order: YAML files, and what launchopt declares."""
+    """Return the names of the options of every group, in alphabetical order.
+
+    They are the YAML files of conf/, and the modes, workloads and arrivals that launchopt declares.
+    """
     groups = {group: list(options) for group, options in FOUND.items()}
     for group in conf_files().iterdir():
         if group.is_dir():
@@ -23,7 +26,7 @@ def group_options() -> dict[str, list[str]]:
 
 @contextmanager
 def composing() -> Iterator[None]:
-    """Within it Hydra's `compose` finds conf/."""
+    """Prepare Hydra, so that `hydra.compose` finds conf/ and the schemas during this block."""
     register()
     folder = conf_folder()
     if folder:

@@ -1,8 +1,9 @@
 """Checks of the user's own config files (--config-dir, --config-path) before Hydra loads them.
 
-In: the words of a command line. Out: nothing, or a DataError for a file that is not small, plain YAML: broken, not
-UTF-8, too long, too deep, growing without bounds through aliases, or with tags of its own. A file that names code is
-refused, too: Hydra calls `_target_`, and logging calls `()`. Only the graph of the YAML is read.
+In: the words of a command line. Out: nothing, or a DataError. Each file must be small, plain YAML. A file is refused if
+it is broken, not UTF-8, too long or too deep, grows without bounds through aliases, or has tags of its own. A file that
+names code is refused, too: Hydra calls `_target_`, and logging calls `()`. This module parses the file but makes no
+objects from it.
 
 Everything else under `hydra:` in such a file (output folders, environment variables, plugins) works as Hydra documents
 it. Use a config file only from a source whose programs you would run.
@@ -24,11 +25,11 @@ from launchopt.errors import DataError
 from runner.config.composing import group_options
 from runner.config.schema import Config
 
-yaml: Any = import_module("yaml")  # it has no types
+yaml: Any = import_module("yaml")  # a package without type hints
 
-MOST_BYTES = 64 << 10  # of a file; the largest of ours: under 2 KiB
-MOST_NODES = 10_000  # with every alias written out
-MOST_OPEN = 100  # brackets
+MOST_BYTES = 64 << 10  # maximum size of a file; our largest has under 2 KiB
+MOST_NODES = 10_000  # maximum values in a file, with every alias written out
+MOST_OPEN = 100  # maximum depth of nested brackets
 TOO_DEEP = "nested too deeply, or an alias within itself"
 CODE_KEYS = ("_target_", "()")
 PLAIN_TAG = "tag:yaml.org,2002:"
@@ -45,7 +46,7 @@ def _folders(words: Sequence[str]) -> list[Path]:
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     parser.add_argument("--config-dir", "-cd")
     parser.add_argument("--config-path", "-cp")
-    with contextlib.suppress(argparse.ArgumentError):  # Hydra will say so
+    with contextlib.suppress(argparse.ArgumentError):  # Hydra reports this error
         named, _ = parser.parse_known_args(list(words))
         return [Path(each) for each in (named.config_dir, named.config_path) if each]
     return []
@@ -84,7 +85,7 @@ def _check(path: Path) -> None:
 
 
 def _most_open(text: str) -> int:
-    """Return how many brackets are open at once, quoted ones included: YAML's reader is slow for thousands."""
+    """Return the depth of nested brackets, with quoted ones. YAML's reader is slow for a depth of thousands."""
     steps = (1 if bracket[0] in "[{" else -1 for bracket in re.finditer(r"[][{}]", text))
     return max(accumulate(steps, lambda depth, step: max(depth + step, 0), initial=0))
 

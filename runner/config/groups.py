@@ -1,6 +1,6 @@
-"""The options of the groups that are not found in files: a dataclass a group. They check ranges and touch nothing else.
+"""Dataclasses of the groups device, timing, queue, batching, record, sampling, scheduler and slo, which check ranges.
 
-Modes, workloads, arrivals and models declare their options in launchopt.
+Modes, workloads, arrivals and models declare their options in launchopt. `mode_settings` makes a dataclass of a mode's.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from launchopt.sampling import SamplingKind
 
 
 class Ordering(enum.Enum):
-    """Whether a request's commands wait for one another."""
+    """Order of a request's commands: each waits for the previous one, unless dependencies are ignored or broken."""
 
     per_request = "per_request"
-    none = "none"  # dependencies ignored, and said so
-    violated = "violated"  # broken on purpose: the check must fail
+    none = "none"  # dependencies are ignored, and the result says so
+    violated = "violated"  # dependencies are broken on purpose, so that the check must fail
 
 
 class Record(enum.Enum):
-    """Which rows of a detailed table are kept."""
+    """Rows of a detailed table that are written: all or none."""
 
     all = "all"
     none = "none"
@@ -44,7 +44,7 @@ class Mode:
 
     @property
     def options(self) -> dict[str, Value]:
-        """The options by name, as the mode takes them."""
+        """Values of the options by name, for the constructor of the mode."""
         return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
 
 
@@ -58,7 +58,7 @@ def mode_settings(name: str) -> Mode:
 
 
 class DeviceKind(enum.Enum):
-    """Where the work runs."""
+    """Kind of the device that runs the work."""
 
     auto = "auto"
     cpu = "cpu"
@@ -67,7 +67,7 @@ class DeviceKind(enum.Enum):
 
 @dataclass(slots=True)
 class Device:
-    """The device, and the consumer's place on the host."""
+    """The device, and the core of the host that the consumer runs on."""
 
     kind: DeviceKind = option(DeviceKind.auto, "auto: the GPU where there is one, else the CPU")
     index: int = option(0, "number of the GPU, as CUDA counts them", low=0)
@@ -79,17 +79,17 @@ class Device:
 
 
 class TimingKind(enum.Enum):
-    """What is measured on the device."""
+    """Method by which times on the device are measured."""
 
-    host = "host"  # host clock, and events around the whole run
-    events = "events"  # also events around sampled launches
-    cupti = "cupti"  # also every kernel; the run counts as traced
-    torch = "torch"  # a Kineto trace of each repeat instead, by torch.profiler; traced, too
+    host = "host"  # the host's clock, and CUDA events around the whole run
+    events = "events"  # as host, with events around sampled launches
+    cupti = "cupti"  # as events, with a record of every kernel; the run counts as traced
+    torch = "torch"  # as events, with a Kineto trace of each repeat by torch.profiler; traced, too
 
 
 @dataclass(slots=True)
 class Timing:
-    """How a run is timed."""
+    """Settings of the timing of a run."""
 
     kind: TimingKind = option(TimingKind.events, "what is measured on the device")
     sample_every: int = option(64, "launches for each launch that is timed on the device", low=1)
@@ -100,7 +100,7 @@ class Timing:
 
 @dataclass(slots=True)
 class Queue:
-    """The ring between producer and consumer."""
+    """Settings of the ring between producer and consumer."""
 
     # 4,096 records of 64 bytes: larger than any bucket in use, and small enough for the L2.
     capacity: int = option(4096, "records of 64 bytes", low=2, high=1 << 24, is_power_of_two=True)
@@ -115,7 +115,7 @@ class Queue:
 
 @dataclass(slots=True)
 class Batching:
-    """When a bucket is flushed."""
+    """Conditions under which a bucket is flushed."""
 
     max_batch: int = option(64, "commands that fill a bucket", low=1)
     timeout_us: float = option(150.0, "longest wait of a bucket's oldest command", low=0, high=1e9)
@@ -128,7 +128,7 @@ class Batching:
 
 @dataclass(slots=True)
 class Recording:
-    """Which tables are written beside summary.parquet."""
+    """Choice of the tables that are written beside summary.parquet."""
 
     launches: Record = option(Record.all, "write launches.parquet")
     commands: Record = option(Record.none, "write commands.parquet")
@@ -136,7 +136,7 @@ class Recording:
 
 
 class Where(enum.Enum):
-    """Where tokens are sampled."""
+    """Processor that samples tokens."""
 
     auto = "auto"  # on the device
     cpu = "cpu"
@@ -145,7 +145,7 @@ class Where(enum.Enum):
 
 @dataclass(slots=True)
 class TokenSampling:
-    """How a token follows from its logits; its seed is that of the run."""
+    """Rule that chooses a token from its logits. Its seed is that of the run."""
 
     kind: SamplingKind = option(SamplingKind.none, "how a token is chosen")
     where: Where = option(Where.auto, "where tokens are sampled; auto: on the device")
@@ -161,7 +161,11 @@ class TokenSampling:
 
 @dataclass(slots=True)
 class Scheduler:
-    """When requests go on. none: when their token is done; continuous: all together, in steps."""
+    """Rule for the next step of a request.
+
+    none: each request continues once its own token is complete. continuous: all running requests continue together, in
+    rounds.
+    """
 
     kind: str = MISSING
     chunk_tokens: int | None = option(None, "most columns of a prompt's step; null: whole prompts", low=1)
@@ -183,7 +187,7 @@ class Scheduler:
 
 @dataclass(slots=True)
 class Slo:
-    """Objectives that goodput counts by; null: not counted."""
+    """Latency objectives of goodput, which counts the requests that meet all of them; null: no such objective."""
 
     ttft_ms: float | None = option(None, "arrival to first token", is_above_zero=True)
     tpot_ms: float | None = option(None, "each further token, on average over a request", is_above_zero=True)

@@ -26,7 +26,7 @@ from runner.config.tables import tables
 
 @dataclass(slots=True)
 class Config:
-    """One experiment."""
+    """All settings of one run. `__post_init__` checks ranges and combinations."""
 
     workload: Any = MISSING
     mode: groups.Mode = MISSING
@@ -40,16 +40,16 @@ class Config:
     scheduler: groups.Scheduler = MISSING
     slo: groups.Slo = field(default_factory=groups.Slo)
     record: groups.Recording = field(default_factory=groups.Recording)
-    against: list[str] = field(default_factory=list)  # modes run in turn with `mode`, on the same operands
+    against: list[str] = field(default_factory=list)  # modes to compare `mode` with, in turn, on the same operands
     ordering: Ordering = Ordering.per_request
-    repeats: Any = 1  # a whole number, or auto: until the noise is low (runner.run.repeats)
-    repeats_limit_s: float = 300.0  # of auto: no further round begins after this time
-    watchdog_s: float = 60.0  # a run in which nothing moves for so long is ended (runner.run.watchdog); 0: never
+    repeats: Any = 1  # number of repeats, or auto: repeat until the noise is low (runner.run.repeats)
+    repeats_limit_s: float = 300.0  # with auto no further round of repeats begins after this time
+    watchdog_s: float = 60.0  # limit for a run in which no command moves (runner.run.watchdog); 0: no limit
     seed: int = 0
-    verify_columns: int = 256  # of a GEMM with more, so many are compared, chosen at random
-    table: Any = None  # a row of an experiment's tables: sets the groups above
-    resume: bool = False  # skip what is finished in the folder that was named (runner.run.resume)
-    job_timeout_s: float | None = None  # a job that takes longer is ended, and has failed (runner.run.watchdog)
+    verify_columns: int = 256  # maximum columns of an output that are compared; of more, a random choice
+    table: Any = None  # one table of an experiment (runner.config.tables): it sets the groups above
+    resume: bool = False  # True: skip jobs that are finished in the named folder (runner.run.resume)
+    job_timeout_s: float | None = None  # a job that takes longer is ended and counts as failed (runner.run.watchdog)
 
     def __post_init__(self) -> None:
         self._check_groups()
@@ -76,7 +76,7 @@ class Config:
         return None if self.repeats == AUTO else int(self.repeats)
 
     def _check_groups(self) -> None:
-        """Refuse a workload or an arrival that a user's own file made without a schema, and settings in `table`."""
+        """Refuse a workload or arrival from a user's file without our schema, and settings within `table`."""
         for key, value in (("workload", self.workload), ("arrival", self.arrival)):
             kinds = SCHEMAS[key]
             if not isinstance(value, tuple(kinds.values())):
@@ -181,8 +181,8 @@ class Config:
 
 DEFAULT_MODEL = "predecessor"
 MOST_REPEATS = 10_000
-AUTO = "auto"  # of `repeats`
-ALL = "all"  # of `against`: every other mode that can run the workload here
+AUTO = "auto"  # value of `repeats`: until the noise is low
+ALL = "all"  # value of `against`: every other mode that can run the workload here
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "workload": dict(workloads()),
@@ -193,7 +193,8 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "sampling": {"base": groups.TokenSampling},
     "scheduler": {"base": groups.Scheduler},
 }
-# Options that have no YAML: each is a file of launchopt. A workload without a name of its own has presets in conf/.
+# Options without a YAML: launchopt declares each of them in a file. A workload without a default name (`Gemv`) is not
+# among them; presets in conf/workload name it.
 FOUND: dict[str, dict[str, object]] = {
     "mode": {name: groups.mode_settings(name) for name in MODES},
     "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},
@@ -203,7 +204,7 @@ FOUND: dict[str, dict[str, object]] = {
 
 
 def register() -> None:
-    """Put the schemas, and the options that were found, where Hydra looks them up."""
+    """Store the schemas, and the options of FOUND, in Hydra's ConfigStore."""
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     for group, options in FOUND.items():
@@ -215,7 +216,7 @@ def register() -> None:
 
 
 def to_config(composed: DictConfig) -> Config:
-    """Return the composed config as checked objects; ConfigError says what is wrong with it."""
+    """Return the composed config as checked objects; ConfigError for a wrong key, type, range or combination."""
     try:
         _refuse_unknown(composed)
         config = OmegaConf.to_object(composed)
@@ -230,7 +231,7 @@ def to_config(composed: DictConfig) -> Config:
 
 
 def _as_typed(composed: DictConfig, key: str) -> object:
-    """Return the value of a key before interpolation."""
+    """Return the value of a key before interpolation, as the user typed it."""
     found: object = OmegaConf.to_container(composed, resolve=False)
     for name in key.split("."):
         found = found.get(name, "?") if isinstance(found, dict) else "?"
@@ -238,7 +239,7 @@ def _as_typed(composed: DictConfig, key: str) -> object:
 
 
 def _refuse_unknown(node: DictConfig, above: str = "") -> None:
-    """Raise ConfigError for a key that no schema has: `+key=value` adds one, and composing lets it pass."""
+    """Raise ConfigError for a key that no schema has. Hydra accepts such a key if the user types `+key=value`."""
     kind = OmegaConf.get_type(node)
     known = [each.name for each in fields(kind)] if is_dataclass(kind) else None
     for name in map(str, node):

@@ -1,6 +1,6 @@
-"""Tables of experiments: conf/experiment/EXPERIMENT/TABLE.yaml, one job of a sweep each.
+"""Tables of experiments. Each conf/experiment/EXPERIMENT/TABLE.yaml is one job of the experiment's sweep.
 
-Each is an option of the group `table`, too: `table=EXPERIMENT_TABLE`, and of predecessor_tables `table=TABLE`.
+A user can run one alone with `table=EXPERIMENT_TABLE`, or `table=TABLE` for those of predecessor_tables.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ NAMED_ALONE = "predecessor_tables"
 
 
 def conf_folder() -> Path | None:
-    """Return the checkout's conf/, of a checkout or an editable install; None: it is the package runner.conf."""
+    """Return conf/ of a checkout or an editable install; None in a wheel, which has the package runner.conf instead."""
     folder = Path(__file__).parents[2] / "conf"
     return folder if (folder / "config.yaml").is_file() else None
 
 
 def conf_files() -> Traversable:
-    """Return conf/, wherever it is."""
+    """Return conf/ from the checkout or from the installed package."""
     return conf_folder() or resources.files("runner.conf")
 
 
