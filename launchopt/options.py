@@ -36,7 +36,7 @@ class Limits:
     high: float = LARGEST
     is_above_zero: bool = False  # the value must be finite and above 0
     is_power_of_two: bool = False
-    choices: tuple[str, ...] = ()  # the allowed texts; empty: any text
+    choices: tuple[str, ...] = ()  # the allowed texts; empty: no restriction
 
     def check(self, key: str, value: object) -> None:
         """Raise ConfigError if a value is not within these limits."""

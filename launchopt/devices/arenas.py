@@ -101,7 +101,7 @@ class SeqState:
     """The positions of requests and their pages of the KV cache, in memory of the array module `xp`.
 
     positions: int32 [2, requests], the position of a step's first column, and that of the next step's first column.
-    table: int32 [requests, pages of a request]. Both keep their addresses, so recorded launches may hold them. Only
+    table: int32 [requests, pages per request]. Both keep their addresses, so recorded launches may hold them. Only
     Op.SLOT_MAP changes positions.
     """
 

@@ -63,7 +63,7 @@ class DeviceInfo:
 class LaunchPath:
     """The plans, CUDA streams and kernels that a device launches with while a prepared mode runs."""
 
-    packable_bytes: Sequence[int] = ()  # bytes that packing one command copies, by shape; 0: never packed
+    packable_bytes: Sequence[int] = ()  # bytes that packing copies per command, by shape; 0: the shape is never packed
     tables: Tables | None = None  # plans of the mode; None: the device's own plans
     streams: Streams | None = None  # several CUDA streams; None: only the main stream
     resident: Resident | None = None  # the persistent kernel, if the mode has one

@@ -32,7 +32,7 @@ WATCH_S, WATCH_STEP_S = 0.5, 0.001  # time for which `learn` watches the counter
 FEWEST_CHANGES = 3  # changes of the counter that `learn` needs to know the length of a step
 SHORTEST_STEP_NS = 20_000_000  # the GPU's sensors are not read more often
 LEAST_STEPS = 20  # steps of the counter between the two readings of a run
-LEAST_SHARE = 0.95  # share of the run in the time between the two readings
+LEAST_SHARE = 0.95  # the run must take at least this share of the time between the two readings
 
 # From <nvml.h>, nvmlClocksEventReason*.
 REASONS = {

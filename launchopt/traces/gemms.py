@@ -35,7 +35,7 @@ DTYPES = {
     "c10::Half": Dtype.fp16,
     "c10::BFloat16": Dtype.bf16,
 }
-EXACT_TYPES = frozenset(DTYPES) - {"double"}  # types that a replay does not change
+EXACT_TYPES = frozenset(DTYPES) - {"double"}  # element types that a replay keeps; it replaces double by fp32
 RECORD_SHAPES = "record one with torch.profiler.profile(..., record_shapes=True) and export_chrome_trace"
 
 Dims = Sequence[tuple[int, ...]]

@@ -1,1 +1,1 @@
-"""Checks of outputs and operands against float64."""
+"""Check the outputs of a run against a computation in float64."""

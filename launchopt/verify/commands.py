@@ -30,7 +30,7 @@ class Verification:
 
     commands: int
     wrong: int  # commands whose error is above the tolerance
-    max_rel_error: float  # infinite where an output was not written
+    max_rel_error: float  # largest error of a command; infinite if an output was not written
     tolerance: float  # the largest bound that applied: it depends on k of the shape
     compared_share: float  # share of output elements compared; the others were only checked for being written
     first_wrong: str | None

@@ -29,7 +29,7 @@ CONFIG_BYTES, ATTRIBUTES_BYTES, ATTRIBUTE_COUNT_BYTES, ATTRIBUTE_BYTES = 56, 40,
 PROGRAMMATIC_STREAM_SERIALIZATION = 6  # CUlaunchAttributeID: this launch may begin before the previous one ends
 CLUSTER_DIMENSION = 4  # CUlaunchAttributeID; its value is three unsigned ints
 OCCUPANCY = "cuOccupancyMaxActiveClusters"
-LARGEST_STATIC_SHARED_BYTES = 48 << 10  # a kernel needs an attribute for more shared memory than this
+LARGEST_STATIC_SHARED_BYTES = 48 << 10  # a kernel that needs more shared memory must have an attribute set
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class PlanColumn(enum.IntEnum):
     LAYOUT_A = 1  # cublasLtMatrixLayout_t
     LAYOUT_B = 2
     LAYOUT_C = 3
-    ALGORITHM = 4  # cublasLtMatmulAlgo_t
+    ALGORITHM = 4  # address of a cublasLtMatmulAlgo_t
     WORKSPACE_BYTES = 5
     KIND = 6  # PlanKind
 

@@ -113,7 +113,7 @@ class GpuErrors:
     """A context manager that turns errors of a GPU into one line. where: see `Fault.told`; set it before each run."""
 
     def __init__(self) -> None:
-        self.where: str | None = None  # None: the job is being prepared
+        self.where: str | None = None  # place in the run; None: the job is being prepared
 
     def __enter__(self) -> GpuErrors:
         return self

@@ -50,10 +50,7 @@ class OpPlans:
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:
-    """Return the number of warps per row of A.
-
-    They are enough to keep the GPU busy, if each warp has more than 512 bytes of the row to read.
-    """
+    """Return 1, 2, 4 or 8 warps per row of A: enough to keep the GPU busy, but none without 512 bytes of the row."""
     warps: int = 1
     while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and shape.k * shape.dtype.itemsize > 512 * warps:
         warps *= 2

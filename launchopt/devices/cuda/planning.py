@@ -31,7 +31,7 @@ LIBRARY_SIDE = 64  # rows and columns of the GEMM that loads cuBLASLt
 def contexts_table(handle: int, stream: CudaStream, scalars: NDArray[np.float32], workspace: int) -> Table:
     """Return the contexts table for launches on one CUDA stream: [1, ContextWord].
 
-    handle: of cuBLASLt. scalars: alpha and beta. workspace: address of device memory for cuBLASLt.
+    handle: a cublasLtHandle_t. scalars: alpha and beta. workspace: address of device memory for cuBLASLt.
     """
     context, word = np.zeros((1, len(lt.ContextWord)), np.int64), lt.ContextWord
     context[0, word.FUNCTION], context[0, word.LAUNCH_FUNCTION] = matmul_address(), launch_address()

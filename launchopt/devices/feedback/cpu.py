@@ -16,7 +16,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.workloads.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
-HISTORY_AT = 1  # byte offset of the history in FeedbackFact; 0 would mean that no history is kept
+HISTORY_AT = 1  # value of FeedbackFact.HISTORY_BYTES if a history is kept; 0 means that none is kept
 NO_SAMPLE = 0  # id that `done` gets for a step that samples no token
 
 

@@ -1,6 +1,6 @@
-"""Steps in flight: steps whose commands are launched, but of whose end the driver is not notified yet.
+"""The steps in flight, from the launch of their last command until the driver is notified of their end.
 
-`take_off` makes steps in flight. It writes the feedback arguments of each step into one column of an array
+`take_off` adds steps to the steps in flight. It writes the feedback arguments of each step into one column of an array
 (`landing.StagedRow`) and assigns the step a word of `done`. The device writes the token's id to this word
 when the result is fed back. Compiled loops then notify the driver, through a ring (`landing.land`).
 """
@@ -61,7 +61,7 @@ class Flights:
         return int(collect_ends(words, self.ended))
 
     def take_off(self, count: int, facts: Table, sampled: Staged, plain: Staged) -> int:
-        """Make the first `count` steps of `ended` steps in flight; return how many of them sample a token.
+        """Add the first `count` steps of `ended` to the steps in flight; return how many of them sample a token.
 
         The arguments of steps that sample go to `sampled`, those of all other steps to `plain`.
         """

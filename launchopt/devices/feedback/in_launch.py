@@ -1,7 +1,7 @@
 """Source text and arguments of kernels that feed back results: constants, and struct Feedback.
 
-Two kernels do so: the kernel of `devices.feedback.kernel`, and the megakernel, at the end of its own launch. Both
-include kernels/tokens/sampling.cuh. Only the code for one kind of sampling is compiled.
+Two kernels feed back results: the kernel of `devices.feedback.kernel`, and the megakernel at the end of its own launch.
+Both include kernels/tokens/sampling.cuh. Only the code for one kind of sampling is compiled.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class CompiledSteps(Steps):
         self._names = {op.name.lower(): function for op, function in self.site.functions.items()}
         self._made: dict[str, Callable[..., None]] = {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # advice to lower the precision
+            warnings.simplefilter("ignore")  # torch.compile advises to use TF32
             for batch in examples(self.stream, most):
                 self.start()
                 for _, step in self.of(batch):

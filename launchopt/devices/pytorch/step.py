@@ -67,7 +67,7 @@ class Step:
     size: int
     was_run: bool = False
     calls: list[Call] = field(default_factory=list)
-    gather: Callable[[], object] | None = None  # copies scattered inputs side by side
+    gather: Callable[[], object] | None = None  # copies scattered inputs to adjacent lanes
     tensors: list[Tensor] = field(default_factory=list)
     dims: list[int | None] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Lists the steps that a run is likely to launch, in their order in the run, to prepare them before the clock starts.
+"""List the steps that a run is likely to launch, in their order in the run, to prepare them before the clock starts.
 
 A small model can have hundreds of copies of its weights. That may be more than a run uses or a mode keeps prepared.
 """

@@ -95,7 +95,7 @@ class Fused:
 
 @compiled
 def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
-    """Return how many leading requests have evenly spaced operands in every row; they then also share weights."""
+    """Return the number of leading requests whose operands are evenly spaced in every row; these share weights."""
     least = size
     for row in range(rows):
         shape = shapes[shape_of[row]]
@@ -109,7 +109,7 @@ def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: T
 
 @compiled
 def most_runs(words: Words, size: int, rows: int, shape_of: Table, shapes: Table, most: int) -> Int:
-    """Return the number of evenly spaced runs in the row that has most of them; counting stops at `most` + 1."""
+    """Return the largest number of evenly spaced runs in any row; counting stops at `most` + 1."""
     found = 0
     for row in range(rows):
         found = max(found, lt.count_runs(words[row * size : (row + 1) * size], shape_of[row], shapes, most))
@@ -315,7 +315,7 @@ class LtSteps:
             self.launch_even(part, flush_ns)
 
     def runs(self, batch: StepBatch, most: int) -> int:
-        """Return the number of evenly spaced runs in the row of a batch that has most; counting stops at `most` + 1."""
+        """Return the largest number of evenly spaced runs in any row of a batch; counting stops at `most` + 1."""
         indices = self.indices(self.kind_of(batch))
         return int(most_runs(batch.words, batch.size, batch.rows, indices, self.tables.shapes, most))
 
