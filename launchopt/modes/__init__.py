@@ -1,7 +1,7 @@
-"""Execution strategies, one file each, loaded only when asked for: listing them imports no CUDA.
+"""Execution strategies (modes), one file each. A mode's file is imported only when the mode is used.
 
-To add one, put a file here: its name is the mode's, and it holds a class whose `name` says the same (CONTRIBUTING.md
-has an example).
+So a list of modes imports no CUDA. To add a mode, add a file NAME.py with a subclass of `Mode` whose `name` is NAME
+(CONTRIBUTING.md has an example).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ MODES = tuple(sorted(module.name for module in iter_modules(__path__) if module.
 
 
 def check_mode(name: str) -> None:
-    """ConfigError, with the known ones, for a mode that does not exist."""
+    """Raise ConfigError, which lists the modes, if there is no mode of this name."""
     if name not in MODES:
         raise ConfigError("mode", name, f"must be one of {choices(MODES)}")
 
 
 def mode_class(name: str) -> type[Mode]:
-    """The class of a mode; ConfigError names the known ones."""
+    """Return the class of a mode; raise ConfigError as `check_mode` does."""
     check_mode(name)
     from launchopt.modes.base import Mode
 

@@ -1,16 +1,16 @@
-"""The base of modes: a mode is the rule that turns commands into launches.
+"""The base classes of modes. A mode is a rule that turns commands into launches.
 
-A `Mode` is a configuration: it says whether it can run a stream on a device (`refusal`), and how much memory it needs.
-`prepare` plans for one device and returns a `Prepared`, which launches until the stream ends. `takes` is the form in
-which it is given commands:
+A `Mode` is a configuration. `refusal` says whether it can run a workload on a device, and `scratch_bytes` how much
+memory it needs. `prepare` makes the plans for one device and returns a `Prepared`, which launches until the workload
+ends. `takes` is the form in which the mode gets its commands:
 
-    commands   as they arrive, one at a time
-    batches    of one shape (or of several, with `merges_shapes`), at most one command of a request at a time
+    commands   single commands, as they arrive
+    batches    batches of one shape (of several, with `merges_shapes`), with at most one command per request
     steps      whole steps of several requests, all of one kind (launchopt/batching/step_batcher.py)
 
-A `Prepared` has a method for each form: `submit_each`, `submit`, `submit_steps`. A launch stands between `device.enter`
-and `device.leave`, which take the time, put the NVTX range and the events, and record the launch. With `compiled_loop`
-the device launches everything in compiled code.
+A `Prepared` has one method per form: `submit_each`, `submit`, `submit_steps`. Each makes its launches between
+`device.enter` and `device.leave`. These two time the launch, mark it with an NVTX range and events, and record it. With
+`compiled_loop` the device makes all launches in compiled code.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Takes(enum.Enum):
-    """The form in which a mode is given work."""
+    """The forms in which a mode gets its commands."""
 
     commands = "commands"
     batches = "batches"
@@ -46,24 +46,25 @@ class Takes(enum.Enum):
 
 
 class Mode:
-    """An execution strategy; a new one overrides what differs.
+    """An execution strategy. A subclass overrides attributes and methods.
 
-    options: see launchopt/modes/options.py. traced: a tool outside records every launch.
+    options: see launchopt/modes/options.py. traced: an external tool (CUPTI, torch.profiler) records every launch.
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]  # what one launch means
+    summary: ClassVar[str]  # one line for the list of modes: what one launch computes
     takes: ClassVar[Takes] = Takes.batches
-    compiled_loop: bool = False  # the device launches everything itself, without `submit`
+    compiled_loop: bool = False  # compiled code makes all launches, without `submit`
     merges_shapes: ClassVar[bool] = False  # one bucket holds commands of every shape
-    keeps_order: ClassVar[bool] = False  # without chains: each request's commands run in the order they were asked for
-    sample_every: ClassVar[int] = 1  # of so many launches one is timed on the device at the most: where that costs much
+    keeps_order: ClassVar[bool] = False  # for independent commands: each request's commands run in arrival order
+    sample_every: ClassVar[int] = 1  # at most one of this many launches is timed on the device
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    packages: ClassVar[tuple[str, ...]] = ()  # imported in `prepare`; what pip calls the extra is in `extra`
-    extra: ClassVar[str] = ""
-    own_strategy: ClassVar[str] = ""  # Strategy of its own launches, where a run may well have others
+    packages: ClassVar[tuple[str, ...]] = ()  # packages that `prepare` imports
+    extra: ClassVar[str] = ""  # pip's extra that installs them
+    # Name of the Strategy of the mode's own launches, if a run may also have other launches.
+    own_strategy: ClassVar[str] = ""
     unwritten: ClassVar[frozenset[str]] = frozenset()  # nodes of a program whose outputs stay inside a fused launch
-    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # what it can launch
+    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # ops that it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
 
     options: ModeOptions = ModeOptions()
@@ -73,7 +74,7 @@ class Mode:
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """Why this mode cannot run `stream` on a device of `kind` (cpu, cuda); None: it can."""
+        """Return why the mode cannot run `stream` on a device of `kind` (cpu, cuda), or None if it can."""
         if kind not in cls.devices:
             return f"needs a GPU: on the {kind} device it has no meaning"
         if cls.takes_of(stream) is Takes.steps and not stream.has_steps:
@@ -86,7 +87,7 @@ class Mode:
 
     @classmethod
     def lacks(cls) -> str | None:
-        """What must be installed before this mode can run here; None: nothing."""
+        """Return which packages must be installed before the mode can run, or None if none are missing."""
         missing = [name for name in cls.packages if find_spec(name) is None]
         if not missing:
             return None
@@ -94,26 +95,26 @@ class Mode:
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """The form in which it is given this stream."""
+        """Return the form in which the mode gets the commands of `stream`."""
         return cls.takes
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:
-        """Of its `unwritten` those that a launch of this stream may leave out."""
+        """Return the nodes of `unwritten` whose outputs a launch of `stream` may leave out."""
         return cls.unwritten
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Device memory wanted beside the arenas, told before anything is allocated."""
+        """Return the bytes of device memory that the mode needs beside the arenas."""
         return 0
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
-        """Plan every launch that can be needed; `limits`: for each shape the most commands of a batch."""
+        """Plan every launch that may be needed. limits: for each shape the largest number of commands of a batch."""
         raise NotImplementedError
 
 
 class Prepared:
-    """A mode that is ready to launch the stream that `device` has open; a new one overrides what differs."""
+    """A mode that is ready to launch the workload that `device` has open. A subclass overrides methods."""
 
     def __init__(self, mode: Mode, device: Device, path: LaunchPath | None = None) -> None:
         self.mode, self.device = mode, device
@@ -122,14 +123,14 @@ class Prepared:
         self.takes_commands = mode.takes_of(device.work) is Takes.commands
 
     def start(self, warm_up: bool = False) -> None:
-        """Begin a run; `warm_up`: the run before the clock starts."""
+        """Begin a run. warm_up: it is the run before the measured runs."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Launch commands of any shapes, in arrival order. RunError where the mode does not take commands."""
+        """Launch commands of any shapes, in arrival order; raise RunError if the mode does not take commands."""
         raise RunError(f"mode={self.mode.name} takes {self.mode.takes_of(self.device.work).value}, not single commands")
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch a batch. A mode that takes commands gets one where these depend on each other."""
+        """Launch a batch. A mode that takes commands gets batches if its commands depend on each other."""
         raise NotImplementedError
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
@@ -137,15 +138,15 @@ class Prepared:
         raise NotImplementedError
 
     def counters(self) -> Counters:
-        """Return what graphs cost, and what the run executed beside its commands."""
+        """Return the times of graph operations, and the counts of replays and padded commands."""
         return Counters()
 
     def close(self) -> None:
-        """Release what `prepare` took."""
+        """Release the resources of `prepare`."""
 
 
 class PreparedSteps(Prepared):
-    """A mode that takes whole steps and has `launch` launch them."""
+    """A mode that takes whole steps, and launches them with the function `launch`."""
 
     def __init__(self, mode: Mode, device: Device, launch: Callable[[StepBatch, int], None]) -> None:
         super().__init__(mode, device)

@@ -1,6 +1,6 @@
-"""baseline: one cuBLASLt call a command, in arrival order, on one stream.
+"""baseline: one cuBLASLt call per command, in arrival order, on one CUDA stream.
 
-It does what an engine without a strategy does. No command waits for others.
+This is what an engine without a strategy does. No command waits for other commands.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ def shape_of_all(batch: Batch) -> NDArray[np.int32]:
 
 
 class EachCommand(Prepared):
-    """Makes one launch a command, by the device's own plans or those of its path."""
+    """Makes one launch per command, with the plans of the device or of `path`."""
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Launch each command."""
+        """Make one launch per command."""
         self.device.submit_each(words, shape_of, flush_ns)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch each command of a batch."""
+        """Make one launch per command of a batch."""
         self.device.submit_each(batch.words, shape_of_all(batch), flush_ns)
 
 
 class Baseline(Mode):
-    """One launch a command."""
+    """One launch per command."""
 
     name = "baseline"
     summary = "one call a command, in arrival order"
@@ -43,7 +43,7 @@ class Baseline(Mode):
     keeps_order = True
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:
-        """Plan each shape for one command a launch."""
+        """Plan each shape for launches of one command."""
         for shape in limits:
             device.plan(self.name, shape, [1], scratch=False)
         return EachCommand(self, device, LaunchPath(packable_bytes=[0] * len(limits)))

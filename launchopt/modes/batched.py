@@ -1,10 +1,10 @@
-"""batched: one strided-batch GEMM call for all commands of a bucket whose operands lie evenly spaced.
+"""batched: one strided-batch GEMM call for all commands of a bucket whose operands are evenly spaced in memory.
 
-A strided batch needs A, B and C each at a fixed distance from one command to the next. Slots that are handed
-out in turn give that, but for the places where a cycle wraps: there the batch is cut and takes one more call.
-Where slots are scattered, many calls would be needed; then A and B are copied side by side, C is scattered
-back, and that is charged to the batch. Copying is chosen when it moves fewer bytes than the device copies in
-the time of the launches saved (`pack_bytes_per_launch`).
+A strided batch needs a fixed distance from one command's A, B and C to those of the next. Consecutive slots have that,
+except where the cycle of slots wraps around: the batch is cut there and takes one more call. Scattered slots would need
+many calls. Then A and B are gathered into scratch memory and C is scattered back (packing). The measured time of the
+batch includes these copies. A batch is packed if the device can copy its bytes in the time of the saved launches
+(`pack_bytes_per_launch`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from launchopt.modes.base import Mode, Prepared
 from launchopt.workloads.chain import Stream
 from launchopt.workloads.stream import arenas_of
 
-NEVER = 1 << 40  # more launches than a batch has commands: cut it however often it takes
+NEVER = 1 << 40  # limit on launches of a batch that is never packed: more than any batch has commands
 
 
 def _slot_bytes(shape: ShapeKey) -> int:
@@ -26,19 +26,20 @@ def _slot_bytes(shape: ShapeKey) -> int:
 
 
 def _packing_pays(shape: ShapeKey, limit: int, pack_bytes_per_launch: int) -> bool:
-    # Cutting costs at most one launch a command, so packing pays only below that many bytes a command.
+    # Cutting adds at most one launch per command. So packing pays off only if a command has fewer bytes than the device
+    # copies in the time of one launch.
     return limit > 1 and _slot_bytes(shape) < pack_bytes_per_launch
 
 
 class Batched(Mode):
-    """One launch a batch, or a few where its slots are not evenly spaced."""
+    """One launch per batch, or several if its operands are not evenly spaced."""
 
     name = "batched"
     summary = "one strided-batch call a bucket; scattered operands are packed first"
     compiled_loop = True
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedBatched:
-        """Plan every batch size of every shape; packing where it can pay."""
+        """Plan every batch size of every shape, with scratch memory if packing can pay off."""
         packable_bytes = []
         for shape, limit in limits.items():
             pays = _packing_pays(shape, limit, device.pack_bytes_per_launch)
@@ -48,7 +49,7 @@ class Batched(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Room for the largest batch that may be packed."""
+        """Return the bytes of the largest batch that may be packed."""
         if not stream.packable:
             return 0
         sizes = [
@@ -60,10 +61,10 @@ class Batched(Mode):
 
 
 class PreparedBatched(Prepared):
-    """Every batch size is planned."""
+    """Launches batches of any planned size."""
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One strided call a run of evenly spaced slots, or one packed call."""
+        """Make one strided call per run of evenly spaced commands, or one packed call."""
         slot_bytes = self.path.packable_bytes[batch.shape_index]
         most = NEVER
         if slot_bytes:

@@ -1,9 +1,9 @@
-"""coalesced: one GEMM for all commands that share a weight, with a column a command.
+"""coalesced: one GEMM for all commands that share a weight, with one column per command.
 
-What engines do with requests in step: the weight is read once. Takes whole steps, so that requests stay in step.
-Activations that lie evenly spaced are used where they are; where the requests of a step would have to be launched in
-many pieces, activations are gathered by a kernel and the outputs scattered, inside the launch. Independent commands are
-taken in batches. Those that share no weight, prompts and other ops are launched as in mode=batched.
+Inference engines do this: the weight is read once for all requests of a batch. The mode takes whole steps, so that all
+requests run the same layer at once. Evenly spaced activations are used in place. If they would need many launches, a
+kernel gathers the activations and another one scatters the outputs, inside the launch. Independent commands are taken
+in batches. Commands that share no weight, prompts and other ops are launched as in mode=batched.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ CPU_COPY_CALLS = 2  # a gather and a scatter
 
 
 class Coalesced(Mode):
-    """One launch a weight."""
+    """One launch per weight."""
 
     name = "coalesced"
     summary = "one wider GEMM for all commands that share a weight"
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Return steps where the stream has steps."""
+        """Return `steps` if the workload has steps, else `batches`."""
         return Takes.steps if stream.has_steps else Takes.batches
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; somebody must share a weight."""
+        """Return why the mode cannot run `stream`, or None. At least two commands must share a weight."""
         moves = stream.strides()
         if not any(is_shared(shape, moves[shape]) for shape in stream.shapes):
             return "joins commands that share a weight, and here none do"
         return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
-        """Plan every number of columns of every shape."""
+        """Plan each shape for every number of columns."""
         if is_host(device):
             return _OnHost(self, device, list(limits))
         gpu = gpu_of(device)
@@ -61,26 +61,26 @@ class Coalesced(Mode):
 
 
 class _Batches(Prepared):
-    """Batches of one shape, on a GPU."""
+    """Launches batches of one shape on a GPU."""
 
     def __init__(self, mode: Mode, gpu: GpuDevice, launched: LtCoalesced) -> None:
         super().__init__(mode, gpu)
         self._launched = launched
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch a weight."""
+        """Make one launch per weight."""
         self._launched.submit(batch, flush_ns)
 
 
 class _OnHost(Prepared):
-    """Batches of one shape and whole steps, on the CPU."""
+    """Launches batches of one shape and whole steps on the CPU."""
 
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey]) -> None:
         super().__init__(mode, host)
         self._host, self._shapes = host, shapes
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """One launch a weight."""
+        """Make one launch per weight."""
         for part in _by_weight(batch):
             if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
                 self._wide(part, flush_ns)
@@ -88,7 +88,7 @@ class _OnHost(Prepared):
                 self._host.submit_strided(part, flush_ns, NEVER)
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """The same for each row of a step, which is of one shape."""
+        """Launch each row of the steps as `submit` does: its commands have one shape."""
         for first in range(0, len(batch.words), batch.size):
             row = batch.words[first : first + batch.size]
             self.submit(Batch(self._host.index_of(row[0]), row, batch.reason), flush_ns)

@@ -1,7 +1,8 @@
-"""fused_elementwise: bias, ReLU and scale of all requests in step in one launch of our own kernel.
+"""fused_elementwise: one launch of our own kernel computes bias, ReLU and scale for all requests of a step.
 
-launchopt/kernels/fused.cu, compiled by CuPy. Takes whole steps. What the bias and the ReLU give stays inside the
-launch: it is not written, and not checked by itself; the scaled output is, against float64 from what went in.
+CuPy compiles the kernel, launchopt/kernels/fused.cu. The mode takes whole steps. The outputs of bias and ReLU stay in
+registers: they are not written to memory and not verified. The scaled output is verified against a float64 reference
+computed from the kernel's inputs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"
 
 
 class FusedElementwise(Mode):
-    """One launch for the three."""
+    """One launch for bias, ReLU and scale."""
 
     name = "fused_elementwise"
     summary = "one kernel for bias, ReLU and scale"
@@ -34,7 +35,7 @@ class FusedElementwise(Mode):
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; the three must be there."""
+        """Return why the mode cannot run `stream`, or None. Each layer must be bias, ReLU and scale, in this order."""
         return super().refusal(kind, stream) if is_made_of(stream, BIAS_RELU_SCALE) else REFUSAL
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:

@@ -1,7 +1,7 @@
-"""fused_epilogue: GEMM, bias and ReLU of all requests in step as one GEMM with cuBLASLt's epilogue.
+"""fused_epilogue: one GEMM with cuBLASLt's epilogue computes GEMM, bias and ReLU for all requests of a step.
 
-Takes whole steps. What the GEMM and the bias give stays inside the launch: it is not written, and not checked by
-itself; the ReLU's output is, against float64 from what went in.
+The mode takes whole steps. The outputs of GEMM and bias stay inside the launch: they are not written to memory and not
+verified. The output of ReLU is verified against a float64 reference computed from the launch's inputs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)
 
 
 def is_made_of(stream: Stream, ops: tuple[Op, ...]) -> bool:
-    """A layer of the stream's program is these ops, each on what the one before gives, and nothing else."""
+    """Return whether a layer of the workload is exactly `ops`, each with the previous op's output as its input."""
     if stream.program is None or stream.program.prologue:
         return False
     nodes = stream.program.layer
@@ -33,7 +33,7 @@ def is_made_of(stream: Stream, ops: tuple[Op, ...]) -> bool:
 
 
 class FusedEpilogue(Mode):
-    """One launch a linear layer."""
+    """One launch per linear layer."""
 
     name = "fused_epilogue"
     summary = "one GEMM with bias and ReLU in its epilogue"
@@ -42,13 +42,13 @@ class FusedEpilogue(Mode):
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; the three must be there."""
+        """Return why the mode cannot run `stream`, or None. Each layer must be GEMM, bias and ReLU, in this order."""
         if not is_made_of(stream, GEMM_BIAS_RELU):
             return "fuses GEMM, bias and ReLU in a row: this workload has none"
         return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:
-        """Plan the GEMM of every layer, which knows its bias."""
+        """Plan the GEMM of every layer, with the address of its bias."""
         if is_host(device):
             from launchopt.devices.cpu.fused_steps import CpuSteps
 
@@ -64,7 +64,7 @@ class FusedEpilogue(Mode):
 
 
 def starts(rows: int) -> range:
-    """First row of each group of three; an LM head behind them stays by itself."""
+    """Return the first row of each group of three. The row of an LM head behind them is in no group."""
     return range(0, rows - rows % 3, 3)
 
 

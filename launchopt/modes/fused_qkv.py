@@ -1,7 +1,8 @@
-"""fused_qkv: q, k and v of all requests in step as one GEMM with a merged weight; every other row as in coalesced.
+"""fused_qkv: one GEMM with a merged weight computes q, k and v for all requests of a step.
 
-Takes whole steps, so that the three are at hand together. Their weights lie side by side in memory, and so do their
-outputs: the merged GEMM reads and writes exactly the bytes that the three do.
+The mode takes whole steps, so that the three projections come together. Their weights are adjacent in memory, and so
+are their outputs: the merged GEMM reads and writes the same bytes as three GEMMs. Other rows are launched as in
+mode=coalesced.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def merged_rows(stream: ChainStream, kind: int) -> list[tuple[int, int]]:
-    """First row, and one past the last, of each group of GEMMs that may be one, in a kind of steps."""
+    """Return the first row, and one past the last, of each group of GEMMs that a kind of step can merge."""
     found: list[tuple[int, int]] = []
     own = stream.rows(kind)
     for names in stream.program.merged:
@@ -39,7 +40,7 @@ class FusedQkv(Mode):
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; q, k and v must be there, and apart."""
+        """Return why the mode cannot run `stream`, or None. It must have q, k and v as separate GEMMs."""
         if stream.program is None or not stream.program.merged:
             return "merges q, k and v, and this workload has none apart"
         return super().refusal(kind, stream)
@@ -61,5 +62,5 @@ class FusedQkv(Mode):
 
     @staticmethod
     def _merge_on_cpu(steps: CpuSteps, kind: int) -> dict[int, tuple[int, Compute]]:
-        """For the first row of each group one past its last, and what computes the group."""
+        """Return, by the first row of each group, one past its last row and the function that computes it."""
         return {start: (stop, steps.merged(start, stop)) for start, stop in merged_rows(steps.stream, kind)}

@@ -1,7 +1,7 @@
-"""fused_triton: bias, ReLU and scale of all requests in step in one launch of a Triton kernel.
+"""fused_triton: one launch of a Triton kernel computes bias, ReLU and scale for all requests of a step.
 
-The same as mode=fused_elementwise, in Triton: takes whole steps; what the bias and the ReLU give stays inside the
-launch.
+The mode is mode=fused_elementwise with a kernel in Triton. It takes whole steps, and the outputs of bias and ReLU stay
+inside the launch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class FusedTriton(Mode):
-    """One launch for the three."""
+    """One launch for bias, ReLU and scale."""
 
     name = "fused_triton"
     summary = "one Triton kernel for bias, ReLU and scale"
@@ -33,7 +33,7 @@ class FusedTriton(Mode):
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; the three must be there."""
+        """Return why the mode cannot run `stream`, or None. Each layer must be bias, ReLU and scale, in this order."""
         return super().refusal(kind, stream) if is_made_of(stream, BIAS_RELU_SCALE) else REFUSAL
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:

@@ -1,11 +1,16 @@
-"""graph: one CUDA graph replay a batch of bucketed size, or a whole step of all requests in step.
+"""graph: one CUDA graph replay per batch, or per step of all its requests.
 
-Independent commands: a graph holds one pointer-array GEMM of a fixed size (powers of two, and the limit); the pointers
-are uploaded between replays, and what a batch lacks is computed for nothing (padded_commands). Steps: a graph holds
-every launch of a step, those of requests that share a weight as one wider GEMM. It is captured for a set of requests
-and a copy of the weights; at most mode.cached=64 are kept, or one a copy of the weights (a small model has many), and
-beyond that one is updated to new addresses. Requests that do not lie evenly spaced (their first tokens) are launched as
-in mode=coalesced. On the CPU device a graph is a recorded list of calls, and mode.cached are kept.
+Independent commands: a graph holds one pointer-array GEMM of a fixed number of commands (a power of two, or the limit).
+The pointers are uploaded before each replay. If a batch is smaller than its graph, the graph also computes padding,
+which is counted in padded_commands.
+
+Steps: a graph holds every launch of a step. Commands that share a weight are one wider GEMM. A graph is captured for a
+set of requests and a copy of the weights. At most mode.cached=64 graphs are kept, or one per copy of the weights if
+there are more copies (small models have many). After that a kept graph is updated to the new addresses. If the operands
+of a step's requests are not evenly spaced in memory, as for their first tokens, the step is launched as in
+mode=coalesced.
+
+On the CPU device a graph is a recorded list of calls. At most mode.cached lists are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +45,7 @@ class Options(KeepsGraphs):
 
 
 class Graph(Mode):
-    """One replay a batch, or a step."""
+    """One replay per batch, or per step."""
 
     name = "graph"
     summary = "one CUDA graph replay a batch, or a whole step of all requests in step"
@@ -49,11 +54,11 @@ class Graph(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Return steps where the stream has steps."""
+        """Return `steps` if the workload has steps, else `batches`."""
         return Takes.steps if stream.has_steps else Takes.batches
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
-        """Capture what is likely to be asked for."""
+        """Capture the graphs that are likely to be needed."""
         cached = self.options.cached
         if is_host(device):
             return _Recorded(self, device, list(limits), cached)
@@ -63,20 +68,20 @@ class Graph(Mode):
         if not gpu.work.has_steps:
             return _Batches(self, gpu, BatchGraphs(gpu, limits))
         graphs = StepGraphs(gpu, limits, cached)
-        gpu.warm_up()  # a kernel that is not loaded cannot be captured
+        gpu.warm_up()  # loads the kernels: a capture fails at a kernel that is not loaded
         graphs.capture_likely()
         return _Steps(self, gpu, graphs)
 
 
 class _Batches(Prepared):
-    """Graphs of batches, on a GPU."""
+    """Replays graphs of batches on a GPU."""
 
     def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs) -> None:
         super().__init__(mode, gpu)
         self._graphs = graphs
 
     def start(self, warm_up: bool = False) -> None:
-        """Begin a run; replay each graph once, since other modes may have pushed it off the GPU."""
+        """Begin a run; replay each graph once, because another mode's run may have evicted it from the GPU."""
         self._graphs.counters.start()
         self._graphs.load()
 
@@ -85,7 +90,7 @@ class _Batches(Prepared):
         self._graphs.submit(batch, flush_ns)
 
     def counters(self) -> Counters:
-        """Return what the graphs counted."""
+        """Return the times and counts of the graphs."""
         return self._graphs.counters
 
     def close(self) -> None:
@@ -94,7 +99,7 @@ class _Batches(Prepared):
 
 
 class _Steps(Prepared):
-    """Graphs of whole steps, on a GPU."""
+    """Replays graphs of whole steps on a GPU."""
 
     def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs) -> None:
         super().__init__(mode, gpu)
@@ -109,7 +114,7 @@ class _Steps(Prepared):
         self._graphs.submit(batch, flush_ns)
 
     def counters(self) -> Counters:
-        """Return what the graphs counted."""
+        """Return the times and counts of the graphs."""
         return self._graphs.counters
 
     def close(self) -> None:
@@ -118,7 +123,7 @@ class _Steps(Prepared):
 
 
 class _Recorded(Prepared):
-    """Lists of calls on the CPU, at most `bound`, by the shapes and slots of their commands."""
+    """Replays lists of calls on the CPU. It keeps at most `bound` lists, by the shapes and slots of their commands."""
 
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], bound: int) -> None:
         super().__init__(mode, host)
@@ -131,7 +136,7 @@ class _Recorded(Prepared):
         self._counters.start()
 
     def counters(self) -> Counters:
-        """Return how often lists were replayed."""
+        """Return the number of replays."""
         return self._counters
 
     def _record(self, words: NDArray[np.uint64]) -> list[_Call]:
@@ -145,7 +150,7 @@ class _Recorded(Prepared):
         return calls
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Replay the list of these commands in one launch; record it the first time."""
+        """Replay the list of the batch's commands as one launch; record the list first if it is not kept."""
         key = batch.shape_index, batch.words[:, (W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST)].tobytes()
         calls = self._kept.pop(key, None) or self._record(batch.words)
         self._kept[key] = calls
@@ -158,7 +163,7 @@ class _Recorded(Prepared):
         self._counters.replayed()
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay whole steps in one launch."""
+        """Replay the steps' list as one launch."""
         self.submit(batch, flush_ns)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
-"""grouped: one call for commands of different shapes, a group a shape; all shapes share one bucket.
+"""grouped: one cuBLAS call for commands of several shapes, with one group per shape. All shapes share one bucket.
 
-cuBLAS's grouped batched GEMM with tables of pointers, which are filled and uploaded within the launch. What it gains is
-company: commands of other shapes need not wait for their own. On the CPU device a launch is a loop in one call.
+The call is cuBLAS's grouped batched GEMM. Its tables of pointers are filled and uploaded inside the launch. Batches
+fill faster, because a command need not wait for other commands of its shape. On the CPU device a launch is a loop over
+the commands.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Grouped(Mode):
-    """One launch a batch, whatever its shapes."""
+    """One launch per batch of any shapes."""
 
     name = "grouped"
     summary = "one call for commands of different shapes"
@@ -41,7 +42,7 @@ class Grouped(Mode):
 
 
 class _OnGpu(Prepared):
-    """One call of cuBLAS a batch."""
+    """Makes one call of cuBLAS per batch."""
 
     def __init__(self, mode: Mode, gpu: GpuDevice, grouped: LtGrouped) -> None:
         super().__init__(mode, gpu)
@@ -57,14 +58,14 @@ class _OnGpu(Prepared):
 
 
 class _OnHost(Prepared):
-    """A loop in one launch."""
+    """Computes a batch in one loop."""
 
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], most: int) -> None:
         super().__init__(mode, host)
         self._host, self._batcher, self._shape_of = host, shape_finder(shapes), np.zeros(most, np.int32)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Compute each command in one launch."""
+        """Compute all commands as one launch."""
         host = self._host
         records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
         shape_of = self._batcher.classify(records, self._shape_of)

@@ -1,6 +1,7 @@
-"""kernel: one launch a command of our own GEMV kernel, in arrival order: what pdl is measured against.
+"""kernel: one launch of our own GEMV kernel per command, in arrival order. It is the reference for mode=pdl.
 
-launchopt/kernels/gemv.cu, for GEMMs of up to 8 columns. Commands other than GEMMs are launched as in mode=baseline.
+The kernel, launchopt/kernels/gemv.cu, is for GEMMs of up to 8 columns. Commands other than GEMMs are launched as in
+mode=baseline.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MOST_COLUMNS = 8
 
 
 class Kernel(Mode):
-    """One launch of our own kernel a command."""
+    """One launch of our own kernel per command."""
 
     name = "kernel"
     summary = "one launch of our own GEMV kernel a command"
@@ -27,11 +28,11 @@ class Kernel(Mode):
     compiled_loop = True
     keeps_order = True
     devices = ("cuda",)
-    early = False  # programmatic dependent launch
+    early = False  # True: programmatic dependent launch
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; the kernel is made for few columns."""
+        """Return why the mode cannot run `stream`, or None. It needs a GEMM, and every GEMM must have few columns."""
         widest = max((shape.n for shape in stream.shapes if shape.op is Op.GEMM), default=0)
         if widest > MOST_COLUMNS:
             return f"is made for up to {MOST_COLUMNS} columns, and this workload has {widest}"

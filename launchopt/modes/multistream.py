@@ -1,7 +1,8 @@
-"""multistream: one call a command, spread over several CUDA streams with events for order.
+"""multistream: one call per command, spread over several CUDA streams. Events keep the order.
 
-Commands of a request stay on one stream (gemv's, each a request of its own, take turns); a step's result is fed back on
-the main stream, between events. mode.streams=4 (a power of two). Each stream has a cuBLASLt workspace of its own.
+Commands of a request stay on one CUDA stream. Independent commands are requests of one command each, and use the CUDA
+streams in turn. The result of a step is fed back on the main CUDA stream, between events. mode.streams=4 sets the
+number of CUDA streams (a power of two). Each has a cuBLASLt workspace of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Options(ModeOptions):
 
 
 class MultiStream(Mode):
-    """One launch a command, on the stream of its request."""
+    """One launch per command, on the CUDA stream of its request."""
 
     name = "multistream"
     summary = "one call a command, over several streams"
@@ -37,13 +38,13 @@ class MultiStream(Mode):
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; a table of dependent commands run as one request has nothing to run side by side."""
+        """Return why the mode cannot run `stream`, or None. It needs several requests, because one runs in order."""
         if stream.is_serial:
             return "has one request here, whose commands stay on one stream"
         return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:
-        """Streams, and plans for one command a launch."""
+        """Make the CUDA streams, and plan each shape for launches of one command."""
         gpu = gpu_of(device)
         streams = gpu.more_streams(self.options.streams)
         tables = gpu.base.fork(streams.contexts)

@@ -7,8 +7,9 @@
     class MultiStream(Mode):
         options: Options = Options()
 
-`options_of` reads that class from the file's text, because importing a mode loads compilers, and `--help` and a refused
-command line must answer at once. So its arguments are literals, and its base is a class of this module.
+`options_of` reads this class from the file's text, without an import of the file. An import would load compilers, and
+`--help` and an error in the command line must appear at once. So the arguments of `option` must be literals, and the
+base must be a class of this module.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 
 @dataclass(slots=True)
 class ModeOptions:
-    """A mode without options, and the base of all others."""
+    """Options of a mode without options, and the base of all options."""
 
 
 @dataclass(slots=True)
 class KeepsGraphs(ModeOptions):
-    """Options of a mode that keeps what it captured or compiled."""
+    """Options of a mode that keeps captured graphs or instruction lists."""
 
     cached: int = option(
         64, "graphs or instruction lists kept; beyond that the one used longest ago is replaced", low=1, high=4096
@@ -43,9 +44,9 @@ def values_of(options: ModeOptions) -> dict[str, Value]:
 
 
 def options_of(name: str) -> type[ModeOptions]:
-    """Return the class that declares the options of a mode, made from the text of its file.
+    """Return the class of a mode's options, made from the text of its file.
 
-    LaunchoptError where the text does not keep to this module's rules.
+    Raise LaunchoptError if the text breaks the rules of this module.
     """
     text = (resources.files(__package__) / f"{name}.py").read_text(encoding="utf-8")
     if "class Options" not in text:

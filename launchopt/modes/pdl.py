@@ -1,7 +1,8 @@
-"""pdl: one launch a command of our own GEMV kernel, which starts loading weights before the kernel ahead of it ends.
+"""pdl: one programmatic dependent launch of our own GEMV kernel per command.
 
-Programmatic dependent launch. The kernel prefetches its first weights, which no kernel writes, and waits for the grid
-ahead of it (griddepcontrol.wait) before it reads its input. mode=kernel is the same without.
+The kernel starts before the previous kernel ends. It prefetches its first weights, which no kernel writes. Then it
+waits for the previous grid (griddepcontrol.wait), and reads its input. mode=kernel launches the same kernel without
+this overlap.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from launchopt.modes.kernel import Kernel
 
 
 class Pdl(Kernel):
-    """One dependent launch of our own kernel a command."""
+    """One dependent launch of our own kernel per command."""
 
     name = "pdl"
     summary = "one dependent launch (PDL) of our own GEMV kernel a command"

@@ -1,8 +1,8 @@
-"""pointer_array: one call a bucket, which finds each command's matrices through arrays of pointers.
+"""pointer_array: one cuBLASLt call per batch, which finds each command's matrices through arrays of pointers.
 
-cuBLASLt's pointer-array batches. Nothing is packed and nothing cut: operands may lie anywhere. The price is the table
-of pointers, 24 bytes a command, which is filled and uploaded within the launch. On the CPU device a launch is a loop
-over the commands in one call. Commands other than GEMMs are launched as in mode=batched.
+Operands may be stored anywhere: a batch is neither packed nor cut. The cost is a table of pointers, 24 bytes per
+command, which is filled and uploaded inside the launch. On the CPU device a launch is a loop over the commands.
+Commands other than GEMMs are launched as in mode=batched.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from launchopt.modes.base import Mode, Prepared
 from launchopt.modes.batched import NEVER
 from launchopt.recording.launch_rows import Strategy
 
-Launch = Callable[[Batch, int], None]  # a batch of GEMMs, flushed at ns
+Launch = Callable[[Batch, int], None]  # launches a batch of GEMMs; the second argument is the time of its flush, ns
 
 
 class PointerArray(Mode):
-    """One launch a batch, whatever its slots."""
+    """One launch per batch, with operands anywhere."""
 
     name = "pointer_array"
     summary = "one call a bucket through arrays of pointers"
@@ -42,7 +42,7 @@ class PointerArray(Mode):
 
 
 class PreparedPointers(Prepared):
-    """GEMMs are launched by `launch`, through arrays of pointers; a lone command and other ops by the device."""
+    """Launches GEMMs with `launch`, through arrays of pointers. The device launches single commands and other ops."""
 
     def __init__(
         self, mode: Mode, device: Device, shapes: list[ShapeKey], launch: Launch, path: LaunchPath | None = None
@@ -51,7 +51,7 @@ class PreparedPointers(Prepared):
         self._shapes, self._launch = shapes, launch
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch once."""
+        """Make one launch."""
         if len(batch) == 1 or self._shapes[batch.shape_index].op is not Op.GEMM:
             self.device.submit_strided(batch, flush_ns, NEVER)
         else:

@@ -1,10 +1,12 @@
-"""torch_compile: one call of what torch.compile made of a step, or of a batch.
+"""torch_compile: one call of a function that torch.compile made from a step, or from a batch.
 
-fullgraph, no CUDA graphs (they would copy every operand to where they were recorded, weights too), and coordinate
-descent tuning, which makes a GEMM of one row a reduction that is fused with its neighbours. A launch is one call of the
-compiled function, however many kernels it starts. Independent commands: torch.bmm over what lies evenly spaced, or with
-index_select and index_copy_ over what does not. Every output is written to its place, which a compiled GEMM does with a
-copy. Compiled before the clock for one row, and for any number.
+Settings: fullgraph; no CUDA graphs, because these would copy every operand, weights too, to the recorded addresses;
+coordinate descent tuning, which turns a GEMM of one row into a reduction that is fused with neighbouring ops.
+
+A launch is one call of the compiled function, which may start several kernels. Independent commands whose operands are
+evenly spaced in memory are one torch.bmm. Otherwise index_select gathers the inputs and index_copy_ scatters the
+outputs. Every output is written to its slot; a compiled GEMM needs a copy for that. Functions are compiled before the
+clock starts: one for a single row, and one for any number of rows.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ BACKEND = "inductor"
 
 
 def gathered_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
-    """The largest batch of independent commands, side by side."""
+    """Return the bytes of the operands of the largest batch of independent commands; 0 for steps."""
     if stream.has_steps:
         return 0
     return max(limit * sum(arena.slot_bytes for arena in arenas_of(shape)) for shape, limit in limits.items())
@@ -38,7 +40,7 @@ ELEMENTWISE = {Op.BIAS, Op.RELU, Op.SCALE}
 
 
 class TorchCompile(Mode):
-    """One launch a step, or a batch."""
+    """One launch per step, or per batch."""
 
     name = "torch_compile"
     summary = "one call of a function compiled by PyTorch a batch, or a step"
@@ -48,12 +50,12 @@ class TorchCompile(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Return steps where the stream has steps."""
+        """Return `steps` if the workload has steps, else `takes`."""
         return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; on a CPU it would measure the C++ compiler that happens to be there."""
+        """Return why the mode cannot run `stream`, or None. It needs a GPU, and ops that PyTorch can compile."""
         if kind == "cpu":
             return "needs a GPU: compiled for a CPU it would depend on a C++ compiler that may not be there"
         if stream.has_steps and {shape.op for shape in stream.shapes} <= ELEMENTWISE:
@@ -62,11 +64,11 @@ class TorchCompile(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """What PyTorch allocates; commands that are gathered may all be side by side."""
+        """Return the bytes that PyTorch allocates, and those of the largest gathered batch."""
         return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
-        """Compile everything that is likely to be asked for."""
+        """Compile the functions that are likely to be needed."""
         from launchopt.devices.pytorch.compiled import CompiledBatches, CompiledSteps
         from launchopt.devices.pytorch.views import TorchArenas
 
@@ -78,7 +80,7 @@ class TorchCompile(Mode):
 
 
 class _PreparedBatches(TorchPrepared):
-    """One compiled call a batch."""
+    """Makes one call of a compiled function per batch."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, compiled: CompiledBatches) -> None:
         super().__init__(mode, device, arenas)

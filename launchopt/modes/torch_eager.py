@@ -1,9 +1,11 @@
 """torch_eager: one PyTorch operator at a time, as a model without a compiler calls them.
 
-Independent commands: torch.mm into each output, one launch a command, as they come. Requests: whole steps, for each row
-of a step one operator (or the few it takes: rotary embedding has four) over all requests in step; prompts each by
-itself. A launch is one operator, however many kernels it starts: its dispatch is what is measured. Attention goes over
-all positions that a request can have, behind a mask, as with a static cache.
+Independent commands: one torch.mm into each output, in arrival order. Requests: the mode takes whole steps. Each row of
+a step is one operator, or a few (four for rotary embedding), over all requests of the batch. Prompts run one request at
+a time.
+
+A launch is one operator, which may start several kernels. Its time is the time of PyTorch's dispatch. Attention covers
+all positions of the longest context, behind a mask, as with a static cache.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ if TYPE_CHECKING:
     from launchopt.devices.pytorch.steps import Steps
     from launchopt.devices.pytorch.views import TorchArenas
 
-LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, what PyTorch's allocator rounds up
-SCORES_ALIVE = 6  # arrays of scores alive at a time, at most
+LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, and the rounding of PyTorch's allocator
+SCORES_ALIVE = 6  # largest number of arrays of attention scores that exist at a time
 
 
 def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
-    """Device memory that PyTorch takes: for itself, for what its operators give, for caches that are gathered."""
+    """Return the bytes of device memory that PyTorch needs: for its libraries, operator outputs and gathered caches."""
     needed = LIBRARY_BYTES
     if stream.has_steps:
         stream = chain_of(stream)
         size, most = stream.dtype.itemsize, max(limits.values())
-        needed += most * stream.lane_units * UNIT_BYTES  # inputs that are gathered
+        needed += most * stream.lane_units * UNIT_BYTES  # gathered inputs
         rows = {shape: shape.n if shape.n > 1 else limit for shape, limit in limits.items()}
         needed += SCORES_ALIVE * size * max(rows[shape] * max(shape.m, shape.k) for shape in limits)
         if stream.attention is not None:
@@ -47,7 +49,7 @@ def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
 
 
 class TorchEager(Mode):
-    """One launch an operator."""
+    """One launch per operator."""
 
     name = "torch_eager"
     summary = "one PyTorch operator a command, or a row of a step"
@@ -58,16 +60,16 @@ class TorchEager(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Return steps where the stream has steps."""
+        """Return `steps` if the workload has steps, else `takes`."""
         return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """What operators allocate for themselves."""
+        """Return the bytes that PyTorch allocates."""
         return torch_bytes(stream, limits)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
-        """Make views of the operands; call every operator once."""
+        """Make views of the operands, and call every operator once."""
         from launchopt.devices.pytorch.commands import Commands
         from launchopt.devices.pytorch.steps import Steps, examples
         from launchopt.devices.pytorch.views import TorchArenas
@@ -91,7 +93,7 @@ class TorchPrepared(Prepared):
         self._arenas = arenas
 
     def start(self, warm_up: bool = False) -> None:
-        """Begin a run: this thread's operators go to the device's stream."""
+        """Begin a run: this thread's operators run on the device's CUDA stream."""
         self._arenas.use()
 
     def close(self) -> None:
@@ -100,23 +102,23 @@ class TorchPrepared(Prepared):
 
 
 class _PreparedCommands(TorchPrepared):
-    """One operator a command."""
+    """Calls one operator per command."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, commands: Commands) -> None:
         super().__init__(mode, device, arenas)
         self._commands = commands
 
     def submit_each(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32], flush_ns: int) -> None:
-        """Launch each command."""
+        """Make one launch per command."""
         self._commands.submit_each(words, shape_of, flush_ns)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Launch each command of a batch."""
+        """Make one launch per command of a batch."""
         self._commands.submit_each(batch.words, shape_of_all(batch), flush_ns)
 
 
 class PreparedTorchSteps(TorchPrepared):
-    """Whole steps, row by row."""
+    """Launches whole steps with PyTorch."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, steps: Steps) -> None:
         super().__init__(mode, device, arenas)
@@ -128,5 +130,5 @@ class PreparedTorchSteps(TorchPrepared):
         self._steps.start()
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Launch each row, or what was made of the step."""
+        """Launch the rows of the steps."""
         self._steps.submit(batch, flush_ns)

@@ -1,10 +1,13 @@
-"""torch_graph: one replay of what torch.cuda.CUDAGraph recorded of a step, or of a batch.
+"""torch_graph: one replay of a torch.cuda.CUDAGraph per step, or per batch.
 
-A step's graph holds torch_eager's operators on the same operands, so it is bound to addresses: a set of requests and a
-copy of the weights. Likely ones are recorded before the clock, others when they come for the second time; at most
-mode.cached=64 are kept, or one a copy of the weights, those replayed last. Independent commands never write to one
-place twice: a graph of fixed size (powers of two, and the limit) gathers what index tensors name, multiplies, and
-scatters; the indices are uploaded between replays. Padding is counted in padded_commands and written to scratch alone.
+Steps: a graph holds the operators of mode=torch_eager on the same operands. So it is bound to addresses: to a set of
+requests and a copy of the weights. Graphs that are likely to be needed are recorded before the clock starts, others
+when their step comes for the second time. At most mode.cached=64 graphs are kept, or one per copy of the weights if
+there are more copies. The graph replayed longest ago is dropped first.
+
+Independent commands: a graph has a fixed number of commands (a power of two, or the limit). It gathers the slots that
+index tensors name, multiplies, and scatters the outputs. The indices are uploaded before each replay. Padding is
+counted in padded_commands and writes to scratch memory only.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Options(KeepsGraphs):
 
 
 class TorchGraph(Mode):
-    """One replay a step, or a batch."""
+    """One replay per step, or per batch."""
 
     name = "torch_graph"
     summary = "one replay of PyTorch operators recorded as a CUDA graph a batch, or a step"
@@ -44,16 +47,16 @@ class TorchGraph(Mode):
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
-        """Return steps where the stream has steps."""
+        """Return `steps` if the workload has steps, else `takes`."""
         return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """What PyTorch allocates, and room for the largest batch."""
+        """Return the bytes that PyTorch allocates, and those of the largest gathered batch."""
         return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
-        """Record what is likely to be asked for."""
+        """Record the graphs that are likely to be needed."""
         from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
         from launchopt.devices.pytorch.views import TorchArenas
 
@@ -65,7 +68,7 @@ class TorchGraph(Mode):
 
 
 class _PreparedBatches(TorchPrepared):
-    """Graphs of batches."""
+    """Replays graphs of batches."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphBatches) -> None:
         super().__init__(mode, device, arenas)
@@ -81,7 +84,7 @@ class _PreparedBatches(TorchPrepared):
         self._graphs.submit(batch, flush_ns)
 
     def counters(self) -> Counters:
-        """Return what the graphs counted."""
+        """Return the times and counts of the graphs."""
         return self._graphs.counters
 
     def close(self) -> None:
@@ -91,7 +94,7 @@ class _PreparedBatches(TorchPrepared):
 
 
 class _PreparedSteps(PreparedTorchSteps):
-    """Graphs of whole steps."""
+    """Replays graphs of whole steps."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphSteps) -> None:
         super().__init__(mode, device, arenas, graphs)
@@ -103,7 +106,7 @@ class _PreparedSteps(PreparedTorchSteps):
         self._graphs.counters.start()
 
     def counters(self) -> Counters:
-        """Return what the graphs counted."""
+        """Return the times and counts of the graphs."""
         return self._graphs.counters
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""triton_batched: one Triton kernel launch a bucket, for GEMVs and small GEMMs of up to 16 columns.
+"""triton_batched: one launch of a Triton kernel per batch, for GEMVs and small GEMMs of up to 16 columns.
 
-Each command's operands are found through a table of pointers, as in mode=pointer_array: 24 bytes a command, filled and
-uploaded within the launch; a command alone is launched by its addresses. How a shape is cut is tuned once, on the
-stream's own operands: compilation and tuning are in the one-time cost (less of it where Triton's disk cache has the
-kernels from a run before). Launches go through the same compiled path as all others, not through Triton's own launcher.
-Commands other than GEMMs are launched as in mode=batched.
+The kernel finds each command's operands through a table of pointers, as in mode=pointer_array: 24 bytes per command,
+filled and uploaded inside the launch. A batch of one command is launched with its addresses. The tile sizes of each
+shape are tuned once, on the workload's own operands. Compilation and tuning count as setup; they take less time if
+Triton's disk cache has the kernels. The compiled loops launch the kernel, not Triton's own launcher. Commands other
+than GEMMs are launched as in mode=batched.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from launchopt.workloads.chain import Stream
 if TYPE_CHECKING:
     from launchopt.devices.triton.gemm import TritonGemms
 
-MOST_COMMANDS = 65_535  # blocks of a grid in y
+MOST_COMMANDS = 65_535  # CUDA's limit on the blocks of a grid in y
 
 
 class TritonBatched(Mode):
-    """One launch a batch, whatever its slots."""
+    """One launch per batch, with operands anywhere."""
 
     name = "triton_batched"
     summary = "one launch a bucket of a tuned Triton kernel, through arrays of pointers"
@@ -37,7 +37,7 @@ class TritonBatched(Mode):
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
-        """As any; the kernel is made for few columns."""
+        """Return why the mode cannot run `stream`, or None. It needs a GEMM, and every GEMM must have few columns."""
         widest = max((shape.n for shape in stream.shapes if shape.op is Op.GEMM), default=0)
         if not widest:
             return "launches GEMMs of few columns, and this workload has none"
@@ -47,7 +47,7 @@ class TritonBatched(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Outputs of the launches that are timed."""
+        """Return the bytes for the outputs of the tuning launches."""
         sizes = [
             scratch_bytes(shape, stream.operands(shape)[2].row_elements, limit)
             for shape, limit in limits.items()
@@ -78,7 +78,7 @@ class TritonBatched(Mode):
 
 
 class PreparedTriton(PreparedPointers):
-    """As mode=pointer_array, by tuned kernels."""
+    """Launches batches as mode=pointer_array does, with tuned kernels."""
 
     def __init__(
         self,

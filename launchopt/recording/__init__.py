@@ -1,1 +1,1 @@
-"""What happened in a run, as columns, files and summaries."""
+"""Recording of runs: rows of launches and commands, tables and their columns, summaries and files."""

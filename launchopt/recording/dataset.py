@@ -1,8 +1,8 @@
-"""The runs below some folders as one table: every file of a kind, whatever version of this program wrote it.
+"""Read one kind of table from all runs below given folders, as one table, from files of any version of this program.
 
-In: folders, at any depth. Out: record batches in today's schema, in path order. A column that a file does not have is
-null, one that this version does not know is left out, and `folder` says where a row comes from. One batch is in memory
-at a time, so that commands of many runs can be read on any machine.
+`batches` yields record batches in the current schema, in path order. A column that a file lacks is null. A column that
+this version does not know is left out. Column `folder` is the folder of the row's file. Only one batch is in memory at
+a time, so that commands of many runs can be read on any machine.
 
     for batch in batches([Path("outputs")], "summary"): ...
     table = pyarrow.Table.from_batches(batches([Path("outputs")], "summary"), schema_of("summary"))
@@ -43,7 +43,7 @@ FOLDER = pa.field("folder", pa.string(), metadata={"doc": "where the row comes f
 
 
 def schema_of(table: str) -> pa.Schema:
-    """Return the columns of a table: `folder`, then those of the files; ConfigError for an unknown table."""
+    """Return the schema of a table: `folder`, then the columns of its files; raise ConfigError for an unknown table."""
     if table not in TABLES:
         raise ConfigError("--table", table, f"must be one of {', '.join(TABLES)}")
     fields = [FOLDER, *TABLES[table]]
@@ -51,7 +51,10 @@ def schema_of(table: str) -> pa.Schema:
 
 
 def files(folders: Iterable[Path], table: str) -> list[Path]:
-    """Return the files of a table at or below `folders`, each once, in path order; DataError for a missing folder."""
+    """Return the files of a table at or below `folders`, each once, in path order.
+
+    Raise DataError for a missing folder.
+    """
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
@@ -63,7 +66,7 @@ def files(folders: Iterable[Path], table: str) -> list[Path]:
 def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a table below `folders` in `schema_of(table)`.
 
-    Raises DataError for a file that cannot be read, or that is no table of this project.
+    Raise DataError for a file that cannot be read, or that is no table of this project.
     """
     wanted = schema_of(table)
     for path in files(folders, table):
@@ -72,12 +75,12 @@ def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
                 _require_ours(path, file.schema_arrow, table)
                 for batch in file.iter_batches():
                     yield _migrated(batch, wanted, str(path.parent))
-        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
+        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
             raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
 
 
 def _require_ours(path: Path, schema: pa.Schema, table: str) -> None:
-    """Raise DataError for a file that lacks a column which every file of the table has, or has one twice."""
+    """Raise DataError for a file that lacks a required column of the table, or has a column twice."""
     if len(set(schema.names)) < len(schema.names):
         raise DataError(path, None, "two of its columns have one name")
     if missing := missing_columns(schema.names, COLUMNS[table]):
@@ -85,7 +88,7 @@ def _require_ours(path: Path, schema: pa.Schema, table: str) -> None:
 
 
 def _migrated(batch: pa.RecordBatch, schema: pa.Schema, folder: str) -> pa.RecordBatch:
-    """Return the batch in `schema`: nulls for missing columns, and no unknown ones."""
+    """Return the batch in `schema`, with nulls for missing columns and without unknown columns."""
     count = len(batch)
     columns = [pa.repeat(pa.scalar(folder), count)]
     for field in list(schema)[1:]:

@@ -1,4 +1,4 @@
-"""The machine, packages and revision that a result was made with. Unknown facts are left out, not guessed."""
+"""Facts about the machine, the packages and the revision with which a result was made. Unknown facts are left out."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _git(folder: Path) -> dict[str, object]:
     """Return the revision of the checkout that holds this file, and whether it has uncommitted changes.
 
     LAUNCHOPT_GIT_REVISION takes precedence. It names the revision of a copy without a history, such as a container
-    image; that copy may lie within another repository.
+    image. Such a copy may be inside another repository.
     """
     if revision := os.environ.get("LAUNCHOPT_GIT_REVISION"):
         return {"git_revision": revision, "git_dirty": None}

@@ -1,11 +1,11 @@
-"""One short hash of a stream: two runs with the same hash were asked for the same commands.
+"""A short hash of a workload: two runs with the same hash executed the same commands.
 
     stream_hash(gemv(64, 1, 256, 1000, Dtype.fp32, 8, CommandOrder(shuffle=True)))  # '1f0c...', 32 digits
 
-The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots). In an open loop
-it covers due times too. The hash of requests covers the inputs that the driver makes records from: the records of every
-kind of step, how operands move between steps, and each request's due time, length and place. It covers no measured
-value, no operand content (the seed gives that) and no token (`token_hash` does).
+The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots), and due times in
+an open loop. The hash of requests covers the inputs from which the driver makes records: the records of every kind of
+step, the movement of operands between steps, and each request's due time, length and slots. The hash covers no measured
+value, no content of operands (the seed determines it) and no token (`token_hash` covers them).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def stream_hash(stream: Stream) -> str:
 def _of_commands(stream: CommandStream) -> hashlib.blake2b:
     asked, due = _digest(), _digest()
     for block in stream.blocks():
-        words = as_words(block.records)  # each call of `blocks` makes new records: changing them harms nobody
+        words = as_words(block.records)  # `blocks` makes new records at each call, so they may be changed here
         words[:, [W_ENQUEUE, W_TURN]] = 0
         asked.update(_bytes(words))
         if block.due_ns is not None:

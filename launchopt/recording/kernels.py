@@ -1,4 +1,4 @@
-"""Columns of kernels.parquet: each activity of a GPU, the API call that started it, and the launch around the call."""
+"""Columns of kernels.parquet: each activity of a GPU, the API call that started it, and the launch with this call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from launchopt.timing.nvtx_ranges import range_name
 
 
 def launches_of(calls: Rows, starts_ns: Rows, ends_ns: Rows) -> Rows:
-    """Return, for each call, the launch that contains the call's middle, or NONE. Launches are in order, apart.
+    """Return, for each call, the launch that contains the midpoint of the call, or NONE.
 
-    The middle is used because the two clocks differ by less than half of any call that starts work on a GPU.
+    Launches are in order and do not overlap. The clocks of CUPTI and of the host differ by less than half the time of
+    any call that starts work on a GPU. So the midpoint is inside the right launch.
     """
     if not len(starts_ns):
         return np.full(len(calls), NONE)

@@ -20,46 +20,46 @@ NOT_SAMPLED = -1  # in place of the number of a pair of GPU events
 
 
 class LaunchColumn(enum.IntEnum):
-    """Columns of `launches`, int64, a row a launch call."""
+    """Columns of `launches`, int64, one row per launch call."""
 
-    BATCH = 0
+    BATCH = 0  # number of the batch
     SHAPE = 1  # index of the commands' shape; -1: they have several shapes
-    SIZE = 2  # commands
-    STRATEGY = 3  # of Strategy
-    REASON = 4  # of FlushReason
-    FLUSH_NS = 5  # when the batch left its bucket
-    SUBMIT_START_NS = 6
-    SUBMIT_END_NS = 7
+    SIZE = 2  # number of commands
+    STRATEGY = 3  # Strategy
+    REASON = 4  # FlushReason
+    FLUSH_NS = 5  # time at which the batch was flushed
+    SUBMIT_START_NS = 6  # time before the launch call
+    SUBMIT_END_NS = 7  # time after the launch call
     SAMPLE = 8  # number of the pair of GPU events around the call; NOT_SAMPLED: none
-    PACKED_BYTES = 9  # copied to and from scratch memory
+    PACKED_BYTES = 9  # bytes copied to and from scratch memory
 
 
 class CommandColumn(enum.IntEnum):
-    """Columns of `commands`, int64, a row a command."""
+    """Columns of `commands`, int64, one row per command."""
 
-    SEQ = 0
-    ENQUEUE_NS = 1
+    SEQ = 0  # number of the command in the workload
+    ENQUEUE_NS = 1  # time of arrival
     REQUEST_STEP = 2  # request << 32 | step
-    ELIGIBLE_NS = 3  # 0: the command became eligible when it was flushed
+    ELIGIBLE_NS = 3  # time at which the command became eligible; 0: when it was flushed
 
 
 class CursorWord(enum.IntEnum):
     """Words of `cursor`, int64. Rows are numbered from the start of the run."""
 
-    NEXT_LAUNCH = 0
-    NEXT_COMMAND = 1
-    SPOOLED_LAUNCHES = 2  # rows below this number are in the file
-    SPOOLED_COMMANDS = 3
-    NEXT_BATCH = 4
-    EXTRA_CALLS = 5  # API calls without a row, less rows that are no API call
-    LOST_LAUNCHES = 6  # launch calls that found no room in the buffers
+    NEXT_LAUNCH = 0  # number of the next row of `launches`
+    NEXT_COMMAND = 1  # number of the next row of `commands`
+    SPOOLED_LAUNCHES = 2  # rows of `launches` that are in the file
+    SPOOLED_COMMANDS = 3  # rows of `commands` that are in the file
+    NEXT_BATCH = 4  # number of the next batch
+    EXTRA_CALLS = 5  # API calls without a row, minus rows without an API call
+    LOST_LAUNCHES = 6  # launch calls that were not recorded, because a buffer was full
 
 
 LAUNCH_COLUMNS, COMMAND_COLUMNS, CURSOR_WORDS = len(LaunchColumn), len(CommandColumn), len(CursorWord)
 
 
 class LaunchFacts(NamedTuple):
-    """A launch call's entries in columns BATCH, SHAPE, STRATEGY, REASON and FLUSH_NS."""
+    """The values of a launch call in columns BATCH, SHAPE, STRATEGY, REASON and FLUSH_NS."""
 
     batch: Int
     shape: Int
@@ -69,19 +69,19 @@ class LaunchFacts(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """A recorder's arrays, as compiled code has them."""
+    """The arrays of a recorder, for compiled code."""
 
     launches: Table  # [a power of two, LaunchColumn]
     commands: Table  # [a power of two, CommandColumn]
     cursor: Table  # [CursorWord]
 
 
-RecordingArrays = tuple[Table, Table, Table]  # the fields of a Recording, as Python passes them: four times cheaper
+RecordingArrays = tuple[Table, Table, Table]  # the fields of a Recording, as Python passes them: four times faster
 Facts = tuple[int, int, int, int, int]  # the fields of LaunchFacts, likewise
 
 
 class Strategy(enum.IntEnum):
-    """What a launch call was, or how its operands were addressed."""
+    """Kinds of launch calls. The documentation of launches.parquet explains each (`columns.LAUNCH_COLUMNS`)."""
 
     single = 0
     strided = 1
@@ -105,7 +105,7 @@ POSTED = int(Strategy.resident)
 def note(
     recording: RecordingArrays, words: Words, first: Int, stop: Int, facts: Facts, start_ns: Int, end_ns: Int
 ) -> None:
-    """Note one launch call that submitted words[first:stop] between `start_ns` and `end_ns`.
+    """Record one launch call that submitted words[first:stop] between `start_ns` and `end_ns`.
 
     recording: a Recording or its fields. facts: a LaunchFacts or its fields.
     """
@@ -136,9 +136,9 @@ def note(
 
 @compiled
 def wants_room(recording: RecordingArrays) -> bool:
-    """Return whether `make_room` must come before the next block of commands.
+    """Return whether `Recorder.make_room` must run before the next block of commands.
 
-    It must where more than half of a buffer is in use, and where a launch call found no room.
+    It must if more than half of a buffer is in use, or if a launch call was not recorded.
     """
     launches, _, cursor = recording
     used_launches = cursor[CursorWord.NEXT_LAUNCH] - cursor[CursorWord.SPOOLED_LAUNCHES]

@@ -1,14 +1,14 @@
-"""What happened to every launch call and every command, in memory that does not grow with the run.
+"""The recorder: it keeps a row for every launch call and every command, in memory that does not grow with the run.
 
-Compiled loops write a row of `launches` a launch call and a row of `commands` a command through `note`. Both are in the
-order of execution, in ring buffers that are allocated before the clock starts. A command that is posted to the
-persistent kernel (`Strategy.resident`) is no launch call: several of them share a row.
+`launch_rows.note` writes one row of `launches` per launch call, and one row of `commands` per command. The rows are in
+the order of execution, in ring buffers that are allocated before the clock starts. A command that is posted to the
+persistent kernel (`Strategy.resident`) is no launch call: several posted commands share a row.
 
-Between two blocks of commands `make_room` appends the buffers to files without a name (`spool`). `chunks` reads
-everything back after the run. Times are CLOCK_MONOTONIC ns; `results` turns them into times since the start barrier.
+Between two blocks of commands `make_room` appends the buffers to files without a name (`spool`). After the run `chunks`
+reads all rows back. Times are CLOCK_MONOTONIC ns; `summary` turns them into times since the start barrier.
 
-No row is lost between two calls of `make_room`. A call leaves at most half of either buffer in use. At most `margin`
-launches or commands are noted before the next call, and `margin` is no more than the other half.
+No row is lost: after a call of `make_room` at most half of each buffer is in use. Until the next call at most `margin`
+launches and `margin` commands are recorded, and they fit in the other half.
 """
 
 from __future__ import annotations
@@ -37,38 +37,40 @@ from launchopt.recording.launch_rows import (
 from launchopt.recording.spool import Rows, SpooledRows
 from launchopt.types import Words
 
-# 1.7 MB of buffers stay in a core's cache, and half of them is written within the time a GPU's launch queue holds out.
+# Buffers of 1.7 MB fit in a core's cache. The time to write half of them to a file is shorter than the time for which a
+# full launch queue keeps a GPU busy.
 LEAST_ROWS = 16_384
-CHUNK_LAUNCHES, CHUNK_COMMANDS = 65_536, 262_144  # 5 and 6 MB
+CHUNK_LAUNCHES, CHUNK_COMMANDS = 65_536, 262_144  # rows of a chunk: 5 and 8 MB
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Some launch calls in a row, and exactly the commands they ran."""
+    """Consecutive launch calls, and the commands that they ran."""
 
-    first_launch: int  # launch calls of the run before these
+    first_launch: int  # number of the first of these launch calls in the run
     launches: Rows  # [launches, LAUNCH_COLUMNS]
     commands: Rows  # [commands, COMMAND_COLUMNS], in the order of execution
 
     @property
     def of_launch(self) -> NDArray[np.int64]:
-        """The launch of each command, as an index into `launches`."""
+        """The launch of each command, an index into `launches`, [commands]."""
         return np.repeat(np.arange(len(self.launches)), self.launches[:, LaunchColumn.SIZE])
 
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Recorded commands of a stream."""
+    """Counts of the recorded commands that belong to the workload."""
 
-    distinct: int  # each counted once
-    known: int  # as often as they are recorded
+    distinct: int  # commands that were recorded at least once
+    known: int  # rows of these commands
 
 
 class Recorder:
     """Records a run of `commands` commands.
 
-    margin: most launches, and most commands, noted between two `make_room`. folder: where the files lie (None: where
-    temporary files go); they take up to 80 B a launch and 32 B a command. least_rows: of either buffer.
+    margin: largest number of launches, and of commands, that are recorded between two calls of `make_room`. folder: of
+    the files (None: the folder of temporary files). They take up to 80 bytes per launch and 32 bytes per command.
+    least_rows: smallest number of rows of each buffer.
     """
 
     def __init__(
@@ -87,11 +89,11 @@ class Recorder:
         return self.launches, self.commands, self.cursor
 
     def note(self, words: Words, part: slice, facts: Facts, start_ns: int, end_ns: int) -> None:
-        """Note one launch call that submitted words[part]; see the function `note`."""
+        """Record one launch call that submitted words[part], as `launch_rows.note` does."""
         note(self.arrays, words, part.start, part.stop, facts, start_ns, end_ns)
 
     def reset(self) -> None:
-        """Forget everything, before the clock starts; this also loads the machine code that `make_room` calls."""
+        """Drop all rows, before the clock starts. This also loads the machine code that `make_room` calls."""
         self.cursor.fill(0)
         self.make_room()
 
@@ -101,7 +103,10 @@ class Recorder:
         self._command_rows.close()
 
     def make_room(self) -> None:
-        """Append the buffers to the files if more than half of one is in use; RunError if a launch found no room."""
+        """Append the buffers to the files if more than half of one is in use.
+
+        Raise RunError if a launch call was not recorded, because a buffer was full.
+        """
         if wants_room(self.arrays):
             self._require_all()
             launches, commands = self.launch_count, self.command_count
@@ -115,29 +120,32 @@ class Recorder:
 
     @property
     def launch_count(self) -> int:
-        """Launch calls so far."""
+        """Number of launch calls recorded so far."""
         return int(self.cursor[CursorWord.NEXT_LAUNCH])
 
     @property
     def command_count(self) -> int:
-        """Commands that launch calls ran so far."""
+        """Number of commands recorded so far."""
         return int(self.cursor[CursorWord.NEXT_COMMAND])
 
     def next_batch(self, count: int = 1) -> int:
-        """Number `count` batches; return the first number."""
+        """Reserve numbers for `count` batches; return the first number."""
         first = int(self.cursor[CursorWord.NEXT_BATCH])
         self.cursor[CursorWord.NEXT_BATCH] = first + count
         return first
 
     def mark_sample(self, first_launch: int, sample: int) -> None:
-        """Mark launch calls from `first_launch` on as timed on the device as `sample`, before the next `make_room`."""
+        """Mark launch calls from `first_launch` on as timed on the device, by pair of events `sample`.
+
+        Call this before the next `make_room`.
+        """
         if first_launch < self.cursor[CursorWord.SPOOLED_LAUNCHES]:
             raise RunError(f"launch call {first_launch} is no longer at hand to be marked")
         rows = np.arange(first_launch, self.launch_count) & (len(self.launches) - 1)
         self.launches[rows, LaunchColumn.SAMPLE] = sample
 
     def mark_packed(self, packed_bytes: int, extra_calls: int) -> None:
-        """Mark the last launch as one that copied to and from scratch memory, with `extra_calls` more API calls."""
+        """Record that the last launch copied `packed_bytes` to and from scratch memory, in `extra_calls` calls."""
         self.launches[(self.launch_count - 1) & (len(self.launches) - 1), LaunchColumn.PACKED_BYTES] = packed_bytes
         self.cursor[CursorWord.EXTRA_CALLS] += extra_calls
 
@@ -147,18 +155,18 @@ class Recorder:
 
     @property
     def launch_calls(self) -> int:
-        """API calls that submitted work: rows of `launches` that were not posted, copies for packing, and others."""
+        """Number of API calls that submitted work: launch calls, copies for packing, and other calls without a row."""
         return self.launch_count + int(self.cursor[CursorWord.EXTRA_CALLS])
 
     def launch_chunks(self, most: int = CHUNK_LAUNCHES) -> Iterator[tuple[int, Rows]]:
-        """Yield all launch calls, up to `most` at a time, each time with how many came before."""
+        """Yield (number of the first row, rows) of all launch calls, up to `most` rows at a time."""
         self._require_all()
         for first in range(0, self.launch_count, most):
             stop = min(first + most, self.launch_count)
             yield first, self._launch_rows.read(first, stop, int(self.cursor[CursorWord.SPOOLED_LAUNCHES]))
 
     def chunks(self, most_launches: int = CHUNK_LAUNCHES, most_commands: int = CHUNK_COMMANDS) -> Iterator[Chunk]:
-        """Yield everything noted, in chunks of at most this many rows; a launch call with more commands is a chunk."""
+        """Yield all rows, in chunks of at most this many. A launch call with more commands is a chunk by itself."""
         ran = 0
         for first, rows in self.launch_chunks(most_launches):
             ends, start = np.cumsum(rows[:, LaunchColumn.SIZE]), 0
@@ -171,14 +179,14 @@ class Recorder:
                 ran, start = until, stop
 
     def commands_by_strategy(self) -> dict[str, int]:
-        """Return how many commands each strategy launched, by its name; strategies that launched none are left out."""
+        """Return the number of commands of each strategy, by its name, without strategies that launched none."""
         counts = np.zeros(len(Strategy), np.int64)
         for _, rows in self.launch_chunks():
             np.add.at(counts, rows[:, LaunchColumn.STRATEGY], rows[:, LaunchColumn.SIZE])
         return {each.name: int(counts[each]) for each in Strategy if counts[each]}
 
     def counted(self) -> Counted:
-        """Count the recorded commands of this stream, from the files and the buffers. Takes a byte a command."""
+        """Count the recorded commands of the workload. This needs one byte of memory per command of the workload."""
         seen, known = np.zeros(self._commands, np.bool_), 0
         for chunk in self.chunks():
             seqs = chunk.commands[:, CommandColumn.SEQ].view(np.uint64)
@@ -188,7 +196,7 @@ class Recorder:
         return Counted(int(np.count_nonzero(seen)), known)
 
     def faults(self, counted: Counted | None = None) -> Sequence[str]:
-        """Return what is wrong with the count of commands: nothing where each ran exactly once."""
+        """Return one sentence per fault in the counts of commands; none if each command ran exactly once."""
         counted = counted or self.counted()
         found = []
         if missing := self._commands - counted.distinct:

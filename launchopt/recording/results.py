@@ -1,16 +1,16 @@
-"""What a run leaves in its folder, and how to read it back.
+"""Write and read the files in the folder of a run.
 
-    summary.parquet     a row a repeat of a mode
-    histograms.parquet  a row a bucket: how the times and the batch sizes of a repeat are distributed
-    launches.parquet    a row a launch call            (record.launches=all)
-    commands.parquet    a row a command, as executed   (record.commands=all)
-    kernels.parquet     a row a kernel, as CUPTI saw it (timing=cupti)
-    tokens.parquet      a row a token of a request     (record.tokens=all)
-    torch-MODE-REPEAT.json.gz  what torch.profiler saw (timing=torch)
-    manifest.json       status, composed config, environment, versions, ceilings, what went wrong
+    summary.parquet            one row per repeat of a mode
+    histograms.parquet         one row per histogram bucket of the times and batch sizes of a repeat
+    launches.parquet           one row per launch call                      (record.launches=all)
+    commands.parquet           one row per command, in order of execution   (record.commands=all)
+    kernels.parquet            one row per kernel, recorded by CUPTI        (timing=cupti)
+    tokens.parquet             one row per token of a request               (record.tokens=all)
+    torch-MODE-REPEAT.json.gz  trace of torch.profiler                      (timing=torch)
+    manifest.json              status, composed config, environment, versions, ceilings, errors
 
-Their columns are documented in `columns`. The composed config is in the Parquet metadata under `launchopt.config`.
-Files are written atomically. Files of an earlier schema version are readable: a column that they lack is null.
+`columns` documents the columns. The Parquet metadata has the composed config under `launchopt.config`. Files are
+written atomically. Files of an earlier schema version are readable: a column that they lack is null.
 """
 
 from __future__ import annotations
@@ -57,18 +57,18 @@ __all__ = [
     "write_table",
 ]
 
-MOST_ROWS, MOST_TABLE_BYTES = 10_000_000, 1 << 30  # of the tables that are read as a whole
+MOST_ROWS, MOST_TABLE_BYTES = 10_000_000, 1 << 30  # limits on tables that are read as a whole
 
 
 def metadata(config: Mapping[str, object]) -> dict[str, str]:
-    """Return the metadata of every Parquet file: the schema's version, and the composed config."""
+    """Return the metadata that every Parquet file has: the version of the schema, and the composed config."""
     return {"launchopt.schema_version": str(SCHEMA_VERSION), "launchopt.config": json.dumps(config)}
 
 
 def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, object], config: Mapping[str, object]) -> None:
     """Write one Parquet file atomically; `columns` maps every name of `schema` to values of one length.
 
-    Raises RunError where the disk does not take it; so does `write_rows`.
+    Raise RunError if the disk is full or refuses the file.
     """
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))
@@ -83,7 +83,7 @@ def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mappi
 def read_summaries(folders: Iterable[Path]) -> list[Row]:
     """Return the rows of every summary.parquet at or below `folders`, in path order.
 
-    Raises DataError for a folder that holds none, and for a file that is not one of ours.
+    Raise DataError for a folder without such a file, and for a file that is not of this project.
     """
     rows: list[Row] = []
     for folder in folders:
@@ -96,9 +96,10 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
 
 
 def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) -> list[Row]:
-    """Return the rows of every histograms.parquet at or below `folders`, or beside a file; only of `what`, where given.
+    """Return the rows of every histograms.parquet at or below `folders`, or beside a file.
 
-    The list may be empty: runs of schema version 1 left no histograms. Raises DataError for a file that is not ours.
+    what: return only these quantities. The list may be empty: runs of schema version 1 have no histograms. Raise
+    DataError for a file that is not of this project.
     """
     rows: list[Row] = []
     for folder in folders:
@@ -107,7 +108,7 @@ def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) 
             try:
                 _require_small(path)
                 table = pq.read_table(path, filters=None if what is None else [("what", "in", list(what))])
-            except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
+            except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
                 raise DataError(path, None, f"cannot be read as a table of histograms ({error})") from None
             if missing := missing_columns(table.column_names, HISTOGRAM_COLUMNS):
                 raise DataError(path, None, f"not histograms of this project: lacks {', '.join(missing)}")
@@ -116,7 +117,7 @@ def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) 
 
 
 def _require_small(path: Path) -> None:
-    """Raise DataError for more rows than any run leaves: some kilobytes of Parquet can hold billions."""
+    """Raise DataError for more rows than any run writes: a few kilobytes of Parquet can hold billions of rows."""
     about = pq.read_metadata(path)
     size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     if about.num_rows > MOST_ROWS or size > MOST_TABLE_BYTES:
@@ -124,7 +125,10 @@ def _require_small(path: Path) -> None:
 
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns of `schema` that are there, in its types; DataError for a wrong type, or a name twice."""
+    """Return the columns of `schema` that the table has, in the types of `schema`.
+
+    Raise DataError for a column of a wrong type, and for a name that occurs twice.
+    """
     columns: Columns = {}
     for field in schema:
         found = table.schema.get_all_field_indices(field.name)
@@ -142,7 +146,7 @@ def _read_rows(path: Path) -> list[Row]:
     try:
         _require_small(path)
         table = pq.read_table(path)
-    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are no UTF-8
+    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
         raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
     if missing := missing_columns(table.column_names, SUMMARY_COLUMNS):
         raise DataError(path, None, f"not a summary of this project: lacks {', '.join(missing)}")

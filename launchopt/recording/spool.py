@@ -1,7 +1,7 @@
-"""Rows of a ring buffer that outlive it: written to an anonymous file while a run is on, read back afterwards.
+"""Rows of a ring buffer that are written to an anonymous file during a run, and read back after it.
 
-The file has no name from the start, so that nothing is left behind however the process ends. It is never cut
-short: a later run writes over the pages of an earlier one, which is cheaper than having new ones made.
+The file never has a name, so that no file remains however the process ends. It is never truncated: a later run
+overwrites the pages of an earlier run, which is faster than the allocation of new pages.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ Rows = NDArray[np.int64]
 
 
 class SpooledRows:
-    """Numbered rows of int64: row i is at i % rows of `buffer` until it is overwritten, and in the file once spooled.
+    """Numbered rows of int64.
 
-    `rows` is a power of two. The file lies in `folder` (None: where temporary files go).
+    Row i is at index i % rows of `buffer` until it is overwritten; `spool` copies it to the file. rows: a power of two.
+    folder: of the file (None: the folder of temporary files).
     """
 
     def __init__(self, rows: int, columns: int, folder: Path | None) -> None:
-        # Every page is written to, so that no page fault falls into a run.
+        # np.full writes every page, so that no page fault occurs in a run.
         self.buffer: Rows = np.full((rows, columns), -1, np.int64)
         self._row_bytes = columns * self.buffer.itemsize
         self._folder = Path(folder or tempfile.gettempdir())
@@ -39,7 +40,7 @@ class SpooledRows:
         self.close = weakref.finalize(self, self._file.close)  # safe to call twice, and called when this is dropped
 
     def spool(self, first: int, stop: int) -> None:
-        """Write rows first:stop of the buffer to the file; RunError where it takes no more."""
+        """Write rows first:stop of the buffer to the file; raise RunError if the disk is full."""
         for row, piece in self._pieces(first, stop):
             rest, offset = memoryview(piece).cast("B"), row * self._row_bytes
             while len(rest):
@@ -50,7 +51,7 @@ class SpooledRows:
                 rest, offset = rest[written:], offset + written
 
     def read(self, first: int, stop: int, spooled: int) -> Rows:
-        """A copy of rows first:stop, those before `spooled` from the file."""
+        """Return a copy of rows first:stop. Rows before `spooled` come from the file, other rows from the buffer."""
         rows = np.empty((stop - first, self.buffer.shape[1]), np.int64)
         cut = min(max(first, spooled), stop)
         if cut > first:
@@ -68,7 +69,7 @@ class SpooledRows:
         return rows
 
     def _pieces(self, first: int, stop: int) -> Iterator[tuple[int, Rows]]:
-        """Rows first:stop of the buffer as views that do not wrap, each with the number of its first row."""
+        """Yield (number of the first row, view) for views that cover rows first:stop of the buffer and do not wrap."""
         while first < stop:
             at = first & (len(self.buffer) - 1)
             piece = self.buffer[at : at + stop - first]

@@ -1,4 +1,4 @@
-"""The columns of summary.parquet, launches.parquet and commands.parquet that follow from a recording."""
+"""Compute the columns of summary.parquet, launches.parquet and commands.parquet from the recorded rows."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from launchopt.statistics.histogram import LogHistogram
 from launchopt.timing.activity import Activity, Ceilings, Span
 from launchopt.workloads.chain import Stream
 
-BURST_LAUNCHES = 200  # fewer than the GPU's launch queue holds
-ABOVE_CEILING_SLACK = 1.02  # a ceiling is itself measured to about 2%
+BURST_LAUNCHES = 200  # first launches of a run: fewer than the GPU's launch queue holds
+ABOVE_CEILING_SLACK = 1.02  # a measured ceiling is accurate to about 2%
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
     """The clock readings of one run, CLOCK_MONOTONIC ns."""
 
-    start_ns: int
-    span: Span
-    activity: Activity | None = None  # of a traced run
+    start_ns: int  # time of the start barrier
+    span: Span  # end of the run, and times on the device
+    activity: Activity | None = None  # CUPTI's records; None: the run was not traced
 
 
 def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Return device start and end of each launch, and which are known. A call on the CPU ends when it returns."""
+    """Return start and end of each launch on the device, ns, and whether they are known; each [launches].
+
+    On the CPU they are the start and the end of the call.
+    """
     if span.span_ns is None:
         return (
             launches[:, LaunchColumn.SUBMIT_START_NS],
@@ -48,14 +51,14 @@ def _device_times(launches: Rows, span: Span) -> tuple[NDArray[np.int64], NDArra
 
 
 class _Sums:
-    """The sums of one pass over a recording. Percentiles come from histograms; everything else is exact."""
+    """The sums of one pass over the recorded rows. They are exact; percentiles come from histograms."""
 
     def __init__(self) -> None:
         self.histograms = {name: LogHistogram() for name in ("latency", "queue_wait", "batch_wait", "batch_size")}
-        self._open_batch = (-1, 0)  # its number and size so far: a batch may be several launches
+        self._open_batch = (-1, 0)  # number and size so far of the last batch, which may have further launches
         self.submit_ns, self.packed_bytes = 0, 0
-        self.submits = 0  # launch calls, and commands that were posted
-        self.burst_ns = np.empty(0)  # of the first launches
+        self.submits = 0  # launch calls and posted commands
+        self.burst_ns = np.empty(0)  # CPU time of each of the first launches
 
     def add(self, chunk: Chunk, span: Span) -> None:
         launches, of_launch, enqueue_ns = (
@@ -66,7 +69,7 @@ class _Sums:
         flush_ns = launches[of_launch, LaunchColumn.FLUSH_NS]
         self.histograms["queue_wait"].add(flush_ns - enqueue_ns)
         self.histograms["batch_wait"].add(flush_ns - eligible_ns(chunk))
-        # Posted commands count one by one, as submits and as batches, although they are noted together.
+        # Each posted command counts as a submit and as a batch, although several share a row.
         submits = np.where(launches[:, LaunchColumn.STRATEGY] == POSTED, launches[:, LaunchColumn.SIZE], 1)
         self.histograms["batch_size"].add(np.ones(int(submits[submits > 1].sum()), np.int64))
         self._batches(launches[submits == 1])
@@ -92,14 +95,14 @@ class _Sums:
             self.histograms["batch_size"].add(sizes[:-1])
 
     def close(self) -> None:
-        """Count the open batch: it has no more launches."""
+        """Count the last batch: it has no further launches."""
         if self._open_batch[1]:
             self.histograms["batch_size"].add(np.array([self._open_batch[1]]))
         self._open_batch = (-1, 0)
 
 
 def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
-    """Return when each command became eligible: when it was flushed, where nothing held it."""
+    """Return the time at which each command became eligible, ns: the time of its flush if nothing delayed it."""
     noted, flush_ns = (
         chunk.commands[:, CommandColumn.ELIGIBLE_NS],
         chunk.launches[chunk.of_launch, LaunchColumn.FLUSH_NS],
@@ -122,7 +125,7 @@ def distribution(name: str, unit: str, histogram: LogHistogram) -> dict[str, flo
 def measured(
     recorder: Recorder, flushes: Sequence[int], timing: Timing, stream: Stream
 ) -> tuple[Row, dict[str, LogHistogram]]:
-    """Return the columns of a summary row that the recording gives, and the histograms behind them."""
+    """Return the columns of a summary row that follow from the recorded rows, and the histograms of their times."""
     sums = _Sums()
     for chunk in recorder.chunks():
         sums.add(chunk, timing.span)
@@ -155,7 +158,7 @@ def measured(
 
 
 def _traced(activity: Activity) -> Row:
-    """Return the tracer's columns; only the number of lost records where there are any, since all else is too low."""
+    """Return CUPTI's columns. If records were lost, return only their number: the other values would be too low."""
     row: Row = {"kernels_dropped": activity.dropped}
     if activity.dropped:
         return row
@@ -168,7 +171,7 @@ def _traced(activity: Activity) -> Row:
 
 
 def differences(counts: Mapping[str, int]) -> list[str]:
-    """Return a sentence for each pair of successive counts of the commands that differ."""
+    """Return one sentence for each pair of successive counts of commands that differ."""
     found = []
     for (before, had), (after, has) in pairwise(counts.items()):
         if had != has:
@@ -178,9 +181,10 @@ def differences(counts: Mapping[str, int]) -> list[str]:
 
 
 def above_ceiling(row: Row, ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:
-    """Return why a rate is above the measured ceiling, and whether that is an error; (None, False) where none is.
+    """Return, as text, the rate that is above its ceiling, and whether that is an error; (None, False) if none is.
 
-    residency: why inputs may have come from a cache. Without it a rate above the read ceiling is an error.
+    residency: the reason why inputs may have come from a cache, or None. Without a reason a memory rate above its
+    ceiling is an error. A compute rate above its ceiling always is.
     """
     if row["achieved_tflops"] > ceilings.peak_tflops * ABOVE_CEILING_SLACK:
         return (
@@ -195,7 +199,7 @@ def above_ceiling(row: Row, ceilings: Ceilings, residency: str | None) -> tuple[
 
 
 def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey]) -> Columns:
-    """Return the columns of launches.parquet except those that name the run; `first`: launch calls before these."""
+    """Return the columns of launches.parquet except those that name the run. first: number of the first launch call."""
     start, end, known = _device_times(launches, timing.span)
     zero = timing.start_ns
     return {
@@ -236,7 +240,7 @@ def command_columns(chunk: Chunk, timing: Timing, shapes: Sequence[ShapeKey]) ->
 
 
 def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> Columns:
-    """Return m, n and k; null where a launch had several shapes (SEVERAL, the last row)."""
+    """Return columns m, n and k; null if a launch had several shapes (SEVERAL, -1: the last row of `table`)."""
     table = np.array([*((shape.m, shape.n, shape.k) for shape in shapes), (0, 0, 0)], np.int64)
     return {name: pa.array(table[shape_of, column], mask=shape_of < 0) for column, name in enumerate("mnk")}
 

@@ -1,12 +1,12 @@
-"""The columns of summary.parquet, a row a repeat of a mode: one entry a column, and nothing else says what there is.
+"""The columns of summary.parquet, which has one row per repeat of a mode. This list is the only definition of them.
 
 An entry has a name that ends in the unit, a type, and a line of documentation, which Parquet files and COLUMNS.md
-carry. The runner fills the column by its name (runner/run/run.py), or a formula gives it from other columns:
+contain. The runner fills the column by its name (runner/run/run.py), or a formula computes it from other columns:
 
     column("batch_size_mean", FLOAT, "commands a batch", lambda commands, batches: commands / batches,
            "commands", "batches")
 
-A file that was written before a column existed reads as null there. So a new column changes no version.
+A column that a file lacks is read as null. So a new column does not change the version of the schema.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from launchopt.recording.columns import (
     schema,
 )
 
-OLD = ("p50", "p99")  # percentiles that the first version had
+OLD = ("p50", "p99")  # percentiles that every version of the schema has
 
 
 def _distribution(name: str, unit: str, doc: str, old: tuple[str, ...] = ()) -> list[Column]:
-    """Return the columns NAME_p50_UNIT, ..., NAME_max_UNIT; `old`: percentiles that every file has."""
+    """Return the columns NAME_p50_UNIT, ..., NAME_max_UNIT. old: percentiles that every file has."""
     docs = dict.fromkeys(PERCENTILES, "the same") | {
         next(iter(PERCENTILES)): f"{doc}; from a log-bucketed histogram, within 0.3%"
     }
@@ -188,7 +188,7 @@ DERIVED = tuple(each for each in SUMMARY_COLUMNS if each.formula)
 
 
 def derived(row: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the columns that formulas give; a formula may use those of entries before it."""
+    """Return the columns that have formulas. A formula may use the columns of earlier entries."""
     values: dict[str, Value] = {}
     for each in DERIVED:
         values[each.name] = each.of({**row, **values})

@@ -1,7 +1,8 @@
-"""The token columns of summary.parquet, and tokens.parquet, from the times of every token.
+"""Compute the token columns of summary.parquet, and tokens.parquet, from the times of every token.
 
-Time to first token is measured from a request's arrival; time per output token is the mean of a request's further
-tokens. Goodput is the number of requests that met every given objective / the time to the last result.
+Time to first token (TTFT) is the time from a request's arrival to its first token. Time per output token (TPOT) is the
+mean time between the further tokens of a request. Goodput is the number of requests that met every given objective,
+divided by the wall time of the run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from launchopt.recording.columns import Columns, Row
 from launchopt.recording.summary import distribution
 from launchopt.statistics.histogram import LogHistogram
 
-BACKLOG_SHARE = 0.1  # of the second half's arrivals; more of them left over is an overload
+BACKLOG_SHARE = 0.1  # share of the second half's arrivals; if the backlog grows by more, the system is overloaded
 
 
 def token_columns(
@@ -28,7 +29,10 @@ def token_columns(
     tpot_ms: float | None,
     is_sampled: bool,
 ) -> tuple[Row, dict[str, LogHistogram]]:
-    """Return the columns of one repeat, and the histograms behind them; `outputs`: int64 [requests], tokens of each."""
+    """Return the columns of one repeat, and the histograms of TTFT and TPOT.
+
+    outputs: int64 [requests], output tokens of each request. ttft_ms, tpot_ms: objectives, or None.
+    """
     first = np.concatenate([[0], np.cumsum(outputs)[:-1]])
     ttft_ns = tokens.done_ns[first] - tokens.arrived_ns
     several = outputs > 1
@@ -62,11 +66,12 @@ def token_hash(tokens: Tokens) -> str:
 
 
 def completed_rate(tokens: Tokens, outputs: NDArray[np.int64]) -> tuple[float, bool]:
-    """Return the requests finished a second while requests arrived, and whether the system was overloaded.
+    """Return the rate of completed requests per second, and whether the system was overloaded.
 
-    The rate is taken over the second half of the time in which requests arrive, when the system is fullest. It is
-    overloaded when, at the end, more requests are under way than at any time before that half, by over a tenth of those
-    that arrived in it. Where all requests arrived at once the rate is that of the whole run, and never an overload.
+    The rate is taken over the second half of the time in which requests arrive. Let n be the number of requests in the
+    system. The system is overloaded if n at the last arrival exceeds the largest n of the first half by more than a
+    tenth of the arrivals of the second half. If all requests arrive at once, the rate is that of the whole run, and the
+    system is not overloaded.
     """
     done_ns = np.sort(tokens.done_ns[np.cumsum(outputs) - 1])
     arrived_ns = np.sort(tokens.arrived_ns)
