@@ -58,7 +58,7 @@ class GraphError(ValueError):
 def check_graph(after: NDArray[np.int64]) -> None:
     """Raise GraphError if a request of `after` (int64 [requests]) can never start.
 
-    The error names the first row that waits for a missing request or lies on a cycle. Rows that only lead into a cycle
+    The error names the first row that waits for a missing request or is on a cycle. Rows that only lead into a cycle
     are not named. Time and memory are linear.
     """
     waits_for: list[int] = after.tolist()

@@ -24,7 +24,7 @@ class Arm:
     timeout_us: float
     idle_us: float | None
     options: JsonObject = field(default_factory=dict)  # the mode's settings
-    ahead: bool = False  # all commands of a step but the last are pushed while the step before it runs
+    ahead: bool = False  # the driver pushes all commands of a step but the last while the previous step runs
 
     def limits(self, stream: Stream, takes: Takes) -> dict[ShapeKey, int]:
         """Return the maximum commands in a batch of each shape, in the order of the stream's shapes."""

@@ -5,7 +5,7 @@
 
 A round runs every arm once, in random order: a disturbance of the machine then hits no arm alone. With `repeats=auto`
 rounds go on until the noise is low (`statistics.power.settled`). That means: the 95% bootstrap interval of every arm's
-median, and of every ratio to the arm that it is compared with, lies within HALF_WIDTH of its value.
+median, and of every ratio to the arm that it is compared with, is within HALF_WIDTH of its value.
 
 There are at least MIN_ROUNDS, since fewer give no interval. No round begins after MAX_ROUNDS or `repeats_limit_s`; a
 notice then says that the noise is still high. The rule ignores whether a difference shows. A check after every round

@@ -67,7 +67,7 @@ class SweepJob:
     exit_code: int = 0
 
     def ended(self, status: str, error: LaunchoptError | None = None) -> None:
-        """Record how the job ended. An `Interrupted` error makes the status `interrupted`, whatever `status` is."""
+        """Record how the job ended. An `Interrupted` error makes the status `interrupted` instead of `status`."""
         self.status = "interrupted" if isinstance(error, Interrupted) else status
         if error is not None:
             self.error, self.exit_code = str(error), error.exit_code

@@ -87,7 +87,7 @@ class _Gaps(NamedTuple):
 
 
 def _gaps(start: Ints, end: Ints) -> _Gaps:
-    """Return the gaps between the intervals [start, end), of which there is at least one."""
+    """Return the gaps between the intervals [start, end). There is at least one interval."""
     order = np.argsort(start, kind="stable")
     covered = np.maximum.accumulate(end[order])
     gap_start, gap_end = covered[:-1], np.maximum(start[order][1:], covered[:-1])

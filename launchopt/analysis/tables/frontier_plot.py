@@ -1,7 +1,7 @@
 """Throughput against tail latency as a picture, and why batches were flushed, on a white card.
 
 In: `frontier.Frontier`. Out: an Altair chart. A panel per stream; a dot per configuration, labelled
-max_batch/timeout_us, its colour the mode. A dot is hollow where arrivals overloaded the configuration, and may then lie
+max_batch/timeout_us, its colour the mode. A dot is hollow where arrivals overloaded the configuration, and may then be
 outside: the axes are those of the other dots. Failed configurations are left out. Below are the shares of the reasons
 for which batches were flushed. Needs Altair (the `report` extra).
 """

@@ -67,7 +67,7 @@ class Box(NamedTuple):
         )
 
     def is_within(self, frame: Box) -> bool:
-        """Return whether it lies in `frame`, or at most 2% beyond its right or upper edge."""
+        """Return whether the box is in `frame`, or extends at most 2% beyond its right or upper edge."""
         is_past_start = self.left >= frame.left and self.bottom >= frame.bottom
         return is_past_start and self.right <= frame.right * 1.02 and self.top <= frame.top * 1.02
 

@@ -63,7 +63,7 @@ def launching_ms(line: Line) -> float | None:
 def _can_fill_the_queue(line: Line, launches: float) -> bool:
     """Return whether launches can fill the launch queue; a CPU has none.
 
-    A closed loop in order has at most a step per request in flight.
+    In a closed loop with order kept, each request has at most one step in flight.
     """
     if launches <= LAUNCH_QUEUE or line["device"] == "cpu":
         return False
