@@ -1,6 +1,6 @@
 """The batcher: it collects commands in one bucket per shape, and yields a bucket's commands as a batch.
 
-A bucket is flushed when it is full, due or idle, at a stall, or at the end of the stream (`FlushReason`). Every command
+A bucket is flushed when it is full, due or idle, at a stall, or at the end of the workload (`FlushReason`). Every command
 is flushed exactly once, in order within its bucket. If order within requests is kept, a command enters its bucket only
 after the previous command of its request was flushed. The batcher reads no clock: callers pass the time.
 
@@ -140,7 +140,7 @@ class Batcher:
         return Batch(SEVERAL if self._is_shared else bucket, self._store[base : base + size], REASONS[reason])
 
     def unknown_at(self, records: Records, at: int) -> RunError:
-        """Return the error for records[at], whose shape has no bucket. If there is no such record, a command waited."""
+        """Return the error for a shape without a bucket: of records[at], or past their end of a waiting command."""
         if at < len(records):
             return self.unknown(records[at])
         return RunError("a command that waited has a shape which the workload did not announce")

@@ -24,7 +24,7 @@ class FlushReason(enum.IntEnum):
     full = 0  # it held as many commands as its limit
     deadline = 1  # its oldest command has waited for the timeout
     idle = 2  # no command came for the idle time
-    drain = 3  # the stream has ended
+    drain = 3  # the workload has ended
     stall = 4  # every waiting command waits for a command in a bucket
 
 

@@ -1,7 +1,7 @@
 """The policy of the batcher, for compiled loops: which bucket is flushed next, and why.
 
 A bucket is flushed when it is full. Otherwise it is flushed when its oldest command has waited for the timeout, at the
-end of the stream, at a stall, or when no command has come for the idle time. Callers pass the time.
+end of the workload, at a stall, or when no command has come for the idle time. Callers pass the time.
 """
 
 from __future__ import annotations

@@ -9,10 +9,9 @@ A request's next step may begin when the batcher knows that the previous step ha
 begin as soon as the previous step was flushed, and only its last record waits for that end.
 
 A request is live from the first record of its first step, or from the start if it is expected, to the end of its last
-step. A stall begins when the batcher
-holds a step of every live request: no other step can come before one of these is launched. If a continuous scheduler
-issues steps in rounds, a stall begins with the last record of a round. At a stall all buckets are flushed, the largest
-first.
+step. A stall begins when the batcher holds a step of every live request: no other step can come before one of these is
+launched. If a continuous scheduler issues steps in rounds, a stall begins with the last record of a round. At a stall
+all buckets are flushed, the largest first.
 
 The batcher reads no clock: callers pass the time. The compiled code is in `step_buckets` and `step_policy`.
 """
@@ -71,7 +70,7 @@ class StepBatch(Batch):
 
 
 def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of steps of each request, [requests]. table: of the stream, or of its warm-up run."""
+    """Return the number of steps of each request, [requests]. table: of the workload, or of its warm-up run."""
     steps: NDArray[np.int64] = (
         table[:, ch.FULL_CHUNKS] + (table[:, ch.REST_KIND] != ch.NO_PROMPT) + table[:, ch.DECODES]
     )

@@ -148,7 +148,7 @@ def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepBucket
     store, steps, kinds, counts = batcher.store, batcher.steps, batcher.kinds, batcher.counts
     place = request * counts[StepWord.REQUEST_STRIDE]
     if counts[StepWord.EARLY] != 0:
-        steps[request, StepColumn.COMPLETE_NS] = now_ns  # `stamp_left` copies it to the records after the launch
+        steps[request, StepColumn.COMPLETE_NS] = now_ns  # `stamp_left` copies it to the records after the flush
     else:
         for row in range(before):
             store[place + row * counts[StepWord.ROW_STRIDE], W_ELIGIBLE] = np.uint64(now_ns)

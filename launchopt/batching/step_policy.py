@@ -1,6 +1,6 @@
 """The policy of the step batcher, for compiled loops: which bucket of whole steps is flushed next, and why.
 
-A bucket is flushed when it is full, when its oldest step has waited for the timeout, at the end of the stream, at a
+A bucket is flushed when it is full, when its oldest step has waited for the timeout, at the end of the workload, at a
 stall, or when no record has come for a while. No function reads a clock: callers pass the time, CLOCK_MONOTONIC ns.
 """
 

@@ -1,1 +1,1 @@
-"""What the producer does: blocks of commands, the closed loop of requests, prepared steps, continuous batching."""
+"""The producer: it pushes blocks of independent commands, or issues the steps of requests (the driver)."""

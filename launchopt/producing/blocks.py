@@ -38,7 +38,7 @@ class Production:
     blocked_ns: int  # time for which it waited for a free slot of the ring
     late_p99_ns: float | None  # 99th percentile over commands (or requests) of the delay of a push; None: closed loop
     late_max_ns: int | None  # largest such delay
-    tokens: Tokens | None = None  # of a workload with requests
+    tokens: Tokens | None = None  # times and ids of tokens; None: the workload has independent commands
 
 
 @compiled

@@ -113,10 +113,7 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
 
 @compiled
 def ready_words(header: Words, data: Words, most: Int) -> Int:
-    """Return how many records, up to `most`, can be read in place from the tail on, before `release_words`.
-
-    Records past the end of the array are not counted.
-    """
+    """Return the number of records, up to `most`, that are stored in sequence from the tail on. Read them in place."""
     tail = header[HeaderWord.TAIL]
     first = np.intp(tail & np.uint64(len(data) - 1))
     most = min(most, len(data) - first)
@@ -210,10 +207,7 @@ class Ring:
 
     @classmethod
     def create(cls, capacity: int) -> Ring:
-        """Return a new, empty ring under a unique name.
-
-        Raise ConfigError if `capacity` is not a power of two, or if shared memory is too small.
-        """
+        """Return a new, empty ring under a unique name; raise ConfigError if `capacity` is not possible."""
         if capacity < 2 or capacity & (capacity - 1):
             raise ConfigError("queue.capacity", capacity, "must be a power of two, at least 2")
         name = f"launchopt_{os.getpid()}_{secrets.token_hex(6)}"

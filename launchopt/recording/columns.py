@@ -1,7 +1,7 @@
-"""What a column of a run's tables is, and the columns of every table but summary.parquet (`summary_columns`).
+"""The definition of a column, and the columns of all tables of a run but summary.parquet (`summary_columns`).
 
-In: nothing. Out: a Parquet schema a table, for `results` to write and read. A column's name ends in its unit, its
-`doc` says what it is. Null means "not measured" or "there is none", never zero.
+Each table has a Parquet schema, with which `results` writes and reads it. A column's name ends in its unit, and `doc`
+describes it. Null means "not measured" or "does not exist", never zero.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ TEXT, INT32, INT64, FLOAT, BOOL = pa.string(), pa.int32(), pa.int64(), pa.float6
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
 
 Value = bool | int | float | str | None
-Row = dict[str, Any]  # a row: a value a column; its types are those of the columns
-Columns = dict[str, object]  # a table: an array a column, NumPy's or Arrow's
+Row = dict[str, Any]  # one value per column, of the column's type
+Columns = dict[str, object]  # a table: one NumPy or Arrow array per column
 
 
 class Column(NamedTuple):
@@ -25,12 +25,12 @@ class Column(NamedTuple):
     name: str  # ends in the unit
     type: pa.DataType
     doc: str
-    is_required: bool = False  # every file has it: one without is not ours. False: reads as null where it is missing
-    formula: Callable[..., float] | None = None  # of the values of `inputs`; None: filled in by its name
+    is_required: bool = False  # True: every file has it. False: it is read as null from a file that lacks it
+    formula: Callable[..., float] | None = None  # computes the value from `inputs`; None: the runner fills it in
     inputs: tuple[str, ...] = ()
 
     def of(self, row: Mapping[str, Value]) -> float | None:
-        """Return the formula's value; None where an input is null, or a divisor is 0."""
+        """Return the value of the formula; None if an input is null or a divisor is 0."""
         assert self.formula is not None
         values = [row.get(name) for name in self.inputs]
         try:
@@ -40,17 +40,17 @@ class Column(NamedTuple):
 
 
 def column(name: str, kind: pa.DataType, doc: str, formula: Callable[..., float] | None = None, *inputs: str) -> Column:
-    """Return a column that older files may lack: they read as null there."""
+    """Return a column that older files may lack. It is read as null from them."""
     return Column(name, kind, doc, False, formula, inputs)
 
 
 def required(name: str, kind: pa.DataType, doc: str) -> Column:
-    """Return a column that the first version had: a file without it is not one of ours."""
+    """Return a column that every version of the schema has. A file without it is not of this project."""
     return Column(name, kind, doc, True)
 
 
 def schema(*columns: Column | tuple[str, pa.DataType, str]) -> pa.Schema:
-    """Return a Parquet schema that documents its columns; of each the name, the type and the doc count."""
+    """Return a Parquet schema with the name, the type and the documentation of each column."""
     return pa.schema(
         [pa.field(name, kind, metadata={"doc": doc}) for name, kind, doc in (each[:3] for each in columns)]
     )
@@ -88,8 +88,8 @@ LAUNCH_COLUMNS = (
 )
 LAUNCHES = schema(*LAUNCH_COLUMNS)
 
-# One activity of the GPU or of the API a row, with timing=cupti. Times as in launches, by CUPTI's clock, tied to
-# CLOCK_MONOTONIC to within `cupti_clock_error_ns` of the manifest.
+# With timing=cupti: one row per activity of the GPU. Times are converted from CUPTI's clock to CLOCK_MONOTONIC, with an
+# error of up to `cupti_clock_error_ns` of the manifest.
 KERNEL_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
@@ -110,7 +110,7 @@ KERNEL_COLUMNS = (
 )
 KERNELS = schema(*KERNEL_COLUMNS)
 
-# In the order of execution; a command that never ran has no row.
+# One row per command, in the order of execution. A command that never ran has no row.
 COMMAND_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
@@ -144,7 +144,7 @@ TOKEN_COLUMNS = (
 )
 TOKENS = schema(*TOKEN_COLUMNS)
 
-# A row a bucket that is not empty; merge repeats by adding the counts of equal buckets.
+# One row per bucket that is not empty. To merge repeats, add the counts of equal buckets.
 HISTOGRAM_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
@@ -158,5 +158,5 @@ HISTOGRAMS = schema(*HISTOGRAM_COLUMNS)
 
 
 def missing_columns(names: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """Return the columns that every file of a table has, and that are not among the `names` of this one."""
+    """Return the required columns of a table that are not among the `names` of a file."""
     return [each.name for each in columns if each.is_required and each.name not in names]

@@ -56,14 +56,14 @@ def kernel_columns(
 
 
 def _taken(values: Rows, at: Rows) -> Rows:
-    """Return values[at], and NONE where `at` is NONE."""
+    """Return values[at]; NONE at indices whose `at` is NONE."""
     found = np.full(len(at), NONE)
     found[at != NONE] = values[at[at != NONE]]
     return found
 
 
 def _known(values: Rows, where: Rows | None = None, zero_ns: int = 0) -> pa.Array:
-    """Return values - zero_ns, null where `where` (by default the values) is NONE."""
+    """Return values - zero_ns as an Arrow array; null at indices whose `where` (default: `values`) is NONE."""
     return pa.array(values - zero_ns, mask=(values if where is None else where) == NONE)
 
 

@@ -166,7 +166,7 @@ class Recorder:
             yield first, self._launch_rows.read(first, stop, int(self.cursor[CursorWord.SPOOLED_LAUNCHES]))
 
     def chunks(self, most_launches: int = CHUNK_LAUNCHES, most_commands: int = CHUNK_COMMANDS) -> Iterator[Chunk]:
-        """Yield all rows, in chunks of at most this many. A launch call with more commands is a chunk by itself."""
+        """Yield all rows, in chunks of at most this many. A launch call with more commands has a chunk of its own."""
         ran = 0
         for first, rows in self.launch_chunks(most_launches):
             ends, start = np.cumsum(rows[:, LaunchColumn.SIZE]), 0

@@ -64,8 +64,8 @@ STATE_WORDS = LoopWord.FLUSHES + len(FlushReason)
 class SettingWord(enum.IntEnum):
     """Words of `LoopArrays.settings`."""
 
-    SPIN_NS = 0  # how long to spin before a sleep
-    SLEEP_NS = 1  # how long a sleep lasts
+    SPIN_NS = 0  # length of a spin before a sleep
+    SLEEP_NS = 1  # length of a sleep
     PACK_BYTES_PER_LAUNCH = 2  # bytes that the device copies in the time of one launch
     AT_ONCE = 3  # largest number of records in a block
 
