@@ -1,8 +1,8 @@
 """The batcher: it collects commands in one bucket per shape, and yields a bucket's commands as a batch.
 
-A bucket is flushed when it is full, due or idle, at a stall, or at the end of the workload (`FlushReason`). Every command
-is flushed exactly once, in order within its bucket. If order within requests is kept, a command enters its bucket only
-after the previous command of its request was flushed. The batcher reads no clock: callers pass the time.
+A bucket is flushed when it is full, due or idle, at a stall, or at the end of the workload (`FlushReason`). Every
+command is flushed exactly once, in order within its bucket. If order within requests is kept, a command enters its
+bucket only after the previous command of its request was flushed. The batcher reads no clock: callers pass the time.
 
 A bucket is due `timeout_ns` after its oldest command entered it. So the timeout bounds the wait for other commands of
 the shape. It does not count the time in the ring while the consumer falls behind: smaller batches would make that

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, LaunchPath, gpu_of
-from launchopt.devices.cublaslt.launch import ShapeColumn
+from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.recording.launch_rows import Strategy

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
-from launchopt.devices.cublaslt.launch import ShapeColumn
+from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.tables import Row, resident_row
 from launchopt.devices.resident.ring import takes
 from launchopt.modes.base import Mode, Prepared, Takes

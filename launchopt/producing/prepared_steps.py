@@ -74,9 +74,7 @@ class ReadyColumn(enum.IntEnum):
 NOBODY = -1  # in place of a request: the place holds no step
 MOST_PLACES = 64  # a power of two; prepared steps of 64 requests fit in a core's cache
 
-Origins = NDArray[
-    np.int8
-]  # for each row of the template what an operand's slot counts from: launchopt.workloads.chain's FROM_*
+Origins = NDArray[np.int8]  # [rows]: origin of an operand's slot, one of FROM_* of launchopt/workloads/chain.py
 
 
 class StreamArrays(NamedTuple):

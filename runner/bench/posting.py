@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, PlanKind, ResidentColumn, ShapeColumn
 from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import COMMAND_WORDS
 from launchopt.native import compiled
@@ -38,10 +39,10 @@ class Posting:
         nothing = 0  # address of outputs that come with completions: none
         addresses = self._ring.ctypes.data, self._done.ctypes.data, nothing, self._state.ctypes.data
         self._queue[: rl.QueueWord.LAST], self._queue[rl.QueueWord.BITS] = addresses, BITS
-        shapes, plans = np.zeros((1, len(lt.ShapeColumn)), np.int64), np.zeros((2, len(lt.PlanColumn)), np.int64)
-        shapes[0, lt.ShapeColumn.ONE_IS] = Strategy.resident
-        plans[1, [lt.ResidentColumn.QUEUE, lt.PlanColumn.KIND]] = self._queue.ctypes.data, lt.PlanKind.RESIDENT
-        self.tables = shapes, plans, np.zeros((1, len(lt.ContextWord)), np.int64)
+        shapes, plans = np.zeros((1, len(ShapeColumn)), np.int64), np.zeros((2, len(PlanColumn)), np.int64)
+        shapes[0, ShapeColumn.ONE_IS] = Strategy.resident
+        plans[1, [ResidentColumn.QUEUE, PlanColumn.KIND]] = self._queue.ctypes.data, PlanKind.RESIDENT
+        self.tables = shapes, plans, np.zeros((1, len(ContextWord)), np.int64)
 
     def run(self, recorder: Recorder, block: int, commands: int) -> int:
         """Return the ns to post `commands`, a multiple of MOST_AT_ONCE, in calls of `block` each."""

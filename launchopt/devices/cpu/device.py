@@ -24,7 +24,7 @@ from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, stack
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, ShapeColumn
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.runner import Launcher
@@ -132,8 +132,8 @@ class CpuDevice:
 
     def launcher(self, mode: PreparedMode) -> Launcher:
         """Return a Launcher whose tables are empty: Python makes every launch, because a launch is a NumPy call."""
-        shapes = np.zeros((len(self._shapes), len(lt.ShapeColumn)), np.int64)
-        plans, contexts = np.zeros((0, len(lt.PlanColumn)), np.int64), np.zeros((1, len(lt.ContextWord)), np.int64)
+        shapes = np.zeros((len(self._shapes), len(ShapeColumn)), np.int64)
+        plans, contexts = np.zeros((0, len(PlanColumn)), np.int64), np.zeros((1, len(ContextWord)), np.int64)
         by_python = (mode.submit, mode.submit_each, self.check)
         return Launcher((shapes, plans, contexts), self._recorder, Sampler(0), *by_python, is_compiled=False)
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from launchopt.batching.buckets import classify_words
 from launchopt.command import WORDS
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord, ShapeColumn, TableArrays
 from launchopt.devices.cublaslt.pointer_loops import UploadWord, upload_words
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.launch_rows import Facts, RecordingArrays, note
@@ -91,9 +92,9 @@ def fill_groups(out: Words, ends: Table, shapes: Table, staged: Table, facts: Gr
         shape = shapes[index]
         for i in range(first, ends[index]):
             slot_a, slot_b, slot_c = slots_of(out, i)
-            staged[i] = shape[lt.ShapeColumn.BASE_A] + slot_a * shape[lt.ShapeColumn.BYTES_A]
-            staged[count + i] = shape[lt.ShapeColumn.BASE_B] + slot_b * shape[lt.ShapeColumn.BYTES_B]
-            staged[2 * count + i] = shape[lt.ShapeColumn.BASE_C] + slot_c * shape[lt.ShapeColumn.BYTES_C]
+            staged[i] = shape[ShapeColumn.BASE_A] + slot_a * shape[ShapeColumn.BYTES_A]
+            staged[count + i] = shape[ShapeColumn.BASE_B] + slot_b * shape[ShapeColumn.BYTES_B]
+            staged[2 * count + i] = shape[ShapeColumn.BASE_C] + slot_c * shape[ShapeColumn.BYTES_C]
         if ends[index] > first:
             for fact in range(SIZE):
                 groups[fact, used] = facts[fact, index]
@@ -107,7 +108,7 @@ def fill_groups(out: Words, ends: Table, shapes: Table, staged: Table, facts: Gr
 def launch_grouped(
     words: Words,
     sorting: SortingFields,
-    tables: lt.TableArrays,
+    tables: TableArrays,
     recording: RecordingArrays,
     facts: Facts,
     call: GroupedCallFields,
@@ -120,7 +121,7 @@ def launch_grouped(
     classify_words(words, shape_table, shape_of)
     sort_by_shape(words, shape_of, ends, out)
     used = fill_groups(out, ends, shapes, given.staged, shape_facts, groups)
-    status = upload_words(given.upload, 3 * count, contexts[0, lt.ContextWord.STREAM])
+    status = upload_words(given.upload, 3 * count, contexts[0, ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
     table, kind, at = given.upload[UploadWord.TO], given.words[GroupedCallWord.TYPE], given.addresses

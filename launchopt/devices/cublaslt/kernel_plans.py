@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from launchopt.command import Dtype
 from launchopt.cupy_types import CudaStream, KernelFunction, KernelModule
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import KernelColumn, PlanColumn, PlanKind
 from launchopt.errors import RunError
 from launchopt.kernels import source
 from launchopt.native import call_words, compiled
@@ -191,11 +192,11 @@ class KernelPlans:
         # driver reads as many pointers as the kernel has parameters.
         pointers = values.ctypes.data + 8 * np.arange(len(values), dtype=np.int64)
         self._keep += [config, values, pointers, function]
-        row = [0] * len(lt.PlanColumn)
-        row[lt.KernelColumn.CONFIG], row[lt.KernelColumn.FUNCTION] = config.ctypes.data, function.kernel.ptr
-        row[lt.KernelColumn.PARAMETERS], row[lt.KernelColumn.OPERANDS], row[lt.PlanColumn.KIND] = (
+        row = [0] * len(PlanColumn)
+        row[KernelColumn.CONFIG], row[KernelColumn.FUNCTION] = config.ctypes.data, function.kernel.ptr
+        row[KernelColumn.PARAMETERS], row[KernelColumn.OPERANDS], row[PlanColumn.KIND] = (
             pointers.ctypes.data,
             values.ctypes.data,
-            lt.PlanKind.KERNEL,
+            PlanKind.KERNEL,
         )
         return row

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BYTES, ShapeColumn
 from launchopt.devices.cublaslt.tables import Tables
 
 STAGES = 64  # pinned buffers for lists of slots, used in turn; the host waits for an upload before it reuses its buffer
@@ -125,11 +126,11 @@ class Packing:
         assert copier is not None
         a, b, c = (scratch.data.ptr for scratch in self._scratch)
         copier.upload(slots)
-        copier.gather(0, row[lt.ShapeColumn.BASE_A], a, row[lt.ShapeColumn.BYTES_A], count)
-        copier.gather(1, row[lt.ShapeColumn.BASE_B], b, row[lt.ShapeColumn.BYTES_B], count)
-        self._check(lt.launch(contexts[0], plans[row[lt.ShapeColumn.PACKED0] + count], a, b, c, 0))
-        copier.scatter(2, c, row[lt.ShapeColumn.BASE_C], row[lt.ShapeColumn.BYTES_C], count)
-        return count * int(sum(row[lt.BYTES]))
+        copier.gather(0, row[ShapeColumn.BASE_A], a, row[ShapeColumn.BYTES_A], count)
+        copier.gather(1, row[ShapeColumn.BASE_B], b, row[ShapeColumn.BYTES_B], count)
+        self._check(lt.launch(contexts[0], plans[row[ShapeColumn.PACKED0] + count], a, b, c, 0))
+        copier.scatter(2, c, row[ShapeColumn.BASE_C], row[ShapeColumn.BYTES_C], count)
+        return count * int(sum(row[BYTES]))
 
     def close(self) -> None:
         """Release the scratch memory."""

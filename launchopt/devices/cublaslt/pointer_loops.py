@@ -11,6 +11,7 @@ import enum
 import numpy as np
 
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord, ShapeColumn, TableArrays
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.recording.launch_rows import Facts, RecordingArrays, note
 from launchopt.records import slots_of
@@ -30,9 +31,9 @@ def fill_pointers(words: Words, shape: Table, count: int, out: Table) -> None:
     """Write the addresses of A, then B, then C of words[:count] to `out`; shape: a row of `LaunchTables.shapes`."""
     for i in range(count):
         slot_a, slot_b, slot_c = slots_of(words, i)
-        out[i] = shape[lt.ShapeColumn.BASE_A] + slot_a * shape[lt.ShapeColumn.BYTES_A]
-        out[count + i] = shape[lt.ShapeColumn.BASE_B] + slot_b * shape[lt.ShapeColumn.BYTES_B]
-        out[2 * count + i] = shape[lt.ShapeColumn.BASE_C] + slot_c * shape[lt.ShapeColumn.BYTES_C]
+        out[i] = shape[ShapeColumn.BASE_A] + slot_a * shape[ShapeColumn.BYTES_A]
+        out[count + i] = shape[ShapeColumn.BASE_B] + slot_b * shape[ShapeColumn.BYTES_B]
+        out[2 * count + i] = shape[ShapeColumn.BASE_C] + slot_c * shape[ShapeColumn.BYTES_C]
 
 
 @compiled
@@ -64,7 +65,7 @@ def upload_words(upload: Table, words: Int, stream: Int) -> Int:
 def launch_pointers(
     words: Words,
     shape_index: int,
-    tables: lt.TableArrays,
+    tables: TableArrays,
     records: RecordingArrays,
     facts: Facts,
     staged: Table,
@@ -78,11 +79,11 @@ def launch_pointers(
     count, shape = len(words), shapes[shape_index]
     start_ns = monotonic_ns()
     fill_pointers(words, shape, count, staged)
-    status = upload_words(upload, 3 * count, contexts[0, lt.ContextWord.STREAM])
+    status = upload_words(upload, 3 * count, contexts[0, ContextWord.STREAM])
     if status != 0:
         return lt.KERNEL_STATUS * status
     table = upload[UploadWord.TO]
-    plan = plans[shape[lt.ShapeColumn.PLAN0] + count]
+    plan = plans[shape[ShapeColumn.PLAN0] + count]
     status = lt.launch(contexts[0], plan, table, table + 8 * count, table + 16 * count, 0)
     end_ns = monotonic_ns()
     note(records, words, 0, count, facts, start_ns, end_ns)

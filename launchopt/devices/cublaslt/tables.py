@@ -11,7 +11,7 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BYTES, MOVES, PlanColumn, PlanKind, ResidentColumn, ShapeColumn
 from launchopt.devices.resident.ring import PostedShape
 from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Table
@@ -23,23 +23,23 @@ Row = tuple[list[int], bytes]  # a row of the plans table, and bytes that identi
 
 def resident_row(posted: PostedShape) -> Row:
     """Return the plan that posts one command of a shape to the persistent kernel."""
-    row = [0] * len(lt.PlanColumn)
-    row[lt.ResidentColumn.QUEUE], row[lt.ResidentColumn.NUMBER] = posted.queue, posted.number
-    row[lt.ResidentColumn.SWAPPED], row[lt.PlanColumn.KIND] = int(posted.swapped), int(lt.PlanKind.RESIDENT)
+    row = [0] * len(PlanColumn)
+    row[ResidentColumn.QUEUE], row[ResidentColumn.NUMBER] = posted.queue, posted.number
+    row[ResidentColumn.SWAPPED], row[PlanColumn.KIND] = int(posted.swapped), int(PlanKind.RESIDENT)
     return row, b"resident"
 
 
 def shape_table(stream: Stream, arenas: Arenas) -> Table:
     """Return the table of shapes, [shapes, ShapeColumn]: addresses of operands and strides, without plans."""
-    table = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64)
+    table = np.zeros((len(stream.shapes), len(ShapeColumn)), np.int64)
     strides = stream.strides()
     for row, shape in zip(table, stream.shapes, strict=True):
         for i, operand in enumerate(stream.operands(shape)):
             if operand.arena in arenas.arrays:  # otherwise the op has no such operand
-                row[lt.ShapeColumn.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
-            row[lt.ShapeColumn.BYTES_A + i] = operand.slot_bytes
-        row[lt.MOVES] = strides[shape]
-        row[lt.ShapeColumn.ONE_IS], row[lt.ShapeColumn.MANY_ARE] = Strategy.single, Strategy.strided
+                row[ShapeColumn.BASE_A + i] = arenas.arrays[operand.arena].data.ptr
+            row[ShapeColumn.BYTES_A + i] = operand.slot_bytes
+        row[MOVES] = strides[shape]
+        row[ShapeColumn.ONE_IS], row[ShapeColumn.MANY_ARE] = Strategy.single, Strategy.strided
     return table
 
 
@@ -51,7 +51,7 @@ class Tables:
 
     def __init__(self, shapes: Table, contexts: Table) -> None:
         self.shapes, self.contexts = shapes, contexts
-        self.plans: Table = np.zeros((0, len(lt.PlanColumn)), np.int64)
+        self.plans: Table = np.zeros((0, len(PlanColumn)), np.int64)
         self._planned: dict[int, set[int]] = {}
 
     @property
@@ -66,7 +66,7 @@ class Tables:
     def strides_bytes(self, index: int) -> Table:
         """Return the bytes from the A, B and C of one command of an evenly spaced batch to those of the next, [3]."""
         row = self.shapes[index]
-        strides: Table = row[lt.MOVES] * row[lt.BYTES]
+        strides: Table = row[MOVES] * row[BYTES]
         return strides
 
     def sizes(self, index: int, sizes: Iterable[int], slots: Table) -> list[int]:
@@ -76,11 +76,11 @@ class Tables:
         """
         known = self._planned.setdefault(index, set())
         known.update(sizes)
-        moves = self.shapes[index, lt.MOVES]
+        moves = self.shapes[index, MOVES]
         return [size for size in sorted(known) if np.all(moves * (size - 1) < slots)]
 
     def add(
-        self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = lt.ShapeColumn.PLAN0
+        self, index: int, sizes: Iterable[int], make: Callable[[int], Row], column: int = ShapeColumn.PLAN0
     ) -> list[int]:
         """Append plans of shape `index`, one per batch size; return one batch size for each distinct kernel.
 
@@ -95,7 +95,7 @@ class Tables:
         Rows of sizes that are not in `sizes` stay unused.
         """
         sizes, first = list(sizes), len(self.plans)
-        rows = np.zeros((max(sizes) + 1, len(lt.PlanColumn)), np.int64)
+        rows = np.zeros((max(sizes) + 1, len(PlanColumn)), np.int64)
         distinct: dict[bytes, int] = {}
         for size in sizes:
             row, kernel = make(size)

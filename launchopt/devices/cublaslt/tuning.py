@@ -14,6 +14,7 @@ import numpy as np
 from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, MOVES, PlanKind, ShapeColumn
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.errors import RunError
 from launchopt.types import Table
@@ -33,8 +34,8 @@ def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: in
     """
     row = device.base.shapes[index]
     there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
-    slots = np.arange(size)[:, None] * row[lt.MOVES] % np.array(there)
-    addresses = row[lt.BASES] + slots * row[lt.BYTES]
+    slots = np.arange(size)[:, None] * row[MOVES] % np.array(there)
+    addresses = row[BASES] + slots * row[BYTES]
     addresses[:, 2] += device.work.spared_bytes
     table = cupy.asarray(np.ascontiguousarray(addresses.T))
     device.synchronize()
@@ -54,9 +55,9 @@ def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]
     row = device.base.shapes[index].tolist()
     shape = device.work.shapes[index]
     weights = min(MOST_WEIGHTS, device.work.arenas[device.work.operands(shape)[0].arena])
-    b, c = row[lt.ShapeColumn.BASE_B], row[lt.ShapeColumn.BASE_C] + device.work.spared_bytes
+    b, c = row[ShapeColumn.BASE_B], row[ShapeColumn.BASE_C] + device.work.spared_bytes
     return _fastest(
-        device, make, [(row[lt.ShapeColumn.BASE_A] + i * row[lt.ShapeColumn.BYTES_A], b, c) for i in range(weights)]
+        device, make, [(row[ShapeColumn.BASE_A] + i * row[ShapeColumn.BYTES_A], b, c) for i in range(weights)]
     )
 
 
@@ -69,7 +70,7 @@ def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addre
             if best is None:
                 raise
             break
-        plan = np.array([*made[0], lt.PlanKind.MATMUL], np.int64)
+        plan = np.array([*made[0], PlanKind.MATMUL], np.int64)
         took_ms = _launches_ms(device, plan, operands)
         if best is None or took_ms < best[0]:
             best = took_ms, made

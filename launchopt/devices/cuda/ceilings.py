@@ -15,6 +15,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.cupy_types import CudaStream
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanKind
 from launchopt.devices.cublaslt.plans import Plans
 from launchopt.timing.activity import Ceilings
 from launchopt.types import Table
@@ -46,8 +47,8 @@ def measure_ceilings(context: Table, dtype: Dtype, stream: CudaStream, check: Ca
     matrices.fill(seed=1)
     plans = Plans(dtype)
     row, _ = plans.make(shape, 1, (0, 0, 0))
-    plan, context = np.array([*row, lt.PlanKind.MATMUL], np.int64), context.copy()
-    context[lt.ContextWord.HANDLE] = plans.handle
+    plan, context = np.array([*row, PlanKind.MATMUL], np.int64), context.copy()
+    context[ContextWord.HANDLE] = plans.handle
     a, b, c = (matrices.arrays[key].data.ptr + slot * key.slot_bytes for slot in range(3))
     cupy.cuda.Device().synchronize()
     found = measure(lambda: check(lt.launch(context, plan, a, b, c, 0)), shape.flops, stream)

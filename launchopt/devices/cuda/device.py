@@ -21,6 +21,7 @@ from launchopt.devices.arenas import Arenas, SeqState
 from launchopt.devices.base import DeviceInfo, LaunchPath, PreparedMode
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans
+from launchopt.devices.cublaslt.launch_tables import MOVES
 from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans
 from launchopt.devices.cublaslt.tables import Tables, shape_table
@@ -237,7 +238,7 @@ class CudaDevice:
         words, index, shapes = batch.words, batch.shape_index, self.tables[0]
         if lt.count_runs(words, index, shapes, most_launches) > most_launches:
             return False
-        moves = shapes[index, lt.MOVES].tolist()
+        moves = shapes[index, MOVES].tolist()
         args = (self.tables, self.records, (self.recorder.next_batch(), int(batch.reason), flush_ns))
         first = 0
         while first < len(words):

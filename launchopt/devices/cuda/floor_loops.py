@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numba import cfunc, types
 
-from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, ContextWord, launch
+from launchopt.devices.cublaslt.launch import KERNEL_STATUS, OK, launch
+from launchopt.devices.cublaslt.launch_tables import ContextWord
 from launchopt.devices.launch_breakdown import LaunchTime
 from launchopt.native import call_words, compiled, monotonic_ns
 from launchopt.types import Int, Table

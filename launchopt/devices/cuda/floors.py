@@ -17,8 +17,8 @@ import numpy as np
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters
-from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import Launch
+from launchopt.devices.cublaslt.launch_tables import BASES, PlanColumn
 from launchopt.devices.cuda.device import CudaDevice
 from launchopt.devices.cuda.floor_loops import launch_burst
 from launchopt.devices.cuda.graph_cache import Graphs
@@ -46,7 +46,7 @@ HOW = {
 
 def _row(columns: list[int]) -> Table:
     """Return the columns of a plan, padded with zeros to a row of the plans table."""
-    padded: Table = np.zeros(len(lt.PlanColumn), np.int64)
+    padded: Table = np.zeros(len(PlanColumn), np.int64)
     padded[: len(columns)] = columns
     return padded
 
@@ -156,7 +156,7 @@ class CudaFloors:
         shape = ShapeKey(M, 1, K, Dtype.fp32)
         row, _ = device.lt.make(shape, 1, (0, 0, 0))
         operands = np.zeros(4, np.int64)
-        operands[:3] = device.base.shapes[0, lt.BASES]
+        operands[:3] = device.base.shapes[0, BASES]
         nothing = Kernel("null", "an empty kernel of four parameters", "cuLaunchKernelEx", null, np.zeros(4, np.int64))
         words = f"GEMM {M}x1x{K} fp32, operands in the L2"
         gemm = Kernel(f"cublaslt_{M}x1x{K}_fp32", words, "cublasLtMatmul", _row(row), operands)

@@ -16,6 +16,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import launch_address
+from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, PlanKind, ShapeColumn
 from launchopt.devices.cublaslt.packing import Packing
 from launchopt.devices.cublaslt.plans import matmul_address
 from launchopt.devices.cublaslt.tables import Tables, operand_slots
@@ -33,7 +34,7 @@ def contexts_table(handle: int, stream: CudaStream, scalars: NDArray[np.float32]
 
     handle: a cublasLtHandle_t. scalars: alpha and beta. workspace: address of device memory for cuBLASLt.
     """
-    context, word = np.zeros((1, len(lt.ContextWord)), np.int64), lt.ContextWord
+    context, word = np.zeros((1, len(ContextWord)), np.int64), ContextWord
     context[0, word.FUNCTION], context[0, word.LAUNCH_FUNCTION] = matmul_address(), launch_address()
     context[0, word.HANDLE], context[0, word.STREAM], context[0, word.WORKSPACE] = handle, stream.ptr, workspace
     context[0, word.ALPHA], context[0, word.BETA] = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
@@ -53,7 +54,7 @@ class Planner:
         matrices = cupy.zeros((3, side, side), np.float32)
         a, b, c = (int(matrix.data.ptr) for matrix in matrices)
         row, _ = device.lt.make(ShapeKey(side, side, side, device.work.dtype), 1, (0, 0, 0))
-        device.check(lt.launch(device.base.contexts[0], np.array([*row, lt.PlanKind.MATMUL], np.int64), a, b, c, 0))
+        device.check(lt.launch(device.base.contexts[0], np.array([*row, PlanKind.MATMUL], np.int64), a, b, c, 0))
         device.synchronize()
 
     def plan(self, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
@@ -62,11 +63,11 @@ class Planner:
         index = device.work.shapes.index(shape)
         self.plan_strided(tables, index, sizes)
         if scratch:
-            slot_bytes = tables.shapes[index, lt.BYTES]
+            slot_bytes = tables.shapes[index, BYTES]
             self._packing.grow(max(sizes), slot_bytes.tolist())
             strides, leading = three(slot_bytes), device.row_elements(shape)
             distinct = tables.add(
-                index, sizes, lambda size: device.lt.make(shape, size, strides, leading), lt.ShapeColumn.PACKED0
+                index, sizes, lambda size: device.lt.make(shape, size, strides, leading), ShapeColumn.PACKED0
             )
             self._warm += [(tables, index, size, True) for size in distinct]
 
@@ -106,8 +107,8 @@ class Planner:
             if packed:
                 self._packing.launch(index, size, tuple(np.zeros(size, np.uint32) for _ in "abc"))
                 continue
-            a, b, c = row[lt.BASES].tolist()
+            a, b, c = row[BASES].tolist()
             c += device.work.spared_bytes
-            device.check(lt.launch(tables.contexts[0], tables.plans[row[lt.ShapeColumn.PLAN0] + size], a, b, c, 0))
+            device.check(lt.launch(tables.contexts[0], tables.plans[row[ShapeColumn.PLAN0] + size], a, b, c, 0))
         self._warm.clear()
         device.synchronize()

@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 
 from launchopt.cupy_types import CudaStream
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord
 from launchopt.types import Table, Words
 
 
@@ -27,7 +27,7 @@ class Streams:
         self._workspaces = [cupy.empty(workspace_bytes, np.uint8) for _ in range(count - 1)]
         self.contexts = np.tile(context, (count, 1))
         for row, stream, workspace in zip(self.contexts[1:], self.all[1:], self._workspaces, strict=True):
-            row[lt.ContextWord.STREAM], row[lt.ContextWord.WORKSPACE] = stream.ptr, workspace.data.ptr
+            row[ContextWord.STREAM], row[ContextWord.WORKSPACE] = stream.ptr, workspace.data.ptr
         self._events = [cupy.cuda.Event(disable_timing=True) for _ in self.all]
 
     def of(self, request: int) -> CudaStream:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Op, as_records
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, MOVES
 from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry
 from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import with_dependencies
@@ -56,7 +56,7 @@ class StepCompiler:
         whole = batch.words.reshape(batch.rows, batch.size, -1)
         alone, made = columns_of(batch) > 1, []
         for row, index in enumerate(indices.tolist()):
-            moves, words, first = shapes[index, lt.MOVES].tolist(), whole[row], 0
+            moves, words, first = shapes[index, MOVES].tolist(), whole[row], 0
             while first < batch.size:
                 stop = first + 1 if alone else int(run_end(words, first, *moves))
                 made.append(self._instruction(words, first, stop, row, index))
@@ -68,7 +68,7 @@ class StepCompiler:
     def _instruction(self, words: NDArray[np.uint64], first: int, stop: int, row: int, index: int) -> Instruction:
         made, shape = self._blank(index, stop - first).copy(), self._steps.tables.shapes[index]
         slots = np.array(slots_of(words, first), np.int64)
-        made[Word.A : Word.C + 1] = shape[lt.BASES] + slots * shape[lt.BYTES]
+        made[Word.A : Word.C + 1] = shape[BASES] + slots * shape[BYTES]
         made[Word.FIRST_REQUEST], made[Word.ROW] = int(as_records(words[first : first + 1])["request"][0]), row
         return made
 

@@ -14,7 +14,8 @@ import numpy as np
 from launchopt.batching.buckets import NO_BUCKET, UNKNOWN_SHAPE, BucketArrays, BucketColumn, Buckets
 from launchopt.batching.order import Order, OrderArrays
 from launchopt.batching.policy import let_go, next_bucket, next_due_ns
-from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, Flush, LaunchTables, TableArrays, launch_strided
+from launchopt.devices.cublaslt.launch import OK, TOO_MANY_LAUNCHES, Flush, launch_strided
+from launchopt.devices.cublaslt.launch_tables import LaunchTables, TableArrays
 from launchopt.devices.feedback.landing import (
     FeedbackArrays,
     FeedbackFields,

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from launchopt.batching.buckets import FlushReason, classify_words
-from launchopt.devices.cublaslt.launch import OK, Flush, LaunchTables, TableArrays, launch_each
+from launchopt.devices.cublaslt.launch import OK, Flush, launch_each
+from launchopt.devices.cublaslt.launch_tables import LaunchTables, TableArrays
 from launchopt.devices.loops.state import (
     FAR_NS,
     LoopArrays,

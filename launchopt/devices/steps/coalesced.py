@@ -18,6 +18,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import ShapeKey, as_records
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
@@ -49,13 +50,13 @@ class LtCoalesced:
         self._scratch = [cupy.empty(size, np.uint8) for size in scratch_bytes]
         self._copier = SlotCopier(device.stream, max(limits.values()))
         for index in range(len(self._shapes)):
-            if self.tables.shapes[index, lt.ShapeColumn.PACKED0] and self._can_copy(index):
+            if self.tables.shapes[index, ShapeColumn.PACKED0] and self._can_copy(index):
                 self._load(index)
 
     def _load(self, index: int) -> None:
         """Run the copies and the GEMM once, with outputs to scratch slots, so that a run loads no kernel."""
         limit = self._limits[self._shapes[index]]
-        first = self._device.work.spared_bytes // int(self.tables.shapes[index, lt.ShapeColumn.BYTES_C])
+        first = self._device.work.spared_bytes // int(self.tables.shapes[index, ShapeColumn.BYTES_C])
         zeros = np.zeros(limit, np.uint32)
         self._copied(index, limit, (zeros, zeros, np.full(limit, first, np.uint32)))
 
@@ -76,8 +77,8 @@ class LtCoalesced:
 
         sizes = range(1, limit + 1)
         device.planner.warm(self.tables, index, self.tables.add(index, sizes, apart))
-        self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), lt.ShapeColumn.PACKED0)
-        self.tables.shapes[index, lt.ShapeColumn.MANY_ARE] = Strategy.coalesced
+        self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), ShapeColumn.PACKED0)
+        self.tables.shapes[index, ShapeColumn.MANY_ARE] = Strategy.coalesced
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Launch the commands of each weight; commands that share a weight must be adjacent in the batch.
@@ -87,7 +88,7 @@ class LtCoalesced:
         """
         words, row, first = batch.words, self.tables.shapes[batch.shape_index], 0
         slots_a = as_records(words)["slot_a"].tolist()
-        moves = row[lt.MOVES].tolist()
+        moves = row[MOVES].tolist()
         while first < len(words):
             stop = first + 1
             while stop < len(words) and slots_a[stop] == slots_a[first]:
@@ -114,7 +115,7 @@ class LtCoalesced:
     def _can_copy(self, index: int) -> bool:
         shape = self._shapes[index]
         sizes = (shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize)
-        return bool(self.tables.shapes[index, lt.ShapeColumn.PACKED0]) and not any(size % COPY_BYTES for size in sizes)
+        return bool(self.tables.shapes[index, ShapeColumn.PACKED0]) and not any(size % COPY_BYTES for size in sizes)
 
     def _gathered(self, batch: Batch, flush_ns: int) -> None:
         device, index, count = self._device, batch.shape_index, len(batch)
@@ -129,11 +130,11 @@ class LtCoalesced:
         size_b, size_c = shape.k * shape.dtype.itemsize, shape.m * shape.dtype.itemsize
         b, c = (scratch.data.ptr for scratch in self._scratch)
         self._copier.upload(slots)
-        self._copier.gather_part(1, row[lt.ShapeColumn.BASE_B], b, (row[lt.ShapeColumn.BYTES_B], size_b), count)
-        plan = self.tables.plans[row[lt.ShapeColumn.PACKED0] + count]
-        a = row[lt.ShapeColumn.BASE_A] + int(slots[0][0]) * row[lt.ShapeColumn.BYTES_A]
+        self._copier.gather_part(1, row[ShapeColumn.BASE_B], b, (row[ShapeColumn.BYTES_B], size_b), count)
+        plan = self.tables.plans[row[ShapeColumn.PACKED0] + count]
+        a = row[ShapeColumn.BASE_A] + int(slots[0][0]) * row[ShapeColumn.BYTES_A]
         self._device.check(lt.launch(self.tables.contexts[0], plan, a, b, c, 0))
-        self._copier.scatter_part(2, c, row[lt.ShapeColumn.BASE_C], (row[lt.ShapeColumn.BYTES_C], size_c), count)
+        self._copier.scatter_part(2, c, row[ShapeColumn.BASE_C], (row[ShapeColumn.BYTES_C], size_c), count)
         return int(count * (size_b + size_c))
 
 

@@ -9,7 +9,7 @@ from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.plans import Epilogue
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
@@ -63,7 +63,7 @@ def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
     gemm, bias, relu = steps.indices(kind)[start : start + 3].tolist()
     shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(kind)[start + 1]
     slot = int(stream.template["slot_a"][row]) + replica * int(stream.replica_moves[row])
-    address = int(vector[lt.ShapeColumn.BASE_A]) + slot * int(vector[lt.ShapeColumn.BYTES_A])
+    address = int(vector[ShapeColumn.BASE_A]) + slot * int(vector[ShapeColumn.BYTES_A])
     a, b, _ = device.row_elements(shape)
     leading = (a, b, device.row_elements(stream.shapes[relu])[2])
     make = _columns(steps, shape, gemm, leading, Epilogue(int(cublasLt.Epilogue.RELU_BIAS), address))

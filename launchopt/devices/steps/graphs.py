@@ -22,6 +22,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.base import Counters, GpuDevice
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers, padded_sizes
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
@@ -62,7 +63,7 @@ class BatchGraphs:
     def _load(self, index: int, size: int) -> None:
         """Replay one graph with outputs to scratch memory. This also loads its kernel, and the loop that pads."""
         staged, row, scratch = self._pointers.stage(), self._tables.shapes[index], self._scratch.data.ptr
-        staged[:3] = row[lt.ShapeColumn.BASE_A], row[lt.ShapeColumn.BASE_B], scratch
+        staged[:3] = row[ShapeColumn.BASE_A], row[ShapeColumn.BASE_B], scratch
         pad_pointers(staged, 1, size, scratch)
         self._pointers.upload(3 * size)
         self._replay(index, size)
@@ -80,7 +81,7 @@ class BatchGraphs:
 
     def _record(self, index: int, size: int) -> None:
         table, row = self._pointers.device, self._tables.shapes[index]
-        plan, context = self._tables.plans[row[lt.ShapeColumn.PLAN0] + size], self._tables.contexts[0]
+        plan, context = self._tables.plans[row[ShapeColumn.PLAN0] + size], self._tables.contexts[0]
         self._device.check(lt.launch(context, plan, table, table + 8 * size, table + 16 * size, 0))
 
     def submit(self, batch: Batch, flush_ns: int) -> None:

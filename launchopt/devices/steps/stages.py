@@ -21,6 +21,7 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, ShapeKey, as_words
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.keys import StepKeys
@@ -102,7 +103,7 @@ def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: T
         own = words[row * size : row * size + least]
         least = min(
             least,
-            run_end(own, 0, shape[lt.ShapeColumn.MOVE_A], shape[lt.ShapeColumn.MOVE_B], shape[lt.ShapeColumn.MOVE_C]),
+            run_end(own, 0, shape[ShapeColumn.MOVE_A], shape[ShapeColumn.MOVE_B], shape[ShapeColumn.MOVE_C]),
         )
     return least
 
@@ -123,8 +124,7 @@ def mark_even(words: Words, size: int, rows: int, shape_of: Table, shapes: Table
         shape = shapes[shape_of[row]]
         own = words[row * size : (row + 1) * size]
         even[row] = (
-            run_end(own, 0, shape[lt.ShapeColumn.MOVE_A], shape[lt.ShapeColumn.MOVE_B], shape[lt.ShapeColumn.MOVE_C])
-            == size
+            run_end(own, 0, shape[ShapeColumn.MOVE_A], shape[ShapeColumn.MOVE_B], shape[ShapeColumn.MOVE_C]) == size
         )
 
 
@@ -138,7 +138,7 @@ def _argument(i: Int, stage: Table, words: Words, size: int, shapes: Table) -> I
     slot_a, slot_b, slot_c = slots_of(words, row * size)
     slot = slot_a if role == Role.A else (slot_b if role == Role.B else slot_c)
     shape = shapes[stage[first + ArgumentColumn.SHAPE]]
-    return shape[lt.ShapeColumn.BASE_A + role] + slot * shape[lt.ShapeColumn.BYTES_A + role]
+    return shape[ShapeColumn.BASE_A + role] + slot * shape[ShapeColumn.BYTES_A + role]
 
 
 @compiled
@@ -255,7 +255,7 @@ class LtSteps:
         """Return the stage of one row, which launches the plan of its shape."""
         shape = self.tables.shapes[shape_index]
         arguments = tuple(Argument(row, role) for role in Role)
-        return Fused(row, row + 1, arguments, int(shape[lt.ShapeColumn.MANY_ARE]), int(shape[lt.ShapeColumn.PLAN0]))
+        return Fused(row, row + 1, arguments, int(shape[ShapeColumn.MANY_ARE]), int(shape[ShapeColumn.PLAN0]))
 
     def _probe(self, batch: StepBatch) -> int:
         """Return a row that has a weight, since two requests of a batch may use different copies of it."""

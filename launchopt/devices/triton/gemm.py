@@ -13,6 +13,7 @@ import numpy as np
 from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.tables import Row, Tables
 from launchopt.devices.triton.kernels import dot_gemm, sum_gemm
 from launchopt.devices.triton.plans import TYPES, Loaded, Variant, load_variants
@@ -68,7 +69,7 @@ class TritonGemms:
         """Compile and time kernels for shape number `index`; choose the fastest. limit: the largest batch."""
         device = self._device
         shape = device.work.shapes[index]
-        shared = bool(device.base.shapes[index, lt.ShapeColumn.MOVE_A] == 0)
+        shared = bool(device.base.shapes[index, ShapeColumn.MOVE_A] == 0)
         self._limits[shape], self._shared[shape] = limit, shared
         rows, tried = device.row_elements(shape), configs(shape)
         kernels = load_variants([variant(shape, rows, config, shared) for config in tried])
@@ -94,7 +95,7 @@ class TritonGemms:
         assert kernel is not None  # it needs as much shared memory as the same kernel with tables, which fits
         row = plan_row(device, shape, 1, config, kernel)
         device.planner.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
-        tables.shapes[index, lt.ShapeColumn.ONE_IS] = Strategy.triton
+        tables.shapes[index, ShapeColumn.ONE_IS] = Strategy.triton
 
 
 def plan_row(device: GpuDevice, shape: ShapeKey, size: int, config: Config, kernel: Loaded) -> list[int]:
@@ -126,8 +127,8 @@ class _Timed:
         room_a, room_b, _ = (device.arenas.arrays[operand.arena].nbytes for operand in device.work.operands(shape))
         self._outputs = cupy.empty(scratch_bytes(shape, lead_c, self._count), np.uint8)
         return (
-            Operand.spread(row[lt.ShapeColumn.BASE_A], room_a, row[lt.ShapeColumn.BYTES_A], a, shared),
-            Operand.spread(row[lt.ShapeColumn.BASE_B], room_b, row[lt.ShapeColumn.BYTES_B], b),
+            Operand.spread(row[ShapeColumn.BASE_A], room_a, row[ShapeColumn.BYTES_A], a, shared),
+            Operand.spread(row[ShapeColumn.BASE_B], room_b, row[ShapeColumn.BYTES_B], b),
             scratch(int(self._outputs.data.ptr), shape, lead_c, self._count),
         )
 

@@ -20,6 +20,7 @@ from launchopt.batching.batcher import SEVERAL, shape_finder
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.verify.commands import verify
 from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
@@ -40,7 +41,7 @@ class FakeGrouped:
 
     def __init__(self, stream: GemmStream, most: int, fail: bool = False, upload_status: int = 0) -> None:
         self.lt = FakeLt(stream, dict.fromkeys(stream.shapes, 1))
-        self.lt.base.contexts[0, lt.ContextWord.STREAM] = STREAM
+        self.lt.base.contexts[0, ContextWord.STREAM] = STREAM
         self.copy = FakeCopy(3 * most, upload_status)
         self.groups: list[list[tuple[int, int, int, int]]] = []  # of each call: m, n, k and size of each group
         self._fail, self._function = fail, GEMM_GROUPED(self._call)
@@ -137,9 +138,9 @@ def test_every_product_is_right_whatever_comes_together(
 
 def test_addresses_lie_behind_each_other_group_by_group() -> None:
     stream = GemmStream(SHAPES[:2], 1, [Segment(1, 1)], Dtype.fp32, 1)
-    shapes = np.zeros((2, len(lt.ShapeColumn)), np.int64)
-    shapes[:, lt.BASES] = [[1000, 2000, 3000], [4000, 5000, 6000]]
-    shapes[:, lt.BYTES] = [[1, 2, 3], [10, 20, 30]]
+    shapes = np.zeros((2, len(ShapeColumn)), np.int64)
+    shapes[:, BASES] = [[1000, 2000, 3000], [4000, 5000, 6000]]
+    shapes[:, BYTES] = [[1, 2, 3], [10, 20, 30]]
     records = np.zeros(3, COMMAND_DTYPE)
     for role in "abc":
         records[f"slot_{role}"] = [1, 5, 2]

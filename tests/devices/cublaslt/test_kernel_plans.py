@@ -16,6 +16,7 @@ from launchopt.command import Dtype
 from launchopt.devices.cublaslt import kernel_plans as kp
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelLaunch, KernelPlans, Launch
+from launchopt.devices.cublaslt.launch_tables import KernelColumn, PlanColumn, PlanKind
 from launchopt.errors import RunError
 
 properties = settings(deadline=None, max_examples=50)
@@ -49,7 +50,7 @@ def test_structures_are_as_in_the_bindings() -> None:
     attribute.value, config.attrs, config.numAttrs = value, [attribute], 1
     plans = KernelPlans(Dtype.fp32)
     row = plans.row(kernel(), Launch((1, 2, 3), (4, 5, 6), 512, np.zeros(1, np.int64)), early=True)
-    ours = read_config(row[lt.KernelColumn.CONFIG])
+    ours = read_config(row[KernelColumn.CONFIG])
     ours.stream = STREAM
     theirs = read_config(config.getPtr())
     for part in (slice(0, 28), slice(lt.CONFIG_STREAM_BYTES, kp.ATTRIBUTES_BYTES)):  # between them is padding
@@ -66,7 +67,7 @@ def test_a_row_points_to_what_was_asked_for(
 ) -> None:
     plans, function = KernelPlans(Dtype.fp32), kernel(1 << 40)
     row = plans.row(function, Launch(grid, block, shared_bytes, np.array(words, np.int64)), early)
-    config = read_config(row[lt.KernelColumn.CONFIG])
+    config = read_config(row[KernelColumn.CONFIG])
     assert (config.grid_x, config.grid_y, config.grid_z) == grid
     assert (config.block_x, config.block_y, config.block_z) == block
     assert config.shared_bytes == shared_bytes
@@ -74,13 +75,13 @@ def test_a_row_points_to_what_was_asked_for(
     found = [(each.id, bytes(each.value)) for each in config.attributes[: config.attribute_count]]
     allowed = (1).to_bytes(4, "little").ljust(64, b"\0")
     assert found == ([(kp.PROGRAMMATIC_STREAM_SERIALIZATION, allowed)] if early else [])
-    assert (row[lt.KernelColumn.FUNCTION], row[lt.PlanColumn.KIND], len(row)) == (
+    assert (row[KernelColumn.FUNCTION], row[PlanColumn.KIND], len(row)) == (
         1 << 40,
-        lt.PlanKind.KERNEL,
-        len(lt.PlanColumn),
+        PlanKind.KERNEL,
+        len(PlanColumn),
     )
-    pointers = (ctypes.c_int64 * (4 + len(words))).from_address(row[lt.KernelColumn.PARAMETERS])
-    assert pointers[0] == row[lt.KernelColumn.OPERANDS]
+    pointers = (ctypes.c_int64 * (4 + len(words))).from_address(row[KernelColumn.PARAMETERS])
+    assert pointers[0] == row[KernelColumn.OPERANDS]
     values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers]
     assert values == [0, 0, 0, 0, *words]
     assert list(np.diff(list(pointers))) == [8] * (3 + len(words)), "the words are one struct, too"
@@ -92,8 +93,8 @@ def test_rows_stay_valid_while_others_are_made() -> None:
     plans = KernelPlans(Dtype.fp32)
     rows = [plans.row(kernel(i), Launch((i, 1, 1), (32, 1, 1), 0, np.array([i, -i]))) for i in range(1, 200)]
     for i, row in enumerate(rows, 1):
-        assert read_config(row[lt.KernelColumn.CONFIG]).grid_x == i
-        values = (ctypes.c_int64 * 6).from_address(row[lt.KernelColumn.OPERANDS])
+        assert read_config(row[KernelColumn.CONFIG]).grid_x == i
+        values = (ctypes.c_int64 * 6).from_address(row[KernelColumn.OPERANDS])
         assert list(values) == [0, 0, 0, 0, i, -i]
 
 

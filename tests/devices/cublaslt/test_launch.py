@@ -17,6 +17,7 @@ from support.steps.straight import records_of
 from launchopt.command import Dtype, Records, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, PlanKind, ResidentColumn, ShapeColumn
 from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
@@ -37,9 +38,9 @@ class Kernel:
         self.plans = KernelPlans(Dtype.fp32)
         launch = Launch(grid, (64, 1, 1), 0, np.array(words, np.int64))
         self.plan = np.array(self.plans.row(fake.kernel(), launch), np.int64)
-        self.contexts = np.zeros((streams, len(lt.ContextWord)), np.int64)
-        self.contexts[:, lt.ContextWord.LAUNCH_FUNCTION] = fake.address
-        self.contexts[:, lt.ContextWord.STREAM] = 0x1000 + np.arange(streams)
+        self.contexts = np.zeros((streams, len(ContextWord)), np.int64)
+        self.contexts[:, ContextWord.LAUNCH_FUNCTION] = fake.address
+        self.contexts[:, ContextWord.STREAM] = 0x1000 + np.arange(streams)
 
 
 @properties
@@ -68,8 +69,8 @@ def test_a_kernel_computes_what_its_words_say() -> None:
     fake = FakeKernels(words=2)
     plans, values = KernelPlans(Dtype.fp32), np.arange(24, dtype=np.float32).reshape(3, 8)
     plan = np.array(plans.row(fake.kernel(compute), Launch((1, 1, 1), (32, 1, 1), 0, np.array([8, 3]))), np.int64)
-    context = np.zeros(len(lt.ContextWord), np.int64)
-    context[lt.ContextWord.LAUNCH_FUNCTION] = fake.address
+    context = np.zeros(len(ContextWord), np.int64)
+    context[ContextWord.LAUNCH_FUNCTION] = fake.address
     a, b, c = (row.ctypes.data for row in values)
     assert lt.launch(context, plan, a, b, c, 1000) == lt.OK
     assert values[2].tolist() == (values[0] * values[1] * 3 + 1000).tolist()
@@ -100,8 +101,8 @@ def test_each_command_goes_to_the_stream_of_its_request(streams: int) -> None:
     seen: list[tuple[int, int]] = []
     shapes, plans, context = fake.tables
     contexts = np.tile(context, (streams, 1))
-    contexts[:, lt.ContextWord.STREAM] = 0x1000 + np.arange(streams)
-    contexts[:, lt.ContextWord.WORKSPACE] = 0x2000 + np.arange(streams)
+    contexts[:, ContextWord.STREAM] = 0x1000 + np.arange(streams)
+    contexts[:, ContextWord.WORKSPACE] = 0x2000 + np.arange(streams)
     fake.spy = lambda arguments: seen.append((arguments[15], arguments[13]))
     records = with_requests(STREAM, 11)
     shape_of = np.array([STREAM.shapes.index(shape) for shape in shapes_of(records)], np.int32)
@@ -123,7 +124,7 @@ def shapes_of(records: Records) -> list[object]:
 def test_launches_are_noted_as_the_table_says(size: int, one: Strategy, many: Strategy) -> None:
     stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24)
     fake = FakeLt(stream, {stream.shapes[0]: 24})
-    fake.tables[0][0, [lt.ShapeColumn.ONE_IS, lt.ShapeColumn.MANY_ARE]] = one, many
+    fake.tables[0][0, [ShapeColumn.ONE_IS, ShapeColumn.MANY_ARE]] = one, many
     words = as_words(records_of(stream))
     for first in range(0, 24, size):
         part = words[first : first + size]
@@ -173,13 +174,13 @@ def test_a_status_that_is_not_0_ends_the_loop(each: bool) -> None:
 
 
 def resident_plan(ring: OwnRing, number: int, swapped: bool) -> lt.Table:
-    plan = np.zeros(len(lt.PlanColumn), np.int64)
-    plan[[lt.ResidentColumn.QUEUE, lt.ResidentColumn.NUMBER, lt.ResidentColumn.SWAPPED]] = (
+    plan = np.zeros(len(PlanColumn), np.int64)
+    plan[[ResidentColumn.QUEUE, ResidentColumn.NUMBER, ResidentColumn.SWAPPED]] = (
         ring.queue.ctypes.data,
         number,
         swapped,
     )
-    plan[lt.PlanColumn.KIND] = lt.PlanKind.RESIDENT
+    plan[PlanColumn.KIND] = PlanKind.RESIDENT
     return plan
 
 
@@ -188,7 +189,7 @@ def resident_plan(ring: OwnRing, number: int, swapped: bool) -> lt.Table:
 def test_what_a_resident_kernel_does_is_posted_and_not_launched(
     a: int, b: int, c: int, request: int, number: int, swapped: bool
 ) -> None:
-    ring, context = OwnRing(2, requests=4), np.zeros(len(lt.ContextWord), np.int64)  # nothing that could be called
+    ring, context = OwnRing(2, requests=4), np.zeros(len(ContextWord), np.int64)  # nothing that could be called
     for _ in range(2):
         assert lt.launch(context, resident_plan(ring, number, swapped), a, b, c, request) == lt.OK
     many, few = (b, a) if swapped else (a, b)
@@ -203,8 +204,8 @@ def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
     stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24)
     fake, ring = FakeLt(stream, {stream.shapes[0]: 1}), OwnRing(5)
     shapes, plans, _ = fake.tables
-    plans[shapes[0, lt.ShapeColumn.PLAN0] + 1] = resident_plan(ring, 3, swapped=False)
-    shapes[0, lt.ShapeColumn.ONE_IS] = Strategy.resident
+    plans[shapes[0, ShapeColumn.PLAN0] + 1] = resident_plan(ring, 3, swapped=False)
+    shapes[0, ShapeColumn.ONE_IS] = Strategy.resident
     words, common = as_words(records_of(stream)), (fake.tables, fake.records, (0, 0, 0))
 
     def launch(first: int, stop: int) -> int:
@@ -248,8 +249,8 @@ def test_what_is_posted_is_noted_in_blocks_and_what_is_launched_alone(
     shapes, plans, _ = fake.tables
     posted = data.draw(st.tuples(*[st.booleans()] * 3).map(list), label="posted")
     for shape in np.flatnonzero(posted):
-        plans[shapes[shape, lt.ShapeColumn.PLAN0] + 1] = resident_plan(ring, int(shape), swapped=False)
-        shapes[shape, lt.ShapeColumn.ONE_IS] = Strategy.resident
+        plans[shapes[shape, ShapeColumn.PLAN0] + 1] = resident_plan(ring, int(shape), swapped=False)
+        shapes[shape, ShapeColumn.ONE_IS] = Strategy.resident
     records = records_of(stream)
     by_shape = [np.flatnonzero(records["k"] == shape.k) for shape in stream.shapes]
     wanted = [shape for shape, count in runs for _ in range(count)]
@@ -269,8 +270,8 @@ def test_of_a_block_that_fails_what_was_posted_is_noted() -> None:
     stream = GemmStream([(8, 16)], 1, [Segment(1, 24)], Dtype.fp32, 24)
     fake, ring = FakeLt(stream, {stream.shapes[0]: 1}), OwnRing(3)
     shapes, plans, _ = fake.tables
-    plans[shapes[0, lt.ShapeColumn.PLAN0] + 1] = resident_plan(ring, 0, swapped=False)
-    shapes[0, lt.ShapeColumn.ONE_IS] = Strategy.resident
+    plans[shapes[0, ShapeColumn.PLAN0] + 1] = resident_plan(ring, 0, swapped=False)
+    shapes[0, ShapeColumn.ONE_IS] = Strategy.resident
 
     def give_up() -> None:
         while ring.posted < ring.capacity:  # the next one waits for its slot

@@ -14,6 +14,7 @@ from support.steps.straight import records_of
 
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.verify.commands import verify
@@ -38,8 +39,8 @@ def test_addresses_of_a_then_b_then_c(
     records = np.zeros(len(of_each), COMMAND_DTYPE)
     records["slot_a"], records["slot_b"], records["slot_c"] = np.array(of_each, np.uint64).T
     records["request"] = 2**32 - 1  # in the same word as slot c
-    shape = np.zeros(len(lt.ShapeColumn), np.int64)
-    shape[lt.BASES], shape[lt.BYTES] = bases, sizes
+    shape = np.zeros(len(ShapeColumn), np.int64)
+    shape[BASES], shape[BYTES] = bases, sizes
     out = np.full(3 * len(of_each) + 1, UNTOUCHED, np.int64)
     fill_pointers(as_words(records), shape, count, out)
     expected = [bases[i] + of_each[at][i] * sizes[i] for i in range(3) for at in range(count)]
@@ -91,7 +92,7 @@ def test_every_product_is_right_wherever_its_operands_lie(commands: int, most: i
     stream = stream_of(commands, replicas)
     fake, copy = FakeLt(stream, dict.fromkeys(stream.shapes, 1)), FakeCopy(3 * most)
     with_tables(fake, most)
-    fake.base.contexts[0, lt.ContextWord.STREAM] = STREAM
+    fake.base.contexts[0, ContextWord.STREAM] = STREAM
     records, sizes, number = records_of(stream), [], 0
     for index, shape in enumerate(stream.shapes):
         own = as_words(np.ascontiguousarray(records[records["m"] == shape.m]))

@@ -12,7 +12,7 @@ from support.cuda.fake_cuda import fake_cuda
 from support.steps.step_runs import SEED
 
 from launchopt.command import Dtype
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BASES
 from launchopt.recording.recorder import Recorder
 from launchopt.workloads.gemv import gemv
 
@@ -39,9 +39,7 @@ def test_a_batch_of_more_commands_than_there_are_weights_takes_them_again(
         device.open(stream, Recorder(stream.commands), seed=SEED)
         (shape,) = stream.shapes
         lt_tuning.fastest_by_pointers(device, 0, shape, size)
-        for operand, base, addresses in zip(
-            stream.operands(shape), device.base.shapes[0, lt.BASES], tried, strict=True
-        ):
+        for operand, base, addresses in zip(stream.operands(shape), device.base.shapes[0, BASES], tried, strict=True):
             slots, rest = np.divmod(addresses - base, operand.slot_bytes)
             assert not rest.any()
             assert slots.min() >= 0

@@ -57,14 +57,15 @@ def test_a_chain_that_starts_early_computes_the_same() -> None:
 
     from launchopt.devices.cublaslt import launch as lt
     from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch, launch_address
+    from launchopt.devices.cublaslt.launch_tables import ContextWord
 
     size, length, warps = 2048, 200, 2
     generator = np.random.default_rng(1)
     weights = cupy.asarray(generator.uniform(-1, 1, (8, size, size)).astype(np.float32) * np.float32(np.sqrt(3 / size)))
     start = generator.uniform(-1, 1, size).astype(np.float32)
     plans, stream = KernelPlans(Dtype.fp32), cupy.cuda.Stream(non_blocking=True)
-    context = np.zeros(len(lt.ContextWord), np.int64)
-    context[lt.ContextWord.LAUNCH_FUNCTION], context[lt.ContextWord.STREAM] = launch_address(), stream.ptr
+    context = np.zeros(len(ContextWord), np.int64)
+    context[ContextWord.LAUNCH_FUNCTION], context[ContextWord.STREAM] = launch_address(), stream.ptr
     launch = gemv_geometry(ShapeKey(size, 1, size, Dtype.fp32), 1, (size, size, size), (0, 0, 0), warps)
     found = []
     for early in (False, True):

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.cuda.libraries import imported
 
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import ContextWord
 
 module: Any = imported("launchopt.devices.cuda.streams")
 Streams = module.Streams
@@ -51,8 +51,8 @@ def made(count: int) -> tuple[Streams, FakeStream, list[int]]:
         return SimpleNamespace(data=SimpleNamespace(ptr=0x9000 + len(asked)))
 
     stand_in = SimpleNamespace(cuda=SimpleNamespace(Stream=FakeStream, Event=FakeEvent), empty=empty)
-    context = np.zeros(len(lt.ContextWord), np.int64)
-    context[[lt.ContextWord.FUNCTION, lt.ContextWord.HANDLE, lt.ContextWord.STREAM, lt.ContextWord.WORKSPACE]] = (
+    context = np.zeros(len(ContextWord), np.int64)
+    context[[ContextWord.FUNCTION, ContextWord.HANDLE, ContextWord.STREAM, ContextWord.WORKSPACE]] = (
         7,
         8,
         MAIN,
@@ -68,17 +68,17 @@ def made(count: int) -> tuple[Streams, FakeStream, list[int]]:
 def test_each_has_a_stream_and_a_workspace_of_its_own_and_shares_the_rest(count: int) -> None:
     streams, main, asked = made(count)
     contexts = streams.contexts
-    assert contexts.shape == (count, len(lt.ContextWord))
+    assert contexts.shape == (count, len(ContextWord))
     assert streams.all[0] is main
-    assert contexts[0, lt.ContextWord.STREAM] == MAIN, "the main one's context is as it was"
-    assert contexts[1:, lt.ContextWord.STREAM].tolist() == [stream.ptr for stream in streams.all[1:]]
+    assert contexts[0, ContextWord.STREAM] == MAIN, "the main one's context is as it was"
+    assert contexts[1:, ContextWord.STREAM].tolist() == [stream.ptr for stream in streams.all[1:]]
     assert asked == [WORKSPACE_BYTES] * (count - 1)
     assert (
-        len(set(contexts[:, lt.ContextWord.WORKSPACE].tolist()))
-        == len(set(contexts[:, lt.ContextWord.STREAM].tolist()))
+        len(set(contexts[:, ContextWord.WORKSPACE].tolist()))
+        == len(set(contexts[:, ContextWord.STREAM].tolist()))
         == count
     )
-    assert contexts[:, [lt.ContextWord.FUNCTION, lt.ContextWord.HANDLE]].tolist() == [[7, 8]] * count
+    assert contexts[:, [ContextWord.FUNCTION, ContextWord.HANDLE]].tolist() == [[7, 8]] * count
 
 
 @properties

@@ -28,7 +28,7 @@ from launchopt.command import (
     ShapeKey,
     as_words,
 )
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, even_requests, mark_even, step_of
 from launchopt.producing.driver import Driver, Schedule
@@ -94,9 +94,9 @@ def records(rows: int, size: int, slots: np.ndarray) -> np.ndarray:
 @properties
 @given(st.data(), st.integers(1, 5), st.integers(1, 6))
 def test_evenly_spaced_is_what_it_says(data: st.DataObject, rows: int, size: int) -> None:
-    shapes = np.zeros((3, len(lt.ShapeColumn)), np.int64)
+    shapes = np.zeros((3, len(ShapeColumn)), np.int64)
     moves = np.array([[0, 5, 7], [3, 0, 2], [1, 1, 1]])
-    shapes[:, lt.MOVES] = moves
+    shapes[:, MOVES] = moves
     shape_of = np.array(data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows)), np.int64)
     base = np.array([[100, 200, 300]]) + 10 * np.arange(rows)[:, None]
     slots = base[:, None] + np.arange(size)[None, :, None] * moves[shape_of][:, None]

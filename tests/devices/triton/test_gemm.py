@@ -80,6 +80,7 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     import cupy
 
     from launchopt.devices.cublaslt import launch as lt
+    from launchopt.devices.cublaslt.launch_tables import BASES, BYTES
     from launchopt.devices.triton.gemm import plan_row, variant
     from launchopt.devices.triton.plans import load_variants
 
@@ -90,7 +91,7 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     exact = (b.astype(cupy.float64) @ a.astype(cupy.float64).transpose(0, 2, 1)).get()
     largest = (abs(b) @ abs(a).transpose(0, 2, 1)).get()
     bound = dtype.unit_roundoff * np.abs(exact) + 64 * Dtype.fp32.unit_roundoff * largest + 1e-7
-    places = rows[lt.BYTES, None] * np.arange(commands) + rows[lt.BASES, None]
+    places = rows[BYTES, None] * np.arange(commands) + rows[BASES, None]
     table = cupy.asarray(places)
     tried = configs(shape)
     lead = device.row_elements(shape)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from launchopt.command import Dtype
-from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn
 from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity
@@ -134,17 +134,17 @@ class FakeGpu:
 
 def fake_floors(gpu: FakeGpu) -> tuple[LaunchFloors, dict[str, str]]:
     """Floors of an empty kernel and of a GEMM on it, and what they are told is absent."""
-    context = np.zeros(len(lt.ContextWord), np.int64)
-    context[lt.ContextWord.FUNCTION], context[lt.ContextWord.LAUNCH_FUNCTION] = (
+    context = np.zeros(len(ContextWord), np.int64)
+    context[ContextWord.FUNCTION], context[ContextWord.LAUNCH_FUNCTION] = (
         gpu.address("cublasLtMatmul"),
         gpu.address("cuLaunchKernelEx"),
     )
-    context[lt.ContextWord.STREAM] = STREAM
+    context[ContextWord.STREAM] = STREAM
     plans = KernelPlans(Dtype.fp32)
     handle = SimpleNamespace(kernel=SimpleNamespace(ptr=77), max_dynamic_shared_size_bytes=None)
     row = plans.row(handle, Launch((1, 1, 1), (1, 1, 1), 0, np.zeros(1, np.int64)))
     operands, absent = np.zeros(4, np.int64), dict[str, str]()
     null = Kernel("null", "an empty kernel", "cuLaunchKernelEx", np.array(row, np.int64), operands)
-    gemm = Kernel("gemm", "a GEMM", "cublasLtMatmul", np.zeros(len(lt.PlanColumn), np.int64), operands)
+    gemm = Kernel("gemm", "a GEMM", "cublasLtMatmul", np.zeros(len(PlanColumn), np.int64), operands)
     gpu.kept = plans  # the rows point into it
     return LaunchFloors(gpu, context, null, gemm, absent), absent

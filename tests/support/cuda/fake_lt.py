@@ -17,6 +17,7 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
+from launchopt.devices.cublaslt.launch_tables import BYTES, MOVES, ContextWord, PlanKind, ShapeColumn
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.loops.runner import Launcher
@@ -107,21 +108,21 @@ class FakeLt(FakeMatmul):
         self.kernels = FakeKernels(len(ARGS))
         self._kernel_plans = KernelPlans(stream.shapes[0].dtype)
         self._functions = {op: self.kernels.kernel(elementwise(op)) for op in Op}
-        shapes = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64)
+        shapes = np.zeros((len(stream.shapes), len(ShapeColumn)), np.int64)
         plans: list[list[int]] = []
         strides = stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
-            row[lt.ShapeColumn.PLAN0], row[lt.ShapeColumn.MANY_ARE] = len(plans), Strategy.strided
+            row[ShapeColumn.PLAN0], row[ShapeColumn.MANY_ARE] = len(plans), Strategy.strided
             for place, operand in enumerate(stream.operands(shape)):
                 if operand.arena in self.arenas.arrays:
-                    row[lt.ShapeColumn.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
-                row[lt.ShapeColumn.BYTES_A + place] = operand.slot_bytes
-            row[lt.MOVES] = strides[shape]
-            steps = row[lt.BYTES] * row[lt.MOVES]
+                    row[ShapeColumn.BASE_A + place] = self.arenas.arrays[operand.arena].ctypes.data
+                row[ShapeColumn.BYTES_A + place] = operand.slot_bytes
+            row[MOVES] = strides[shape]
+            steps = row[BYTES] * row[MOVES]
             plans += [self._row(shape, size, steps.tolist()) for size in range(limits[shape] + 1)]
-        context = np.zeros((1, len(lt.ContextWord)), np.int64)
-        context[0, lt.ContextWord.FUNCTION] = ctypes.cast(self.function, ctypes.c_void_p).value
-        context[0, lt.ContextWord.LAUNCH_FUNCTION] = self.kernels.address
+        context = np.zeros((1, len(ContextWord)), np.int64)
+        context[0, ContextWord.FUNCTION] = ctypes.cast(self.function, ctypes.c_void_p).value
+        context[0, ContextWord.LAUNCH_FUNCTION] = self.kernels.address
         self.base = Tables(shapes, context)
         self.base.plans = np.array(plans, np.int64)
         self.tables = self.base.arrays
@@ -151,7 +152,7 @@ class FakeLt(FakeMatmul):
             for each, step, lead in zip(rows_cols, steps, leading, strict=True)
         ]
         self._keep += layouts
-        return [0, *(layout.ctypes.data for layout in layouts), 0, 0, lt.PlanKind.MATMUL]
+        return [0, *(layout.ctypes.data for layout in layouts), 0, 0, PlanKind.MATMUL]
 
     @property
     def records(self) -> RecordingArrays:

@@ -18,7 +18,7 @@ from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.devices.arenas import STORAGE, Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
-from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import MOVES, ContextWord, ShapeColumn
 from launchopt.devices.cublaslt.tables import Tables
 from launchopt.devices.cuda.op_kernels import SeqAddresses
 from launchopt.devices.instructions.order import waits_of
@@ -69,18 +69,16 @@ class Placed:
         of_state = [] if state is None else [state.positions, state.table]
         arrays = _apart([*arenas.arrays.values(), *of_state])
         bases = dict(zip(arenas.arrays, arrays, strict=False))
-        shapes, strides = np.zeros((len(stream.shapes), len(lt.ShapeColumn)), np.int64), stream.strides()
+        shapes, strides = np.zeros((len(stream.shapes), len(ShapeColumn)), np.int64), stream.strides()
         for row, shape in zip(shapes, stream.shapes, strict=True):
             for i, operand in enumerate(stream.operands(shape)):
-                row[lt.ShapeColumn.BASE_A + i], row[lt.ShapeColumn.BYTES_A + i] = (
+                row[ShapeColumn.BASE_A + i], row[ShapeColumn.BYTES_A + i] = (
                     bases.get(operand.arena, 0),
                     operand.slot_bytes,
                 )
-            row[lt.MOVES] = strides[shape]
+            row[MOVES] = strides[shape]
         limits = {shape: stream.together(shape) for shape in stream.shapes}
-        self.steps = LtSteps(
-            cast(GpuDevice, self), limits, Tables(shapes, np.zeros((1, len(lt.ContextWord)), np.int64))
-        )
+        self.steps = LtSteps(cast(GpuDevice, self), limits, Tables(shapes, np.zeros((1, len(ContextWord)), np.int64)))
         self.state: SeqAddresses | None = None
         if state is not None:
             positions, table = list(arrays)[-2:]
