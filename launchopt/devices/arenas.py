@@ -15,7 +15,7 @@ import numpy as np
 from launchopt.command import Dtype
 from launchopt.types import Array
 from launchopt.workloads.attention import Attention
-from launchopt.workloads.stream import ArenaKey, Operand
+from launchopt.workloads.operands import ArenaKey, Operand
 
 POISON_BYTE = 0xFF
 CHUNK_ELEMENTS = 1 << 22  # random numbers per call: 16 MiB of temporary memory

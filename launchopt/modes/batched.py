@@ -16,7 +16,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared
 from launchopt.workloads.chain import Stream
-from launchopt.workloads.stream import arenas_of
+from launchopt.workloads.operands import arenas_of
 
 NEVER = 1 << 40  # limit on launches of a batch that is never packed: more than any batch has commands
 

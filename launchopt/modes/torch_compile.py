@@ -20,7 +20,7 @@ from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
 from launchopt.workloads.chain import Stream
-from launchopt.workloads.stream import arenas_of
+from launchopt.workloads.operands import arenas_of
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.compiled import CompiledBatches

@@ -33,6 +33,7 @@ from launchopt.queue.ring import HeaderWord, RingWords, room_for
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
+from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 
 class DriverSetting(enum.IntEnum):
@@ -127,11 +128,11 @@ def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
 @compiled
 def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
     """Return the slot that a template's slot of origin `of` is relative to."""
-    if of == ch.FROM_LANE:
+    if of == FROM_LANE:
         return np.uint64(lane)
-    if of == ch.FROM_PREFILL:
+    if of == FROM_PREFILL:
         return np.uint64(region)
-    return np.uint64(source if of == ch.FROM_INPUT else 0)
+    return np.uint64(source if of == FROM_INPUT else 0)
 
 
 @compiled

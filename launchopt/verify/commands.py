@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.types import Array
-from launchopt.workloads.stream import ArenaKey, CommandStream, arenas_of
+from launchopt.workloads.operands import ArenaKey, arenas_of
+from launchopt.workloads.stream import CommandStream
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
 

@@ -25,7 +25,7 @@ from launchopt.verify.ops import Graded, exact
 from launchopt.verify.reference import Columns, Evaluator, LeftCache
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
-from launchopt.workloads.placement import NO_LAYER, Place, Row
+from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, NO_LAYER, Place, Row
 from launchopt.workloads.program import HEAD
 
 
@@ -143,7 +143,7 @@ class LastSteps:
         stream, place, operand = self._stream, row.b if role == "b" else row.a, row.operands["ab".index(role)]
         if name in self._unwritten:
             return self._expected(part.rows[row.layer, name], part)
-        if place.origin != ch.FROM_INPUT:
+        if place.origin != FROM_INPUT:
             units = self._units(place, part, operand.row_elements)
             return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m))
         if part.kind.is_prompt:
@@ -166,7 +166,7 @@ class LastSteps:
         return self._inputs.rows(self._units(row.c, part, row.operands[2].row_elements), row.m)
 
     def _bases(self, place: Place, part: _Part) -> Numbers:
-        column = ch.LANE if place.origin == ch.FROM_LANE else ch.PREFILL
+        column = ch.LANE if place.origin == FROM_LANE else ch.PREFILL
         bases: Numbers = self._stream.table[part.requests, column] + place.slot
         return bases
 

@@ -24,14 +24,11 @@ from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads.attention import ATTENTION_OPS, Attention, attention_work
 from launchopt.workloads.lengths import StepKind as StepKind
 from launchopt.workloads.lengths import lengths_of
-from launchopt.workloads.placement import FROM_INPUT as FROM_INPUT
-from launchopt.workloads.placement import FROM_LANE as FROM_LANE
-from launchopt.workloads.placement import FROM_PREFILL as FROM_PREFILL
-from launchopt.workloads.placement import FROM_WEIGHT as FROM_WEIGHT
+from launchopt.workloads.operands import ArenaKey, Operands
 from launchopt.workloads.placement import UNIT_BYTES as UNIT_BYTES
 from launchopt.workloads.placement import Placement, Row
 from launchopt.workloads.program import Program, linear_program
-from launchopt.workloads.stream import ArenaKey, CommandStream, Operands
+from launchopt.workloads.stream import CommandStream
 from launchopt.workloads.template import Templates
 
 LEAST_TABLE_ROWS, MOST_UNITS = 1024, 2**32 - 1
@@ -134,8 +131,7 @@ class ChainStream:
         sizes = np.array([self._place.region_units(int(n)) if n else 0 for n in widest], np.int64)[where]
         prefill = lanes + self.requests * self.lane_units
         table[:, PREFILL] = prefill + np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        generator = np.random.default_rng([seed, 0x9307])
-        rows = generator.integers(0, self.table_rows - np.maximum(prompts, 1) + 1)
+        rows = np.random.default_rng([seed, 0x9307]).integers(0, self.table_rows - np.maximum(prompts, 1) + 1)
         table[:, PROMPT] = rows * row_units
         self.total_units = int(prefill + sizes.sum())
         if self.total_units > MOST_UNITS:

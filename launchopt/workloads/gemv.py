@@ -12,7 +12,8 @@ from launchopt.command import Dtype
 from launchopt.options import REQUIRED, option
 from launchopt.workloads.base import Minimum, Setting, Workload
 from launchopt.workloads.chain import Stream
-from launchopt.workloads.stream import IN_TURN, CommandOrder, GemmStream, Segment, aligned_bytes
+from launchopt.workloads.operands import aligned_bytes
+from launchopt.workloads.stream import IN_TURN, CommandOrder, GemmStream, Segment
 
 
 def gemv(

@@ -20,12 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
-from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES as SLOT_ALIGNMENT_BYTES
-from launchopt.workloads.operands import ArenaKey as ArenaKey
-from launchopt.workloads.operands import Operand as Operand
-from launchopt.workloads.operands import Operands as Operands
-from launchopt.workloads.operands import aligned_bytes as aligned_bytes
-from launchopt.workloads.operands import arenas_of as arenas_of
+from launchopt.workloads.operands import ArenaKey, Operand, Operands, arenas_of
 
 if TYPE_CHECKING:
     from launchopt.workloads.attention import Attention
@@ -167,12 +162,10 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommandOrder:
-    """The order of weights and requests in a `GemmStream`, and the times at which its commands are due.
+    """The order of weights and requests in a `GemmStream`, and the times at which its commands are due."""
 
-    shuffle: weight slots have a fixed random order, so that neighbours in a bucket are not neighbours in memory, as
-    with a mixture of experts or of adapters. False: the weights are used in turn.
-    """
-
+    # True: use weights in a fixed random order, as a mixture of experts does, so that neighbours in a bucket are not
+    # neighbours in memory. False: use them in turn.
     shuffle: bool = False
     seed: int = 0  # fixes the random order
     due_ns: NDArray[np.int64] | None = None  # [commands]: since the start; None: the times of the segments

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from launchopt.command import COMMAND_DTYPE, MOST_LAYOUTS, NO_TOKEN, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.workloads.lengths import StepKind
+from launchopt.workloads.operands import Operands
 from launchopt.workloads.placement import Placement, Row
-from launchopt.workloads.stream import Operands
 
 PLACED_LAYERS = 5  # the first one, whose input is that of the step, and two pairs of alternating layers
 ORIGINS = ("a", "b", "c")

@@ -20,7 +20,7 @@ from launchopt.options import REQUIRED, option
 from launchopt.traces.gemms import DTYPES, EXACT_TYPES, Gemm, TraceGemms, read_gemms
 from launchopt.workloads.base import Setting, Workload
 from launchopt.workloads.footprint import Cache, replicas_for
-from launchopt.workloads.stream import ArenaKey
+from launchopt.workloads.operands import ArenaKey
 from launchopt.workloads.trace_stream import TraceStream, Weights, first_commands
 
 

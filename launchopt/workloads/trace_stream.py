@@ -22,15 +22,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, ShapeKey
 from launchopt.traces.gemms import Gemm
-from launchopt.workloads.stream import (
-    BLOCK_RECORDS,
-    INPUT_ARENA_LIMIT_BYTES,
-    INPUT_TURNS,
-    ArenaKey,
-    Block,
-    CommandStream,
-    arenas_of,
-)
+from launchopt.workloads.operands import ArenaKey, arenas_of
+from launchopt.workloads.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, Block, CommandStream
 
 STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 

@@ -14,7 +14,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.sampling import SamplingKind
 from launchopt.workloads.base import Minimum
 from launchopt.workloads.model import ModelShape
-from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES, aligned_bytes
+from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES, aligned_bytes
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 

@@ -29,6 +29,7 @@ from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.gemv import gemv
+from launchopt.workloads.placement import FROM_LANE
 from launchopt.workloads.program import Program, elementwise_program, linear_epilogue_program
 
 GREEDY = Sampling(SamplingKind.greedy)
@@ -105,7 +106,7 @@ def rows_left(run: StepRun, request: int) -> dict[tuple[int, str], Any]:
     flat = run.device.arenas.arrays[stream.activations].reshape(-1)
     found = {}
     for row in stream.rows(stream.decode_kind):
-        assert row.c.origin == ch.FROM_LANE
+        assert row.c.origin == FROM_LANE
         first = (int(stream.table[request, ch.LANE]) + row.c.slot) * stream.activations.cols
         found[row.layer, row.name] = flat[first : first + row.m]
     return found

@@ -22,7 +22,8 @@ from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment, arenas_of
+from launchopt.workloads.operands import arenas_of
+from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)
 

@@ -19,7 +19,8 @@ from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainSettings, ChainStream, StepKind
 from launchopt.workloads.model import ModelShape
-from launchopt.workloads.stream import ArenaKey
+from launchopt.workloads.operands import ArenaKey
+from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 properties = settings(deadline=None, max_examples=80)
@@ -111,7 +112,7 @@ class Span:
 def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | None, Span]]:
     """Of each GEMM of a step; None for an input that the driver names."""
     records, rows = template_of(stream, step.kind)
-    base = {ch.FROM_LANE: stream.table[step.request, ch.LANE], ch.FROM_PREFILL: stream.table[step.request, ch.PREFILL]}
+    base = {FROM_LANE: stream.table[step.request, ch.LANE], FROM_PREFILL: stream.table[step.request, ch.PREFILL]}
     spans: list[tuple[Span | None, Span]] = []
     for record, b_from, c_from in zip(records, stream.b_from[rows], stream.c_from[rows], strict=True):
         m, n, k = (int(record[name]) for name in "mnk")
@@ -122,7 +123,7 @@ def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | Non
         assert c.row_elements >= m
         assert b.row_elements >= k or n == 1
         source = None
-        if b_from != ch.FROM_INPUT:
+        if b_from != FROM_INPUT:
             start = int(base[b_from]) + int(record["slot_b"])
             source = Span(start, start + (n - 1) * b.row_elements // unit + stream.units(k))
         start = int(base[c_from]) + int(record["slot_c"])

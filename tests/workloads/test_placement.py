@@ -17,9 +17,9 @@ from launchopt.errors import ConfigError
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
 from launchopt.workloads.model import ModelShape
-from launchopt.workloads.placement import NO_LAYER, Row
+from launchopt.workloads.operands import ArenaKey
+from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_WEIGHT, NO_LAYER, Row
 from launchopt.workloads.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
-from launchopt.workloads.stream import ArenaKey
 
 properties = settings(deadline=None, max_examples=60)
 TABLE, NOBODY = -1, 0
@@ -166,7 +166,7 @@ def test_requests_in_step_are_evenly_spaced(stream: ChainStream) -> None:
         strict=True,
     ):
         shape = stream.shape_of(row)
-        own = [origin in (ch.FROM_LANE, ch.FROM_INPUT) for origin in origins]
+        own = [origin in (FROM_LANE, FROM_INPUT) for origin in origins]
         assert strides[shape] == tuple(stream.lane_units * each for each in own), record
         expected = {Op.ADD: [True] * 3, Op.KV_WRITE: [True, True, False]}.get(row.op, [False, True, True])
         assert own == expected
@@ -178,7 +178,7 @@ def test_each_weight_has_a_place_of_its_own_in_every_copy(stream: ChainStream) -
     places: dict[tuple[ArenaKey, int, int], tuple[int, str, int]] = {}  # bytes -> whose
     for index, _ in enumerate(stream.kinds):
         for row in stream.rows(index):
-            if row.a.origin != ch.FROM_WEIGHT:
+            if row.a.origin != FROM_WEIGHT:
                 continue
             operand, size = row.operands[0], row.m * (row.k if row.op is Op.GEMM else 1) * stream.dtype.itemsize
             assert operand.arena.is_weight
@@ -279,7 +279,7 @@ def test_the_first_step_reads_the_table_and_every_other_what_was_fed_back(name: 
     for request in range(2):
         row = stream.table[request]
         for step, kind in enumerate(steps_of(stream, request)):
-            source = origins_of(stream, request, step)[ch.FROM_INPUT]
+            source = origins_of(stream, request, step)[FROM_INPUT]
             moved = 2 * step * stream.units(stream.hidden)
             assert source == (row[ch.PROMPT] + moved if kind.is_prompt or step == 0 else row[ch.LANE])
 

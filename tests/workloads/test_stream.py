@@ -17,17 +17,9 @@ from launchopt.workloads.decode import decode, decode_requests
 from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.model import ModelShape
+from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, arenas_of
 from launchopt.workloads.prefill import prefill, prefill_requests
-from launchopt.workloads.stream import (
-    INPUT_ARENA_LIMIT_BYTES,
-    INPUT_TURNS,
-    SLOT_ALIGNMENT_BYTES,
-    ArenaKey,
-    CommandOrder,
-    GemmStream,
-    Segment,
-    arenas_of,
-)
+from launchopt.workloads.stream import INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, CommandOrder, GemmStream, Segment
 
 PREDECESSOR = ModelShape("predecessor", 1024, 8, 8, 2, 128, 4096, gated=False)
 TINY = ModelShape("tiny", 8, 2, 2, 1, 4, 16)

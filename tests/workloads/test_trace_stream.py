@@ -14,7 +14,8 @@ from support.steps.straight import multiply, operands, records_of
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.traces.gemms import Gemm
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import INPUT_TURNS, arenas_of
+from launchopt.workloads.operands import arenas_of
+from launchopt.workloads.stream import INPUT_TURNS
 from launchopt.workloads.trace_stream import TraceStream, first_commands
 
 properties = settings(deadline=None, max_examples=60)

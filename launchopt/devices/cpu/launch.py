@@ -16,7 +16,7 @@ from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.types import Array
 from launchopt.workloads.attention import Attention
 from launchopt.workloads.chain import Stream, chain_of
-from launchopt.workloads.stream import Operand
+from launchopt.workloads.operands import Operand
 
 VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
 HIGH = np.uint64(32)  # shift to the upper half of a word

@@ -19,7 +19,7 @@ from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanKind
 from launchopt.devices.cublaslt.plans import Plans
 from launchopt.timing.activity import Ceilings
 from launchopt.types import Table
-from launchopt.workloads.stream import ArenaKey
+from launchopt.workloads.operands import ArenaKey
 
 BUFFER_BYTES = 2 << 30  # most bytes to copy and to read
 SIDE = 8192  # m, n and k of the GEMM

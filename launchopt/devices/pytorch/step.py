@@ -19,11 +19,10 @@ from launchopt.command import INDEX_BYTES, Op, Records
 from launchopt.devices.pytorch.ops import CALLS, Function, Heads, Sequences
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
-from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.placement import VECTOR_ROLES, Place, Row
+from launchopt.workloads.operands import Operand
+from launchopt.workloads.placement import FROM_INPUT, VECTOR_ROLES, Place, Row
 from launchopt.workloads.program import HEAD
-from launchopt.workloads.stream import Operand
 
 INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
 
@@ -91,7 +90,7 @@ def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
         for wires, place, reads in ((a, row.a, row.op is Op.ADD), (b, row.b, row.op is not Op.SLOT_MAP)):
             if not reads:
                 wires.append(Wire(NOTHING))
-            elif place.origin == ch.FROM_INPUT:
+            elif place.origin == FROM_INPUT:
                 wires.append(Wire(INPUT))
             elif row.name == HEAD:
                 wires.append(Wire(i - 1, is_last=rows[i - 1].n > 1))

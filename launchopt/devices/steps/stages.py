@@ -40,6 +40,7 @@ from launchopt.records import columns_of, request_of, slot_a_of, slots_of
 from launchopt.types import Int, Table, Words
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, chain_of
+from launchopt.workloads.placement import FROM_INPUT, FROM_LANE
 
 UNRECORDED_ROWS = 16  # rows of the dummy recording, which launches of a graph capture get
 MOST_KNOWN = 4096  # number of batches whose stages are remembered
@@ -356,7 +357,7 @@ def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:
     records["request"] = np.arange(requests)
     moved = replica * stream.replica_moves[own]
     for role, origins in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
-        in_lane = np.isin(origins[own], (ch.FROM_LANE, ch.FROM_INPUT))
+        in_lane = np.isin(origins[own], (FROM_LANE, FROM_INPUT))
         records[f"slot_{role}"] += (in_lane[:, None] * lanes[None]).astype(np.uint32)
     records["slot_a"] += moved.astype(np.uint32)[:, None]
     return StepBatch(as_words(records.reshape(-1)), FlushReason.full, requests, len(rows))

@@ -13,7 +13,7 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.types import Table
-from launchopt.workloads.stream import SLOT_ALIGNMENT_BYTES
+from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES
 
 MOST_COLUMNS = 16
 WARP = 32

@@ -224,7 +224,7 @@ from runner.bench.dispatch import job
 from runner.worker.consumer import Consumer
 from runner.plan.job import Arm
 
-stream = gemv(256, 1, 256, 10, Dtype.fp32, 10, False, 0)
+stream = gemv(256, 1, 256, 10, Dtype.fp32, 10)
 words = as_words(np.concatenate([block.records for block in stream.blocks()]))
 ring = Ring.create(64)
 consumer = Consumer(job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),)))

@@ -24,6 +24,7 @@ from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads import chain as ch
 from launchopt.workloads.chain import ChainStream, StepKind
+from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 NORM_EPSILON = 1e-5
 SEED = 8  # of weights with which no two tokens in a row are the same, so that a stale input shows
@@ -53,8 +54,8 @@ def origins_of(stream: ChainStream, request: int, step: int) -> NDArray[np.uint3
     given = int(row[ch.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
     lane = int(row[ch.LANE])
     origins = np.zeros(5, np.uint32)
-    origins[[ch.FROM_LANE, ch.FROM_PREFILL]] = lane, row[ch.PREFILL]
-    origins[ch.FROM_INPUT] = given if kind.is_prompt or step == 0 else lane
+    origins[[FROM_LANE, FROM_PREFILL]] = lane, row[ch.PREFILL]
+    origins[FROM_INPUT] = given if kind.is_prompt or step == 0 else lane
     return origins
 
 
