@@ -23,7 +23,8 @@ WORDS = RECORD_BYTES // 8
 HALF_BITS = np.uint64(32)  # a word holds two fields of 32 bits
 LOW_HALF = np.uint64(0xFFFF_FFFF)
 INDEX_BYTES = 4  # bytes of an int32, the type of slots in the KV cache
-LAYOUT_SHIFT, MOST_LAYOUTS = 4, 16  # the layout is in the upper 4 bits of the byte `dtype` of a record
+LAYOUT_SHIFT = 4  # the layout is in the upper 4 bits of the byte `dtype` of a record
+MOST_LAYOUTS = 16  # most layouts per combination of sizes, dtype and op
 
 COMMAND_DTYPE = np.dtype(
     [

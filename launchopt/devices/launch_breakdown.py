@@ -35,7 +35,7 @@ class LaunchTime(enum.IntEnum):
 
     ENTERED_NS = 0  # before the launch
     RETURNED_NS = 1  # after the launch call
-    KNOWN_NS = 2  # when the host saw the result
+    KNOWN_NS = 2  # just after the host saw the result
 
 
 class SpanTime(enum.IntEnum):

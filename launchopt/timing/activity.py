@@ -60,7 +60,7 @@ class Ceilings:
 class Span:
     """The time of one run on the device, in ns."""
 
-    end_ns: int  # CLOCK_MONOTONIC when the host saw the last result
+    end_ns: int  # CLOCK_MONOTONIC just after the host saw the last result
     span_ns: int | None  # time between the events around the run, on the main CUDA stream; None without events
     samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled launch call, CLOCK_MONOTONIC
     clock_error_ns: int | None = None  # largest error of the clocks' offset, which all samples share

@@ -23,7 +23,7 @@ from launchopt.timing.activity import Activity, ActivityColumn, ActivityKind, Ca
 
 BUFFER_BYTES = 8 << 20  # size of a buffer that CUPTI fills
 MOST_RECORDS = 8_000_000  # most activities and calls together, about half a gigabyte
-ANCHOR_TRIES = 50  # readings of both clocks, of which the one with the smallest error counts
+ANCHOR_TRIES = 50  # readings of both clocks; the reading with the smallest error counts
 VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # turns cudaLaunchKernel_v7000 into cudaLaunchKernel
 
 
@@ -34,11 +34,11 @@ class Record(Protocol):
     correlation_id: int  # the same for an activity and the API call that started it
     start: int
     end: int
-    cbid: int  # of an API call: number of the function
-    name: str  # of a kernel
-    bytes: int  # of a copy or fill
-    stream_id: int  # of an activity
-    graph_id: int  # of an activity; 0: not launched by a graph
+    cbid: int  # number of the function (API calls only)
+    name: str  # name of the kernel (kernels only)
+    bytes: int  # bytes copied or filled (copies and fills only)
+    stream_id: int  # CUPTI's number of the CUDA stream (activities only)
+    graph_id: int  # CUPTI's number of the CUDA graph; 0: no graph launched it (activities only)
 
 
 def require() -> None:

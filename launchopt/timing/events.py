@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from launchopt.cupy_types import CudaStream
 
 POOL = 1024  # pairs of events, as many as a GPU's launch queue holds launches
-ANCHOR_TRIES = 20  # anchors to take, of which the one with the smallest error counts
+ANCHOR_TRIES = 20  # anchors to take; the anchor with the smallest error counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,10 @@ from itertools import pairwise
 from launchopt.errors import DeviceError
 from launchopt.files import JsonObject
 
-FIRST_LOOK_S, LOOK_S = 0.02, 0.1  # time from the start of a run to the first reading, and between readings
-WATCH_S, WATCH_STEP_S = 0.5, 0.001  # time for which `learn` watches the counter, and time between its readings
+FIRST_LOOK_S = 0.02  # time from the start of a run to the first reading
+LOOK_S = 0.1  # time between readings
+WATCH_S = 0.5  # time for which `learn` watches the counter
+WATCH_STEP_S = 0.001  # time between readings of the counter by `learn`
 FEWEST_CHANGES = 3  # changes of the counter that `learn` needs to know the length of a step
 SHORTEST_STEP_NS = 20_000_000  # the GPU's sensors are not read more often
 LEAST_STEPS = 20  # steps of the counter between the two readings of a run

@@ -24,7 +24,8 @@ WARP = 32
 SLOT_BYTES = COPY_ROWS * COPY_ROW_BYTES
 FROM_BYTES = 2 << 30  # size of the memory that is copied, many times the L2 cache
 NEAR_SLOTS = 4  # slots that a block copies again and again from the L2 cache; 9 MB on 132 multiprocessors
-SAMPLES, GAP_CYCLES = 512, 3000  # loads per launch, and cycles from one load to the next
+SAMPLES = 512  # loads per launch
+GAP_CYCLES = 3000  # cycles from one load to the next
 LEAST_CAPABILITY = 90  # compute capability 9.0
 
 

@@ -23,7 +23,7 @@ from launchopt.workloads.operands import ArenaKey
 
 BUFFER_BYTES = 2 << 30  # most bytes to copy and to read
 SIDE = 8192  # m, n and k of the GEMM
-REPEATS = 10  # timings, of which the fastest counts
+REPEATS = 10  # timings; the fastest counts
 READ_SOURCE = r"""
 extern "C" __global__ void read_all(const int4* data, long long count, int* never) {
     int4 sum = make_int4(0, 0, 0, 0);

@@ -17,7 +17,8 @@ from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity, CallColumn
 from launchopt.types import Table
 
-LONE, TRACED = 1000, 400  # launches with a wait after each, without CUPTI and with CUPTI
+LONE = 1000  # launches with a wait after each, without CUPTI
+TRACED = 400  # launches with a wait after each, with CUPTI
 BURSTS = 100  # bursts that measure the stage `arguments`
 QUEUED = 512  # launches while a kernel holds the queue, whose capacity is 1,024
 NODES = 1024  # null kernels in a graph

@@ -10,7 +10,8 @@ from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
 from launchopt.recording.launch_rows import Strategy
 
-BLOCK, WARPS = 512, 4  # features and warps per block
+BLOCK = 512  # features per block
+WARPS = 4  # warps per block
 Pair = tuple[int, int]  # one value for B, one for C
 
 

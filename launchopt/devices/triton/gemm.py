@@ -33,7 +33,7 @@ from launchopt.devices.triton.tuning import (
 from launchopt.errors import RunError
 from launchopt.recording.launch_rows import Strategy
 
-REPEATS = 3  # timings of a kernel, of which the fastest counts
+REPEATS = 3  # timings of a kernel; the fastest counts
 READ_ONCE = "evict_first"  # cache policy for a weight that is not read again soon
 
 

@@ -81,7 +81,7 @@ def dot_gemm(
     DIRECT: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """C = B @ A.T by tl.dot on COLUMNS columns, of which the first N exist. Arguments as for `sum_gemm`."""
+    """C = B @ A.T by tl.dot on COLUMNS columns; only the first N exist. Arguments as for `sum_gemm`."""
     command = tl.program_id(1)
     words: tl.constexpr = tl.pointer_type(tl.int64)
     values: tl.constexpr = tl.pointer_type(DTYPE)
