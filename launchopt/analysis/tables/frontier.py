@@ -7,12 +7,13 @@ latency. Pure: reads no file, prints nothing.
     stream      work, arrivals, order, scheduler and device agree; traced runs are left out
     point       mode, max_batch and timeout; numbers are medians over repeats, the p99 is that of all repeats' latencies
                 where every repeat has a histogram, else the median of the repeats' p99
-    frontier    of the points that claim something, those that no other equals or beats in both, and beats in one
-    choice      of the points within the objective the one of highest throughput. An open loop caps throughput at the
-                rate of arrival, so there points within 2% of the highest are equal, and the lowest p99 wins
+    frontier    the valid points that no other point beats: it would be at least as good in throughput and p99, and
+                better in one
+    choice      the point with the highest throughput within the objective. In an open loop the rate of arrivals limits
+                throughput. So points within 2% of the highest are equal there, and the lowest p99 wins
 
-A point claims nothing where a repeat failed, was not verified or measured no latency. It claims nothing either where
-arrivals overloaded it: its latencies then grow with the length of the run.
+A point is valid if every repeat is verified, did not fail, and measured latencies. A point that arrivals overloaded is
+not valid: its latencies grow with the length of the run.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class Point:
 
     @property
     def claims(self) -> bool:
-        """Whether the point may be compared with others."""
+        """Whether the point is valid, so that it may be compared with others."""
         return self.problem is None and not self.overloaded
 
     @property
@@ -64,7 +65,7 @@ class Point:
         return f"{'—' if self.max_batch is None else self.max_batch} / {timeout}"
 
     def beats(self, other: Point) -> bool:
-        """Return whether it is at least as good in throughput and p99, and better in one. Both must claim something."""
+        """Return whether it is at least as good in throughput and p99, and better in one. Both must be valid."""
         ours, theirs = _goodness(self), _goodness(other)
         return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 
@@ -107,14 +108,14 @@ def build_frontiers(
 
 
 def pareto(points: Iterable[Point]) -> list[Point]:
-    """Return the points that claim something and that no other beats, by throughput and then p99."""
+    """Return the valid points that no other beats, by throughput and then p99."""
     claiming = [point for point in points if point.claims]
     unbeaten = [point for point in claiming if not any(other.beats(point) for other in claiming)]
     return sorted(unbeaten, key=_goodness)
 
 
 def recommend(points: Iterable[Point], slo_p99_us: float, *, open_loop: bool) -> Point | None:
-    """Return the point to take under an objective; None where no point that claims something keeps it."""
+    """Return the point to take under an objective; None if no valid point keeps it."""
     within = [point for point in points if point.claims and -_goodness(point).minus_p99_us <= slo_p99_us]
     if not within:
         return None

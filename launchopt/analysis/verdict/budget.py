@@ -243,7 +243,7 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
 
 
 def _kernels(ask: Ask, table: StrategyTable) -> str:
-    """Return, by the roofline, whether kernels of the model asked for are long enough to hide a launch."""
+    """Return a sentence: by the roofline, whether a linear of the model in the question takes longer than a launch."""
     stream, baseline = table.stream, table.strategies[0].line
     ran = f"kernels were those of {stream['model'] or stream['workload']}"
     rates = [rate for rate in map(baseline.median, ("read_gb_per_s", "copy_gb_per_s")) if rate]

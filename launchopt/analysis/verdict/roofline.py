@@ -4,8 +4,8 @@ In: a `strategies.StrategyLine` (a line of untraced repeats, with its traced twi
 calibration of its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
 
     BW         the larger of the two ceilings that the run measured itself, read and copy (a GEMV mostly reads)
-    bytes      bytes from memory: a weight counts once per batch of requests in step, not once per command; inputs of a
-               hot cache count once in all; a mode that packs reads and writes the packed bytes on top
+    bytes      bytes from memory. A weight counts once per batch of requests in step, not once per command. Inputs of a
+               hot cache count once per run. Packing adds one read and one write of the packed bytes
     launches   recorded launches; a call that only packs is part of the launch it packs for
     cost       from the calibration by the calls of the mode, the slower of host and GPU; else the run's own first
                calls, made before the launch queue could fill (not on the CPU, where a call is also the work)
