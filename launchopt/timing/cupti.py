@@ -28,7 +28,7 @@ VERSIONED = re.compile(r"(_ptsz|_ptds)?(_v\d+)?(_ptsz|_ptds)?$")  # turns cudaLa
 
 
 class Record(Protocol):
-    """A record of CUPTI. Which attributes it has depends on its kind; times are ns of CUPTI's clock."""
+    """A record of CUPTI. Its attributes depend on its kind. Times are ns of CUPTI's clock."""
 
     kind: int  # ActivityKind of CUPTI
     correlation_id: int  # the same for an activity and the API call that started it

@@ -38,9 +38,9 @@ extern "C" __global__ void read_all(const int4* data, long long count, int* neve
 
 
 def measure_ceilings(context: Table, dtype: Dtype, stream: CudaStream, check: Callable[[int], None]) -> Ceilings:
-    """Measure three ceilings in about 50 ms.
+    """Measure the three peak rates in about 50 ms.
 
-    context: of the device's launches on `stream`, [ContextWord]. check: raises for a status that is not OK.
+    context: arguments that launches on `stream` share, [ContextWord]. check: raises for a status that is not OK.
     """
     shape, key = ShapeKey(SIDE, SIDE, SIDE, dtype), ArenaKey("a", SIDE, SIDE, dtype)
     matrices = Arenas(cupy, {key: 3})
