@@ -28,6 +28,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/loops/*.py",
     "launchopt/devices/cublaslt/*_loops.py",
     "launchopt/devices/cublaslt/launch.py",
+    "launchopt/devices/cublaslt/launch_tables.py",
     "launchopt/devices/cublaslt/tables.py",
     "launchopt/devices/steps/stages.py",
     "launchopt/devices/resident/ring.py",

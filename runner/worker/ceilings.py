@@ -18,7 +18,7 @@ _measured: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}
 
 
 class DeviceCeilings:
-    """The ceilings of a job's device for its stream's dtype."""
+    """The ceilings of a job's device for the dtype of its workload."""
 
     def __init__(self, device: Device, job: Job) -> None:
         self._device, self._residency = device, job.residency

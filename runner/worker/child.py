@@ -118,7 +118,7 @@ def _order(pipe: Connection) -> Order:
 
 
 def _produce(job: Job, pipe: Connection) -> None:
-    """Push the stream once for every RUN and its first commands for a WARM_UP, until DONE."""
+    """Push all commands of the workload for every RUN, and the first ones for a WARM_UP, until DONE."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
         ring.await_room(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
         if job.stream.has_steps:
@@ -162,7 +162,7 @@ def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
 
 
 def _consume(job: Job, pipe: Connection) -> None:
-    """Batch, launch, record and check the stream for every RUN, until DONE. A WARM_UP keeps nothing."""
+    """Batch, launch, record and check all commands for every RUN, until DONE. A WARM_UP keeps nothing."""
     from runner.worker.consumer import Consumer
 
     without_pandas()

@@ -20,7 +20,7 @@ from launchopt.types import Array
 from launchopt.workloads.chain import chain_of
 
 Compute = Callable[[NDArray[np.uint64]], None]  # computes a group of rows, given one request's records of it
-# For the steps and a kind of step: each group's first row, and (one past its last row, its function).
+# Returns the groups of a kind of step: {first row: (one past the last row, function that computes the group)}.
 Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
 
 

@@ -1,7 +1,7 @@
 """Compile our own CUDA kernels at run time, and make plans that the compiled launch loops launch like cuBLASLt.
 
 `KernelPlans.row` takes a function of launchopt/kernels, a grid, a block and arguments. It makes a row of the plans
-table (devices.cublaslt.launch): addresses of a CUlaunchConfig, of the function, and of the pointers to its parameters.
+table (cublaslt.launch_tables): addresses of a CUlaunchConfig, of the function, and of the pointers to its parameters.
 The launch loops write the first four parameters (A, B, C, request) before each launch. The other parameters stay.
 """
 
