@@ -89,8 +89,8 @@ def gather(
 
     arrival_ns counts from `zero_ns`; None: from the first request. `nothing` is the error for a file without requests.
 
-    Raises DataError at a line for which `parse` raises ValueError, that is earlier than the one before, more than int64
-    ns after zero, or without tokens; also for fewer lines than `limit`. Does not check `after`.
+    Raises DataError at a line for which `parse` raises ValueError, whose time is before that of the previous line or
+    more than int64 ns after zero, or without tokens; also for fewer lines than `limit`. Does not check `after`.
     """
     assert limit is None or limit >= 1
     arrival_ns, context, generated, after = columns = [array("q") for _ in Row._fields]

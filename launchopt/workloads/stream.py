@@ -4,7 +4,7 @@ A segment is "request r makes `steps` steps with n columns, due at t". A step is
 order. The producer pushes the records, the consumer allocates the arenas, and the check computes each output. Each of
 them derives the stream from the same few numbers, so none depends on another.
 
-Slots: each linear of each layer has one slot per copy of the model, of which there are `replicas`. Steps use the copies
+Slots: each linear of each layer has one slot in each of `replicas` copies of the model. Steps use the copies
 in turn, so that a small model does not stay in the cache. Inputs are used in turn, too, and their cycle is longer than
 that of the weights. So a pair of A and B comes again only after several turns. Each command has its own output slot.
 """

@@ -6,8 +6,8 @@ stream, and every assumption in words. Pure: reads no file, prints nothing.
     hours(10e6, 1200, 5)        # 16.7: the textbook's 1,200 launches a token at 5 us, 10 M tokens a day
 
 A model that was not measured is scaled: its commands per token are the commands per layer times its layers. Each mode
-keeps its measured launches per command and cost per launch. A graph is replayed once per step whatever the number of
-layers, so its launches per token are kept. Its GPU idle time is then an upper bound, since larger kernels hide more
+keeps its measured launches per command and cost per launch. A graph is replayed once per step for any number of layers,
+so its launches per token are kept. Its GPU idle time is then an upper bound, since larger kernels hide more
 launches.
 """
 
