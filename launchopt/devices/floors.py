@@ -45,7 +45,7 @@ class Floors(Protocol):
         """Measure the floors one by one."""
 
     def stages(self) -> dict[str, dict[str, Stage]]:
-        """Return the stages of one launch, by kernel and stage. Call `measure` first. Empty: no launches here."""
+        """Return the stages of one launch, by kernel and name. Call `measure` first. Empty: no stages (the CPU)."""
 
     def close(self) -> None:
         """Release the device."""

@@ -73,7 +73,7 @@ struct Stream {
     }
 };
 
-// Time the loads of lines.
+// Measure the cycles of `samples` loads of one line per lane, with pauses of `gap` cycles. The second warp runs this.
 __device__ void sample(const Copies& q, u64* results) {
     const int lane = threadIdx.x % WARP;
     const char* line = q.lines + lane * LINE_BYTES + blockIdx.x % (LINE_BYTES / 16) * 16;

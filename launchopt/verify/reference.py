@@ -27,7 +27,7 @@ from launchopt.workloads.chain import ChainStream
 from launchopt.workloads.placement import NO_LAYER, Row
 from launchopt.workloads.program import HEAD, INPUT, Node
 
-COPIES_ALIVE = 4  # arrays of an output's size that exist at a time: values, variances and their inputs
+COPIES_ALIVE = 4  # arrays as large as an output in memory at once: its values and variances, and those of its input
 
 
 @dataclass(frozen=True, slots=True)

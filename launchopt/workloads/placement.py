@@ -140,7 +140,7 @@ class Placement:
         self.lane_units = self.logits_offset + (self.units(vocab) if vocab else 0)
 
     def units(self, features: int, columns: int = 1) -> int:
-        """Return the units of `columns` rows of `features` elements. Each row takes a whole number of units."""
+        """Return the units that `columns` rows of `features` elements take. Each row is padded to whole units."""
         return columns * -(-features * self._dtype.itemsize // UNIT_BYTES)
 
     def row_elements(self, features: int) -> int:

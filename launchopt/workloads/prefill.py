@@ -47,7 +47,7 @@ class Prefill(OfModel):
         return Asked(self.prompts, self.tokens, 1)
 
     def replayed(self, requests: Requests, path: str) -> Requests:
-        """Return the prompts alone; ConfigError where a request has none."""
+        """Return the requests with their prompts and one token each. Raise ConfigError if a request has no prompt."""
         if not requests.context_tokens.all():
             raise ConfigError("workload", "prefill", f"a request of {path} has no prompt")
         tokens = np.ones(len(requests), np.int64)

@@ -45,9 +45,10 @@ def first_commands(gemms: Sequence[Gemm], commands: int | None) -> list[Gemm]:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Numbers that commands take in turn from a supply: slots of an arena, or steps of a thread.
+    """The numbers that commands get, in order and cyclically: the slot in an arena, or the step within a thread.
 
-    Each operator uses one supply. A turn is one pass through the trace. Columns have a row per operator.
+    A supply is the arena or the thread whose numbers an operator uses. A turn is one pass through the trace. Each array
+    has one entry per operator.
     """
 
     first: Columns  # number of the operator's first command in turn 0

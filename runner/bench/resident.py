@@ -158,7 +158,7 @@ def _streams_ns(on: _Posting, stream: GemmStream, repeats: int) -> list[float]:
 
 
 class _Posting(NamedTuple):
-    """A stream's operands and words, and the persistent kernel that they are posted to."""
+    """The command records of a stream, their plans, and the prepared persistent kernel that they are posted to."""
 
     consumer: Consumer
     prepared: PreparedPersistent

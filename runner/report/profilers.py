@@ -19,7 +19,7 @@ AGREEMENTS = "agree_*.parquet"
 
 
 def markdown(folder: Path) -> str:
-    """Return both tables; DataError where a file cannot be read."""
+    """Return the tables of profiler costs and of agreements, as Markdown. Raise DataError for an unreadable file."""
     timing = {each["run_id"]: each["config"]["timing"]["kind"] for each in results.read_manifests([folder])}
     agreements: list[results.Row] = []
     for path in sorted(folder.glob(AGREEMENTS)):

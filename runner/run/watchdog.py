@@ -121,7 +121,7 @@ class Watchdog:
         """Raise StalledError if nothing has moved for too long.
 
         `words` are the rings' heads and tails. `owing` are the children that have yet to answer, the likeliest to hang
-        first. With `may_wait` they may wait for an arrival.
+        first. With `may_wait` (an open loop whose ring is empty) a child that runs, but moves no command, is no fault.
         """
         if not self._limit_s:
             return

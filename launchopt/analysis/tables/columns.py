@@ -1,7 +1,7 @@
 """Columns of tables of runs: a heading and a function that fills its cells.
 
-In: a `rows.Line`. Out: cells as text, in sets of columns that share definitions: `full` for a report, `compact` for a
-README, `terminal` for about 140 characters.
+In: a `rows.Line`. Out: cells as text. A column belongs to one or more of three sets: `full` (a report), `compact` (a
+README) and `terminal` (about 140 characters).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ SOAK_LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill and its consequences: a row of campaign.parquet without the columns of the plan."""
+    """One kill and its consequences: a row of campaign.parquet, without when it was planned."""
 
     number: int
     victim: str

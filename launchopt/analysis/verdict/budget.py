@@ -142,7 +142,8 @@ def _reason(strategy: StrategyLine) -> str:
 class CommandsPerToken(NamedTuple):
     """Commands per token. None: unknown.
 
-    measured: of the stream that ran. asked: of the model in the question, given or scaled to its layers.
+    measured: in the run. asked: for the model of `ask`, as the user gave it, or else the measured number. If `ask` has
+    a number of layers, the measured number is scaled to it.
     """
 
     measured: float | None
@@ -189,7 +190,7 @@ def is_scaled(ask: Ask, stream: Row) -> bool:
 
 
 def _name(strategy: StrategyLine, table: StrategyTable) -> str:
-    """Return the mode, its settings if it ran with several, and the violation of its commands' order."""
+    """Return a label: the mode, its settings if other lines have that mode, and a note if order was not kept."""
     line = strategy.line
     is_alone = sum(each.line["mode"] == line["mode"] for each in table.strategies) == 1
     name = line["mode"] if is_alone else f"{line['mode']}, {line.configuration}"

@@ -4,11 +4,12 @@ In: a `strategies.StrategyLine` (a line of untraced repeats, with its traced twi
 calibration of its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
 
     BW         the larger of the two ceilings that the run measured itself, read and copy (a GEMV mostly reads)
-    bytes      bytes from memory. A weight counts once per batch of requests in step, not once per command. Inputs of a
-               hot cache count once per run. Packing adds one read and one write of the packed bytes
+    bytes      bytes from memory. Commands of one batch that belong to different requests share one read of a weight.
+               Inputs of a hot cache count once per run. Packing adds one read and one write of the packed bytes
     launches   recorded launches; a call that only packs is part of the launch it packs for
-    cost       from the calibration by the calls of the mode, the slower of host and GPU; else the run's own first
-               calls, made before the launch queue could fill (not on the CPU, where a call is also the work)
+    cost       us per launch. With a calibration: the host's time in the kind of call that the mode makes, or the gap
+               between kernels on the GPU if that is longer. Without one: the run's own first calls, made before the
+               launch queue could fill. Unknown on the CPU without a calibration, since a call there is also the work
 
 The sum assumes that nothing overlaps; launches that are queued ahead hide behind kernels. The headroom is a bound: no
 launches, full rates, and every weight read once for all requests. Bytes and FLOPs are those of the whole run. Where

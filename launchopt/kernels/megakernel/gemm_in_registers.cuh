@@ -22,7 +22,7 @@ struct Held {
             sums[g] = g % 2 ? of[0][1] : of[0][0], sums[g + 8] = g % 2 ? of[1][3] : of[1][2];
         }
     };
-    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // inputs of each piece: for each chunk, those of its two products
+    uint4 of[REGISTER_PIECES][2 * CHUNKS];  // inputs of each piece: two vectors per chunk, one for each of its two products
     u64 from;  // address of this thread's first vector: its mailbox, for both columns; or its memory, for column g
     u32 apart;  // bytes in memory from column g to column g + 8; 0: column g + 8 does not exist
     bool has;  // column g exists

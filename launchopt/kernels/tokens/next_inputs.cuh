@@ -58,7 +58,8 @@ __device__ int token_of(const Feedback& feed, const u64* words, Room& room) {
     return sampled((const storage*)words[0], (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
                    feed.p, room);
 }
-// Write the next inputs of the row, whose token is `id`.
+// Write the request's next input: the embedding of token `id` (of token 0 if `id` is negative), or, without sampling, the
+// rescaled output.
 __device__ void go_on(const Feedback& feed, const u64* words, int id, Room& room) {
     storage* target = (storage*)words[1];
     if (KIND == NONE)
