@@ -90,7 +90,7 @@ def requirements(project: Path = PROJECT) -> dict[str, list[Requirement]]:
         about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         texts = {"": about["dependencies"], **about.get("optional-dependencies", {})}
         return {extra: [Requirement(text) for text in each] for extra, each in texts.items()}
-    installed = metadata.metadata("launchopt").get_all("Provides-TaskWord") or []
+    installed = metadata.metadata("launchopt").get_all("Provides-Extra") or []
     every = [Requirement(text) for text in metadata.requires("launchopt") or []]
     always = [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
     own = {
