@@ -134,7 +134,7 @@ def test_module_says_what_it_is(file: str) -> None:
 
 
 def package_of(file: str) -> str:
-    """A folder; a module in the root, launchopt/ or runner/, stands by itself."""
+    """Return the folder of a file. A module directly in launchopt/ or runner/ is a package of its own."""
     folder = file.rpartition("/")[0]
     return (folder if "/" in folder else file.removesuffix(".py").removesuffix("/__init__")).replace("/", ".")
 

@@ -73,7 +73,7 @@ def test_batcher_does_what_its_model_does(
     limit=st.integers(1, 16),
 )
 def test_every_command_leaves_exactly_once_and_in_order(stream: list[int], chunk: int, limit: int) -> None:
-    """The same said without a model: what came out is what went in."""
+    """Every command that enters the batcher leaves it once. This test uses no model."""
     batcher = Batcher(SHAPES, [limit] * len(SHAPES), FlushRules(7))
     out: list[list[int]] = [[] for _ in SHAPES]
     batches = 0

@@ -53,7 +53,7 @@ def check_kineto(trace: Trace, limit: int | None) -> None:
 
 @dataclass(frozen=True)
 class Text:
-    """A format: its reader, what holds of all that is read, good files, and other content that is likely to do harm."""
+    """A format: its reader, a check of each result, good files, and harmful content."""
 
     read: Callable[[Path, int | None], object]
     check: Callable[[object, int | None], None]

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 Case = TypeVar("Case")
 
-SHARE = 4  # one case in so many is tried by default
+SHARE = 4  # by default one case in SHARE is tried
 LEAST_EXAMPLES = 25  # of a property
 SEED = 20  # of which cases
 PROFILES = {False: 100 // SHARE, True: 100}  # examples of a property that names no number

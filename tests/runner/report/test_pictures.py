@@ -1,4 +1,4 @@
-"""Pictures of a report: whole files, the same each time, with every text; and what cannot be drawn is refused."""
+"""Pictures of a report are complete files, equal in each run, with every text. A bad request is refused."""
 
 from __future__ import annotations
 
