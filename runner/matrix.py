@@ -51,7 +51,8 @@ class Matrix:
 
     workloads: tuple[str, ...]
     answers: Answers
-    extras: Mapping[str, str]  # mode -> the extra with its packages, for modes that need more than those of the device
+    # mode -> the pip extra that installs the mode's own packages; only modes that have such packages (`Mode.packages`)
+    extras: Mapping[str, str]
 
     def cell(self, mode: str, workload: str, kind: str) -> dict[str, str | None]:
         """Return the answers by dtype."""

@@ -177,7 +177,10 @@ class Device(Protocol):
         """Make one launch per command, in the order given."""
 
     def submit_strided(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
-        """Launch each evenly spaced run; return False, and launch nothing, for more than `most_launches` runs."""
+        """Launch each run of commands whose slots are evenly spaced.
+
+        Return False, and launch nothing, if there are more than `most_launches` runs.
+        """
 
     def submit_packed(self, batch: Batch, flush_ns: int) -> None:
         """Copy the operands to adjacent memory, launch once, and copy the outputs back."""

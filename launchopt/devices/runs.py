@@ -13,7 +13,7 @@ FIRST_SEQUENCE_OP, LAST_SEQUENCE_OP = int(Op.SLOT_MAP), int(Op.AV)
 
 @compiled
 def run_end(words: Words, first: Int, move_a: Int, move_b: Int, move_c: Int) -> Int:
-    """Return one past the last record of the evenly spaced run that begins at record `first`.
+    """Return one past the last record of the run of commands that begins at record `first`.
 
     From each record of the run to the next, slots A, B and C grow by `move_a`, `move_b` and `move_c`. For ops that read
     sequences, the request's number must also grow by 1. Even spacing does not imply this: two requests with one-token

@@ -118,7 +118,8 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
     if not values:
         return Absent(FRONTIER_TITLE, "no point was verified and timed", _SWEEP)
     rates = [each["throughput_per_s"] for each in values]
-    # An open loop's throughputs hardly differ: never show less than 2%. The space on the right is for a label.
+    # The throughputs of an open loop hardly differ, so the axis spans at least 3% of the largest one. The margin on the
+    # right is twice the left one, for a label.
     room = max(0.15 * (max(rates) - min(rates)), 0.01 * max(rates))
     scale = alt.Scale(domain=[min(rates) - room, max(rates) + 2 * room], nice=False, zero=False)
     axis = alt.Axis(format=",.6~g", tickCount=5)

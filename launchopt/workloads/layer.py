@@ -1,4 +1,4 @@
-"""layer: a transformer's layer, launch by launch: norms, projections, attention with its KV cache, MLP, residuals."""
+"""layer: a transformer's layer, op by op: norms, projections, attention with its KV cache, MLP, residuals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Kv(enum.Enum):
 
 @dataclass(slots=True)
 class Layer(Steps):
-    """A transformer's layer with all of its launches."""
+    """A transformer's layer with all of its ops: norms, projections, attention with its KV cache, MLP, residuals."""
 
     name: str = "layer"
     layers: int | None = option(1, "null: the model's, or as many as fit into memory", low=1, high=MOST_LAYERS)

@@ -69,7 +69,10 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
 
 
 def stream_on(config: Config, info: DeviceInfo) -> Stream:
-    """Return the stream with all its layers, for a device like `info`. `runner.matrix` asks modes about it."""
+    """Return the workload stream with all its layers, for a device with the facts in `info`.
+
+    `runner.matrix` passes it to each mode's `refusal`, to learn whether the mode can run it.
+    """
     layers = config.workload.layers_in(config.model.layers)
     stream: Stream = config.workload.stream(layers, setting_of(config, info, requests_of(config)))
     return stream

@@ -51,7 +51,10 @@ class Rounds:
 
     @property
     def runs(self) -> int:
-        """Number of runs that are certain so far: with auto those of MIN_ROUNDS, later those up to this round."""
+        """Minimum number of runs of the job, over all arms.
+
+        With `repeats=auto` it counts MIN_ROUNDS rounds, or all rounds begun if those are more.
+        """
         return len(self._modes) * (self._asked or max(MIN_ROUNDS, self._begun))
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

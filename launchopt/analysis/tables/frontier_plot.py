@@ -127,7 +127,7 @@ def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
     if is_log(xs):
         room = (max(xs) / min(xs)) ** 0.12
         return Axis(min(xs) / room, max(xs) * room, is_log=True, pixels=_WIDTH), y
-    # An open loop's throughputs hardly differ: an axis of less than 2% would make noise look like an effect.
+    # The throughputs of an open loop hardly differ. On an axis of less than 2%, noise would look like an effect.
     room = max(0.15 * (max(xs) - min(xs)), 0.01 * max(xs))
     return Axis(min(xs) - room, max(xs) + room, is_log=False, pixels=_WIDTH), y
 

@@ -1,7 +1,9 @@
-"""Results of a campaign of kills and of a soak, as tables: the faults, and anything lost, leaked or wrong.
+"""Results of a kill campaign and of a soak test, as tables: the faults, and anything lost, leaked or wrong.
 
-In: a `Kill` per row of campaign.parquet, its manifest, and a `Soak` where there is one. Out: Markdown. This module
-reads and writes no file (`runner.reliability` does). Every kill that went wrong is listed with its reason.
+A kill campaign sends SIGKILL to processes of runs at random times. In: a `Kill` per row of campaign.parquet, the
+campaign's manifest, and a `Soak` if there is one. Out: Markdown. This module reads and writes no file
+(`runner.reliability` does). The tables list every kill that went wrong, with its
+reason.
 """
 
 from __future__ import annotations

@@ -89,7 +89,10 @@ def hours(tokens: float, launches_per_token: float, launch_us: float) -> float:
 
 
 def textbook(ask: Ask) -> Budget:
-    """Return the budget of given figures, without a measurement; ConfigError where one is missing."""
+    """Return the budget from the figures in `ask` alone, without a measured run.
+
+    Raise ConfigError if a figure that it needs is missing.
+    """
     if ask.launch_us is None:
         raise ConfigError("launch_us", "", "missing: give it, or from=RUN with measured costs")
     launches, source = ask.launches_per_token, "launches a token as given"

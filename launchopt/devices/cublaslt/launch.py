@@ -211,7 +211,7 @@ def launch_run(
 
 @compiled
 def count_runs(words: Words, shape_index: int, shapes: Table, most: int) -> Int:
-    """Return the number of evenly spaced runs that `words` consists of; counting stops at `most` + 1."""
+    """Return the number of runs of commands with evenly spaced slots in `words`; counting stops at `most` + 1."""
     shape = shapes[shape_index]
     runs, first = 0, 0
     while first < len(words) and runs <= most:
@@ -224,8 +224,9 @@ def count_runs(words: Words, shape_index: int, shapes: Table, most: int) -> Int:
 def launch_strided(
     words: Words, shape_index: Int, most: Int, tables: TableArrays, recording: RecordingArrays, flush: FlushFields
 ) -> Int:
-    """Make and record one launch for each evenly spaced run of `words`; return the first status that is not 0.
+    """Make and record one launch for each run of consecutive commands in `words` whose slots are evenly spaced.
 
+    Return the first status that is not 0. Such a run of ops that read sequences also has consecutive requests.
     Return TOO_MANY_LAUNCHES, and launch nothing, if there are more than `most` runs. Arguments as for `launch_each`.
     """
     shapes, _, _ = tables

@@ -222,7 +222,10 @@ class CudaDevice:
             first = stop
 
     def submit_strided(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
-        """Launch each evenly spaced run; return False, and launch nothing, for more than `most_launches` runs."""
+        """Launch each run of commands whose slots are evenly spaced.
+
+        Return False, and launch nothing, if there are more than `most_launches` runs.
+        """
         words, index = batch.words, batch.shape_index
         if self.marks.attached:
             return self._submit_in_ranges(batch, flush_ns, most_launches)

@@ -30,7 +30,10 @@ MOST_SAMPLES = 1 << 20  # most sampled launches in a run
 
 
 class LaunchMarks:
-    """Marks the launches of the workload `work` on the main CUDA stream `stream`. recorder: records the launches."""
+    """Puts NVTX ranges around launches if a profiler is attached, and CUDA events around sampled launches and the run.
+
+    stream: the main CUDA stream. work: the workload stream. recorder: gets a row per launch, and the samples.
+    """
 
     def __init__(self, stream: CudaStream, work: Stream, recorder: Recorder) -> None:
         self.attached = nvtx_ranges.attached()

@@ -1,7 +1,8 @@
 """A list of instructions on the GPU, and the launches of kernels/megakernel.cu that execute it.
 
-A program owns the list as tasks, the tasks' counters, the list of weights, and the mailboxes. The parameters of a
-launch are LAUNCH (launchopt/kernels/shared.py).
+A `MegakernelProgram` holds in the device's memory: the tasks made of the instructions (`tasks_of`), a counter for each
+task, the weights of the streamed GEMMs, and the mailboxes. `LAUNCH` (launchopt/kernels/shared.py) is the layout of a
+launch's parameters.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # (steps, kind, copy o
 def prepared_steps(device: GpuDevice, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
     """Return the steps of every kind and copy of the weights, with fused stages.
 
-    Decode steps of one request and of the most requests are launched once, so that a run loads no kernel.
+    Launch one decode step of a single request and one of the largest batch, so that no kernel is loaded during a run.
     fusions: returns the fused stages of a kind and a copy of the weights.
     """
     steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)

@@ -52,7 +52,7 @@ def is_key(words: Words, size: int, rows: int, probe: int, key: Words, known: in
 
 @dataclass(frozen=True, slots=True)
 class StepKey:
-    """A key, and facts that all batches with this key share."""
+    """The key of a batch of whole steps, and facts that all batches with this key share."""
 
     rows: int  # rows of the step
     size: int  # requests

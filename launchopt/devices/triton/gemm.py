@@ -87,7 +87,10 @@ class TritonGemms:
         return plan_row(self._device, shape, size, config, kernel), str(config).encode()
 
     def plan_alone(self, tables: Tables, index: int) -> None:
-        """Add the plan of a lone command of shape number `index`. It takes addresses, so that no table is uploaded."""
+        """Add the plan of a lone command of shape number `index`.
+
+        Its kernel gets the operands' addresses as arguments, so no table of pointers is uploaded.
+        """
         device = self._device
         shape = device.work.shapes[index]
         config, _ = self._kernels[shape, 1]
