@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import JustifyMethod
 
     from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
-    from launchopt.workloads.model import ModelShape
+    from launchopt.streams.model import ModelShape
 
 NUMBERS = ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost")
 KEYS = ("model", "from", *NUMBERS)
@@ -124,7 +124,7 @@ def read_model(name: str) -> ModelShape:
     """Return an option of conf/model; ConfigError for an unknown one."""
     from omegaconf import OmegaConf
 
-    from launchopt.workloads.model import ModelShape
+    from launchopt.streams.model import ModelShape
 
     checkout = Path(__file__).parent.parent / "conf" / "model"
     options = checkout if checkout.is_dir() else resources.files("runner.conf") / "model"

@@ -42,6 +42,7 @@ WITHOUT_CUDA = (
 FORBIDDEN: list[tuple[str, set[str]]] = [
     ("launchopt/*", {"runner"}),
     ("launchopt/workloads/*", CLOCKS | CUDA | {"launchopt.queue", "launchopt.devices"}),
+    ("launchopt/streams/*", CLOCKS | CUDA | {"launchopt.queue", "launchopt.devices", "launchopt.workloads"}),
     ("launchopt/arrivals/*", {"time", "sched"} | CUDA | {"launchopt.queue", "launchopt.devices"}),
     ("launchopt/batching/*", CLOCKS | CUDA | {"launchopt.devices", "launchopt.queue", "launchopt.timing"}),
     ("launchopt/queue/*", CUDA | {"launchopt.devices", "launchopt.batching", "launchopt.modes"}),

@@ -36,7 +36,7 @@ from launchopt.batching.step_buckets import (
 from launchopt.batching.step_policy import land_step, let_go, next_kind, stamp_left
 from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
-from launchopt.workloads import chain as ch
+from launchopt.streams import chain as ch
 
 NO_SHAPE = -1  # in place of a shape's index: a batch of steps has several shapes
 # Kinds that requests share: whole chunks of prompts, and output tokens. The last chunk of each prompt may differ.

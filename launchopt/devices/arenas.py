@@ -13,9 +13,9 @@ from types import ModuleType
 import numpy as np
 
 from launchopt.command import Dtype
+from launchopt.streams.attention import Attention
+from launchopt.streams.operands import ArenaKey, Operand
 from launchopt.types import Array
-from launchopt.workloads.attention import Attention
-from launchopt.workloads.operands import ArenaKey, Operand
 
 POISON_BYTE = 0xFF
 CHUNK_ELEMENTS = 1 << 22  # random numbers per call: 16 MiB of temporary memory

@@ -22,9 +22,9 @@ from launchopt.files import JsonObject
 from launchopt.recording.launch_rows import RecordingArrays, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
+from launchopt.streams.chain import ChainStream, Stream
 from launchopt.timing.activity import Ceilings, Span
 from launchopt.types import Table
-from launchopt.workloads.chain import ChainStream, Stream
 
 if TYPE_CHECKING:
     from launchopt.batching.step_batcher import StepBatch

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from launchopt.batching.batcher import Batch
     from launchopt.batching.step_batcher import StepBatch
     from launchopt.devices.base import Device
-    from launchopt.workloads.chain import Stream
+    from launchopt.streams.chain import Stream
 
 
 class Takes(enum.Enum):

@@ -15,8 +15,8 @@ from launchopt.batching.batcher import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.operands import arenas_of
+from launchopt.streams.chain import Stream
+from launchopt.streams.operands import arenas_of
 
 NEVER = 1 << 40  # limit on launches of a batch that is never packed: more than any batch has commands
 

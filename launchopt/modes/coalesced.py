@@ -21,7 +21,7 @@ from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.batched import NEVER
 from launchopt.recording.launch_rows import Strategy
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.coalesced import LtCoalesced

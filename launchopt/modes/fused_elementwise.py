@@ -15,7 +15,7 @@ from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.modes.fused_epilogue import is_made_of, starts
 from launchopt.recording.launch_rows import Strategy
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import Compute, CpuSteps

@@ -13,8 +13,8 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.recording.launch_rows import Strategy
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.program import INPUT
+from launchopt.streams.chain import Stream
+from launchopt.streams.program import INPUT
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import Compute, CpuSteps

@@ -14,7 +14,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.recording.launch_rows import Strategy
-from launchopt.workloads.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chain import ChainStream, Stream, chain_of
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import Compute, CpuSteps

@@ -14,7 +14,7 @@ from launchopt.devices.base import Device, gpu_of
 from launchopt.modes.base import Mode, PreparedSteps, Takes
 from launchopt.modes.fused_elementwise import BIAS_RELU_SCALE, REFUSAL
 from launchopt.modes.fused_epilogue import is_made_of, starts
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.stages import Fused, LtSteps

@@ -30,8 +30,8 @@ from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.recording.launch_rows import Strategy
+from launchopt.streams.chain import Stream
 from launchopt.types import Array
-from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs

@@ -33,8 +33,8 @@ from launchopt.devices.instructions.fusion import NORM_BYTES
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option
+from launchopt.streams.chain import Stream
 from launchopt.timing import nvtx_ranges
-from launchopt.workloads.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.megakernel.launcher import Megakernel

@@ -19,8 +19,8 @@ from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.operands import arenas_of
+from launchopt.streams.chain import Stream
+from launchopt.streams.operands import arenas_of
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.compiled import CompiledBatches

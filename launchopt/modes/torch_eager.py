@@ -22,7 +22,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.workloads.chain import UNIT_BYTES, Stream, chain_of
+from launchopt.streams.chain import UNIT_BYTES, Stream, chain_of
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.commands import Commands

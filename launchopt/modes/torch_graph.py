@@ -23,7 +23,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_compile import gathered_bytes
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps

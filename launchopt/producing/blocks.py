@@ -21,8 +21,8 @@ from launchopt.producing.driver import Driver, Tokens
 from launchopt.queue.ring import HeaderWord, Ring, push_words
 from launchopt.queue.waiter import Waiter
 from launchopt.statistics.histogram import LogHistogram
+from launchopt.streams.stream import Block
 from launchopt.types import Int, Words
-from launchopt.workloads.stream import Block
 
 SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the producer spins for the rest
 POLL_NS = 50_000_000  # longest sleep between two checks whether to stop

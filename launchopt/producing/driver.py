@@ -37,9 +37,9 @@ from launchopt.producing.driver_loop import DriverExit, drive
 from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
 from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
 from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream
 from launchopt.types import Table
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
 
 REHEARSED = 8  # requests of a warm-up run: enough that scattered inputs are copied
 

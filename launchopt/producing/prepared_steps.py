@@ -31,9 +31,9 @@ from launchopt.command import (
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HeaderWord, RingWords, room_for
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
+from launchopt.streams import chain as ch
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 from launchopt.types import Int, Table, Words
-from launchopt.workloads import chain as ch
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 
 class DriverSetting(enum.IntEnum):
@@ -75,14 +75,14 @@ class ReadyColumn(enum.IntEnum):
 NOBODY = -1  # in place of a request: the place holds no step
 MOST_PLACES = 64  # a power of two; prepared steps of 64 requests fit in a core's cache
 
-Origins = NDArray[np.int8]  # [rows]: origin of an operand's slot, one of FROM_* of launchopt/workloads/chain.py
+Origins = NDArray[np.int8]  # [rows]: origin of an operand's slot, one of FROM_* of launchopt/streams/chain.py
 
 
 class StreamArrays(NamedTuple):
     """A workload and the settings of its scheduler. They never change during a run."""
 
     settings: Table  # [DriverSetting]
-    table: Table  # one row per request, with the columns of launchopt/workloads/chain.py
+    table: Table  # one row per request, with the columns of launchopt/streams/chain.py
     stops: Table  # [kinds]: one past the template's last row of each kind of step
     template: Words  # [rows, WORDS]: records of one step of each kind
     moves: Table  # [rows]: slots from one copy of the weights to the next

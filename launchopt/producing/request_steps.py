@@ -24,8 +24,8 @@ from launchopt.producing.prepared_steps import (
     next_step,
 )
 from launchopt.records import request_of, token_of
+from launchopt.streams import chain as ch
 from launchopt.types import Int, Table, Words
-from launchopt.workloads import chain as ch
 
 FAR_NS = 1 << 62  # no request is due
 

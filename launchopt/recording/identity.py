@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import W_ENQUEUE, W_TURN, as_words
-from launchopt.workloads.chain import ChainStream, Stream, chain_of
-from launchopt.workloads.stream import CommandStream, commands_of
+from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.stream import CommandStream, commands_of
 
 DIGEST_BYTES = 16
 

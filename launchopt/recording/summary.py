@@ -17,8 +17,8 @@ from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn,
 from launchopt.recording.recorder import Chunk, Recorder
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
+from launchopt.streams.chain import Stream
 from launchopt.timing.activity import Activity, Ceilings, Span
-from launchopt.workloads.chain import Stream
 
 BURST_LAUNCHES = 200  # first launches of a run: fewer than the GPU's launch queue holds
 ABOVE_CEILING_SLACK = 1.02  # a measured ceiling is accurate to about 2%

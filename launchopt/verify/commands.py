@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
+from launchopt.streams.operands import ArenaKey, arenas_of
+from launchopt.streams.stream import CommandStream
 from launchopt.types import Array
-from launchopt.workloads.operands import ArenaKey, arenas_of
-from launchopt.workloads.stream import CommandStream
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.feedback.host import scaled, signed
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream
 from launchopt.types import Array
 from launchopt.verify.commands import to_host
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
 
 Numbers = NDArray[np.int64]
 
@@ -23,7 +23,7 @@ Numbers = NDArray[np.int64]
 class Inputs:
     """Reads activations by their unit, and inputs of tokens. ids: id of each token, [tokens].
 
-    A unit is the granularity of offsets into the arena of activations (`workloads.chain.UNIT_BYTES`).
+    A unit is the granularity of offsets into the arena of activations (`streams.placement.UNIT_BYTES`).
     """
 
     def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers) -> None:

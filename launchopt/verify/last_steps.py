@@ -18,15 +18,15 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, NO_LAYER, Place, Row
+from launchopt.streams.program import HEAD
 from launchopt.types import Array
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, exact
 from launchopt.verify.reference import Columns, Evaluator, LeftCache
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, NO_LAYER, Place, Row
-from launchopt.workloads.program import HEAD
 
 
 class _Group(NamedTuple):

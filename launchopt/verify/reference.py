@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas, to_float32
+from launchopt.streams.attention import Attention
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.placement import NO_LAYER, Row
+from launchopt.streams.program import HEAD, INPUT, Node
 from launchopt.types import Array
 from launchopt.verify import ops as vo
 from launchopt.verify.ops import Graded, exact
-from launchopt.workloads.attention import Attention
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.placement import NO_LAYER, Row
-from launchopt.workloads.program import HEAD, INPUT, Node
 
 COPIES_ALIVE = 4  # arrays as large as an output in memory at once: its values and variances, and those of its input
 

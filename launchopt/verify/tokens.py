@@ -31,14 +31,14 @@ import numpy as np
 
 from launchopt.devices.arenas import Arenas
 from launchopt.sampling import Sampling, plausible
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream
 from launchopt.verify.commands import Verification, to_host
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.last_steps import LastSteps
 from launchopt.verify.ops import Graded, allowed
 from launchopt.verify.reference import Columns, Evaluator, LeftCache
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
 MOST_SAMPLED = 1024  # most sampled ids that are checked, chosen at random; a float64 row of logits takes a millisecond

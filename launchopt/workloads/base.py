@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, check_options, option
-from launchopt.workloads.chain import ChainSettings, ChainStream, Stream
-from launchopt.workloads.footprint import Cache, replicas_for
-from launchopt.workloads.model import MOST_LAYERS, ModelShape
-from launchopt.workloads.program import Program, linear_program
+from launchopt.streams.chain import ChainSettings, ChainStream, Stream
+from launchopt.streams.footprint import Cache, replicas_for
+from launchopt.streams.model import MOST_LAYERS, ModelShape
+from launchopt.streams.program import Program, linear_program
 
 
 @dataclass(frozen=True, slots=True)

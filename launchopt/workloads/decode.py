@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.options import option
+from launchopt.streams.chain import Stream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.base import Asked, OfModel, Setting
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.stream import GemmStream, Segment
 
 
 def decode(model: ModelShape, layers: int, tokens: int, users: int, dtype: Dtype, replicas: int) -> GemmStream:

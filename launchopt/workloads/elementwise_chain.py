@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from launchopt.arrivals.requests import Requests
 from launchopt.options import option
+from launchopt.streams.footprint import Cache
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import Program, elementwise_program
 from launchopt.workloads.base import OwnSize
-from launchopt.workloads.footprint import Cache
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import Program, elementwise_program
 
 
 @dataclass(slots=True)

@@ -10,10 +10,10 @@ from typing import ClassVar
 
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, option
+from launchopt.streams.chain import Stream
+from launchopt.streams.operands import aligned_bytes
+from launchopt.streams.stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.workloads.base import Minimum, Setting, Workload
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.operands import aligned_bytes
-from launchopt.workloads.stream import IN_TURN, CommandOrder, GemmStream, Segment
 
 
 def gemv(

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from launchopt.arrivals.requests import Requests
 from launchopt.options import option
+from launchopt.streams.model import MOST_LAYERS, ModelShape
+from launchopt.streams.program import Program, layer_program
 from launchopt.workloads.base import Steps
-from launchopt.workloads.model import MOST_LAYERS, ModelShape
-from launchopt.workloads.program import Program, layer_program
 
 
 class Kv(enum.Enum):

@@ -13,10 +13,10 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.options import option
+from launchopt.streams.chain import Stream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.base import Asked, OfModel, Setting
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.stream import GemmStream, Segment
 
 
 def prefill(model: ModelShape, layers: int, prompts: int, tokens: int, dtype: Dtype, replicas: int) -> GemmStream:

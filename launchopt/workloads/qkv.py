@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launchopt.arrivals.requests import Requests
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import Program, qkv_program
 from launchopt.workloads.base import Steps
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import Program, qkv_program
 
 
 @dataclass(slots=True)

@@ -17,11 +17,11 @@ from launchopt.arrivals.base import SPAN_NS_MAX
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, option
+from launchopt.streams.footprint import Cache, replicas_for
+from launchopt.streams.operands import ArenaKey
+from launchopt.streams.trace_stream import TraceStream, Weights, first_commands
 from launchopt.traces.gemms import DTYPES, EXACT_TYPES, Gemm, TraceGemms, read_gemms
 from launchopt.workloads.base import Setting, Workload
-from launchopt.workloads.footprint import Cache, replicas_for
-from launchopt.workloads.operands import ArenaKey
-from launchopt.workloads.trace_stream import TraceStream, Weights, first_commands
 
 
 class Gaps(enum.Enum):

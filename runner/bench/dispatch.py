@@ -23,9 +23,9 @@ from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.base import gpu_of
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
+from launchopt.streams.stream import GemmStream
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream
 from runner.bench.figures import Figure, in_turn, ratios
 from runner.plan.job import Arm, Job
 from runner.worker.consumer import Consumer

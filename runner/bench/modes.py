@@ -32,11 +32,11 @@ from launchopt.modes.base import Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import LaunchColumn
-from launchopt.workloads.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
+from launchopt.streams.stream import commands_of
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
-from launchopt.workloads.stream import commands_of
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure, in_turn
 from runner.plan.job import Arm

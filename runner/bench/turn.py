@@ -31,9 +31,9 @@ from launchopt.native import compiled, monotonic_ns
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import Ring, RingWords
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.program import linear_program
 from launchopt.types import Int, Table, Words
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.program import linear_program
 from runner.bench.peers import with_peer
 
 TURNS = 1000  # turns, which are steps of each request

@@ -17,8 +17,8 @@ from launchopt.errors import ConfigError, choices
 from launchopt.modes import MODES
 from launchopt.options import above_zero, within
 from launchopt.sampling import SamplingKind
+from launchopt.streams.model import Model
 from launchopt.workloads import workloads
-from launchopt.workloads.model import Model
 from runner.config import groups
 from runner.config.groups import Ordering
 from runner.config.tables import tables

@@ -10,7 +10,7 @@ from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
 from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 
 NO_SAMPLING = Sampling(SamplingKind.none)
 

@@ -10,7 +10,7 @@ import psutil
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ArenaMemoryError
 from launchopt.modes import mode_class
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 from runner.plan.job import Arm

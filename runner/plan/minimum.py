@@ -12,9 +12,9 @@ import numpy as np
 
 from launchopt.arrivals.requests import Requests
 from launchopt.sampling import SamplingKind
+from launchopt.streams.model import ModelShape
+from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, aligned_bytes
 from launchopt.workloads.base import Minimum
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES, aligned_bytes
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 

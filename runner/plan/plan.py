@@ -20,9 +20,9 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
 from launchopt.producing.driver import Schedule
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams.chain import Stream
+from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
-from launchopt.workloads.chain import Stream
-from launchopt.workloads.footprint import COLD_CACHES, Cache
 from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.schema import ALL, Config
 from runner.plan.job import Arm, Job

@@ -11,8 +11,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.sampling import SamplingKind
+from launchopt.streams.chain import Stream
 from launchopt.workloads.base import Setting
-from launchopt.workloads.chain import Stream
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 

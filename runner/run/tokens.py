@@ -13,7 +13,7 @@ from launchopt.producing.driver import Tokens
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.token_times import completed_rate, token_columns, token_table
-from launchopt.workloads.chain import ChainStream, chain_of
+from launchopt.streams.chain import ChainStream, chain_of
 from runner.config.groups import Record
 from runner.plan.plan import Plan
 from runner.worker.messages import HistogramRows

@@ -15,10 +15,10 @@ from launchopt.modes.base import Prepared
 from launchopt.producing.driver import shortened
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.chain import AFTER, DUE_NS, ChainStream
 from launchopt.types import Table
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import AFTER, DUE_NS, ChainStream
 from runner.plan.job import Arm, Job
 
 

@@ -30,9 +30,9 @@ from launchopt.producing.blocks import Production, drive, produce
 from launchopt.producing.driver import Driver
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
+from launchopt.streams.chain import DUE_NS, ChainStream, chain_of
+from launchopt.streams.stream import Block, commands_of
 from launchopt.timing.nvtx_ranges import is_profiled
-from launchopt.workloads.chain import DUE_NS, ChainStream, chain_of
-from launchopt.workloads.stream import Block, commands_of
 from runner.plan.job import Arm, Job
 from runner.worker.messages import Ask, Failure, Order, Reply, Said
 

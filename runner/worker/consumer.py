@@ -26,12 +26,12 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.recorder import Counted, Recorder
 from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
+from launchopt.streams.chain import chain_of
+from launchopt.streams.stream import commands_of
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify.commands import Verification, verify
-from launchopt.workloads.chain import chain_of
-from launchopt.workloads.stream import commands_of
 from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules

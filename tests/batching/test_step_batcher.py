@@ -32,8 +32,8 @@ from launchopt.batching.buckets import FlushReason
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.errors import RunError
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainSettings, ChainStream
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainSettings, ChainStream
 
 properties = settings(deadline=None, max_examples=150)
 plans = st.lists(st.lists(st.integers(0, len(KINDS) - 1), min_size=1, max_size=4), min_size=1, max_size=8)

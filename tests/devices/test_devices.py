@@ -13,9 +13,9 @@ from launchopt.command import Dtype
 from launchopt.producing.blocks import produce
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
+from launchopt.streams.operands import arenas_of
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.operands import arenas_of
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer

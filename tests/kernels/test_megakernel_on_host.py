@@ -34,9 +34,9 @@ from launchopt.devices.instructions.words import Word
 from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import layer_program, linear_program
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import layer_program, linear_program
 
 Weights = NDArray[np.float32]
 

@@ -17,8 +17,8 @@ from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Takes
 from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)

@@ -25,12 +25,12 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.placement import FROM_LANE
+from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainSettings, ChainStream
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.placement import FROM_LANE
-from launchopt.workloads.program import Program, elementwise_program, linear_epilogue_program
 
 GREEDY = Sampling(SamplingKind.greedy)
 LAYERS = 2

@@ -11,9 +11,9 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.modes.fused_elementwise import REFUSAL, FusedElementwise
 from launchopt.modes.fused_triton import FusedTriton
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.program import Program, elementwise_program, linear_epilogue_program
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
+from launchopt.streams.stream import GemmStream, Segment
 
 
 def stream_of(program: Program, dtype: Dtype = Dtype.fp32, vocab: int | None = None) -> ChainStream:

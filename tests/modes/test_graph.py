@@ -16,8 +16,8 @@ from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.stream import GemmStream
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream
 
 properties = settings(deadline=None, max_examples=40)
 NAMES = ("linear", "qkv", "layer", "paged", "linear_epilogue", "elementwise")

@@ -15,8 +15,8 @@ from launchopt.modes.grouped import Grouped
 from launchopt.recording import summary
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.recording.summary import Timing
+from launchopt.streams.stream import GemmStream, Segment
 from launchopt.timing.activity import Span
-from launchopt.workloads.stream import GemmStream, Segment
 from runner.plan.job import Arm
 
 properties = settings(deadline=None, max_examples=40)

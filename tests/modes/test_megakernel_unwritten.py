@@ -11,9 +11,9 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import Word
 from launchopt.devices.steps.stages import step_of
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import layer_program
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import layer_program
 
 
 @pytest.mark.parametrize(

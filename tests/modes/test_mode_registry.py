@@ -23,8 +23,8 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.options import ModeOptions, options_of
 from launchopt.options import help_of
+from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import GemmStream, Segment
 from runner import app
 from runner.config.groups import mode_settings
 from runner.config.schema import ALL

@@ -17,9 +17,9 @@ from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=25)
 request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=7)

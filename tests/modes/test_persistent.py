@@ -26,9 +26,9 @@ from launchopt.kernels.shared import KernelState
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.config.groups import mode_settings
 
 RING = 4096

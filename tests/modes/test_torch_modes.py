@@ -30,18 +30,18 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.recording import recorder as rec
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.verify.commands import verify
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.gemv import gemv
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import (
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import (
     Program,
     elementwise_program,
     layer_program,
     linear_epilogue_program,
     qkv_program,
 )
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.verify.commands import verify
+from launchopt.workloads.gemv import gemv
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own affairs
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")

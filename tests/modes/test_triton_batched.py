@@ -13,9 +13,9 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.triton_batched import MOST_COMMANDS, TritonBatched
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.program import elementwise_program, linear_epilogue_program
-from launchopt.workloads.stream import GemmStream, Segment
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.program import elementwise_program, linear_epilogue_program
+from launchopt.streams.stream import GemmStream, Segment
 
 
 def requests(prompt: int) -> Requests:

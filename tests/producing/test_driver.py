@@ -21,8 +21,8 @@ from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import REHEARSED, Schedule
 from launchopt.queue.ring import HeaderWord
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream
 
 MS = 1_000_000
 properties = settings(deadline=None, max_examples=40)

@@ -14,7 +14,7 @@ from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
 
 MARKED = 2**40  # in the word of a slot that is stored to
 

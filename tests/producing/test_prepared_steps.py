@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records, as_words
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
 
 MARK = np.uint64(1 << 63)  # in a word that would be 0 otherwise
 properties = settings(deadline=None, max_examples=40)

@@ -13,8 +13,8 @@ from support.config.composing import planned
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import DIGEST_BYTES, stream_hash
+from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandOrder, CommandStream
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import BLOCK_RECORDS, Block, CommandOrder, CommandStream
 
 GEMV = "workload=gemv_256 workload.commands=5000 workload.replicas=64"
 DECODE = "workload=decode model=tiny workload.requests=5 workload.prompt_tokens=6 workload.tokens=4"

@@ -12,10 +12,10 @@ from support.steps.straight import multiply, operands, output, records_of, shape
 
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify import commands as checking
 from launchopt.verify.commands import Verification, tolerance, verify
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 COLUMNS = 16
 VICTIM = 7  # the command that a fault befalls

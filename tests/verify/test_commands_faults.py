@@ -15,8 +15,8 @@ from support.steps.programs import stream_of
 from launchopt.command import Dtype, Op, Records
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams.chain import ChainStream
 from launchopt.verify import tokens as checking
-from launchopt.workloads.chain import ChainStream
 
 GREEDY = Sampling(SamplingKind.greedy)
 SIZES = [(0, 4), (7, 5), (5, 3), (1, 6)]

@@ -13,11 +13,11 @@ from support.steps.programs import PROGRAMS, stream_of
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import StepKind
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import StepKind
 
 GREEDY = Sampling(SamplingKind.greedy)
 SIZES = [(0, 4), (7, 5), (5, 3), (1, 6)]

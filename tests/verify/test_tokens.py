@@ -14,11 +14,11 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Records
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import Verification
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
 
 LAYERS = 2
 SMALL = ModelShape("small", 16, LAYERS, 2, 1, 8, 24)

@@ -35,11 +35,11 @@ from launchopt.recording.launch_rows import Facts, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling
+from launchopt.streams.chain import ChainStream, Stream
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Ceilings, Span
 from launchopt.timing.sampling import Sampler
 from launchopt.types import Array
-from launchopt.workloads.chain import ChainStream, Stream
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
 

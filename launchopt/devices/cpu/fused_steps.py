@@ -16,8 +16,8 @@ from launchopt.command import HALF_BITS, LOW_HALF, W_MN, W_SLOT_A_B, W_SLOT_C_RE
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.recording.launch_rows import Strategy
+from launchopt.streams.chain import chain_of
 from launchopt.types import Array
-from launchopt.workloads.chain import chain_of
 
 Compute = Callable[[NDArray[np.uint64]], None]  # computes a group of rows, given one request's records of it
 # Returns the groups of a kind of step: {first row: (one past the last row, function that computes the group)}.

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from launchopt.command import W_SLOT_C_REQUEST, Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
+from launchopt.streams.attention import Attention
+from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.operands import Operand
 from launchopt.types import Array
-from launchopt.workloads.attention import Attention
-from launchopt.workloads.chain import Stream, chain_of
-from launchopt.workloads.operands import Operand
 
 VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
 HIGH = np.uint64(32)  # shift to the upper half of a word

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import SeqState, from_float32, to_float32
+from launchopt.streams.attention import Attention
 from launchopt.types import Array
-from launchopt.workloads.attention import Attention
 
 NORM_EPSILON = np.float32(1e-5)
 Wide = NDArray[np.float32]

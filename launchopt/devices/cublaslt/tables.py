@@ -14,8 +14,8 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt.launch_tables import BYTES, MOVES, PlanColumn, PlanKind, ResidentColumn, ShapeColumn
 from launchopt.devices.resident.ring import PostedShape
 from launchopt.recording.launch_rows import Strategy
+from launchopt.streams.chain import Stream
 from launchopt.types import Table
-from launchopt.workloads.chain import Stream
 
 PLENTY = 1 << 40  # number of slots that stands for "no limit"
 Row = tuple[list[int], bytes]  # a row of the plans table, and bytes that identify the kernel it launches

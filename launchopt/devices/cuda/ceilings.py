@@ -17,9 +17,9 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanKind
 from launchopt.devices.cublaslt.plans import Plans
+from launchopt.streams.operands import ArenaKey
 from launchopt.timing.activity import Ceilings
 from launchopt.types import Table
-from launchopt.workloads.operands import ArenaKey
 
 BUFFER_BYTES = 2 << 30  # most bytes to copy and to read
 SIDE = 8192  # m, n and k of the GEMM

@@ -44,8 +44,8 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
+from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.timing.activity import Ceilings, Span
-from launchopt.workloads.chain import ChainStream, Stream, chain_of
 
 NOT_READY = 600  # cudaError_t of a stream that still has work: not an error
 

@@ -20,11 +20,11 @@ from launchopt.devices.base import LaunchPath
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import request_of
+from launchopt.streams.chain import Stream
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Span
 from launchopt.timing.events import EventTimer
 from launchopt.timing.sampling import Sampler
-from launchopt.workloads.chain import Stream
 
 MOST_SAMPLES = 1 << 20  # most sampled launches in a run
 

@@ -14,8 +14,8 @@ from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.kernels import shared
 from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, QUERIES
+from launchopt.streams.attention import Attention
 from launchopt.types import Table
-from launchopt.workloads.attention import Attention
 
 ARGS = shared.ARGS.names or ()  # fields of struct Args, one word each; theta is a float64
 VECTOR_BYTES = 16  # bytes that a thread reads or writes at a time

@@ -10,7 +10,7 @@ from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
-from launchopt.workloads.chain import Stream
+from launchopt.streams.chain import Stream
 
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
 WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy

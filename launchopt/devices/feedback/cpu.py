@@ -13,7 +13,7 @@ from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
 HISTORY_AT = 1  # value of FeedbackFact.HISTORY_BYTES if a history is kept; 0 means that none is kept

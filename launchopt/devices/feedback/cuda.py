@@ -30,8 +30,8 @@ from launchopt.devices.feedback.landing import FeedbackFact, StagedRow
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams.chain import ChainStream
 from launchopt.types import Array
-from launchopt.workloads.chain import ChainStream
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 WITHOUT = Sampling(SamplingKind.none)

@@ -12,8 +12,8 @@ import numpy as np
 from launchopt.command import WORDS
 from launchopt.devices.feedback.landing import NOT_YET, FeedbackFact, FlightWord, collect_ends, take_off
 from launchopt.queue.ring import Ring
+from launchopt.streams.chain import ChainStream
 from launchopt.types import Table, Words
-from launchopt.workloads.chain import ChainStream
 
 Staged = Words  # [StagedRow, steps]: feedback arguments, one column per step
 

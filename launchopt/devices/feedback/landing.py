@@ -19,8 +19,8 @@ from launchopt.command import LOW_HALF, NO_TOKEN, W_SLOT_A_B, WORDS
 from launchopt.native import compiled, load_acquire
 from launchopt.queue.ring import RingArrays, RingWords, push_words
 from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
+from launchopt.streams import chain as ch
 from launchopt.types import Int, Table, Words
-from launchopt.workloads import chain as ch
 
 QUIET_NS = 250_000_000  # time without progress of steps in flight after which the device is checked for errors
 NOT_YET = np.uint64(0xFFFF_FFFF_8000_0000)  # in `done`: the token is not complete; its id overwrites the lower half

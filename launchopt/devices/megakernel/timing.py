@@ -23,8 +23,8 @@ from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.megakernel.step_account import clock_mhz
 from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
+from launchopt.streams.chain import chain_of
 from launchopt.types import Array
-from launchopt.workloads.chain import chain_of
 
 if TYPE_CHECKING:
     from launchopt.devices.megakernel.launcher import Megakernel

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from launchopt.command import Op
 from launchopt.devices.pytorch.views import Tensor
-from launchopt.workloads.attention import Attention
+from launchopt.streams.attention import Attention
 
 NORM_EPSILON = 1e-5
 HALF_BYTES = 2  # bytes of an element in half precision

@@ -19,10 +19,10 @@ from launchopt.command import INDEX_BYTES, Op, Records
 from launchopt.devices.pytorch.ops import CALLS, Function, Heads, Sequences
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.operands import Operand
-from launchopt.workloads.placement import FROM_INPUT, VECTOR_ROLES, Place, Row
-from launchopt.workloads.program import HEAD
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.operands import Operand
+from launchopt.streams.placement import FROM_INPUT, VECTOR_ROLES, Place, Row
+from launchopt.streams.program import HEAD
 
 INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
 

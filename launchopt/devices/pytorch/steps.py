@@ -23,9 +23,9 @@ from launchopt.devices.pytorch.ops import PLAIN, Heads
 from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, chain_of
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream, chain_of
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
 STRATEGY = Strategy.torch

@@ -18,7 +18,7 @@ from torch.utils import dlpack
 from launchopt.command import Dtype
 from launchopt.devices.arenas import SeqState
 from launchopt.devices.base import Device, is_gpu, is_host
-from launchopt.workloads.operands import ArenaKey, Operand
+from launchopt.streams.operands import ArenaKey, Operand
 
 DTYPES = {Dtype.fp32: torch.float32, Dtype.fp16: torch.float16, Dtype.bf16: torch.bfloat16}
 

@@ -37,10 +37,10 @@ from launchopt.recording.launch_rows import (
     note,
 )
 from launchopt.records import columns_of, request_of, slot_a_of, slots_of
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream, chain_of
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE
 from launchopt.types import Int, Table, Words
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, chain_of
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE
 
 UNRECORDED_ROWS = 16  # rows of the dummy recording, which launches of a graph capture get
 MOST_KNOWN = 4096  # number of batches whose stages are remembered

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from launchopt.command import ShapeKey
+from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES
 from launchopt.types import Table
-from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES
 
 MOST_COLUMNS = 16
 WARP = 32

@@ -12,8 +12,8 @@ from support.results.diagnosed_rows import decode, few, repeats, row, traced
 from launchopt.analysis.verdict.budget import OPS_A_LAYER, Ask, Budget, BudgetLine, hours, measured, textbook
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import layer_program
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import layer_program
 
 numbers = st.floats(1e-3, 1e9)
 

@@ -17,9 +17,9 @@ from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import (
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import (
     Program,
     elementwise_program,
     layer_program,

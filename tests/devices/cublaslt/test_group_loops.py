@@ -22,8 +22,8 @@ from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)
 GEMM_GROUPED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 20)

@@ -21,8 +21,8 @@ from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, Pl
 from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=40)
 words64 = st.integers(-(2**63), 2**63 - 1)

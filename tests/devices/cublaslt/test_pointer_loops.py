@@ -17,8 +17,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 properties = settings(deadline=None, max_examples=60)
 slots = st.integers(0, 2**32 - 1)

@@ -14,7 +14,7 @@ from launchopt.devices.cuda import op_kernels as ok
 from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, gemv_geometry, geometry
 from launchopt.errors import ConfigError
 from launchopt.kernels import source
-from launchopt.workloads.attention import Attention, AttentionShape
+from launchopt.streams.attention import Attention, AttentionShape
 
 ROWS, STRIDES = (1, 2, 3), (4, 5, 6)
 MOST_BLOCKS_X, MOST_SHARED_BYTES = 2**31 - 1, 48 << 10

@@ -18,7 +18,7 @@ from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
 from launchopt.devices.cpu.ops import Sequences, apply
 from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, geometry
-from launchopt.workloads.attention import Attention, AttentionShape
+from launchopt.streams.attention import Attention, AttentionShape
 
 
 class OnGpu:

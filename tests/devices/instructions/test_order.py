@@ -20,8 +20,8 @@ from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import waits_of, with_dependencies
 from launchopt.devices.instructions.words import NOBODY, PART, WORDS, Instruction, Instructions, Word, groups_of
 from launchopt.kernels.shared import JOIN
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.model import ModelShape
 
 FEATURES, ITEMSIZE = 128, 2
 WEIGHTS = 1 << 20

@@ -24,7 +24,7 @@ from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, lo
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
 from launchopt.queue.ring import Ring
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
 
 STAGES, PLACES, PLACE, TAG, LATER_NS = 3, 4, 2, 0xF00D, 1 << 62
 BASE, HISTORY, DONE = 1 << 20, 1 << 30, 1 << 40

@@ -35,10 +35,10 @@ from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS = 2

@@ -22,8 +22,8 @@ from launchopt.errors import Interrupted, RunError
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 
 SECOND_NS = 10**9
 

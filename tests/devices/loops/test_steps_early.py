@@ -14,7 +14,7 @@ from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.loops.admission import ExpectedWord
 from launchopt.queue.ring import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
-from launchopt.workloads import chain as ch
+from launchopt.streams import chain as ch
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MOST_ASKED = 8  # times after a device, which is so long that a loop that would look has looked

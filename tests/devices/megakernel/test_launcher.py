@@ -22,9 +22,9 @@ from launchopt.modes import mode_class
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.program import linear_program
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.program import linear_program
 from runner.config.groups import mode_settings
 
 NAMES = ("linear", "square", "qkv", "linear_epilogue", "elementwise")

@@ -19,9 +19,9 @@ from launchopt.devices.megakernel.memory import place_boxes
 from launchopt.devices.megakernel.task_structs import TaskWord, packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.kernels.shared import PIECE_BYTES
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import linear_program
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import linear_program
 
 OUT, DOWN = (1 + STAGES.index(name) for name in ("o+add1", "down+add2"))
 TILES = [TaskWord.SPLIT, TaskWord.TILES_EACH, TaskWord.TILES_MORE]

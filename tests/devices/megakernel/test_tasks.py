@@ -20,9 +20,9 @@ from launchopt.devices.instructions.words import NOBODY, WORDS, Word
 from launchopt.devices.megakernel.task_structs import TASK_WORDS, TaskWord, weights_of
 from launchopt.devices.megakernel.tasks import ALIGNMENT_BYTES, defines_of, tasks_of
 from launchopt.kernels.shared import JOIN, TILE_ROWS
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import linear_program
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import linear_program
 
 BLOCKS = 5
 SLOTS, QKV, ATTENTION, OUT, GATE_UP, DOWN = range(1 + len(STAGES))

@@ -20,7 +20,7 @@ from launchopt.command import Dtype
 from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.workloads.operands import ArenaKey
+from launchopt.streams.operands import ArenaKey
 
 mt: Any = imported("launchopt.devices.megakernel.timing")
 

@@ -15,8 +15,8 @@ from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, LOW_HALF, W_SLOT_C_REQUEST, Dtype, as_words
 from launchopt.devices.resident.ring import is_sent
 from launchopt.queue.ring import Ring
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer

@@ -20,8 +20,8 @@ from launchopt.command import Dtype
 from launchopt.devices.resident.ring import GAVE_UP_LINE, takes
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer

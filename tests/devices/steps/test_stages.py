@@ -35,7 +35,7 @@ from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.records import SHAPE_MASK
-from launchopt.workloads.chain import ChainStream
+from launchopt.streams.chain import ChainStream
 
 PATIENCE_S = 30.0
 NAMES = ("linear", "qkv", "square", "linear_epilogue", "elementwise")

@@ -18,8 +18,8 @@ from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton.tuning import Config, configs
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.stream import GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import GemmStream, Segment
 
 HOPPER = 90
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)

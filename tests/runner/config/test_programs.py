@@ -12,8 +12,8 @@ from support.paths import ROOT
 from launchopt.command import Dtype, Op
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
+from launchopt.streams.chain import ChainStream
 from launchopt.workloads.base import Steps
-from launchopt.workloads.chain import ChainStream
 from runner.app import main
 from runner.config.schema import Config, register, to_config
 from runner.plan.streams import stream_on

@@ -19,8 +19,8 @@ from launchopt.errors import RunError
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.recording.summary import differences
+from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import BLOCK_RECORDS, Block, CommandOrder, GemmStream, Segment
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.run import run as run_module

@@ -30,8 +30,8 @@ from launchopt.modes import MODES, mode_class
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording import results
 from launchopt.recording.identity import stream_hash
+from launchopt.streams.stream import CommandOrder, GemmStream
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.stream import CommandOrder, GemmStream
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer

@@ -18,8 +18,8 @@ from typing import Any
 from unittest import mock
 
 from launchopt.arrivals import arrivals
+from launchopt.streams.model import Model
 from launchopt.workloads import workloads
-from launchopt.workloads.model import Model
 from runner import app, cli
 from runner.config import groups
 from runner.config.schema import Config

@@ -23,8 +23,8 @@ from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.loops.runner import Launcher
 from launchopt.recording.launch_rows import RecordingArrays, Strategy
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.chain import Stream
 from launchopt.timing.sampling import Sampler
-from launchopt.workloads.chain import Stream
 from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)

@@ -17,9 +17,9 @@ from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling
+from launchopt.streams.chain import ChainStream
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainStream
 from support.megakernel.instruction_interpreter import Placed, run
 from support.steps.program_interpreter import NONE, SEED
 from support.steps.step_runs import batches

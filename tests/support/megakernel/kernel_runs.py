@@ -21,9 +21,9 @@ from launchopt.kernels import source
 from launchopt.kernels.shared import FEEDBACK, GATE, LAUNCH, word_of
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import (
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import (
     INPUT,
     Node,
     Program,

@@ -12,9 +12,9 @@ from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import (
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import (
     Program,
     elementwise_program,
     layer_program,

@@ -15,8 +15,8 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
-from launchopt.workloads.stream import CommandOrder, GemmStream, Segment
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 

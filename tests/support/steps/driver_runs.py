@@ -15,8 +15,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainSettings, ChainStream
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainSettings, ChainStream
 from support.steps.program_interpreter import records_of
 from support.steps.program_interpreter import steps_of as kinds_of
 

@@ -13,8 +13,8 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.queue.ring import Ring
 from launchopt.records import SHAPE_MASK
+from launchopt.streams.chain import ChainStream
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainStream
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
 from support.steps.program_interpreter import NONE

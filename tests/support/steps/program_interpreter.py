@@ -20,11 +20,11 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 NORM_EPSILON = 1e-5
 SEED = 8  # of weights with which no two tokens in a row are the same, so that a stale input shows

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.program import (
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import (
     Program,
     elementwise_program,
     layer_program,

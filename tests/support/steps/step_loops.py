@@ -32,10 +32,10 @@ from launchopt.recording.launch_rows import CommandColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainSettings, ChainStream
-from launchopt.workloads.model import ModelShape
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
 

@@ -26,8 +26,8 @@ from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
+from launchopt.streams.chain import ChainStream
 from launchopt.verify.tokens import verify_chain
-from launchopt.workloads.chain import ChainStream
 from support.steps.launching import recorded
 from support.steps.program_interpreter import NONE, SEED, records_of, steps_of
 

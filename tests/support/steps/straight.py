@@ -8,8 +8,8 @@ import numpy as np
 
 from launchopt.command import Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32
-from launchopt.workloads.operands import arenas_of
-from launchopt.workloads.stream import CommandStream
+from launchopt.streams.operands import arenas_of
+from launchopt.streams.stream import CommandStream
 
 
 def operands(stream: CommandStream, seed: int = 0) -> Arenas:

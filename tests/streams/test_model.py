@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 from support.paths import ROOT
 
-from launchopt.workloads.model import ModelShape
+from launchopt.streams.model import ModelShape
 
 MODELS = ROOT / "conf/model"
 LITGPT = ROOT.parent / "shared/data/models/model_shapes_litgpt.json"

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from launchopt.arrivals.requests import Requests
 from launchopt.command import NO_TOKEN, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainSettings, ChainStream, StepKind
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.operands import ArenaKey
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainSettings, ChainStream, StepKind
+from launchopt.streams.model import ModelShape
+from launchopt.streams.operands import ArenaKey
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 properties = settings(deadline=None, max_examples=80)

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.errors import ConfigError
-from launchopt.workloads.attention import Attention
-from launchopt.workloads.lengths import StepKind
-from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
-from launchopt.workloads.program import HEAD, INPUT, SLOTS, Node, Program
+from launchopt.streams.attention import Attention
+from launchopt.streams.lengths import StepKind
+from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
+from launchopt.streams.program import HEAD, INPUT, SLOTS, Node, Program
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
 # Origins of slots in a template: the request's lane, its prompt's region, the step's input, slot 0, the copy of the

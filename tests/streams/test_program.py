@@ -9,8 +9,8 @@ from support.steps.programs import GATED, PLAIN, PROGRAMS, WIDE
 
 from launchopt.command import Op
 from launchopt.errors import ConfigError
-from launchopt.workloads.attention import AttentionShape
-from launchopt.workloads.program import (
+from launchopt.streams.attention import AttentionShape
+from launchopt.streams.program import (
     INPUT,
     SLOTS,
     Node,

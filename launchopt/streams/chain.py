@@ -21,15 +21,15 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
-from launchopt.workloads.attention import ATTENTION_OPS, Attention, attention_work
-from launchopt.workloads.lengths import StepKind as StepKind
-from launchopt.workloads.lengths import lengths_of
-from launchopt.workloads.operands import ArenaKey, Operands
-from launchopt.workloads.placement import UNIT_BYTES as UNIT_BYTES
-from launchopt.workloads.placement import Placement, Row
-from launchopt.workloads.program import Program, linear_program
-from launchopt.workloads.stream import CommandStream
-from launchopt.workloads.template import Templates
+from launchopt.streams.attention import ATTENTION_OPS, Attention, attention_work
+from launchopt.streams.lengths import StepKind as StepKind
+from launchopt.streams.lengths import lengths_of
+from launchopt.streams.operands import ArenaKey, Operands
+from launchopt.streams.placement import UNIT_BYTES as UNIT_BYTES
+from launchopt.streams.placement import Placement, Row
+from launchopt.streams.program import Program, linear_program
+from launchopt.streams.stream import CommandStream
+from launchopt.streams.template import Templates
 
 LEAST_TABLE_ROWS, MOST_UNITS = 1024, 2**32 - 1
 

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from support.steps.straight import multiply, operands, records_of
 
 from launchopt.command import Dtype, Records, ShapeKey
+from launchopt.streams.operands import arenas_of
+from launchopt.streams.stream import INPUT_TURNS
+from launchopt.streams.trace_stream import TraceStream, first_commands
 from launchopt.traces.gemms import Gemm
 from launchopt.verify.commands import verify
-from launchopt.workloads.operands import arenas_of
-from launchopt.workloads.stream import INPUT_TURNS
-from launchopt.workloads.trace_stream import TraceStream, first_commands
 
 properties = settings(deadline=None, max_examples=60)
 sizes = st.sampled_from([1, 2, 3, 8])

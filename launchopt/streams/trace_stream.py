@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, ShapeKey
+from launchopt.streams.operands import ArenaKey, arenas_of
+from launchopt.streams.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, Block, CommandStream
 from launchopt.traces.gemms import Gemm
-from launchopt.workloads.operands import ArenaKey, arenas_of
-from launchopt.workloads.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, Block, CommandStream
 
 STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 

@@ -14,12 +14,12 @@ from support.steps.programs import PROGRAMS, WIDE, program_streams, requests_of,
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32
 from launchopt.errors import ConfigError
-from launchopt.workloads import chain as ch
-from launchopt.workloads.chain import ChainStream, StepKind
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.operands import ArenaKey
-from launchopt.workloads.placement import FROM_INPUT, FROM_LANE, FROM_WEIGHT, NO_LAYER, Row
-from launchopt.workloads.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
+from launchopt.streams import chain as ch
+from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.model import ModelShape
+from launchopt.streams.operands import ArenaKey
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_WEIGHT, NO_LAYER, Row
+from launchopt.streams.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
 
 properties = settings(deadline=None, max_examples=60)
 TABLE, NOBODY = -1, 0

@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
-from launchopt.workloads.operands import ArenaKey, Operand, Operands, arenas_of
+from launchopt.streams.operands import ArenaKey, Operand, Operands, arenas_of
 
 if TYPE_CHECKING:
-    from launchopt.workloads.attention import Attention
-    from launchopt.workloads.program import Program
+    from launchopt.streams.attention import Attention
+    from launchopt.streams.program import Program
 
 BLOCK_RECORDS = 4096
 INPUT_ARENA_LIMIT_BYTES = 256 << 20  # maximum memory of the inputs of one shape; they have at least one slot

@@ -13,13 +13,13 @@ from launchopt.arrivals.requests import Requests
 from launchopt.batching.batcher import Batcher, FlushRules
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.runs import run_end
+from launchopt.streams.footprint import COLD_CACHES, Cache, replicas_for
+from launchopt.streams.model import ModelShape
+from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, arenas_of
+from launchopt.streams.stream import INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, CommandOrder, GemmStream, Segment
 from launchopt.workloads.decode import decode, decode_requests
-from launchopt.workloads.footprint import COLD_CACHES, Cache, replicas_for
 from launchopt.workloads.gemv import gemv
-from launchopt.workloads.model import ModelShape
-from launchopt.workloads.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, arenas_of
 from launchopt.workloads.prefill import prefill, prefill_requests
-from launchopt.workloads.stream import INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, CommandOrder, GemmStream, Segment
 
 PREDECESSOR = ModelShape("predecessor", 1024, 8, 8, 2, 128, 4096, gated=False)
 TINY = ModelShape("tiny", 8, 2, 2, 1, 4, 16)

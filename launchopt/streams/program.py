@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from launchopt.command import Op
 from launchopt.errors import ConfigError
-from launchopt.workloads.attention import AttentionShape
-from launchopt.workloads.model import ModelShape
+from launchopt.streams.attention import AttentionShape
+from launchopt.streams.model import ModelShape
 
 INPUT = "x"
 SLOTS = "slots"
