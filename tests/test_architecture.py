@@ -30,6 +30,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/cublaslt/launch.py",
     "launchopt/devices/cublaslt/launch_tables.py",
     "launchopt/devices/cublaslt/tables.py",
+    "launchopt/devices/steps/stage_table.py",
     "launchopt/devices/steps/stages.py",
     "launchopt/devices/resident/ring.py",
     "launchopt/devices/cuda/*_loops.py",

@@ -19,7 +19,8 @@ from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import Compute, CpuSteps
-    from launchopt.devices.steps.stages import Fused, LtSteps
+    from launchopt.devices.steps.stage_table import Fused
+    from launchopt.devices.steps.stages import LtSteps
 
 BIAS_RELU_SCALE = (Op.BIAS, Op.RELU, Op.SCALE)
 REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"

@@ -18,7 +18,8 @@ from launchopt.streams.program import INPUT
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import Compute, CpuSteps
-    from launchopt.devices.steps.stages import Fused, LtSteps
+    from launchopt.devices.steps.stage_table import Fused
+    from launchopt.devices.steps.stages import LtSteps
 
 GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)
 

@@ -18,7 +18,8 @@ from launchopt.streams.chain import ChainStream, Stream, chain_of
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import Compute, CpuSteps
-    from launchopt.devices.steps.stages import Fused, LtSteps
+    from launchopt.devices.steps.stage_table import Fused
+    from launchopt.devices.steps.stages import LtSteps
 
 
 def merged_rows(stream: ChainStream, kind: int) -> list[tuple[int, int]]:

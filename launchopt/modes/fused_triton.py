@@ -17,7 +17,8 @@ from launchopt.modes.fused_epilogue import is_made_of, starts
 from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
-    from launchopt.devices.steps.stages import Fused, LtSteps
+    from launchopt.devices.steps.stage_table import Fused
+    from launchopt.devices.steps.stages import LtSteps
 
 
 class FusedTriton(Mode):

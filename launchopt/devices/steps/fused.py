@@ -1,4 +1,4 @@
-"""Make fused stages of steps on the GPU: one launch for several rows of a step (`devices.steps.stages.Fused`)."""
+"""Make fused stages of steps on the GPU: one launch for several rows of a step (`devices.steps.stage_table.Fused`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.cuda.op_kernels import Three, fused_geometry
 from launchopt.devices.cuda.op_plans import three, to_launch
 from launchopt.devices.steps.coalesced import LtCoalesced
-from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, step_of
+from launchopt.devices.steps.stage_table import Argument, Fused, Role
+from launchopt.devices.steps.stages import LtSteps, step_of
 from launchopt.recording.launch_rows import Strategy
 
 FUSED = int(Strategy.fused)

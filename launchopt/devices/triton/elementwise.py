@@ -5,7 +5,8 @@ from __future__ import annotations
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.steps.fused import elementwise_arguments
-from launchopt.devices.steps.stages import Fused, LtSteps
+from launchopt.devices.steps.stage_table import Fused
+from launchopt.devices.steps.stages import LtSteps
 from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
 from launchopt.recording.launch_rows import Strategy

@@ -26,11 +26,10 @@ from launchopt.command import (
     W_SLOT_C_REQUEST,
     Flag,
     ShapeKey,
-    as_words,
 )
-from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cuda.op_kernels import fused_geometry
-from launchopt.devices.steps.stages import Argument, Fused, LtSteps, Role, even_requests, mark_even, step_of
+from launchopt.devices.steps.stage_table import Argument, Fused, Role
+from launchopt.devices.steps.stages import LtSteps, step_of
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
@@ -81,35 +80,6 @@ def test_requests_in_step_are_one_launch_a_row() -> None:
     assert rig.fake.calls < stream.commands
     shapes = [stream.shapes[i].op.name for i in rig.launches[-6:, LaunchColumn.SHAPE]]
     assert shapes == ["GEMM", "BIAS", "RELU"] * 2
-
-
-def records(rows: int, size: int, slots: np.ndarray) -> np.ndarray:
-    """Words of a batch whose slots are `slots` [rows, size, 3]."""
-    made = np.zeros((rows, size), COMMAND_DTYPE)
-    for role, column in zip("abc", np.moveaxis(slots, 2, 0), strict=True):
-        made[f"slot_{role}"] = column
-    return as_words(made.reshape(-1))
-
-
-@properties
-@given(st.data(), st.integers(1, 5), st.integers(1, 6))
-def test_evenly_spaced_is_what_it_says(data: st.DataObject, rows: int, size: int) -> None:
-    shapes = np.zeros((3, len(ShapeColumn)), np.int64)
-    moves = np.array([[0, 5, 7], [3, 0, 2], [1, 1, 1]])
-    shapes[:, MOVES] = moves
-    shape_of = np.array(data.draw(st.lists(st.integers(0, 2), min_size=rows, max_size=rows)), np.int64)
-    base = np.array([[100, 200, 300]]) + 10 * np.arange(rows)[:, None]
-    slots = base[:, None] + np.arange(size)[None, :, None] * moves[shape_of][:, None]
-    for _ in range(data.draw(st.integers(0, 2))):
-        at = tuple(data.draw(st.integers(0, most - 1)) for most in (rows, size, 3))
-        slots[at] += data.draw(st.integers(-2, 2))
-    steps = (np.diff(slots, axis=1) == moves[shape_of][:, None]).all(axis=2)  # [rows, size - 1]
-    runs = [1 + (int(np.argmin(row)) if not row.all() else len(row)) for row in steps]
-    words = records(rows, size, slots)
-    assert even_requests(words, size, rows, shape_of, shapes) == min(runs)
-    even = np.zeros(rows, np.bool_)
-    mark_even(words, size, rows, shape_of, shapes, even)
-    assert even.tolist() == [run == size for run in runs]
 
 
 @properties
