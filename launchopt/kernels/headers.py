@@ -59,7 +59,7 @@ _QUEUE_TYPES = {
     "shapes": "const Shape*",
 }
 _PROGRAM_TYPES = {"tasks": "const Task*", "counters": "u32*", "weights": "const Weights*", "stamps": "u64*"}
-_GATE_TYPES = {"word": "const u64*", "gave_up": "u64*", "heard": "u64*"}
+_GATE_TYPES = {"word": "const u64*", "gave_up": "u64*", "word_copy": "u64*"}
 
 _COPY_CONSTANTS = {
     "ROWS": shared.COPY_ROWS,

@@ -293,7 +293,7 @@ GATE = np.dtype(
     [
         ("word", "<u8"),  # address of the host's word; 0: the launch need not wait
         ("gave_up", "<u8"),  # address in pinned memory, to which a launch that waited too long writes its tag
-        ("heard", "<u8"),  # address of a copy of the word in the GPU's memory
+        ("word_copy", "<u8"),  # address of a copy of the word in the GPU's memory
         ("tag", "<u8"),  # tag of the launch, in the upper TAG_BITS bits of the host's word
         ("patience_ns", "<u8"),  # time after which a launch that waits for the word gives up
     ]

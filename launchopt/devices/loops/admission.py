@@ -33,11 +33,11 @@ class ExpectedWord(enum.IntEnum):
     SIZE = 2  # requests of the batch
     MN = 3  # word W_MN of the batch's first command
     PROBE = 4  # StepKey.probe
-    PLACE = 5  # index in `said` of the word that the launch polls
+    PLACE = 5  # index in `gate_words` of the word that the waiting kernel polls
     TAG = 6  # tag that this word must have
     UNTIL_NS = 7  # CLOCK_MONOTONIC ns; the launch may give up after this time
     ADMITTED = 8  # 1: the last launch was admitted
-    KNOWN = 9  # leading rows that have come, and whose slots of A and B are the expected ones
+    KNOWN = 9  # leading rows in the store whose slots of A and B equal the expected ones
 
 
 StagingArrays = tuple[Words, Table, Table, Words, Table]  # FeedbackStages.arrays
@@ -48,7 +48,7 @@ class AdmissionArrays(NamedTuple):
 
     expected: Table  # [ExpectedWord]
     key: Words  # [words of the longest key]: key of the expected batch, as `write_key` writes it
-    said: Words  # words in host memory that the GPU polls
+    gate_words: Words  # words in host memory; the kernel that waits polls one
     addresses: Table  # [stages]: address of each stage of feedback arguments
     staging: StagingArrays
 
@@ -59,10 +59,10 @@ AdmissionFields = tuple[
 
 
 @compiled
-def say(said: Words, place: Int, word: np.uint64) -> None:
-    """Store `word` to said[place]. The GPU sees all earlier stores before this one."""
+def store_gate_word(gate_words: Words, place: Int, word: np.uint64) -> None:
+    """Store `word` to gate_words[place]. The GPU sees all earlier stores before this one."""
     store_fence()
-    store_release(said, place, word)
+    store_release(gate_words, place, word)
     store_fence()
 
 
@@ -113,17 +113,17 @@ def admit(rows: Int, size: Int, arrays: StepArrays, flights: FlightFields, admis
     if stage < 0:
         return False
     word = np.uint64(expected[ExpectedWord.TAG]) << TAG_SHIFT | np.uint64(given.addresses[stage])
-    say(given.said, expected[ExpectedWord.PLACE], word)
+    store_gate_word(given.gate_words, expected[ExpectedWord.PLACE], word)
     expected[ExpectedWord.WAITS], expected[ExpectedWord.ADMITTED] = 0, 1
     return True
 
 
 class Admission:
-    """Admits one launch at a time. said: uint64 words in host memory. most: words of a batch's longest key."""
+    """Admits one launch at a time. gate_words: uint64 words in host memory. most: words of a batch's longest key."""
 
-    def __init__(self, said: Words, stages: FeedbackStages, most: int) -> None:
+    def __init__(self, gate_words: Words, stages: FeedbackStages, most: int) -> None:
         self._expected, self._key = np.zeros(len(ExpectedWord), np.int64), np.zeros(most, np.uint64)
-        self.arrays: AdmissionFields = self._expected, self._key, said, stages.addresses, stages.arrays
+        self.arrays: AdmissionFields = self._expected, self._key, gate_words, stages.addresses, stages.arrays
 
     def expect(self, batch: StepKey, place: int, tag: int, until_ns: int) -> None:
         """Record that a launch of this batch polls word `place` for `tag`, at least until `until_ns`."""

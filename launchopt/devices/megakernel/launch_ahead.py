@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from launchopt.devices.feedback.cuda import pinned
 from launchopt.devices.feedback.stages import STAGES, FeedbackStages
-from launchopt.devices.loops.admission import Admission, say
+from launchopt.devices.loops.admission import Admission, store_gate_word
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
 from launchopt.kernels.shared import GATE, TAG_BITS
@@ -53,12 +53,12 @@ class LaunchAhead:
     """
 
     def __init__(self, stages: FeedbackStages, most: int) -> None:
-        self._said, self._gave_up = pinned(WORDS, np.uint64), pinned(1, np.uint64)
-        self._said.fill(0)
-        self.admission = Admission(self._said, stages, most)
-        self._heard = cupy.zeros(1, np.uint64)
+        self._gate_words, self._gave_up = pinned(WORDS, np.uint64), pinned(1, np.uint64)
+        self._gate_words.fill(0)
+        self.admission = Admission(self._gate_words, stages, most)
+        self._word_copy = cupy.zeros(1, np.uint64)
         self._gate = np.zeros(1, GATE)
-        self._gate["gave_up"], self._gate["heard"] = self._gave_up.ctypes.data, self._heard.data.ptr
+        self._gate["gave_up"], self._gate["word_copy"] = self._gave_up.ctypes.data, self._word_copy.data.ptr
         self._gate["patience_ns"] = PATIENCE_NS
         self._following: dict[Gated, Gated] = {}  # by program: the program that followed it the last time
         self._waiting: Gated | None = None
@@ -90,11 +90,11 @@ class LaunchAhead:
         if self._waiting is not program or not arguments or time.monotonic_ns() - self._made_ns > STALE_NS:
             self.call_off()
             return False
-        self._say(arguments)
+        self._store_word(arguments)
         return True
 
-    def _say(self, arguments: int) -> None:
-        say(self._said, self._tag % WORDS, np.uint64(self._tag << SHIFT | arguments))
+    def _store_word(self, arguments: int) -> None:
+        store_gate_word(self._gate_words, self._tag % WORDS, np.uint64(self._tag << SHIFT | arguments))
         self._waiting = None
         self.admission.forget()
 
@@ -110,7 +110,7 @@ class LaunchAhead:
     def _make(self, program: Gated) -> None:
         self._tag = self._tag % MOST_TAG + 1
         place = self._tag % WORDS
-        self._gate["word"], self._gate["tag"] = self._said.ctypes.data + 8 * place, self._tag
+        self._gate["word"], self._gate["tag"] = self._gate_words.ctypes.data + 8 * place, self._tag
         self._made_ns = time.monotonic_ns()
         if program.launch_gated(self._gate.view(np.int64)):
             self._waiting = program
@@ -121,7 +121,7 @@ class LaunchAhead:
         if self._waiting is None:
             return
         self._waiting.took_back()
-        self._say(CALLED_OFF)
+        self._store_word(CALLED_OFF)
         self.called_off += 1
 
     def forget(self) -> None:
@@ -135,6 +135,6 @@ class LaunchAhead:
         tag = int(self._gave_up[0])
         if not tag:
             return
-        said_tag, said = divmod(int(self._said[tag % WORDS]), 1 << SHIFT)
-        if said_tag == tag and said != CALLED_OFF:
+        stored_tag, stored = divmod(int(self._gate_words[tag % WORDS]), 1 << SHIFT)
+        if stored_tag == tag and stored != CALLED_OFF:
             raise RunError(LOST_LINE)

@@ -22,7 +22,7 @@ __device__ inline void begin_gate() {
 __device__ inline bool is_for(u64 word, u64 tag) { return word >> 64 - TAG_BITS == tag; }
 
 // Poll the host's word and return it. Return a word that calls the launch off if the host does not answer.
-__device__ inline u64 ask(const Gate& gate) {
+__device__ inline u64 await_word(const Gate& gate) {
     const u64 since_ns = global_ns();
     while (true) {
         const u64 word = load_system(gate.word);
@@ -34,10 +34,10 @@ __device__ inline u64 ask(const Gate& gate) {
 }
 
 // Poll the copy of the host's word in the L2 cache, and return it.
-__device__ inline u64 learn(const Gate& gate) {
+__device__ inline u64 await_copy(const Gate& gate) {
     wait_for_earlier();  // earlier polls of the L2 cache would slow the end of the previous launch
     while (true) {
-        const u64 word = load_system(gate.heard);
+        const u64 word = load_system(gate.word_copy);
         if (is_for(word, gate.tag)) return word;
     }
 }
@@ -47,10 +47,10 @@ __device__ __noinline__ bool admitted(const Gate& gate) {
     if (threadIdx.x == 0) {
         u64 word;
         if (blockIdx.x == 0) {
-            word = ask(gate);
-            store_relaxed((u64)gate.heard, word);
+            word = await_word(gate);
+            store_relaxed((u64)gate.word_copy, word);
         } else {
-            word = learn(gate);
+            word = await_copy(gate);
         }
         admission = word << TAG_BITS >> TAG_BITS;
         barrier_arrive(shared_address(&is_known));

@@ -20,7 +20,7 @@ from launchopt.command import HALF_BITS, W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import NOT_YET
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, look, say
+from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, look, store_gate_word
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
 from launchopt.queue.ring import Ring
@@ -41,8 +41,8 @@ class Rig:
         facts = facts_of(stream, BASE, HISTORY, DONE)
         self.memory = np.zeros((STAGES, WORDS, stream.requests), np.uint64)
         self.stages = FeedbackStages(self.flights, stream.table, facts, self.memory, synchronize=lambda: None)
-        self.said = np.zeros(PLACES, np.uint64)
-        self.admission = Admission(self.said, self.stages, rows + 2 * stream.requests)
+        self.gate_words = np.zeros(PLACES, np.uint64)
+        self.admission = Admission(self.gate_words, self.stages, rows + 2 * stream.requests)
         self.keys = StepKeys(lambda batch: 0)
 
     def leave(self, batch: StepBatch) -> StepBatch:
@@ -71,25 +71,27 @@ class Rig:
 
     def contents(self) -> bytes:
         """All that is told."""
-        return b"".join(each.tobytes() for each in (self.said, self.memory, self.flights.done, *self.flights.arrays))
+        return b"".join(
+            each.tobytes() for each in (self.gate_words, self.memory, self.flights.done, *self.flights.arrays)
+        )
 
 
 @compiled
-def say_all(said: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
+def store_all(gate_words: NDArray[np.uint64], words: NDArray[np.uint64]) -> None:
     for place in range(len(words)):
-        say(said, place, words[place])
+        store_gate_word(gate_words, place, words[place])
 
 
 def test_a_word_is_said_in_its_place() -> None:
     """By Python and by compiled code."""
     expected = np.array([0, 1, TAG << 48 | DONE, 2**64 - 1], np.uint64)
-    for said in (np.zeros(PLACES, np.uint64), np.frombuffer((ctypes.c_uint8 * 64)(), np.uint64, PLACES)):
+    for gate_words in (np.zeros(PLACES, np.uint64), np.frombuffer((ctypes.c_uint8 * 64)(), np.uint64, PLACES)):
         for place in (2, 0, 3, 1):
-            say(said, place, expected[place])
-            assert said[place] == expected[place]
-        assert said.tolist() == expected.tolist()
-        say_all(said, expected[::-1].copy())
-        assert said.tolist() == expected[::-1].tolist()
+            store_gate_word(gate_words, place, expected[place])
+            assert gate_words[place] == expected[place]
+        assert gate_words.tolist() == expected.tolist()
+        store_all(gate_words, expected[::-1].copy())
+        assert gate_words.tolist() == expected[::-1].tolist()
 
 
 @pytest.mark.parametrize("vocab", [None, 50])
@@ -105,7 +107,7 @@ def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) ->
         address = theirs.stages.stage(batch)
         stage = [each.ctypes.data for each in theirs.memory].index(address)
         assert stage == number % STAGES
-        assert int(ours.said[PLACE]) == TAG << 48 | ours.memory[stage].ctypes.data
+        assert int(ours.gate_words[PLACE]) == TAG << 48 | ours.memory[stage].ctypes.data
         assert (ours.memory == theirs.memory).all()
         assert (ours.flights.done == theirs.flights.done).all()
         assert [ours.stages.was_staged(), ours.stages.was_staged()] == [True, False]
@@ -114,7 +116,7 @@ def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) ->
         ours.landed(left)
         for rig in (ours, theirs):
             rig.flights.done[rig.flights.done == NOT_YET] = 0
-    assert not np.delete(ours.said, PLACE).any()
+    assert not np.delete(ours.gate_words, PLACE).any()
 
 
 @settings(deadline=None, max_examples=60)

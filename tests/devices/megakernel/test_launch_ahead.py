@@ -62,9 +62,9 @@ class Gpu(la.LaunchAhead):
         self.admission.arrays[0][[ExpectedWord.WAITS, ExpectedWord.ADMITTED]] = 0, 1
 
     @property
-    def said(self) -> tuple[int, int]:
+    def stored_word(self) -> tuple[int, int]:
         """Return the word for the last launch: its tag (0 if nothing was written), and the remaining bits."""
-        return divmod(int(self._said[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
+        return divmod(int(self._gate_words[self._tag % la.WORDS]), 1 << int(TAG_SHIFT))
 
     def give_up(self, tag: int) -> None:
         self._gave_up[0] = tag
@@ -88,7 +88,7 @@ def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
     admitted = ahead.admit(program, arguments)
     if admitted:
         assert program.waits is not None
-        assert ahead.said == (program.waits[TAG], arguments)
+        assert ahead.stored_word == (program.waits[TAG], arguments)
         program.waits = None
     ahead.follow(program, True)
     return admitted
@@ -97,7 +97,7 @@ def step(ahead: Gpu, program: Launches, arguments: int = ARGUMENTS) -> bool:
 def check_called_off(ahead: Gpu, program: Launches) -> None:
     """Check that the gated launch was called off."""
     assert program.waits is not None
-    assert ahead.said == (program.waits[TAG], 0)
+    assert ahead.stored_word == (program.waits[TAG], 0)
     program.waits = None
 
 
@@ -133,12 +133,12 @@ def test_another_program_follows(ahead_of: Any) -> None:
 
 def test_the_host_may_be_ahead_of_the_gpu(ahead_of: Any) -> None:
     """The host's word stays until its launch has read it, also while the host writes to later launches."""
-    ahead, program, said = ahead_of(), Launches(), list[int]()
+    ahead, program, words = ahead_of(), Launches(), list[int]()
     for _ in range(STAGES):
         step(ahead, program)
         waits: Any = program.waits
-        said += [] if waits is None else [int(waits[WORD])]
-    assert len(set(said)) == len(said) == STAGES - 1
+        words += [] if waits is None else [int(waits[WORD])]
+    assert len(set(words)) == len(words) == STAGES - 1
 
 
 def test_a_step_without_feedback_admits_no_launch(ahead_of: Any) -> None:
@@ -249,8 +249,8 @@ def test_each_launch_is_made_once_or_called_off(asked: list[tuple[int, bool, boo
             found = ahead.admit(program, ARGUMENTS if feeds_back else 0)
             assert not found or waiting == [program]
             for each in waiting:
-                assert ahead.said == (each.waits[TAG], ARGUMENTS if found else 0)  # type: ignore[index]
-                assert 0 < ahead.said[0] <= la.MOST_TAG
+                assert ahead.stored_word == (each.waits[TAG], ARGUMENTS if found else 0)  # type: ignore[index]
+                assert 0 < ahead.stored_word[0] <= la.MOST_TAG
                 recent.append(each.waits[WORD])
                 assert len(set(recent[-STAGES:])) == len(recent[-STAGES:]), (
                     "launches within STAGES need different words"

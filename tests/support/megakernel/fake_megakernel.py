@@ -100,8 +100,8 @@ class FakeMegakernel:
 
     def _word(self, words: NDArray[np.int64]) -> tuple[bool, int]:
         """Return whether the host has written a word to a gated launch, and that word."""
-        tag, said = divmod(int(memory_at(int(words[GATE_AT]), (1,), np.uint64)[0]), 1 << 64 - TAG_BITS)
-        return tag == words[TAG_AT] > 0, said
+        tag, word = divmod(int(memory_at(int(words[GATE_AT]), (1,), np.uint64)[0]), 1 << 64 - TAG_BITS)
+        return tag == words[TAG_AT] > 0, word
 
     def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
         """Replace the device's `enter`: another launch may follow."""
