@@ -77,10 +77,10 @@ class Driver:
     """
 
     def __init__(
-        self, stream: ChainStream, schedule: Schedule, spin_us: float, sleep_us: float, rehearsal: bool = False
+        self, stream: ChainStream, schedule: Schedule, spin_us: float, sleep_us: float, warm_up: bool = False
     ) -> None:
         self._stream, self._sleep_s = stream, sleep_us * 1e-6
-        table = shortened(stream.table) if rehearsal else stream.table
+        table = shortened(stream.table) if warm_up else stream.table
         self._due_ns, requests = table[:, ch.DUE_NS], len(table)
         self._settings = _settings_of(stream, requests, schedule, int(spin_us * 1e3))
         template, stops = as_words(stream.template), np.asarray(stream.kind_stops, np.int64)

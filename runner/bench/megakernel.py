@@ -104,7 +104,7 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
         Consumer(job) as consumer,
     ):
         _expect(producer, Said.READY)
-        consumer.arm(0, rehearsal=False)
+        consumer.arm(0, warm_up=False)
         producer.pipe.send(Order(Ask.RUN))
         consumer.consume()
         _expect(producer, Said.PRODUCED)

@@ -25,7 +25,7 @@ from runner.plan.job import Arm, Job
 class Chains:
     """Order, feedback and check of one job, and the back ring, which notifies the driver of complete steps.
 
-    `rehearsal` means a warm-up run, in which requests are shortened.
+    `warm_up`: whether the run is a warm-up run, in which requests are shorter.
     """
 
     def __init__(self, job: Job, stream: ChainStream, device: Device) -> None:
@@ -34,34 +34,34 @@ class Chains:
         flights = device.open_steps(stream, job.sampling, job.samples_on_host, self._back)
         self.feedback = Feedback(flights, device.feed_back, device.check_alive)
 
-    def _table(self, rehearsal: bool) -> Table:
+    def _table(self, warm_up: bool) -> Table:
         """Return the table of requests of a run: int64 [requests, TABLE_COLUMNS]."""
-        return shortened(self._stream.table) if rehearsal else self._stream.table
+        return shortened(self._stream.table) if warm_up else self._stream.table
 
-    def _expected(self, rehearsal: bool) -> NDArray[np.bool_] | None:
+    def _expected(self, warm_up: bool) -> NDArray[np.bool_] | None:
         """Return which requests are due at the start, bool [requests]; None if the continuous scheduler admits them."""
         if self._job.schedule.continuous:
             return None
-        table = self._table(rehearsal)
+        table = self._table(warm_up)
         at_once: NDArray[np.bool_] = (table[:, DUE_NS] == 0) & (table[:, AFTER] < 0)
         return at_once
 
-    def order(self, rehearsal: bool) -> OrderArrays:
+    def order(self, warm_up: bool) -> OrderArrays:
         """Return the arrays that keep the commands of each request of a run in order."""
-        steps = None if self._job.schedule.continuous else steps_of_requests(self._table(rehearsal))
-        expected = self._expected(rehearsal)
+        steps = None if self._job.schedule.continuous else steps_of_requests(self._table(warm_up))
+        expected = self._expected(warm_up)
         return order_arrays(self._stream.requests, violated=self._job.violated, expected=expected, steps=steps)
 
     def step_loop(
-        self, arm: Arm, rehearsal: bool, ring: Ring, prepared: Prepared, recorder: Recorder, settings: LoopSettings
+        self, arm: Arm, warm_up: bool, ring: Ring, prepared: Prepared, recorder: Recorder, settings: LoopSettings
     ) -> StepLoop:
         """Return the loop of a run for a mode that takes whole steps."""
         batcher = StepBatcher(
-            steps_of_requests(self._table(rehearsal)),
+            steps_of_requests(self._table(warm_up)),
             self._stream.step_rows,
             arm.max_batch,
             flush_rules(self._job, arm),
-            expected=self._expected(rehearsal),
+            expected=self._expected(warm_up),
             ahead=arm.ahead,
         )
         ahead = prepared.path.ahead

@@ -172,7 +172,7 @@ def _consume(job: Job, pipe: Connection) -> None:
         while (order := _order(pipe)).ask in (Ask.RUN, Ask.WARM_UP):
             which = f"repeat {order.repeat}" if order.ask is Ask.RUN else "rehearsal"
             gpu.where = f"in {job.arms[order.arm].mode}, {which}"
-            consumer.arm(order.arm, rehearsal=order.ask is Ask.WARM_UP)
+            consumer.arm(order.arm, warm_up=order.ask is Ask.WARM_UP)
             pipe.send(Reply(Said.ARMED))
             consumer.consume()
             pipe.send(Reply(Said.CONSUMED))

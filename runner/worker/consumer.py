@@ -93,10 +93,10 @@ class Consumer:
         """Return versions and ceilings, for the manifest."""
         return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
 
-    def arm(self, index: int, rehearsal: bool) -> None:
+    def arm(self, index: int, warm_up: bool) -> None:
         """Make the next run ready: poison the outputs, clear the records, synchronize the clocks.
 
-        index: of the arm. rehearsal: a warm-up run, which makes no NVTX ranges.
+        index: of the arm. warm_up: whether it is a warm-up run, which makes no NVTX ranges.
         """
         arm, prepared = self._job.arms[index], self.prepared[index]
         mode = prepared.mode
@@ -105,7 +105,7 @@ class Consumer:
         self.recorder.reset()
         self.device.arenas.poison()
         self.device.synchronize()
-        self.device.use_mode("" if rehearsal else mode.name)
+        self.device.use_mode("" if warm_up else mode.name)
         self._state = {"before": self.device.state()}
         gc.collect()
         gc.freeze()
@@ -113,16 +113,16 @@ class Consumer:
         self._collections = _collections()
         # A warm-up run puts events around every launch, so that this path is loaded before a clock starts, too.
         wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
-        every = 1 if rehearsal else sample_gap(wanted, self._least_launches(mode, limits))
+        every = 1 if warm_up else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, prepared.path)
-        prepared.start(warm_up=rehearsal)
-        self._loop = self._loop_of(prepared, limits, rehearsal)
+        prepared.start(warm_up=warm_up)
+        self._loop = self._loop_of(prepared, limits, warm_up)
         if self._tracer:  # last: work of `start` on the device does not belong to the run
             self._tracer.start()
         if self._torch:
             self._torch.start()
 
-    def _loop_of(self, prepared: Prepared, limits: list[int], rehearsal: bool) -> ConsumerLoop:
+    def _loop_of(self, prepared: Prepared, limits: list[int], warm_up: bool) -> ConsumerLoop:
         """Return the loop of one run, with a new batcher."""
         job, chains, takes = self._job, self._chains, prepared.mode.takes_of(self._stream)
         pack_bytes = self.device.pack_bytes_per_launch
@@ -130,10 +130,10 @@ class Consumer:
         if chains:
             chains.feedback.flights.reset()
         if chains and takes is Takes.steps:
-            steps = chains.step_loop(self._arm, rehearsal, self._ring, prepared, self.recorder, settings)
+            steps = chains.step_loop(self._arm, warm_up, self._ring, prepared, self.recorder, settings)
             self._flushes = steps.flushes
             return steps
-        order = chains.order(rehearsal) if chains else None
+        order = chains.order(warm_up) if chains else None
         batcher = Batcher(self._stream.shapes, limits, flush_rules(job, self._arm), order)
         self._flushes = batcher.flushes
         launcher = self.device.launcher(prepared)

@@ -39,7 +39,7 @@ def results_of(
         with Consumer(todo) as consumer:
             for index in range(len(arms)):
                 ring.reset()
-                consumer.arm(index, rehearsal=False)
+                consumer.arm(index, warm_up=False)
                 produce(stream.blocks(), ring, Waiter(ring.await_room, 0, 1))
                 consumer.consume()
                 found.append(consumer.result(index, 0).row)
@@ -104,19 +104,19 @@ def test_cupti_counts_the_kernels_that_launches_started(tmp_path: Path) -> None:
     assert 0 < baseline["gpu_busy_ms"] <= baseline["gpu_span_ms"]
 
 
-def test_a_rehearsal_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_run_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64)
     with Ring.create(CAPACITY) as ring:
         todo = replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path, sample_every=64)
         with Consumer(todo) as consumer:
             gaps: list[int] = []
             monkeypatch.setattr(consumer.device, "start", lambda every, mode: gaps.append(every))
-            consumer.arm(0, rehearsal=True)
-            consumer.arm(0, rehearsal=False)
+            consumer.arm(0, warm_up=True)
+            consumer.arm(0, warm_up=False)
     assert gaps == [1, 64], "else its compiled loops would be loaded while the clock runs"
 
 
-def test_a_mode_is_told_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mode_knows_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stream = gemv(8, 1, 16, 4096, Dtype.fp32, 64)
     with (
         Ring.create(CAPACITY) as ring,
@@ -125,6 +125,6 @@ def test_a_mode_is_told_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch
         (prepared,) = consumer.prepared
         told: list[bool] = []
         monkeypatch.setattr(prepared, "start", lambda warm_up: told.append(warm_up))
-        for rehearsal in (True, False):
-            consumer.arm(0, rehearsal)
+        for warm_up in (True, False):
+            consumer.arm(0, warm_up)
     assert told == [True, False]

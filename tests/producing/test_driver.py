@@ -256,12 +256,12 @@ def test_a_stop_interrupts_whatever_the_driver_waits_for(schedule: Schedule, due
         assert run.result is None
 
 
-def test_a_rehearsal_is_short_and_waits_for_no_time() -> None:
+def test_a_warm_up_run_is_short_and_waits_for_no_time() -> None:
     """The first few requests, two steps of one token at most, all at once whatever they wait for."""
     hour_ns = 3_600_000 * MS
     asked = [(4, 1), (5, 9), (0, 9), (0, 1), (3, 3), *[(1, 1)] * 5]
     stream = stream_of(asked, range(0, 10 * hour_ns, hour_ns), range(-1, 9))
-    with running(stream, NONE, rehearsal=True) as run:
+    with running(stream, NONE, warm_up=True) as run:
         peer = Peer(stream, run, seed=6)
         peer.play()
     assert Counter(peer.begun) == {0: 1, 1: 3, 2: 2, 3: 1, 4: 3, **dict.fromkeys(range(5, REHEARSED), 1)}

@@ -67,7 +67,7 @@ def recorded(path: Path) -> Any:
 def test_a_run_leaves_one_gzipped_trace(gpu: bool, activities: list[str], fake_torch: Any, tmp_path: Path) -> None:
     fake_torch.cuda.is_available = lambda: gpu
     trace = TorchTrace()
-    trace.start()  # a rehearsal: stopped and never written
+    trace.start()  # a warm-up run: stopped and never written
     trace.stop()
     trace.start()
     trace.stop()

@@ -183,12 +183,12 @@ def test_steps_leave_when_nothing_has_come_for_long(idle_ns: int) -> None:
     assert loop.batches[-3:] == [(FlushReason.idle, 1, 1)] * 3
 
 
-def test_a_rehearsal_counts_the_steps_that_it_drives() -> None:
+def test_a_warm_up_run_counts_the_steps_that_it_drives() -> None:
     """Of requests with many steps it drives two: who is finished by its table is not waited for."""
     stream = stream_of([(0, 9), (0, 1), *[(0, 9)] * REHEARSED])
-    short = Driver(stream, NONE, 20, 50, rehearsal=True)._arrays[1]
+    short = Driver(stream, NONE, 20, 50, warm_up=True)._arrays[1]
     with looping(stream, 64, table=short) as loop:
-        loop.run(rehearsal=True)
+        loop.run(warm_up=True)
         loop.check_empty()
     assert sum(size for _, size, _ in loop.batches) == 2 * REHEARSED - 1
     assert loop.batcher.flushes[FlushReason.deadline] == 0

@@ -13,7 +13,7 @@ from runner.profiles.nsys_compare import main
 
 
 def profile(path: Path, mode: str, kernels: int) -> Path:
-    """One range of a mode; a call that starts so many kernels of 10 ns; a rehearsal, which is not its work."""
+    """One range of a mode; a call that starts so many kernels of 10 ns; a warm-up run, which is not its work."""
     export = Export(path)
     export.domain("launchopt")
     export.span("rehearsal", 0, 50)
@@ -58,7 +58,7 @@ def test_the_same_mode_twice_is_told_apart_in_the_file(
     assert table(capsys.readouterr().out)["kernels"] == ["2", "2", "1.000"]
     rows = pq.read_table(output).to_pylist()
     assert {(row["side"], row["mode"]) for row in rows} == {("A", "batched"), ("B", "batched")}
-    assert sum(row["kernels"] for row in rows if row["side"] == "A") == 3  # with the rehearsal's
+    assert sum(row["kernels"] for row in rows if row["side"] == "A") == 3  # with that of the warm-up run
     assert not list(tmp_path.glob(".*"))
 
 

@@ -179,9 +179,9 @@ class Loop:
         if self.admission is not None:
             self.admission.expect(StepKeys(lambda batch: 0).known(batch), place=0, tag=1, until_ns=0)
 
-    def run(self, schedule: Schedule = NONE, rehearsal: bool = False) -> None:
+    def run(self, schedule: Schedule = NONE, warm_up: bool = False) -> None:
         """Driver and pump to the end; whatever stops the pump stops the driver too."""
-        driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50, rehearsal=rehearsal)
+        driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50, warm_up=warm_up)
 
         def drive() -> None:
             try:
