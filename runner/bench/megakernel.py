@@ -26,7 +26,7 @@ from runner.bench.figures import Figure
 from runner.plan.job import Job
 from runner.run.children import Child
 from runner.worker.consumer import Consumer
-from runner.worker.messages import Ask, Failure, Order, Reply, Said
+from runner.worker.messages import Failure, Order, OrderKind, Reply, ReplyKind
 
 CASES = {
     "decode fp16, 1 request": ("table=resident_decode_1",),
@@ -103,11 +103,11 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
         _producer(job := replace(plain, ring_name=ring.name, back_name=back.name), ring) as producer,
         Consumer(job) as consumer,
     ):
-        _expect(producer, Said.READY)
+        _expect(producer, ReplyKind.READY)
         consumer.arm(0, warm_up=False)
-        producer.pipe.send(Order(Ask.RUN))
+        producer.pipe.send(Order(OrderKind.RUN))
         consumer.consume()
-        _expect(producer, Said.PRODUCED)
+        _expect(producer, ReplyKind.PRODUCED)
         found = consumer.result(0, 0)
         if (status := found.row["status"]) != "ok":
             raise RunError(f"{' '.join(overrides)}: {status}")
@@ -141,11 +141,11 @@ def _producer(job: Job, ring: Ring) -> Iterator[Child]:
         producer.end()
 
 
-def _expect(producer: Child, said: Said) -> None:
+def _expect(producer: Child, kind: ReplyKind) -> None:
     """Receive the producer's next message; RunError if it is another one, or the producer has ended."""
     try:
         reply: Reply = producer.pipe.recv()
     except (EOFError, OSError):
         raise RunError("the producer ended") from None
-    if reply.said is not said:
-        raise RunError(f"producer: {reply.value.text if isinstance(reply.value, Failure) else reply.said}")
+    if reply.kind is not kind:
+        raise RunError(f"producer: {reply.value.text if isinstance(reply.value, Failure) else reply.kind}")

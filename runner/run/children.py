@@ -16,7 +16,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from runner.worker.messages import Ask, Order
+from runner.worker.messages import Order, OrderKind
 
 if TYPE_CHECKING:
     from runner.plan.job import Job
@@ -68,7 +68,7 @@ class Child:
 
     def send_job(self, job: Job) -> None:
         """Send a job from a thread: the call blocks if the job exceeds the pipe's buffer and the child hangs."""
-        threading.Thread(target=self._send, args=(Order(Ask.JOB, job),), daemon=True).start()
+        threading.Thread(target=self._send, args=(Order(OrderKind.JOB, job),), daemon=True).start()
 
     def _send(self, order: Order) -> None:
         with contextlib.suppress(OSError):  # the child died; its sentinel reports that
@@ -78,7 +78,7 @@ class Child:
         """Send an EXIT, unless the pipe is full of orders that the child has not read."""
         with contextlib.suppress(OSError, ValueError):
             if select.select([], [self.pipe], [], 0)[1]:
-                self.pipe.send(Order(Ask.EXIT))
+                self.pipe.send(Order(OrderKind.EXIT))
 
     def end(self) -> None:
         """Ask the child to exit; kill it after GRACE_S. SIGKILL ends a stopped process, too."""

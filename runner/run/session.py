@@ -24,7 +24,7 @@ from runner.plan.job import Job
 from runner.run.children import GRACE_S, Child, hire, keep
 from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Progress, StalledError, Watchdog
-from runner.worker.messages import Ask, Failure, Order, RepeatResult, Reply, Said
+from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
 
 POLL_S = 0.1  # between two reads of the ring's tail, for the progress bar
 
@@ -62,8 +62,8 @@ class Session:
             self._producer = self._start("producer", job)
             if watch:
                 watch.learn()  # while the children start
-            self._await(self._producer, Said.READY, "starting")
-            facts = self._await(self._consumer, Said.READY, "starting: operands, plans, warm-up").value
+            self._await(self._producer, ReplyKind.READY, "starting")
+            facts = self._await(self._consumer, ReplyKind.READY, "starting: operands, plans, warm-up").value
             assert isinstance(facts, dict)
             self.about = facts
             for arm, each in enumerate(job.arms):
@@ -87,16 +87,16 @@ class Session:
 
     def _warm_up(self, arm: int, label: str) -> None:
         """Run the first commands unrecorded, so that every compiled loop loads before a clock starts."""
-        produced = self._start_run(Order(Ask.WARM_UP, arm=arm), label)
+        produced = self._start_run(Order(OrderKind.WARM_UP, arm=arm), label)
         self._open_loop = produced.late_max_ns is not None
 
     def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
         """Run one repeat of the arm with this index. Return the consumer's result and the producer's."""
-        produced = self._start_run(Order(Ask.RUN, arm=arm, repeat=repeat), label)
+        produced = self._start_run(Order(OrderKind.RUN, arm=arm, repeat=repeat), label)
         readings = self._watch.end() if self._watch else None
-        result = self._await(self._consumer, Said.RESULT, f"{label}: checking every output").value
+        result = self._await(self._consumer, ReplyKind.RESULT, f"{label}: checking every output").value
         assert isinstance(result, RepeatResult)
-        self._await(self._producer, Said.READY, label)
+        self._await(self._producer, ReplyKind.READY, label)
         if readings:
             self._add(readings, result)
         return result, produced
@@ -113,17 +113,17 @@ class Session:
         for ring in self._rings:
             ring.reset()
         self._send(self._consumer, order)
-        self._await(self._consumer, Said.ARMED, label)
-        if self._watch and order.ask is Ask.RUN:
+        self._await(self._consumer, ReplyKind.ARMED, label)
+        if self._watch and order.kind is OrderKind.RUN:
             self._watch.begin()
         self._send(self._producer, order)
         moving = (self._consumer, self._producer)
-        produced = self._await(self._producer, Said.PRODUCED, label, moving).value
+        produced = self._await(self._producer, ReplyKind.PRODUCED, label, moving).value
         assert isinstance(produced, Production)
-        self._await(self._consumer, Said.CONSUMED, label, moving[:1])
+        self._await(self._consumer, ReplyKind.CONSUMED, label, moving[:1])
         return produced
 
-    def _await(self, child: Child, expected: Said, label: str, moving: Sequence[Child] = ()) -> Reply:
+    def _await(self, child: Child, expected: ReplyKind, label: str, moving: Sequence[Child] = ()) -> Reply:
         """Return the child's next message, which must be `expected`; ChildError when any child fails.
 
         `moving` are the children that move commands meanwhile. The likeliest to hang is the first.
@@ -138,7 +138,7 @@ class Session:
                 reply = self._receive(child)
                 if isinstance(reply.value, Failure):
                     raise _child_error(child, reply.value)
-                assert reply.said is expected, f"{child.name} said {reply.said}, not {expected}"
+                assert reply.kind is expected, f"{child.name} said {reply.kind}, not {expected}"
                 return reply
             for other in self._children:
                 if not other.process.is_alive():
@@ -206,8 +206,8 @@ class Session:
     def _release(self) -> None:
         """End the job: both children write their results and wait for another job."""
         for child in list(self._children):
-            self._send(child, Order(Ask.DONE))
-            self._await(child, Said.IDLE, "putting away")
+            self._send(child, Order(OrderKind.DONE))
+            self._await(child, ReplyKind.IDLE, "putting away")
             self._children.remove(child)
             keep(child)
 

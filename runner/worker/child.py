@@ -34,7 +34,7 @@ from launchopt.streams.chain import DUE_NS, ChainStream, chain_of
 from launchopt.streams.stream import Block, commands_of
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.plan.job import Arm, Job
-from runner.worker.messages import Ask, Failure, Order, Reply, Said
+from runner.worker.messages import Failure, Order, OrderKind, Reply, ReplyKind
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 WARM_UP_COMMANDS = 64  # enough to load every compiled loop of the path
@@ -72,7 +72,7 @@ def _fail(pipe: Connection, failure: Failure) -> None:
 
 def _send_failure(pipe: Connection, failure: Failure) -> None:
     with contextlib.suppress(OSError):
-        pipe.send(Reply(Said.FAILED, failure))
+        pipe.send(Reply(ReplyKind.FAILED, failure))
 
 
 def _leave_signals_to_parent() -> None:
@@ -109,7 +109,7 @@ def consumer_main(pipe: Connection, bound: bool) -> None:
 def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
     while (order := _order(pipe)).job is not None:
         work(order.job, pipe)
-        pipe.send(Reply(Said.IDLE))
+        pipe.send(Reply(ReplyKind.IDLE))
 
 
 def _order(pipe: Connection) -> Order:
@@ -128,19 +128,19 @@ def _produce(job: Job, pipe: Connection) -> None:
         waiter = Waiter(ring.await_room, job.spin_us, job.sleep_us)
         blocks = stream.blocks()
         ready = list(islice(blocks, READY_BLOCKS))
-        pipe.send(Reply(Said.READY))
-        while (ask := _order(pipe).ask) in (Ask.RUN, Ask.WARM_UP):
-            if ask is Ask.WARM_UP:
+        pipe.send(Reply(ReplyKind.READY))
+        while (kind := _order(pipe).kind) in (OrderKind.RUN, OrderKind.WARM_UP):
+            if kind is OrderKind.WARM_UP:
                 records = ready[0].records[:WARM_UP_COMMANDS].copy()
                 due_ns = None if ready[0].due_ns is None else np.zeros(len(records), np.int64)
                 first = Block(records, due_ns)
-                pipe.send(Reply(Said.PRODUCED, produce([first], ring, waiter)))
+                pipe.send(Reply(ReplyKind.PRODUCED, produce([first], ring, waiter)))
                 continue
-            pipe.send(Reply(Said.PRODUCED, produce(chain(ready, blocks), ring, waiter)))
+            pipe.send(Reply(ReplyKind.PRODUCED, produce(chain(ready, blocks), ring, waiter)))
             blocks = stream.blocks()
             ready = list(islice(blocks, READY_BLOCKS))
-            pipe.send(Reply(Said.READY))
-        _exit_unless_done(ask)
+            pipe.send(Reply(ReplyKind.READY))
+        _exit_unless_done(kind)
 
 
 def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
@@ -153,12 +153,12 @@ def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
             driver = Driver(stream, schedule, job.spin_us, job.sleep_us, warm_up)
             return drive(driver, ring, back, open_loop)
 
-        pipe.send(Reply(Said.READY))
-        while (order := _order(pipe)).ask in (Ask.RUN, Ask.WARM_UP):
-            pipe.send(Reply(Said.PRODUCED, once(job.arms[order.arm], order.ask is Ask.WARM_UP)))
-            if order.ask is Ask.RUN:
-                pipe.send(Reply(Said.READY))
-        _exit_unless_done(order.ask)
+        pipe.send(Reply(ReplyKind.READY))
+        while (order := _order(pipe)).kind in (OrderKind.RUN, OrderKind.WARM_UP):
+            pipe.send(Reply(ReplyKind.PRODUCED, once(job.arms[order.arm], order.kind is OrderKind.WARM_UP)))
+            if order.kind is OrderKind.RUN:
+                pipe.send(Reply(ReplyKind.READY))
+        _exit_unless_done(order.kind)
 
 
 def _consume(job: Job, pipe: Connection) -> None:
@@ -168,17 +168,17 @@ def _consume(job: Job, pipe: Connection) -> None:
     without_pandas()
     os.sched_setaffinity(0, _CORES if job.pin_cpu is None else {job.pin_cpu})
     with GpuErrors() as gpu, Consumer(job) as consumer:
-        pipe.send(Reply(Said.READY, consumer.about()))
-        while (order := _order(pipe)).ask in (Ask.RUN, Ask.WARM_UP):
-            which = f"repeat {order.repeat}" if order.ask is Ask.RUN else "rehearsal"
+        pipe.send(Reply(ReplyKind.READY, consumer.about()))
+        while (order := _order(pipe)).kind in (OrderKind.RUN, OrderKind.WARM_UP):
+            which = f"repeat {order.repeat}" if order.kind is OrderKind.RUN else "rehearsal"
             gpu.where = f"in {job.arms[order.arm].mode}, {which}"
-            consumer.arm(order.arm, warm_up=order.ask is Ask.WARM_UP)
-            pipe.send(Reply(Said.ARMED))
+            consumer.arm(order.arm, warm_up=order.kind is OrderKind.WARM_UP)
+            pipe.send(Reply(ReplyKind.ARMED))
             consumer.consume()
-            pipe.send(Reply(Said.CONSUMED))
-            if order.ask is Ask.RUN:
-                pipe.send(Reply(Said.RESULT, consumer.result(order.arm, order.repeat)))
-    _exit_unless_done(order.ask)
+            pipe.send(Reply(ReplyKind.CONSUMED))
+            if order.kind is OrderKind.RUN:
+                pipe.send(Reply(ReplyKind.RESULT, consumer.result(order.arm, order.repeat)))
+    _exit_unless_done(order.kind)
 
 
 class _NoPandas:
@@ -206,7 +206,7 @@ def without_pandas() -> None:
         sys.meta_path.remove(_NoPandas)
 
 
-def _exit_unless_done(ask: Ask) -> None:
+def _exit_unless_done(kind: OrderKind) -> None:
     """End the process on an EXIT within a job, which the parent sends when the job failed elsewhere."""
-    if ask is not Ask.DONE:
+    if kind is not OrderKind.DONE:
         raise SystemExit(0)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # --help imports this module, and must not load compilers or 
 HistogramRows = dict[str, list[tuple[int, int, int]]]  # by quantity: low, high and count of each bucket
 
 
-class Ask(StrEnum):
+class OrderKind(StrEnum):
     """The kinds of orders."""
 
     JOB = "job"
@@ -38,13 +38,13 @@ class Ask(StrEnum):
 class Order(NamedTuple):
     """A message to a child. JOB has a `job`; RUN and WARM_UP have a `repeat` and the index of an `arm`."""
 
-    ask: Ask
+    kind: OrderKind
     job: Job | None = None
     arm: int = 0
     repeat: int = 0
 
 
-class Said(StrEnum):
+class ReplyKind(StrEnum):
     """The kinds of replies."""
 
     READY = "ready"
@@ -75,5 +75,5 @@ class Failure(NamedTuple):
 class Reply(NamedTuple):
     """A message from a child: PRODUCED, RESULT, FAILED and the consumer's first READY have a value."""
 
-    said: Said
+    kind: ReplyKind
     value: Production | RepeatResult | Failure | Manifest | None = None

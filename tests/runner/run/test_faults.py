@@ -20,7 +20,7 @@ from runner.config.schema import register, to_config
 from runner.plan.plan import Plan, make_plan
 from runner.run import run as run_module
 from runner.run.session import ChildError, Session
-from runner.worker.messages import Ask, Order, RepeatResult
+from runner.worker.messages import Order, OrderKind, RepeatResult
 
 
 @on_linux
@@ -116,7 +116,7 @@ class Gone:
 def test_a_child_that_died_between_two_repeats_is_named() -> None:
     session: Any = object.__new__(Session)
     with pytest.raises(ChildError, match=r"^producer was killed by signal 9$"):
-        session._send(Gone(), Order(Ask.RUN))
+        session._send(Gone(), Order(OrderKind.RUN))
 
 
 class FakeSession:

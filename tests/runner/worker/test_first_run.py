@@ -1,4 +1,4 @@
-"""Nothing is compiled, or loaded from the cache of machine code, inside a timed run: a warm-up run cannot meet all cases.
+"""Nothing is compiled, or loaded from the cache of machine code, inside a timed run: a warm-up cannot meet all cases.
 
 A loop that a run is the first to need would be charged to its first repeat.
 """

@@ -54,7 +54,7 @@ def heard(order: Order) -> None:
         if when == "run":
             for mode in set(_modes):
                 _keep_prepared(mode_class(mode))
-    elif when == "run" and order.ask == "run" and order.repeat == REPEAT and (not only or only == _modes):
+    elif when == "run" and order.kind == "run" and order.repeat == REPEAT and (not only or only == _modes):
         prepared = _prepared[_modes[order.arm]]
         prepared.compiled_loop = False
         for name in ("submit", "submit_each", "submit_steps"):
