@@ -1,4 +1,4 @@
-"""Records of a step that come while the one before it is with the device; test_step_batcher.py has them at random."""
+"""Records of a step that arrive while the device runs the step before it; test_step_batcher_model.py draws them."""
 
 from __future__ import annotations
 

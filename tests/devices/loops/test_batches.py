@@ -1,172 +1,35 @@
-"""The compiled loop for requests, run on this machine against a stand-in for cuBLASLt, with a driver in a thread.
+"""The compiled loop for requests: every token is right in any batches, and each way to end the loop is reported.
 
-Results are fed back by NumPy as each step ends, so every token must come out right, in whatever batches and whenever
-the driver looks.
+The loop runs on this machine against a stand-in for cuBLASLt, with a driver in a thread.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from support.cuda.fake_lt import FAILURE, FakeLt
+from support.cuda.fake_lt import FAILURE
+from support.steps.batch_loops import GREEDY, LONG, PLAIN, SECOND_NS, TINY, TOP_K, VOCAB, Loop, looping, stream_of
 from support.steps.launching import recorded
 
-from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher, FlushRules
+from launchopt.batching.batcher import FlushRules
 from launchopt.batching.buckets import BucketColumn, FlushReason
-from launchopt.batching.order import order_arrays
-from launchopt.command import COMMAND_DTYPE, Dtype, Records
-from launchopt.devices.feedback.cpu import CpuSteps
+from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.feedback.landing import NOT_YET, StagedRow
-from launchopt.devices.loops.runner import BatchLoop, Feedback, LoopSettings
 from launchopt.errors import Interrupted, RunError
-from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Schedule
+from launchopt.queue.ring import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
-from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.model import ModelShape
-from launchopt.verify.commands import Verification
-from launchopt.verify.tokens import verify_chain
+from launchopt.sampling import Sampling
 
-TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
-LAYERS = 2
-VOCAB = 256
-PATIENCE_S = 120.0  # after which whoever is still waiting will wait forever; compilers take part of it
-SECOND_NS = 10**9
-PLAIN = Sampling(SamplingKind.none)
-GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.8, 5, seed=3)
-LONG = FlushRules(SECOND_NS * 3600)
 EVERY = 7
-
-
-def stream_of(
-    sizes: Sequence[tuple[int, int]], vocab: int | None = None, chunk: int | None = None, replicas: int = 2
-) -> ChainStream:
-    """(prompt, output) tokens of each request; all are there from the start."""
-    prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
-    requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
-    return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, ChainSettings(vocab, chunk))
-
-
-@dataclass
-class Loop:
-    """A consumer as the device's: rings, batcher, flights and the pump; and a driver to go with it."""
-
-    stream: ChainStream
-    fake: FakeLt
-    batcher: Batcher
-    ring: Ring
-    back: Ring
-    flights: Flights
-    pump: Any
-    sampling: Sampling
-    tokens: Tokens | None = None
-    error: Exception | None = None
-
-    def run(self, schedule: Schedule = Schedule()) -> None:  # noqa: B008
-        """Driver and pump to the end; whatever stops the pump stops the driver too."""
-        driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50)
-
-        def drive() -> None:
-            try:
-                self.tokens, pushed, _ = driver.run(self.ring, self.back)
-                assert pushed == self.stream.commands
-            except Interrupted as error:
-                self.error = error
-
-        thread = threading.Thread(target=drive, daemon=True)
-        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (HeaderWord.STOP, 1))
-        watch.start()
-        thread.start()
-        try:
-            self.pump.run()
-        finally:
-            watch.cancel()
-            if thread.is_alive() and not self.ring.drained:
-                self.ring.set_word(HeaderWord.STOP, 1)
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
-
-    @property
-    def ids(self) -> NDArray[np.int64]:
-        """As the consumer takes them for the check."""
-        return self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-
-    def verified(self) -> Verification:
-        return verify_chain(self.stream, self.fake.arenas, self.sampling, self.ids, 64, 0)
-
-    def check(self) -> None:
-        """Every command once, in the order of its request; every token right and told of as it is."""
-        run, recorder = recorded(self.fake.recorder), self.fake.recorder
-        assert recorder.faults() == []
-        found = self.verified()
-        assert found.ok, found.first_wrong
-        assert self.tokens is not None
-        expected = self.ids if self.sampling is not PLAIN else np.zeros(self.stream.tokens)
-        assert self.tokens.ids.tolist() == expected.tolist()
-        requests = (run.commands[:, CommandColumn.REQUEST_STEP].view(np.uint64) >> np.uint64(32)).astype(np.int64)
-        steps = run.commands[:, CommandColumn.REQUEST_STEP] & 0xFFFF_FFFF
-        for request in range(self.stream.requests):
-            assert (np.diff(steps[requests == request]) == 1).all()
-        assert len(run.launches) == self.fake.calls
-        assert sum(self.batcher.flushes) == len(np.unique(run.launches[:, LaunchColumn.BATCH]))
-        eligible_ns, flush_ns = (
-            run.commands[:, CommandColumn.ELIGIBLE_NS],
-            run.launches[run.of_launch, LaunchColumn.FLUSH_NS],
-        )
-        assert (eligible_ns > 0).all()
-        assert (eligible_ns <= flush_ns).all()
-        assert (self.batcher.held, self.batcher.waiting, self.flights.count) == (0, 0, 0)
-
-    @property
-    def batch_sizes(self) -> list[int]:
-        """Commands of each batch."""
-        launches = recorded(self.fake.recorder).launches
-        sizes: list[int] = (
-            np.bincount(launches[:, LaunchColumn.BATCH], launches[:, LaunchColumn.SIZE]).astype(int).tolist()
-        )
-        return sizes
-
-
-@contextmanager
-def looping(
-    stream: ChainStream,
-    limit: int = 64,
-    sampling: Sampling = PLAIN,
-    every: int = 0,
-    rules: FlushRules = LONG,
-    spin_ns: int = 20_000,
-    capacity: int = 4096,
-    violated: bool = False,
-    fail_at: int | None = None,
-    recorder: Recorder | None = None,
-    shapes: slice = slice(None),
-) -> Iterator[Loop]:
-    limits = {shape: min(limit, stream.together(shape)) for shape in stream.shapes}
-    fake = FakeLt(stream, limits, fail_at, recorder)
-    known = stream.shapes[shapes]
-    order = order_arrays(stream.requests, violated=violated)
-    batcher = Batcher(known, [limits[shape] for shape in known], rules, order)
-    with Ring.create(capacity) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
-        steps = CpuSteps(stream, fake.arenas, sampling)
-        flights = Flights(stream, back, steps.done)
-        flights.reset()
-        feedback = Feedback(flights, steps.feed_back, lambda: None)
-        pump = BatchLoop(ring, batcher, fake.launcher(every), LoopSettings(spin_ns, sleep_ns=20_000), feedback)
-        yield Loop(stream, fake, batcher, ring, back, flights, pump, sampling)
-
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]
