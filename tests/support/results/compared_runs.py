@@ -1,0 +1,67 @@
+"""Two sides to compare: rows and manifests of runs, and the difference between them that a test asks for."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from launchopt.analysis.comparison.arms import Run, Side
+from launchopt.recording.results import SUMMARY, Row
+
+MANIFEST: dict[str, Any] = {
+    "status": "ok",
+    "config": {
+        "workload": {"name": "decode", "tokens": 250, "path": "/data/one/trace.csv"},
+        "model": {"hidden": 1024},
+        "mode": {"name": "batched", "streams": 4},
+        "queue": {"capacity": 4096},
+        "seed": 0,
+        "repeats": 7,
+    },
+    "environment": {
+        **{"platform": "Linux-6.18", "python": "3.12.3", "cores": 16, "git_revision": "a" * 40, "git_dirty": False},
+        **{"packages": {"numpy": "2.5.2"}, "device": {"name": "NVIDIA H200"}},
+    },
+    "device_versions": {"cuda_driver": "13000", "cuda_runtime": "13020", "cublaslt": "130100", "driver": "580.159"},
+}
+
+
+def row(**columns: Any) -> Row:
+    assert not columns.keys() - set(SUMMARY.names)
+    plausible = {
+        **{"run_id": "run/0", "workload": "decode", "device": "cuda", "gpu": "NVIDIA H200", "dtype": "fp16"},
+        **{"commands": 8000, "cache": "cold", "arrival": "closed", "shapes": "1024x1x1024", "requests": 1, "layers": 8},
+        **{"ordering": "per_request", "max_batch": 64, "timeout_us": 300.0, "input_footprint_bytes": 2**20},
+        **{"traced": False, "interleaved": True, "verified": True, "status": "ok", "mode": "baseline", "repeat": 0},
+    }
+    return {**dict.fromkeys(SUMMARY.names), **plausible, **columns}
+
+
+def repeats(*wall_ms: float, **columns: Any) -> list[Row]:
+    return [row(repeat=index, wall_ms=wall, commands_per_s=8e6 / wall, **columns) for index, wall in enumerate(wall_ms)]
+
+
+def run(rows: list[Row], place: str = "0", identity: str = "run", **changes: Any) -> Run:
+    """A run whose manifest differs by `changes`, `a__b=1` for what lies within."""
+    manifest = copy.deepcopy(MANIFEST)
+    for path, value in changes.items():
+        *above, last = path.split("__")
+        inner = manifest
+        for key in above:
+            inner = inner[key]
+        inner[last] = value
+    return Run(place, identity, rows, manifest)
+
+
+def sides(ours: list[Row], theirs: list[Row], **changes: Any) -> tuple[Side, Side]:
+    """Two runs, of which the second differs by `changes`."""
+    return Side("old", None, [run(ours, identity="old")]), Side("new", None, [run(theirs, identity="new", **changes)])
+
+
+def in_turn(a: list[Row], b: list[Row]) -> tuple[Side, Side]:
+    """Two modes of one run."""
+    both = run([*a, *b])
+    return Side("run:baseline", "baseline", [both]), Side("run:batched", "batched", [both])
+
+
+NINE = (10.0, 10.01, 9.99, 10.02, 9.98, 10.0, 10.01, 9.99, 10.0)
