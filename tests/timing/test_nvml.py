@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pynvml
@@ -18,85 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.config.composing import planned
-from support.processes.own_process import ROOT, environ_of
+from support.cuda.fake_nvml import MS, UUID, Board, Clock, installed
 
 from launchopt.errors import DeviceError
 from launchopt.recording import results
 from launchopt.timing import nvml
 from launchopt.timing.nvml import Look, Readings
-from runner.run import children
 from runner.run import run as run_module
 
-MS = 1_000_000
-UUID = bytes(range(16))
-NAMED = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
 COLUMNS = (
     *("sm_clock_mhz", "sm_clock_min_mhz", "throttled", "throttle_reasons"),
     *("energy_mj_per_command", "power_w"),
 )
-
-
-class NVMLError(Exception):
-    pass
-
-
-class Clock:
-    """Time that passes only when somebody sleeps or reads."""
-
-    def __init__(self) -> None:
-        self.ns = 5_000_000_000
-
-    def monotonic_ns(self) -> int:
-        return self.ns
-
-    def sleep(self, seconds: float) -> None:
-        self.ns += int(seconds * 1e9)
-
-
-class Board(ModuleType):
-    """A module `pynvml` with one GPU, which draws `power_w` for ever. None: NVML does not tell."""
-
-    NVMLError = NVMLError
-    NVML_CLOCK_SM = 1
-    clock_mhz: int | None = 1980
-    power_w: float | None = 400.0
-    reasons: int | None = 0
-    old_reasons: int | None = None
-    step_ns, phase_ns = 20 * MS, 3 * MS
-    answers = True
-
-    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        super().__init__("pynvml")
-        self._now_ns = now_ns
-
-    def _told(self, value: Any) -> Any:
-        if value is None:
-            raise NVMLError("Not Supported")
-        return value
-
-    def nvmlInit(self) -> None:  # noqa: N802
-        self._told(self.answers or None)
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        return str(self._told(uuid if uuid == NAMED else None))
-
-    def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> int:  # noqa: N802
-        assert (gpu, kind) == (NAMED, self.NVML_CLOCK_SM)
-        return int(self._told(self.clock_mhz))
-
-    def nvmlDeviceGetPowerUsage(self, gpu: str) -> int:  # noqa: N802
-        return int(self._told(self.power_w) * 1000)
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> int:  # noqa: N802
-        return int(self._told(self.reasons))
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: str) -> int:  # noqa: N802
-        return int(self._told(self.old_reasons))
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> int:  # noqa: N802
-        watts = self._told(self.power_w)
-        steps = (self._now_ns() - self.phase_ns) // self.step_ns
-        return int(watts * steps * self.step_ns / MS)
 
 
 @pytest.fixture
@@ -109,13 +37,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def board(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Board:
     return installed(monkeypatch, Board(clock.monotonic_ns))
-
-
-def installed(monkeypatch: pytest.MonkeyPatch, board: Board) -> Board:
-    monkeypatch.setitem(sys.modules, "pynvml", board)
-    monkeypatch.setattr(run_module, "uuid_of", lambda index: UUID)
-    monkeypatch.setattr(nvml, "_steps_ns", {})
-    return board
 
 
 def watched(clock: Clock, run_ms: float, each: Callable[[], None] = lambda: None) -> Readings:
@@ -325,61 +246,3 @@ def test_without_nvml_there_is_a_notice_and_no_failure(
     on_gpu = replace(plan, info=replace(plan.info, kind="cuda"))
     assert run_module._watch(on_gpu, notices) is None
     assert notices == ["NVML: Not Supported: no clocks, throttle reasons or energy"]
-
-
-def test_on_the_cpu_nvml_is_not_asked(board: Board) -> None:
-    notices: list[str] = []
-    assert run_module._watch(planned(), notices) is None
-    assert notices == []
-
-
-@pytest.fixture
-def kept_children() -> Iterator[None]:
-    yield
-    children.dismiss()
-
-
-def assert_seen(row: results.Row, gpu: dict[str, Any]) -> None:
-    """What holds of any repeat, of a second or so, that was watched."""
-    assert gpu["looks"] >= 3
-    assert row["sm_clock_min_mhz"] == gpu["sm_clock_mhz"]["low"] <= row["sm_clock_mhz"] == gpu["sm_clock_mhz"]["median"]
-    assert row["throttled"] == bool(set(gpu["looks_with_reason"]) - nvml.NO_THROTTLING)
-    assert gpu["energy_window_ms"] >= row["wall_ms"]
-    if gpu["no_energy"] is None:
-        assert row["energy_mj_per_command"] == pytest.approx(gpu["energy_mj"] / row["commands"])
-        assert row["power_w"] == pytest.approx(gpu["energy_mj"] / gpu["energy_window_ms"])
-    else:
-        assert row["energy_mj_per_command"] is row["power_w"] is None
-
-
-def test_a_run_is_watched_from_the_parent(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept_children: None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    board = installed(monkeypatch, Board())
-    board.reasons = 0x4
-    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.open_watch(UUID))
-    plan = planned("mode=baseline", "workload.cache=hot", "workload.commands=30000", "repeats=2")
-    rows = run_module.execute(plan, tmp_path, []).rows
-    manifest = results.read_manifest(tmp_path)
-    for row, about in zip(rows, manifest["runs"], strict=True):
-        assert_seen(row, about["gpu"])
-        assert (row["sm_clock_mhz"], row["throttle_reasons"]) == (1980.0, "sw_power_cap")
-        drawn_mj = board.power_w * about["gpu"]["energy_window_ms"]
-        assert about["gpu"]["energy_mj"] == pytest.approx(drawn_mj, abs=board.power_w * 30)  # a step, and a little
-    assert manifest["notices"][-1] == "baseline: repeats throttled: 2 of 2 (sw_power_cap)"
-    assert manifest["notices"][-1] in capsys.readouterr().out
-
-
-@pytest.mark.gpu
-def test_a_run_on_a_gpu_is_watched(tmp_path: Path) -> None:
-    job = "mode=baseline device=cuda workload.cache=hot workload.commands=400000 repeats=2 timing=host"
-    words = [sys.executable, "-m", "runner", *job.split(), f"hydra.run.dir={tmp_path}/run"]
-    subprocess.run(words, cwd=tmp_path, env=environ_of(ROOT), check=True, capture_output=True, text=True)
-    manifest = results.read_manifest(tmp_path / "run")
-    rows = results.read_summaries([tmp_path / "run"])
-    for row, about in zip(rows, manifest["runs"], strict=True):
-        print(json.dumps(about["gpu"], indent=1))
-        assert_seen(row, about["gpu"])
-        assert 200 < row["sm_clock_mhz"] < 4000
-        assert about["gpu"]["no_energy"] is None
-        assert 30 < row["power_w"] < 1500

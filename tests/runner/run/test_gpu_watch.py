@@ -1,0 +1,79 @@
+"""Clocks, throttle reasons and energy in the rows and the manifest of a run that the parent watched."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.config.composing import planned
+from support.cuda.fake_nvml import UUID, Board, installed
+from support.processes.own_process import ROOT, environ_of
+
+from launchopt.recording import results
+from launchopt.timing import nvml
+from runner.run import children
+from runner.run import run as run_module
+
+
+def test_on_the_cpu_nvml_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, Board())
+    notices: list[str] = []
+    assert run_module._watch(planned(), notices) is None
+    assert notices == []
+
+
+@pytest.fixture
+def kept_children() -> Iterator[None]:
+    yield
+    children.dismiss()
+
+
+def assert_seen(row: results.Row, gpu: dict[str, Any]) -> None:
+    """What holds of any repeat, of a second or so, that was watched."""
+    assert gpu["looks"] >= 3
+    assert row["sm_clock_min_mhz"] == gpu["sm_clock_mhz"]["low"] <= row["sm_clock_mhz"] == gpu["sm_clock_mhz"]["median"]
+    assert row["throttled"] == bool(set(gpu["looks_with_reason"]) - nvml.NO_THROTTLING)
+    assert gpu["energy_window_ms"] >= row["wall_ms"]
+    if gpu["no_energy"] is None:
+        assert row["energy_mj_per_command"] == pytest.approx(gpu["energy_mj"] / row["commands"])
+        assert row["power_w"] == pytest.approx(gpu["energy_mj"] / gpu["energy_window_ms"])
+    else:
+        assert row["energy_mj_per_command"] is row["power_w"] is None
+
+
+def test_a_run_is_watched_from_the_parent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kept_children: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = installed(monkeypatch, Board())
+    board.reasons = 0x4
+    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.open_watch(UUID))
+    plan = planned("mode=baseline", "workload.cache=hot", "workload.commands=30000", "repeats=2")
+    rows = run_module.execute(plan, tmp_path, []).rows
+    manifest = results.read_manifest(tmp_path)
+    for row, about in zip(rows, manifest["runs"], strict=True):
+        assert_seen(row, about["gpu"])
+        assert (row["sm_clock_mhz"], row["throttle_reasons"]) == (1980.0, "sw_power_cap")
+        drawn_mj = board.power_w * about["gpu"]["energy_window_ms"]
+        assert about["gpu"]["energy_mj"] == pytest.approx(drawn_mj, abs=board.power_w * 30)  # a step, and a little
+    assert manifest["notices"][-1] == "baseline: repeats throttled: 2 of 2 (sw_power_cap)"
+    assert manifest["notices"][-1] in capsys.readouterr().out
+
+
+@pytest.mark.gpu
+def test_a_run_on_a_gpu_is_watched(tmp_path: Path) -> None:
+    job = "mode=baseline device=cuda workload.cache=hot workload.commands=400000 repeats=2 timing=host"
+    words = [sys.executable, "-m", "runner", *job.split(), f"hydra.run.dir={tmp_path}/run"]
+    subprocess.run(words, cwd=tmp_path, env=environ_of(ROOT), check=True, capture_output=True, text=True)
+    manifest = results.read_manifest(tmp_path / "run")
+    rows = results.read_summaries([tmp_path / "run"])
+    for row, about in zip(rows, manifest["runs"], strict=True):
+        print(json.dumps(about["gpu"], indent=1))
+        assert_seen(row, about["gpu"])
+        assert 200 < row["sm_clock_mhz"] < 4000
+        assert about["gpu"]["no_energy"] is None
+        assert 30 < row["power_w"] < 1500

@@ -1,0 +1,88 @@
+"""A stand-in for NVML: a GPU that draws the power that the test sets, and a clock that only sleeping moves."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from launchopt.timing import nvml
+from runner.run import run as run_module
+
+MS = 1_000_000
+UUID = bytes(range(16))
+NAMED = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Clock:
+    """Time that passes only when somebody sleeps or reads."""
+
+    def __init__(self) -> None:
+        self.ns = 5_000_000_000
+
+    def monotonic_ns(self) -> int:
+        return self.ns
+
+    def sleep(self, seconds: float) -> None:
+        self.ns += int(seconds * 1e9)
+
+
+class Board(ModuleType):
+    """A module `pynvml` with one GPU, which draws `power_w` for ever. None: NVML does not tell."""
+
+    NVMLError = NVMLError
+    NVML_CLOCK_SM = 1
+    clock_mhz: int | None = 1980
+    power_w: float | None = 400.0
+    reasons: int | None = 0
+    old_reasons: int | None = None
+    step_ns, phase_ns = 20 * MS, 3 * MS
+    answers = True
+
+    def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        super().__init__("pynvml")
+        self._now_ns = now_ns
+
+    def _told(self, value: Any) -> Any:
+        if value is None:
+            raise NVMLError("Not Supported")
+        return value
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        self._told(self.answers or None)
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        return str(self._told(uuid if uuid == NAMED else None))
+
+    def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> int:  # noqa: N802
+        assert (gpu, kind) == (NAMED, self.NVML_CLOCK_SM)
+        return int(self._told(self.clock_mhz))
+
+    def nvmlDeviceGetPowerUsage(self, gpu: str) -> int:  # noqa: N802
+        return int(self._told(self.power_w) * 1000)
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> int:  # noqa: N802
+        return int(self._told(self.reasons))
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: str) -> int:  # noqa: N802
+        return int(self._told(self.old_reasons))
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> int:  # noqa: N802
+        watts = self._told(self.power_w)
+        steps = (self._now_ns() - self.phase_ns) // self.step_ns
+        return int(watts * steps * self.step_ns / MS)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, board: Board) -> Board:
+    monkeypatch.setitem(sys.modules, "pynvml", board)
+    monkeypatch.setattr(run_module, "uuid_of", lambda index: UUID)
+    monkeypatch.setattr(nvml, "_steps_ns", {})
+    return board
