@@ -1,76 +1,38 @@
-"""The columns of a run whose every number is known, and the rates that are flagged."""
+"""The summary of a run whose every number is known, and the rates that are flagged."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
-from support.steps.launching import launch, recorded
+from support.results.six_commands import (
+    ACTIVITY,
+    EVENTS,
+    FLUSHES,
+    HOST,
+    STREAM,
+    ZERO,
+    about,
+    distribution_of,
+    six_commands,
+)
+from support.steps.launching import launch
 
-from launchopt.command import Dtype
-from launchopt.recording import summary
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
-from launchopt.recording.results import COMMANDS, LAUNCHES, SUMMARY
+from launchopt.recording.results import SUMMARY
 from launchopt.recording.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
 from launchopt.recording.summary_columns import derived
-from launchopt.statistics.histogram import RELATIVE_ERROR
-from launchopt.timing.activity import Activity, Ceilings, Span
-from launchopt.workloads.gemv import gemv
-
-ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns after it
-STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2)
-FLUSHES = [1, 1, 0, 1, 0]  # in the order of FlushReason
-SAMPLES = np.array([[2_300, 5_900]]) + ZERO
-# Two calls: the first's kernels begin 2 us after it returned, the second's only one while it was under way.
-ACTIVITY = Activity(
-    np.array(
-        [[0, 0, c, s, e, 7, 0] for c, s, e in ((1, 4_000, 5_000), (1, 4_500, 6_000), (2, 6_500, 7_500))], np.int64
-    ),
-    np.array([[0, 1, 1_000, 2_000], [0, 2, 6_000, 7_000]]),
-    ["k"],
-    ["cuLaunchKernelEx"],
-    dropped=0,
-    clock_error_ns=5,
-)
-EVENTS = Timing(ZERO, Span(ZERO + 8_000, 4_000, SAMPLES), ACTIVITY)
-HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
-
-
-def about(value: float) -> Any:
-    """To what a histogram promises."""
-    return pytest.approx(value, rel=RELATIVE_ERROR)
-
-
-def distribution_of(name: str, values_ns: Sequence[int] | NDArray[np.int64]) -> dict[str, Any]:
-    """What the columns of a distribution must be: percentiles to within a bucket, the largest exactly."""
-    percentiles = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
-    columns = {f"{name}_{key}_us": about(np.percentile(values_ns, of) / 1e3) for key, of in percentiles.items()}
-    return columns | {f"{name}_max_us": max(values_ns) / 1e3}
+from launchopt.timing.activity import Ceilings
 
 
 @pytest.fixture
 def recorder() -> Recorder:
-    """Six commands in three launch calls; the second was timed on the device, the third packed."""
-    recorder = Recorder(6)
-    for seqs, flush, start, end in [
-        ([0, 1, 2], 1_000, 1_100, 1_200),
-        ([4, 3], 2_000, 2_100, 2_400),
-        ([5], 3_000, 3_100, 3_600),
-    ]:
-        launch(recorder, seqs, flush_ns=ZERO + flush, start_ns=ZERO + start, end_ns=ZERO + end, zero_ns=ZERO)
-        if seqs == [4, 3]:
-            recorder.mark_sample(1, 0)
-    recorder.mark_packed(240, 3)
-    return recorder
+    return six_commands()
 
 
 def test_measured_with_events(recorder: Recorder) -> None:
@@ -213,21 +175,6 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
     assert recorder.faults() == []
 
 
-def test_waits_in_the_batcher_count_from_when_a_command_became_eligible() -> None:
-    """However long before that it was enqueued; 0 is none noted."""
-    recorder = Recorder(4)
-    eligible_ns = [ZERO + 900, 0, ZERO + 400, ZERO + 1_000]
-    launch(recorder, [0, 1, 2, 3], flush_ns=ZERO + 1_000, start_ns=ZERO, zero_ns=ZERO - 5_000, eligible_ns=eligible_ns)
-    row, histograms = measured(recorder, [1, 0, 0, 0, 0], HOST, STREAM)
-    assert {name: row[name] for name in row if name.startswith("batch_wait")} == distribution_of(
-        "batch_wait", [100, 0, 600, 0]
-    )
-    assert row["queue_wait_max_us"] == 6.0
-    assert histograms["batch_wait"].max == 600
-    columns = command_lists(recorder)
-    assert columns["eligible_ns"] == [900, 1_000, 400, 1_000]
-
-
 @pytest.mark.parametrize("most_launches", [1, 2, 3, 100])
 def test_a_batch_of_several_launches_counts_once_in_whatever_chunks(
     most_launches: int, monkeypatch: pytest.MonkeyPatch
@@ -245,71 +192,6 @@ def test_a_batch_of_several_launches_counts_once_in_whatever_chunks(
     row, histograms = measured(recorder, [4, 0, 0, 0, 0], HOST, STREAM)
     assert histograms["batch_size"].rows() == [(2, 2, 1), (3, 3, 2), (4, 4, 1)]
     assert (row["batches"], derived(row)["batch_size_mean"]) == (4, 3.0)
-
-
-def as_lists(columns: dict[str, Any], schema: pa.Schema) -> dict[str, list[Any]]:
-    assert set(schema.names) - {"run_id", "mode", "repeat"} == columns.keys()
-    return {name: pa.array(values, schema.field(name).type).to_pylist() for name, values in columns.items()}
-
-
-def test_launch_columns(recorder: Recorder) -> None:
-    assert as_lists(summary.launch_columns(0, recorded(recorder).launches, EVENTS, STREAM.shapes), LAUNCHES) == {
-        "launch": [0, 1, 2],
-        "batch": [0, 1, 2],
-        "m": [4] * 3,
-        "n": [3] * 3,
-        "k": [5] * 3,
-        "dtype": ["fp16"] * 3,
-        "batch_size": [3, 2, 1],
-        "strategy": ["strided"] * 3,
-        "flush_reason": ["idle"] * 3,
-        "flush_ns": [1_000, 2_000, 3_000],
-        "submit_start_ns": [1_100, 2_100, 3_100],
-        "submit_end_ns": [1_200, 2_400, 3_600],
-        "device_start_ns": [None, 2_300, None],
-        "device_end_ns": [None, 5_900, None],
-        "packed_bytes": [0, 0, 240],
-    }
-
-
-def command_lists(recorder: Recorder) -> dict[str, list[Any]]:
-    return as_lists(summary.command_columns(recorded(recorder), EVENTS, STREAM.shapes), COMMANDS)
-
-
-def test_command_columns_are_in_the_order_of_execution(recorder: Recorder) -> None:
-    assert command_lists(recorder) == {
-        "seq": [0, 1, 2, 4, 3, 5],
-        "request": [2**32 - 1 - seq for seq in (0, 1, 2, 4, 3, 5)],
-        "step": [0, 1, 2, 4, 3, 5],
-        "m": [4] * 6,
-        "n": [3] * 6,
-        "k": [5] * 6,
-        "launch": [0, 0, 0, 1, 1, 2],
-        "enqueue_ns": [0, 10, 20, 40, 30, 50],
-        "eligible_ns": [1_000] * 3 + [2_000] * 2 + [3_000],  # nothing held them: as they were flushed
-        "flush_ns": [1_000] * 3 + [2_000] * 2 + [3_000],
-        "submit_start_ns": [1_100] * 3 + [2_100] * 2 + [3_100],
-        "device_start_ns": [None] * 3 + [2_300] * 2 + [None],
-        "device_end_ns": [None] * 3 + [5_900] * 2 + [None],
-    }
-
-
-def test_columns_of_a_later_chunk_go_on_counting_launches(recorder: Recorder) -> None:
-    chunks = list(recorder.chunks(most_launches=2))
-    assert [len(chunk.launches) for chunk in chunks] == [2, 1]
-    last = summary.command_columns(chunks[1], EVENTS, STREAM.shapes)
-    assert (last["launch"].tolist(), last["seq"].tolist()) == ([2], [5])
-    assert summary.launch_columns(2, chunks[1].launches, EVENTS, STREAM.shapes)["launch"].tolist() == [2]
-
-
-@pytest.mark.parametrize("launched", [[], [0, 1, 3]])
-def test_commands_that_never_ran_have_no_row(launched: list[int]) -> None:
-    recorder = Recorder(6)
-    if launched:
-        launch(recorder, launched, flush_ns=ZERO + 7, start_ns=ZERO + 8, zero_ns=ZERO)
-    columns = command_lists(recorder)
-    assert columns["seq"] == launched
-    assert columns["device_end_ns"] == [None] * len(launched)
 
 
 CEILINGS = Ceilings(copy_gb_per_s=4_000, read_gb_per_s=4_500, peak_tflops=50)
