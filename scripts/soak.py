@@ -31,7 +31,8 @@ import psutil
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from launchopt.batching.batcher import Batch, Batcher, FlushRules
+from launchopt.batching.batch import Batch, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError

@@ -12,16 +12,15 @@ worse. The measured queue wait counts that time, because it starts at enqueue.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from launchopt.batching.batch import REASONS, SEVERAL, Batch, FlushReason, FlushRules
 from launchopt.batching.buckets import (
     NEVER_IDLE,
     UNKNOWN_SHAPE,
     BucketArrays,
     BucketColumn,
-    FlushReason,
     HashColumn,
     RuleWord,
     classify_words,
@@ -31,35 +30,7 @@ from launchopt.batching.order import OrderArrays, OrderWord
 from launchopt.batching.policy import next_batch
 from launchopt.command import WORDS, Records, ShapeKey, as_words
 from launchopt.errors import RunError
-from launchopt.types import ShapeIndices, Words
-
-SEVERAL = -1  # in place of a shape's index: the batch has commands of several shapes
-REASONS = tuple(FlushReason)  # REASONS[number]: compiled loops return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class FlushRules:
-    """Rules for flushing a bucket that is not full. Times in ns."""
-
-    timeout_ns: int  # flush a bucket this long after its oldest command entered
-    idle_ns: int | None = None  # flush a bucket this long after the last command came; None: no such limit
-    on_stall: bool = True  # flush when every waiting command waits for a command in a bucket
-    in_rounds: bool = False  # steps are issued in rounds: a stall is the end of a round
-
-
-class Batch:
-    """Commands of one shape, or of several (SEVERAL), that were flushed together.
-
-    `words` is a view of the batcher's store, [count, WORDS]. It is valid until the batcher next takes commands.
-    """
-
-    __slots__ = ("reason", "shape_index", "words")
-
-    def __init__(self, shape_index: int, words: Words, reason: FlushReason) -> None:
-        self.shape_index, self.words, self.reason = shape_index, words, reason
-
-    def __len__(self) -> int:
-        return len(self.words)
+from launchopt.types import ShapeIndices
 
 
 class Batcher:

@@ -18,16 +18,6 @@ from launchopt.types import Int, ShapeIndices, Table, Words
 NO_BUCKET, UNKNOWN_SHAPE = -1, -2  # in place of a bucket's number
 
 
-class FlushReason(enum.IntEnum):
-    """Reasons why a bucket was flushed."""
-
-    full = 0  # it held as many commands as its limit
-    deadline = 1  # its oldest command has waited for the timeout
-    idle = 2  # no command came for the idle time
-    drain = 3  # the workload has ended
-    stall = 4  # every waiting command waits for a command in a bucket
-
-
 class BucketColumn(enum.IntEnum):
     """Columns of `Buckets.buckets`."""
 

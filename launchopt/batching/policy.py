@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from launchopt.batching.batch import FlushReason
 from launchopt.batching.buckets import (
     NEVER_IDLE,
     NO_BUCKET,
     BucketArrays,
     BucketColumn,
     Buckets,
-    FlushReason,
     RuleWord,
     add_words,
     empty_bucket,

@@ -23,8 +23,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import REASONS, Batch, FlushRules
-from launchopt.batching.buckets import NEVER_IDLE, FlushReason
+from launchopt.batching.batch import REASONS, FlushReason, FlushRules, StepBatch
+from launchopt.batching.buckets import NEVER_IDLE
 from launchopt.batching.step_buckets import (
     KindCode,
     KindColumn,
@@ -38,7 +38,6 @@ from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
 from launchopt.streams import chain as ch
 
-NO_SHAPE = -1  # in place of a shape's index: a batch of steps has several shapes
 # Kinds that requests share: whole chunks of prompts, and output tokens. The last chunk of each prompt may differ.
 SHARED_KINDS = 2
 WRONG = {
@@ -49,24 +48,6 @@ WRONG = {
     KindCode.TOO_LONG: "of request {request} does not end its step, which is longer than announced",
     KindCode.TOO_MANY_KINDS: "of request {request} ends a step of one kind too many",
 }
-
-
-class StepBatch(Batch):
-    """Steps of one kind that were flushed together: `rows` rows, each with one record of each of `size` requests.
-
-    `words` is uint64 [rows x size, WORDS], valid until the batcher next takes records. Row i of the step is
-    words[i * size : (i + 1) * size], with requests in ascending order.
-    """
-
-    __slots__ = ("rows", "size")
-
-    def __init__(self, words: NDArray[np.uint64], reason: FlushReason, size: int, rows: int) -> None:
-        self.shape_index, self.words, self.reason = (
-            NO_SHAPE,
-            words,
-            reason,
-        )  # without super().__init__, which would double the time
-        self.size, self.rows = size, rows
 
 
 def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:

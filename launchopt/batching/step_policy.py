@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from launchopt.batching.buckets import NEVER_IDLE, FlushReason
+from launchopt.batching.batch import FlushReason
+from launchopt.batching.buckets import NEVER_IDLE
 from launchopt.batching.step_buckets import (
     KindCode,
     KindColumn,

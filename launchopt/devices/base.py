@@ -12,34 +12,32 @@ from typing import TYPE_CHECKING, Protocol, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch
-from launchopt.command import Dtype, ShapeKey
-from launchopt.cupy_types import CudaStream
-from launchopt.devices.arenas import Arenas
-from launchopt.devices.feedback.flights import Flights
 from launchopt.errors import RunError
 from launchopt.files import JsonObject
-from launchopt.recording.launch_rows import RecordingArrays, Strategy
-from launchopt.recording.recorder import Recorder
-from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream, Stream
-from launchopt.timing.activity import Ceilings, Span
-from launchopt.types import Table
 
-if TYPE_CHECKING:
-    from launchopt.batching.step_batcher import StepBatch
-    from launchopt.devices.arenas import SeqState
+if TYPE_CHECKING:  # the process that plans a run imports this module, and must not load Numba
+    from launchopt.batching.batch import Batch, StepBatch
+    from launchopt.command import Dtype, ShapeKey
+    from launchopt.cupy_types import CudaStream
+    from launchopt.devices.arenas import Arenas, SeqState
     from launchopt.devices.cpu.launch import CpuLaunch
     from launchopt.devices.cublaslt.kernel_plans import KernelPlans
     from launchopt.devices.cublaslt.plans import Plans
     from launchopt.devices.cublaslt.tables import Tables
     from launchopt.devices.cuda.planning import Planner
     from launchopt.devices.cuda.streams import Streams
+    from launchopt.devices.feedback.flights import Flights
     from launchopt.devices.feedback.in_launch import LaunchFeedback
     from launchopt.devices.loops.runner import Launcher
     from launchopt.devices.megakernel.launch_ahead import LaunchAhead
     from launchopt.devices.resident.kernel import Resident
     from launchopt.queue.ring import Ring
+    from launchopt.recording.launch_rows import RecordingArrays, Strategy
+    from launchopt.recording.recorder import Recorder
+    from launchopt.sampling import Sampling
+    from launchopt.streams.chain import ChainStream, Stream
+    from launchopt.timing.activity import Ceilings, Span
+    from launchopt.types import Table
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,7 @@ from launchopt.modes.options import ModeOptions
 from launchopt.options import Value
 
 if TYPE_CHECKING:
-    from launchopt.batching.batcher import Batch
-    from launchopt.batching.step_batcher import StepBatch
+    from launchopt.batching.batch import Batch, StepBatch
     from launchopt.devices.base import Device
     from launchopt.streams.chain import Stream
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared, Takes

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import Batch, StepBatch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.devices.steps.keys import is_shared
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.batched import NEVER
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import Stream
+from launchopt.streams.operands import is_shared
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.coalesced import LtCoalesced

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch, shape_finder
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import Batch, StepBatch
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, Takes

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, shape_finder
+from launchopt.batching.batch import Batch
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared

@@ -26,7 +26,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.instructions.fusion import NORM_BYTES

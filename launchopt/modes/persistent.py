@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn

@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, HostDevice, LaunchPath, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Takes

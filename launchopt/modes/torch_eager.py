@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import Batch, StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Prepared, Takes

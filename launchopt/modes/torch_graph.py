@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device
 from launchopt.modes.base import Mode, Takes

@@ -1,6 +1,6 @@
 """The recorder: it keeps a row for every launch call and every command, in memory that does not grow with the run.
 
-`launch_rows.note` writes one row of `launches` per launch call, and one row of `commands` per command. The rows are in
+`row_writer.note` writes one row of `launches` per launch call, and one row of `commands` per command. The rows are in
 the order of execution, in ring buffers that are allocated before the clock starts. A command that is posted to the
 persistent kernel (`Strategy.resident`) is no launch call: several posted commands share a row.
 
@@ -31,9 +31,8 @@ from launchopt.recording.launch_rows import (
     LaunchColumn,
     RecordingArrays,
     Strategy,
-    note,
-    wants_room,
 )
+from launchopt.recording.row_writer import note, wants_room
 from launchopt.recording.spool import Rows, SpooledRows
 from launchopt.types import Words
 
@@ -89,7 +88,7 @@ class Recorder:
         return self.launches, self.commands, self.cursor
 
     def note(self, words: Words, part: slice, facts: Facts, start_ns: int, end_ns: int) -> None:
-        """Record one launch call that submitted words[part], as `launch_rows.note` does."""
+        """Record one launch call that submitted words[part], as `row_writer.note` does."""
         note(self.arrays, words, part.start, part.stop, facts, start_ns, end_ns)
 
     def reset(self) -> None:

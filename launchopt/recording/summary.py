@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason
 from launchopt.command import HALF_BITS, LOW_HALF, ShapeKey
 from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy

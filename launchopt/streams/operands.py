@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from launchopt.command import Dtype, ShapeKey
+from launchopt.command import Dtype, Op, ShapeKey
 
 SLOT_ALIGNMENT_BYTES = 256  # cuBLASLt's fastest kernels need pointers aligned to it
 WEIGHT_ROLES = ("a", "bias", "gain")
@@ -54,6 +54,14 @@ def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:
         ArenaKey("b", shape.n, shape.k, shape.dtype),
         ArenaKey("c", shape.n, shape.m, shape.dtype),
     )
+
+
+def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
+    """Return whether commands of a batch share their weight and have one column each.
+
+    moves: slots of A, B and C from one command to the next.
+    """
+    return shape.op is Op.GEMM and shape.n == 1 and moves[0] == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from launchopt.batching.batcher import Batcher, FlushRules
+from launchopt.batching.batch import FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from runner.bench.figures import Figure
 

@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, as_words
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Prepared, Takes

@@ -18,8 +18,9 @@ import numpy as np
 from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
 from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
-from launchopt.recording.launch_rows import RecordingArrays, note
+from launchopt.recording.launch_rows import RecordingArrays
 from launchopt.recording.recorder import Recorder
+from launchopt.recording.row_writer import note
 from launchopt.timing import nvtx_ranges
 from launchopt.types import Words
 from runner.bench.figures import Figure

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching import step_buckets as sb
 from launchopt.batching import step_policy
-from launchopt.batching.batcher import FlushRules
+from launchopt.batching.batch import FlushRules
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, HALF_BITS, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import FlushRules
+from launchopt.batching.batch import FlushRules
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import next_kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import FlushRules
+from launchopt.batching.batch import FlushRules
 from launchopt.batching.order import OrderArrays, order_arrays
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.devices.base import Device

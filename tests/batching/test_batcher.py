@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps.order_models import NOTHING, SHAPES, Command, Left, Model, due_ns, left, seqs
 
-from launchopt.batching.batcher import Batcher, FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.errors import RunError
 

@@ -23,8 +23,8 @@ from support.steps.order_models import (
     seqs,
 )
 
-from launchopt.batching.batcher import Batch, Batcher, FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.batching.order import Order, land_step, order_arrays
 from launchopt.command import W_ELIGIBLE, Records
 

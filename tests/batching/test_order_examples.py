@@ -17,8 +17,8 @@ from support.steps.order_models import (
     seqs,
 )
 
-from launchopt.batching.batcher import Batcher, FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.batching.order import order_arrays
 from launchopt.command import W_ELIGIBLE
 from launchopt.errors import RunError

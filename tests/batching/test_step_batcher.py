@@ -19,8 +19,7 @@ from support.steps.step_models import (
 from launchopt.arrivals.requests import Requests
 from launchopt.batching import step_buckets as sb
 from launchopt.batching import step_policy
-from launchopt.batching.batcher import FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import Dtype, Records
 from launchopt.errors import RunError

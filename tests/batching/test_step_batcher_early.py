@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from support.steps.step_models import LONGEST, NEVER_NS, NOTHING, Left, left, records_of, step_of, steps
 
-from launchopt.batching.batcher import FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import Records
 from launchopt.errors import RunError

@@ -19,8 +19,7 @@ from support.steps.step_models import (
     records_of,
 )
 
-from launchopt.batching.batcher import FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE
 

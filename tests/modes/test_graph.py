@@ -11,7 +11,7 @@ from support.modes.batch_runs import Run, streams
 from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun, batches
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes

@@ -9,7 +9,7 @@ from support.modes.batch_runs import Run, streams
 from support.steps.launching import recorded
 from support.steps.programs import stream_of
 
-from launchopt.batching.batcher import SEVERAL
+from launchopt.batching.batch import SEVERAL
 from launchopt.command import Dtype
 from launchopt.modes.grouped import Grouped
 from launchopt.recording import summary

@@ -14,7 +14,8 @@ from support.modes.batch_runs import ALWAYS_PACK, NEVER_PACK, Run, streams
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import Batch, Batcher, FlushRules
+from launchopt.batching.batch import Batch, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, as_words
 from launchopt.devices.cpu.device import CALLS_PER_PACK
 from launchopt.errors import ConfigError, RunError

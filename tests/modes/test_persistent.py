@@ -16,8 +16,8 @@ from support.steps.launching import recorded
 from support.steps.programs import stream_of
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import Batch, Batcher, FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.resident import ring as rl

@@ -27,7 +27,8 @@ from support.modes.torch_runs import (
     users,
 )
 
-from launchopt.batching.batcher import Batcher, FlushRules
+from launchopt.batching.batch import FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype, as_words
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps.launching import launch, recorded
 
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason
 from launchopt.errors import RunError
 from launchopt.recording import recorder as rec
 from launchopt.recording.launch_rows import LAUNCH_COLUMNS, NOT_SAMPLED, CommandColumn, LaunchColumn, Strategy

@@ -9,7 +9,8 @@ import pytest
 from support.steps.straight import records_of
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher, FlushRules
+from launchopt.batching.batch import FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, ShapeKey
 from launchopt.devices.runs import run_end
 from launchopt.streams.model import ModelShape

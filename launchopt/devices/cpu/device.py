@@ -16,8 +16,7 @@ import psutil
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import LaunchPath, PreparedMode

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import HALF_BITS, LOW_HALF, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice

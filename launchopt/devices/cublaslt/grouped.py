@@ -14,7 +14,8 @@ import numpy as np
 from cuda.pathfinder import load_nvidia_dynamic_lib
 from nvmath.bindings import cublas
 
-from launchopt.batching.batcher import SEVERAL, Batch, shape_finder
+from launchopt.batching.batch import SEVERAL, Batch
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import WORDS, ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt

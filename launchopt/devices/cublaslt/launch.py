@@ -22,7 +22,8 @@ from launchopt.devices.cublaslt.launch_tables import (
 from launchopt.devices.resident.ring import post
 from launchopt.devices.runs import run_end
 from launchopt.native import call_matmul, call_words, compiled, monotonic_ns, store_fence, store_word
-from launchopt.recording.launch_rows import LaunchFacts, RecordingArrays, note
+from launchopt.recording.launch_rows import LaunchFacts, RecordingArrays
+from launchopt.recording.row_writer import note
 from launchopt.records import request_of, slots_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.pointer_loops import launch_pointers

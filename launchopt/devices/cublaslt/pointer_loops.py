@@ -13,7 +13,8 @@ import numpy as np
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ContextWord, ShapeColumn, TableArrays
 from launchopt.native import call_words, compiled, monotonic_ns
-from launchopt.recording.launch_rows import Facts, RecordingArrays, note
+from launchopt.recording.launch_rows import Facts, RecordingArrays
+from launchopt.recording.row_writer import note
 from launchopt.records import slots_of
 from launchopt.types import Int, Table, Words
 

@@ -13,9 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from nvmath.bindings import cublasLt
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState
 from launchopt.devices.base import DeviceInfo, LaunchPath, PreparedMode

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import HALF_BITS, W_SLOT_C_REQUEST
 from launchopt.cupy_types import CudaStream
 from launchopt.devices.base import LaunchPath

@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import HALF_BITS, LOW_HALF
 from launchopt.cupy_types import CudaStream
 from launchopt.devices.arenas import STORAGE, Arenas

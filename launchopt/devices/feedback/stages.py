@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import NO_TOKEN
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.landing import NOT_YET, FeedbackFact, FlightWord, StagedRow, collect_ends, take_off

@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import Op, as_records
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, MOVES
 from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry

@@ -39,7 +39,8 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.native import compiled, monotonic_ns
 from launchopt.queue.ring import RingArrays, RingWords
-from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
+from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
+from launchopt.recording.row_writer import wants_room
 from launchopt.types import Int, Table, Words
 
 UNLIMITED = 1 << 40  # limit on the launches of a batch that is never packed

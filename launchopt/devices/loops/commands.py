@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from launchopt.batching.buckets import FlushReason, classify_words
+from launchopt.batching.batch import FlushReason
+from launchopt.batching.buckets import classify_words
 from launchopt.devices.cublaslt.launch import OK, Flush, launch_each
 from launchopt.devices.cublaslt.launch_tables import LaunchTables, TableArrays
 from launchopt.devices.loops.state import (
@@ -20,7 +21,8 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.native import compiled
 from launchopt.queue.ring import RingArrays, RingWords
-from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
+from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
+from launchopt.recording.row_writer import wants_room
 from launchopt.types import Int, ShapeIndices, Words
 
 

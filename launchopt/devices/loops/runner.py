@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher
+from launchopt.batching.batch import Batch
+from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.batches import pump_batches

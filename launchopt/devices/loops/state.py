@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason
 from launchopt.batching.order import Order
 from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import steps_stalled

@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch, StepBatcher
+from launchopt.batching.batch import StepBatch
+from launchopt.batching.step_batcher import StepBatcher
 from launchopt.batching.step_buckets import KindCode, StepArrays, StepBuckets, StepWord
 from launchopt.batching.step_policy import let_go, next_due_ns, next_kind, stamp_left
 from launchopt.command import COMMAND_DTYPE, WORDS
@@ -40,8 +41,9 @@ from launchopt.devices.loops.state import (
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns, store_release
 from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingArrays, RingWords, ready_words, release_words
-from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays, wants_room
+from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
 from launchopt.recording.recorder import Recorder
+from launchopt.recording.row_writer import wants_room
 from launchopt.types import Int, Table, Words
 
 MOST_AT_ONCE = 512  # records of a block: 32 KiB fit in a core's L1 cache

@@ -19,7 +19,7 @@ from types import MappingProxyType
 import cupy
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.kernel_plans import KernelLaunch, clusters_at_once

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import as_records
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 from launchopt.devices.runs import run_end

@@ -8,8 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import WORDS, ShapeKey, as_records
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.views import Tensor, TorchArenas

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from launchopt.batching.batcher import SEVERAL, Batch
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import SEVERAL, Batch, StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device
 from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices

@@ -14,9 +14,7 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_records, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.ops import PLAIN, Heads

@@ -13,8 +13,7 @@ import cupy
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import Batch, StepBatch
 from launchopt.command import ShapeKey, as_records
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
@@ -23,9 +22,9 @@ from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.runs import run_end
-from launchopt.devices.steps.keys import is_shared
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
+from launchopt.streams.operands import is_shared
 
 COPY_CALLS = 3  # calls besides the launch: upload the slots, gather the inputs, scatter the outputs
 

@@ -17,8 +17,7 @@ from functools import partial
 import cupy
 import numpy as np
 
-from launchopt.batching.batcher import SEVERAL, Batch
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import SEVERAL, Batch, StepBatch
 from launchopt.command import W_MN, ShapeKey
 from launchopt.devices.base import Counters, GpuDevice
 from launchopt.devices.cublaslt import launch as lt

@@ -12,20 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch
-from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Op, ShapeKey
+from launchopt.batching.batch import StepBatch
+from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.native import compiled
 from launchopt.types import Int, Words
 
 MOST_KEPT = 4096  # number of keys to remember
-
-
-def is_shared(shape: ShapeKey, moves: tuple[int, int, int]) -> bool:
-    """Return whether commands of a batch share their weight and have one column each.
-
-    moves: slots of A, B and C from one command to the next.
-    """
-    return shape.op is Op.GEMM and shape.n == 1 and moves[0] == 0
 
 
 @compiled

@@ -19,7 +19,8 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.runs import run_end
 from launchopt.native import compiled, monotonic_ns
-from launchopt.recording.launch_rows import LaunchFacts, RecordingArrays, note
+from launchopt.recording.launch_rows import LaunchFacts, RecordingArrays
+from launchopt.recording.row_writer import note
 from launchopt.records import request_of, slots_of
 from launchopt.types import Int, Table, Words
 

@@ -11,9 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batcher import SEVERAL
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import SEVERAL, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, ShapeKey, as_words
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn

@@ -10,8 +10,7 @@ import pytest
 from support.steps.program_interpreter import NONE, SEED, Interpreter, records_of, steps_of
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice

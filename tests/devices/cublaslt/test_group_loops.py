@@ -16,7 +16,8 @@ from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
-from launchopt.batching.batcher import SEVERAL, shape_finder
+from launchopt.batching.batch import SEVERAL
+from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, WORDS, Dtype, as_words
 from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt

@@ -9,7 +9,7 @@ import pytest
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import StagedRow
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages

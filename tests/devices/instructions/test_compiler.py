@@ -12,7 +12,7 @@ from support.megakernel.instruction_runs import InstructionRun
 from support.steps.programs import program_streams, requests_of, stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
 from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.cuda.op_kernels import ARGS, geometry

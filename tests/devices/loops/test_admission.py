@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.batcher import FlushRules
-from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.batching.batch import FlushRules, StepBatch
+from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.batching.step_buckets import StepColumn
 from launchopt.command import HALF_BITS, W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed

@@ -17,8 +17,8 @@ from support.cuda.fake_lt import FAILURE
 from support.steps.batch_loops import GREEDY, LONG, PLAIN, SECOND_NS, TINY, TOP_K, VOCAB, Loop, looping, stream_of
 from support.steps.launching import recorded
 
-from launchopt.batching.batcher import FlushRules
-from launchopt.batching.buckets import BucketColumn, FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
+from launchopt.batching.buckets import BucketColumn
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.feedback.landing import NOT_YET, StagedRow

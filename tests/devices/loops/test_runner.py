@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from support.cuda.fake_lt import FAILURE, FakeLt
 from support.steps.launching import recorded
 
-from launchopt.batching.batcher import Batcher, FlushRules
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason, FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype
 from launchopt.devices.loops.runner import BatchLoop, CommandLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError

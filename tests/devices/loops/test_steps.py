@@ -29,8 +29,7 @@ from support.steps.step_loops import (
     stream_of,
 )
 
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.feedback.landing import FlightWord
 from launchopt.errors import Interrupted, RunError

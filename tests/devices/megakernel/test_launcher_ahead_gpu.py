@@ -20,7 +20,7 @@ from support.megakernel.megakernel_runs import (
 )
 from support.steps.step_runs import StepRun, asked_of_python
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import LOW_HALF, Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recording.launch_rows import LaunchColumn, Strategy

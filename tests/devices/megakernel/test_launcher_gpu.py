@@ -23,8 +23,8 @@ from support.megakernel.megakernel_runs import (
     stream_of,
 )
 
+from launchopt.batching.batch import StepBatch
 from launchopt.batching.batcher import shape_finder
-from launchopt.batching.step_batcher import StepBatch
 from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.baseline import Baseline, EachCommand

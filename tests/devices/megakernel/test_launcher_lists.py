@@ -11,7 +11,7 @@ from support.megakernel.megakernel_rigs import Rig, some_of
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.devices.instructions.words import Word
 from launchopt.devices.steps.stages import step_of
 from launchopt.kernels.shared import TASK

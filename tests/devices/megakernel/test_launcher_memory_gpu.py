@@ -24,7 +24,7 @@ from support.megakernel.megakernel_runs import (
 from support.steps.placed import assert_same
 from support.steps.step_runs import StepRun
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import Instructions, Word
 

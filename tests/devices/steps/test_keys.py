@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.steps.programs import PROGRAMS, stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST
 from launchopt.devices.steps.keys import MOST_KEPT, StepKeys
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import LOW_HALF, W_SLOT_A_B
 from launchopt.devices.steps.likely import copies_used, likely_steps, most_kept
 from launchopt.devices.steps.stages import step_of

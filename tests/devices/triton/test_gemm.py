@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from support.paths import TESTS
 
-from launchopt.batching.batcher import Batch
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton.tuning import Config, configs

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch
+from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt

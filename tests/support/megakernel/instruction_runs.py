@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.devices.arenas import Arenas, SeqState
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights

@@ -7,7 +7,7 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import LOW_HALF, Dtype, Op
 from launchopt.devices.feedback.flights import facts_of
 from launchopt.devices.feedback.in_launch import FeedbackLayout, LaunchFeedback, head_of, words_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.devices.steps.stages import step_of
 from launchopt.modes.megakernel import MegakernelMode, Options
 from launchopt.streams.chain import ChainStream

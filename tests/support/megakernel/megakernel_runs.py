@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from launchopt.batching.batcher import Batch, Batcher, FlushRules, shape_finder
+from launchopt.batching.batch import Batch, FlushRules
+from launchopt.batching.batcher import Batcher, shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class

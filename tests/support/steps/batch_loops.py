@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batcher, FlushRules
+from launchopt.batching.batch import FlushRules
+from launchopt.batching.batcher import Batcher
 from launchopt.batching.order import order_arrays
 from launchopt.command import Dtype
 from launchopt.devices.feedback.cpu import CpuSteps

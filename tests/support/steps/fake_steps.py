@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import StepBatch
 from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights

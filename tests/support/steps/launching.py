@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from launchopt.batching.buckets import FlushReason
+from launchopt.batching.batch import FlushReason
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.recording.launch_rows import COMMAND_COLUMNS, LAUNCH_COLUMNS, LaunchColumn, Strategy
 from launchopt.recording.recorder import Chunk, Recorder

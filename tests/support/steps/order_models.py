@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.batching.batcher import Batch, Batcher, FlushRules
-from launchopt.batching.buckets import Buckets, FlushReason
+from launchopt.batching.batch import Batch, FlushReason, FlushRules
+from launchopt.batching.batcher import Batcher
+from launchopt.batching.buckets import Buckets
 from launchopt.batching.order import order_arrays
 from launchopt.batching.policy import next_due_ns
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey

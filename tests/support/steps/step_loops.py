@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
-from launchopt.batching.batcher import Batch, FlushRules
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.batching.batch import Batch, FlushReason, FlushRules, StepBatch
+from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch
+from launchopt.batching.batch import FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Op, Records
 
 # Rows, and (m, n, k, op, dtype) of the first: kinds that differ in one of these each.

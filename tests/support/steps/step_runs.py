@@ -13,9 +13,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from launchopt.batching.batcher import FlushRules
-from launchopt.batching.buckets import FlushReason
-from launchopt.batching.step_batcher import StepBatch, StepBatcher, steps_of_requests
+from launchopt.batching.batch import FlushReason, FlushRules, StepBatch
+from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu.device import CpuDevice
