@@ -131,9 +131,9 @@ def read_model(name: str) -> ModelShape:
     known = {entry.name.removesuffix(".yaml"): entry for entry in options.iterdir() if entry.name.endswith(".yaml")}
     if name not in known:
         raise ConfigError("model", name, f"no such model: known are {choices(known)}")
-    said = OmegaConf.to_container(OmegaConf.create(known[name].read_text(encoding="utf-8")))
-    assert isinstance(said, dict)
-    return ModelShape(**{each.name: said[each.name] for each in fields(ModelShape) if each.name in said})
+    shape = OmegaConf.to_container(OmegaConf.create(known[name].read_text(encoding="utf-8")))
+    assert isinstance(shape, dict)
+    return ModelShape(**{each.name: shape[each.name] for each in fields(ModelShape) if each.name in shape})
 
 
 def _cells(line: BudgetLine, has_cost: bool) -> list[str]:

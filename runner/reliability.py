@@ -101,16 +101,16 @@ def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
 def read_soak(path: Path) -> Soak:
     """Return the measurements; DataError for a file that scripts/soak.py did not write."""
     try:
-        told = read_json(path)
+        figures = read_json(path)
     except (OSError, ValueError) as error:
         raise DataError(path, None, f"cannot be read as JSON ({error})") from None
-    told = told if isinstance(told, dict) else {}
+    figures = figures if isinstance(figures, dict) else {}
     wanted = [each.name for each in fields(Soak)]
-    if missing := [name for name in wanted if name not in told]:
+    if missing := [name for name in wanted if name not in figures]:
         raise DataError(path, None, f"not what scripts/soak.py writes: lacks {', '.join(missing)}")
-    memory, environment = told["memory"], told["environment"]
+    memory, environment = figures["memory"], figures["environment"]
     is_sound = (
-        all(_is_number(told[name]) for name in _NUMBERS)
+        all(_is_number(figures[name]) for name in _NUMBERS)
         and isinstance(environment, dict)
         and isinstance(memory, dict)
         and {"consumer", "producer"} <= memory.keys()
@@ -119,7 +119,7 @@ def read_soak(path: Path) -> Soak:
     )
     if not is_sound:
         raise DataError(path, None, "not what scripts/soak.py writes: a value is of another kind")
-    return Soak(**{name: told[name] for name in wanted})
+    return Soak(**{name: figures[name] for name in wanted})
 
 
 def _is_number(value: object) -> bool:

@@ -52,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         while not _is_enough(limit_s, options.count, number - options.seed):
             for name in what:
                 for each in range(TURN if name in READERS else 1):
-                    said = _try(name, number * TURN + each, Path(folder), options.keep)
+                    finding = _try(name, number * TURN + each, Path(folder), options.keep)
                     tried[name] += 1
-                    findings[name] += said is not None
-                    if said is not None:
-                        print(f"{name} {number * TURN + each}: {said}\n", flush=True)
+                    findings[name] += finding is not None
+                    if finding is not None:
+                        print(f"{name} {number * TURN + each}: {finding}\n", flush=True)
             number += 1
     for name in what:
         print(f"{name}: {tried[name]:,} tried, {findings[name]:,} did harm")
@@ -76,10 +76,10 @@ def _try(name: str, number: int, folder: Path, keep: Path) -> Finding:
         seed = CORPUS / generator.choice(READERS[name].seeds)
         path = folder / seed.name
         path.write_bytes(mutant(seed, generator))
-        said = complaint(READERS[name], path)
-        if said is not None:
+        finding = complaint(READERS[name], path)
+        if finding is not None:
             shutil.copy(path, keep / f"{name}-{number}-{seed.name}")
-        return said
+        return finding
     cwd = folder / "cwd"
     cwd.mkdir()
     words = override_set(generator) if name == "overrides" else _config_words(generator, folder / "user")
@@ -114,8 +114,8 @@ def _with_atheris(what: Sequence[str], minutes: float) -> int:
 
     def one(content: bytes) -> None:
         path.write_bytes(content)
-        if (said := complaint(reader, path)) is not None:
-            raise AssertionError(said)
+        if (finding := complaint(reader, path)) is not None:
+            raise AssertionError(finding)
 
     target: Callable[[bytes], None] = one
     seeds = folder / "seeds"

@@ -113,7 +113,7 @@ def push_all(name: str, total: int) -> None:
     """Push all commands: the producer's process, which ends with its parent."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with Ring.attach(name, CAPACITY) as ring:
-        waiter = Waiter(ring.await_room, SPIN_US, SLEEP_US)
+        waiter = Waiter(ring.await_free_slots, SPIN_US, SLEEP_US)
         for lap, count in enumerate(laps(total)):
             for first in range(0, count, BLOCK):
                 records = numbered(lap, first, min(first + BLOCK, count))
@@ -146,11 +146,11 @@ class Soak:
                 continue
             records = self._buffer[:popped]
             self._compare(records, numbered(lap, taken, taken + popped), lap)
-            recorder.make_room()
+            recorder.spool()
             for batch in self._batcher.take(records, 0):
                 self._note(batch, recorder)
             taken += popped
-        recorder.make_room()
+        recorder.spool()
         for batch in self._batcher.take(self._buffer[:0], 0, is_drained=True):
             self._note(batch, recorder)
         if faults := recorder.faults():

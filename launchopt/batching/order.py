@@ -20,7 +20,7 @@ from launchopt.native import compiled
 from launchopt.records import ends_step, request_of
 from launchopt.types import Int, Table, Words
 
-POOL_ROOM = 32_768  # commands that can wait in the pool, 2 MiB; further commands stay in the ring
+POOL_CAPACITY = 32_768  # commands that can wait in the pool, 2 MiB; further commands stay in the ring
 NONE = -1  # in place of a command's index in the pool
 NOT_BEGUN = -2  # in RequestColumn.LAST: the request's next step is expected soon, and no record of it has come
 
@@ -49,8 +49,8 @@ class OrderWord(enum.IntEnum):
 class Order(NamedTuple):
     """The arrays that keep order."""
 
-    pool: Words  # [room, WORDS]: records of the waiting commands
-    links: Table  # [room]: pool index of the next command in the same list
+    pool: Words  # [capacity, WORDS]: records of the waiting commands
+    links: Table  # [capacity]: pool index of the next command in the same list
     requests: Table  # [requests, RequestColumn]
     ready: Table  # [a power of two above requests]: queue of ready requests
     counts: Table  # [OrderWord]
@@ -61,19 +61,19 @@ OrderArrays = tuple[Words, Table, Table, Table, Table]  # the fields of Order, a
 
 def order_arrays(
     requests: int,
-    room: int = POOL_ROOM,
+    capacity: int = POOL_CAPACITY,
     violated: bool = False,
     expected: NDArray[np.bool_] | None = None,
     steps: NDArray[np.int64] | None = None,
 ) -> OrderArrays:
     """Return the fields of an Order for requests 0 to `requests` - 1, before their first command.
 
-    room: commands that the pool can hold. expected: [requests], whether a request is due at the start of the run.
+    capacity: commands that the pool can hold. expected: [requests], whether a request is due at the start of the run.
     steps: [requests], the steps of each request, if its next step is issued as soon as the previous one has ended.
     None: a scheduler decides when it is issued.
     """
-    pool = np.zeros((room, WORDS), np.uint64)
-    links = np.arange(1, room + 1)
+    pool = np.zeros((capacity, WORDS), np.uint64)
+    links = np.arange(1, capacity + 1)
     links[-1] = NONE
     table = np.full((requests, len(RequestColumn)), NONE)
     table[:, RequestColumn.HELD] = table[:, RequestColumn.STEPS] = 0

@@ -6,12 +6,12 @@
 #include "tokens/next_inputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) feedback(const __grid_constant__ Feedback feed) {
-    __shared__ sampling::Room room;
+    __shared__ sampling::Scratch scratch;
     __shared__ u64 words[ROW_WORDS];
     if (threadIdx.x < ROW_WORDS) words[threadIdx.x] = feed.arguments[threadIdx.x * feed.pitch + blockIdx.x];
     __syncthreads();
-    const int id = sampling::token_of(feed, words, room);
-    sampling::go_on(feed, words, id, room);
+    const int id = sampling::token_of(feed, words, scratch);
+    sampling::go_on(feed, words, id, scratch);
     __syncthreads();
     if (threadIdx.x) return;
     __threadfence_system();  // a host that sees the id also sees the next inputs

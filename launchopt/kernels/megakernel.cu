@@ -263,7 +263,7 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
 #ifdef KIND
     const u64 count = player.q.count;
     const u32 share = FINDS_LARGEST ? list[(count - 1) % LISTED].share : 0;
-    feed_back(feed, gate, player.q.counters + count, launch, share, *(sampling::Room*)memory.inputs);
+    feed_back(feed, gate, player.q.counters + count, launch, share, *(sampling::Scratch*)memory.inputs);
 #endif
 #if STAMPS
     if (threadIdx.x) return;

@@ -18,7 +18,7 @@
 // that it expects. A successful poll therefore already has the word, and needs no head pointer. If few commands are in the
 // ring, the dispatcher cuts each into tiles, one per idle worker. If many are, each command is one tile. The host reuses a
 // slot once the slot's command is complete, so at most `capacity` commands are in flight. The dispatcher reuses an entry once
-// the entry's command is complete (`make_room`).
+// the entry's command is complete (`await_entries`).
 //
 // Order: the field `before` of a command is the distance to an earlier command, for whose completion the command waits.
 // Tickets have the order of the ring, so the earlier command is complete or a worker has it. All blocks are resident, one per

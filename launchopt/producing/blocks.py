@@ -79,7 +79,7 @@ class _Production:
         while first < len(block.records):
             count = self._ring.push(block.records[first:], stamp=True)
             if count == 0:
-                self._await_room()
+                self._await_free_slots()
             first += count
         self.pushed += first
 
@@ -90,7 +90,7 @@ class _Production:
         while (first := int(push_due(*self._ring.arrays, words, due_ns, first, late_ns))) < len(words):
             left_ns = int(due_ns[first]) - time.monotonic_ns()
             if left_ns <= 0:
-                self._await_room()
+                self._await_free_slots()
             elif left_ns > SLEEP_SLACK_NS:
                 time.sleep(min(left_ns - SLEEP_SLACK_NS, POLL_NS) * 1e-9)
             if self._ring.word(HeaderWord.STOP):
@@ -98,7 +98,7 @@ class _Production:
         self.pushed += first
         self.late.add(late_ns)
 
-    def _await_room(self) -> None:
+    def _await_free_slots(self) -> None:
         before_ns = time.monotonic_ns()
         self._waiter.wait()
         self.blocked_ns += time.monotonic_ns() - before_ns

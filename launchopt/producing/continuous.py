@@ -33,8 +33,8 @@ class DriverWord(enum.IntEnum):
     BLOCK = 11  # place in `ahead` of the current block, whose records are being pushed
     BLOCK_NS = 12  # time of arrival that the block's records carry
     NEXT_AHEAD = 13  # first place whose next step is not prepared yet
-    TO_OWN = 14  # slots from the ring's head on that the prepared steps will fill
-    OWNED = 15  # slots of these whose cache lines this core has fetched since it issued the last step
+    TO_FETCH = 14  # slots from the ring's head on that the prepared steps will fill
+    FETCHED = 15  # slots of these whose cache lines this core has fetched since it issued the last step
 
 
 class RequestLists(NamedTuple):

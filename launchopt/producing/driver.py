@@ -118,7 +118,7 @@ class Driver:
                 raise Interrupted("stopped while requests were under way")
             before_ns = time.monotonic_ns()
             if code == DriverExit.BLOCKED:
-                if not ring.await_room(int(self._settings[DriverSetting.SPIN_NS])):
+                if not ring.await_free_slots(int(self._settings[DriverSetting.SPIN_NS])):
                     time.sleep(self._sleep_s)
                 blocked_ns += time.monotonic_ns() - before_ns
             else:

@@ -18,7 +18,7 @@ from launchopt.producing.prepared_steps import (
     DriverSetting,
     StreamArrays,
     StreamFields,
-    own_room,
+    fetch_free_slots,
     prepare_next,
     push_early,
     push_step,
@@ -39,9 +39,9 @@ from launchopt.records import ROUND_END
 from launchopt.types import Int
 
 POLLS = 16  # polls of the second ring between two readings of the clock
-OWNED_AT_ONCE = 64  # slots whose cache lines are fetched between two polls: under 1 us if another core has the lines
+FETCHED_AT_ONCE = 64  # slots whose cache lines are fetched between two polls: under 1 us if another core has the lines
 EARLY_AT_ONCE = 64  # records that are pushed early between two polls
-MOST_OWNED = 8192  # slots, 512 KiB: more would not fit into the core's own cache
+MOST_FETCHED = 8192  # slots, 512 KiB: more would not fit into the core's own cache
 
 
 class DriverExit(enum.IntEnum):
@@ -63,19 +63,21 @@ def _get_ahead(ring: RingWords, stream: StreamArrays, run: DriverArrays) -> bool
     if state[DriverWord.NEXT_AHEAD] < len(ready):
         state[DriverWord.NEXT_AHEAD] = prepare_next(state[DriverWord.NEXT_AHEAD], stream, progress, run.ahead)
         if state[DriverWord.NEXT_AHEAD] == len(ready):
-            state[DriverWord.TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
+            state[DriverWord.TO_FETCH] = min(records_ahead(ready, progress), MOST_FETCHED)
         return True
     if stream.settings[DriverSetting.AHEAD] != 0:
         early = push_early(ring, EARLY_AT_ONCE, state[DriverWord.SEQ], progress, run.ahead)
         if early > 0:
             state[DriverWord.SEQ] += early
-            state[DriverWord.OWNED] = max(0, state[DriverWord.OWNED] - early)
-            state[DriverWord.TO_OWN] = min(records_ahead(ready, progress), MOST_OWNED)
+            state[DriverWord.FETCHED] = max(0, state[DriverWord.FETCHED] - early)
+            state[DriverWord.TO_FETCH] = min(records_ahead(ready, progress), MOST_FETCHED)
             return True
-    owned, to_own = state[DriverWord.OWNED], state[DriverWord.TO_OWN]
-    if owned < to_own:
-        state[DriverWord.OWNED] = own_room(ring.header, ring.data, owned, min(to_own, owned + OWNED_AT_ONCE))
-    return bool(state[DriverWord.OWNED] > owned)  # False: all slots are owned, or the ring is full
+    fetched, to_fetch = state[DriverWord.FETCHED], state[DriverWord.TO_FETCH]
+    if fetched < to_fetch:
+        state[DriverWord.FETCHED] = fetch_free_slots(
+            ring.header, ring.data, fetched, min(to_fetch, fetched + FETCHED_AT_ONCE)
+        )
+    return bool(state[DriverWord.FETCHED] > fetched)  # False: all slots are fetched, or the ring is full
 
 
 @compiled

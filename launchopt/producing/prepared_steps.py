@@ -2,7 +2,7 @@
 
 All words of a record but two depend on the step only. `push_step` writes these two, the sequence number and the time of
 arrival. So the driver prepares next steps while it waits. It also fetches the cache lines of the ring's slots that the
-steps will fill (`own_room`).
+steps will fill (`fetch_free_slots`).
 
 If steps are pushed ahead, all records of a step but the last go into the ring once the request's previous step was
 flushed (`push_early`). A step cannot be launched without its last record, which is pushed when the step is issued.
@@ -29,7 +29,7 @@ from launchopt.command import (
     WORDS,
 )
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
-from launchopt.queue.ring import HeaderWord, RingWords, room_for
+from launchopt.queue.ring import HeaderWord, RingWords, free_slots
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.streams import chain as ch
 from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
@@ -205,7 +205,7 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
     were written first to last, the consumer would take away cache lines that this core still writes.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
-    count: Int = room_for(header, data, len(words))
+    count: Int = free_slots(header, data, len(words))
     for i in range(count - 1, -1, -1):
         place = head + np.uint64(i)
         slot = place & mask
@@ -221,7 +221,7 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
 
 
 @compiled
-def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
+def fetch_free_slots(header: Words, data: Words, first: Int, stop: Int) -> Int:
     """Fetch the cache lines of slots `first` to `stop` from the head on, while they are free; return where it stopped.
 
     The consumer's core read each slot last, so this core must fetch its line before it can write it. A fetch before the
@@ -229,10 +229,10 @@ def own_room(header: Words, data: Words, first: Int, stop: Int) -> Int:
     again. The store leaves the turn, which the consumer polls, as it is.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
-    room: Int = room_for(header, data, stop)
-    for i in range(first, room):
+    free: Int = free_slots(header, data, stop)
+    for i in range(first, free):
         data[(head + np.uint64(i)) & mask, W_SEQ] = np.uint64(0)
-    return max(first, room)
+    return max(first, free)
 
 
 @compiled
@@ -253,7 +253,7 @@ def push_early(ring: RingWords, most: Int, seq: Int, progress: Table, ahead: Ahe
             continue
         first, last = progress[request, ProgressColumn.EARLY], ready[place, ReadyColumn.COUNT] - 1
         wanted = last - first + len(ready)
-        if first < last and room_for(ring.header, ring.data, wanted) == wanted:
+        if first < last and free_slots(ring.header, ring.data, wanted) == wanted:
             stop = min(last, first + most)
             push_step(ring.header, ring.data, blocks[place, first:stop], seq, monotonic_ns())
             progress[request, ProgressColumn.EARLY] = stop

@@ -79,7 +79,7 @@ def emit(request: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> 
     state[DriverWord.BLOCK], state[DriverWord.BLOCK_NS] = place, enqueue_ns
     state[DriverWord.BLOCK_NEXT], state[DriverWord.BLOCK_COUNT] = early, count
     state[DriverWord.OUTSTANDING] += 1
-    state[DriverWord.NEXT_AHEAD] = state[DriverWord.OWNED] = 0
+    state[DriverWord.NEXT_AHEAD] = state[DriverWord.FETCHED] = 0
 
 
 @compiled

@@ -62,7 +62,7 @@ RingArrays = tuple[Words, Words]  # the fields of RingWords, as Python passes th
 
 
 @compiled
-def room_for(header: Words, data: Words, wanted: Int) -> Int:
+def free_slots(header: Words, data: Words, wanted: Int) -> Int:
     """Return how many of `wanted` records the producer can push now."""
     size, head = np.uint64(len(data)), header[HeaderWord.HEAD]  # without CLOSED_BIT: the producer sets it last
     if head + np.uint64(wanted) - header[HeaderWord.KNOWN_TAIL] > size:
@@ -74,7 +74,7 @@ def room_for(header: Words, data: Words, wanted: Int) -> Int:
 def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
     """Push as many leading records as the ring has free slots for; return their number."""
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
-    count: Int = room_for(header, data, len(words))
+    count: Int = free_slots(header, data, len(words))
     done = 0
     while done < count:
         now = np.uint64(monotonic_ns()) if stamp else np.uint64(0)
@@ -158,7 +158,7 @@ def _await_record(header: Words, data: Words, spin_ns: int) -> bool:
 
 
 @compiled
-def _await_room(header: Words, spin_ns: int) -> bool:
+def _await_free_slots(header: Words, spin_ns: int) -> bool:
     """Spin until TAIL differs from KNOWN_TAIL; return False if `spin_ns` passed first."""
     limit = monotonic_ns() + spin_ns
     while True:
@@ -280,9 +280,9 @@ class Ring:
         """Spin until the ring has a record or is closed; return False after `spin_ns`. For consumers."""
         return _await_record(self._header, self._data, spin_ns)
 
-    def await_room(self, spin_ns: int) -> bool:
+    def await_free_slots(self, spin_ns: int) -> bool:
         """Spin until more slots are free than at the last push; return False after `spin_ns`. For producers."""
-        return _await_room(self._header, spin_ns)
+        return _await_free_slots(self._header, spin_ns)
 
     def close(self) -> None:
         """Record that no more records will come. For producers."""

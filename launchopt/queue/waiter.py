@@ -10,7 +10,7 @@ class Waiter:
     """Spins first, because the other side usually needs only nanoseconds. Then it sleeps, to free the core.
 
     Two processes that only spin would starve each other on a busy machine with two cores. spin: `Ring.await_record` or
-    `Ring.await_room`.
+    `Ring.await_free_slots`.
     """
 
     def __init__(self, spin: Callable[[int], bool], spin_us: float, sleep_us: float) -> None:

@@ -4,10 +4,10 @@
 the order of execution, in ring buffers that are allocated before the clock starts. A command that is posted to the
 persistent kernel (`Strategy.resident`) is no launch call: several posted commands share a row.
 
-Between two blocks of commands `make_room` appends the buffers to files without a name (`spool`). After the run `chunks`
+Between two blocks of commands `spool` appends the buffers to unnamed files. After the run `chunks`
 reads all rows back. Times are CLOCK_MONOTONIC ns; `summary` turns them into times since the start barrier.
 
-No row is lost: after a call of `make_room` at most half of each buffer is in use. Until the next call at most `margin`
+No row is lost: after a call of `spool` at most half of each buffer is in use. Until the next call at most `margin`
 launches and `margin` commands are recorded, and they fit in the other half.
 """
 
@@ -32,7 +32,7 @@ from launchopt.recording.launch_rows import (
     RecordingArrays,
     Strategy,
 )
-from launchopt.recording.row_writer import note, wants_room
+from launchopt.recording.row_writer import must_spool, note
 from launchopt.recording.spool import Rows, SpooledRows
 from launchopt.types import Words
 
@@ -67,7 +67,7 @@ class Counted:
 class Recorder:
     """Records a run of `commands` commands.
 
-    margin: largest number of launches, and of commands, that are recorded between two calls of `make_room`. folder: of
+    margin: largest number of launches, and of commands, that are recorded between two calls of `spool`. folder: of
     the files (None: the folder of temporary files). They take up to 80 bytes per launch and 32 bytes per command.
     least_rows: smallest number of rows of each buffer.
     """
@@ -92,21 +92,21 @@ class Recorder:
         note(self.arrays, words, part.start, part.stop, facts, start_ns, end_ns)
 
     def reset(self) -> None:
-        """Drop all rows, before the clock starts. This also loads the machine code that `make_room` calls."""
+        """Drop all rows, before the clock starts. This also loads the machine code that `spool` calls."""
         self.cursor.fill(0)
-        self.make_room()
+        self.spool()
 
     def close(self) -> None:
         """Close the files, which deletes them."""
         self._launch_rows.close()
         self._command_rows.close()
 
-    def make_room(self) -> None:
+    def spool(self) -> None:
         """Append the buffers to the files if more than half of one is in use.
 
         Raise RunError if a launch call was not recorded, because a buffer was full.
         """
-        if wants_room(self.arrays):
+        if must_spool(self.arrays):
             self._require_all()
             launches, commands = self.launch_count, self.command_count
             self._launch_rows.spool(int(self.cursor[CursorWord.SPOOLED_LAUNCHES]), launches)
@@ -136,7 +136,7 @@ class Recorder:
     def mark_sample(self, first_launch: int, sample: int) -> None:
         """Mark launch calls from `first_launch` on as timed on the device, by pair of events `sample`.
 
-        Call this before the next `make_room`.
+        Call this before the next `spool`.
         """
         if first_launch < self.cursor[CursorWord.SPOOLED_LAUNCHES]:
             raise RunError(f"launch call {first_launch} is no longer at hand to be marked")

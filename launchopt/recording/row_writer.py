@@ -34,7 +34,7 @@ def note(
     after = command + stop - first
     spooled, spooled_commands = cursor[CursorWord.SPOOLED_LAUNCHES], cursor[CursorWord.SPOOLED_COMMANDS]
     if launch - spooled >= len(launches) or after - spooled_commands > len(commands):
-        cursor[CursorWord.LOST_LAUNCHES] += 1  # `make_room` raises
+        cursor[CursorWord.LOST_LAUNCHES] += 1  # `spool` raises
         return
     row = launches[launch & (len(launches) - 1)]
     row[LaunchColumn.BATCH], row[LaunchColumn.SHAPE] = launch_facts.batch, launch_facts.shape
@@ -54,8 +54,8 @@ def note(
 
 
 @compiled
-def wants_room(recording: RecordingArrays) -> bool:
-    """Return whether `Recorder.make_room` must run before the next block of commands.
+def must_spool(recording: RecordingArrays) -> bool:
+    """Return whether `Recorder.spool` must run before the next block of commands.
 
     It must if more than half of a buffer is in use, or if a launch call was not recorded.
     """

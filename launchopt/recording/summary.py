@@ -103,11 +103,11 @@ class _Sums:
 
 def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
     """Return the time at which each command became eligible, ns: the time of its flush if nothing delayed it."""
-    noted, flush_ns = (
+    recorded, flush_ns = (
         chunk.commands[:, CommandColumn.ELIGIBLE_NS],
         chunk.launches[chunk.of_launch, LaunchColumn.FLUSH_NS],
     )
-    return np.where(noted == 0, flush_ns, noted)
+    return np.where(recorded == 0, flush_ns, recorded)
 
 
 def distribution(name: str, unit: str, histogram: LogHistogram) -> dict[str, float | None]:

@@ -44,8 +44,8 @@ class Environment:
 def environment(source: Source) -> Environment:
     """Return the environment from the manifests, with clocks from the rows."""
     parts = ("environment", "device_versions", "ceilings", "polled_words", "garbage_collection")
-    told = [{part: run.manifest[part] for part in parts if run.manifest.get(part) is not None} for run in source.runs]
-    flat = [dict(_flat(each)) if each else {} for each in told]
+    values = [{part: run.manifest[part] for part in parts if run.manifest.get(part) is not None} for run in source.runs]
+    flat = [dict(_flat(each)) if each else {} for each in values]
     machine = [(name.removeprefix("environment."), _joined(values)) for name, values in _by_name(flat).items()]
     configs = [dict(_flat(run.manifest.get("config") or {})) for run in source.runs]
     by_name = _by_name(configs)

@@ -120,8 +120,8 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
     rates = [each["throughput_per_s"] for each in values]
     # The throughputs of an open loop hardly differ, so the axis spans at least 3% of the largest one. The margin on the
     # right is twice the left one, for a label.
-    room = max(0.15 * (max(rates) - min(rates)), 0.01 * max(rates))
-    scale = alt.Scale(domain=[min(rates) - room, max(rates) + 2 * room], nice=False, zero=False)
+    margin = max(0.15 * (max(rates) - min(rates)), 0.01 * max(rates))
+    scale = alt.Scale(domain=[min(rates) - margin, max(rates) + 2 * margin], nice=False, zero=False)
     axis = alt.Axis(format=",.6~g", tickCount=5)
     x = alt.X("throughput_per_s:Q", title=f"{frontier.unit}/s: more is better", scale=scale, axis=axis)
     y = alt.Y("p99_us:Q", title="p99 latency, us (log): less is better", scale=alt.Scale(type="log", nice=False))

@@ -32,7 +32,7 @@ _PERCENTS = sorted({0.1, 0.5, *(float(at) for at in range(1, 100, 2)), 98.0, *_M
 def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
     """Return the cumulative distribution of the latency, enqueue to results on the device, over all repeats."""
     lines = shown_lines(table)
-    names, values, told = series_names(lines), [], []
+    names, values, latencies = series_names(lines), [], []
     for name, line in zip(names, lines, strict=True):
         merged = histograms.merged(line.rows, "latency")
         if merged is None or not merged.count:
@@ -40,11 +40,11 @@ def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
         curve = _curve(name, merged)
         values += curve
         p50, p99 = (number(at["us"]) for at in curve if at["marked"])
-        told.append(f"{name} {p50} / {p99} us")
+        latencies.append(f"{name} {p50} / {p99} us")
     if not values:
         why = "no repeat that may be compared has a histogram of latencies"
         return Absent(TITLE, why, "schema version 2 and later writes histograms.parquet with every run")
-    note = f"Over the commands of all repeats whose launches were timed; p50 / p99: {'; '.join(told)}."
+    note = f"Over the commands of all repeats whose launches were timed; p50 / p99: {'; '.join(latencies)}."
     return finished(TITLE, note + left_out(table, lines), _chart(values, names))
 
 

@@ -38,11 +38,11 @@ def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
     if ceilings.get("read"):
         top = max(dtypes, key=lambda dtype: ceilings[dtype])
         roofs += _roof("read bandwidth", top, ceilings, "read", low, high)
-    told = [f"copy {number(ceilings['copy'])} GB/s"]
-    told += [f"read {number(ceilings['read'])} GB/s"] if ceilings.get("read") else []
-    told += [f"{dtype} peak {number(ceilings[dtype])} TFLOP/s" for dtype in dtypes]
+    rates = [f"copy {number(ceilings['copy'])} GB/s"]
+    rates += [f"read {number(ceilings['read'])} GB/s"] if ceilings.get("read") else []
+    rates += [f"{dtype} peak {number(ceilings[dtype])} TFLOP/s" for dtype in dtypes]
     note = (
-        f"Lines: ceilings measured in these runs ({', '.join(told)}). Intensity counts A, B and C of every command; a "
+        f"Lines: ceilings measured in these runs ({', '.join(rates)}). Intensity counts A, B and C of every command; a "
         "point above the slope had weights that one launch read once for several requests, or inputs in a cache."
     )
     return finished(title, note, _chart(values, roofs), 360, is_wide=True)

@@ -94,10 +94,10 @@ def _of_columns(caption: str, columns: Sequence[Column[T]], cells: list[list[str
         for at, column in enumerate(columns)
         if column.heading in _SETTINGS and len(cells) > 1 and len({line[at] for line in cells}) == 1
     ]
-    told = [_SETTINGS[columns[at].heading].format(cells[0][at]) for at in shared]
+    settings = [_SETTINGS[columns[at].heading].format(cells[0][at]) for at in shared]
     kept = [at for at in range(len(columns)) if at not in shared]
     heads = [Head(_UNITS.get(columns[at].heading, columns[at].heading), columns[at].is_text) for at in kept]
-    return make_grid(", ".join([caption, *told]), heads, [[line[at] for at in kept] for line in cells], notes)
+    return make_grid(", ".join([caption, *settings]), heads, [[line[at] for at in kept] for line in cells], notes)
 
 
 def remedies(table: StrategyTable) -> Grid:

@@ -129,8 +129,10 @@ def headline(source: Source) -> str:
         return "Nothing here was compared with a baseline, so no speed-up is claimed."
     if not best:
         return "No mode is proven faster than the baseline in any stream of commands."
-    told = [f"{one.best['mode']} {one.best.speedup} on {one.table.title}" for one in (best[0], best[-1]) if one.best]
-    range_ = told[0] if len(best) == 1 else f"from {told[0]} to {told[1]}"
+    speedups = [
+        f"{one.best['mode']} {one.best.speedup} on {one.table.title}" for one in (best[0], best[-1]) if one.best
+    ]
+    range_ = speedups[0] if len(best) == 1 else f"from {speedups[0]} to {speedups[1]}"
     return f"In {len(best)} of {len(found)} streams of commands a mode is proven faster than the baseline: {range_}."
 
 

@@ -85,8 +85,8 @@ def settled(
 def _is_within(interval: Interval, relative_half_width: float) -> bool:
     if interval.low is None or interval.high is None:
         return False
-    room = relative_half_width * abs(interval.value)
-    return interval.low >= interval.value - room and interval.high <= interval.value + room
+    tolerance = relative_half_width * abs(interval.value)
+    return interval.low >= interval.value - tolerance and interval.high <= interval.value + tolerance
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,13 @@ class Readings:
     def columns(self, commands: int, wall_ns: float) -> JsonObject:
         """Return the columns of summary.parquet. wall_ns: duration of the run."""
         clocks = [look.sm_clock_mhz for look in self.looks if look.sm_clock_mhz is not None]
-        told = [look.reasons for look in self.looks if look.reasons is not None]
+        reported = [look.reasons for look in self.looks if look.reasons is not None]
         reasons = [name for name in self.reasons() if name not in NO_THROTTLING]
         energy_mj = None if self.no_energy(wall_ns) else self.energy_mj
         return {
             "sm_clock_mhz": float(statistics.median(clocks)) if clocks else None,
             "sm_clock_min_mhz": float(min(clocks)) if clocks else None,
-            "throttled": bool(reasons) if told else None,
+            "throttled": bool(reasons) if reported else None,
             "throttle_reasons": ", ".join(reasons) or None,
             "energy_mj_per_command": None if energy_mj is None else energy_mj / commands,
             "power_w": None if energy_mj is None else energy_mj / (self.window_ns * 1e-6),

@@ -220,10 +220,10 @@ class Evaluator:
                     value[own], variance[own] = result.value, result.variance
                     continue
                 result = vo.softmax(xp, masked, seen, dtype)
-            room = (columns, attention.q_heads, attention.ctx)
+            shape = (columns, attention.q_heads, attention.ctx)
             parts = (value, result.value, 0.0), (variance, result.variance, xp.inf), (differing, result.differing, 0.0)
             for whole, part, unseen in parts:
-                whole[own].reshape(room)[:, :, :count] = xp.where(seen, part, unseen).transpose(1, 0, 2)
+                whole[own].reshape(shape)[:, :, :count] = xp.where(seen, part, unseen).transpose(1, 0, 2)
         return Graded(value, variance, None if row.op is Op.AV else differing)
 
     def columns_a_block(self, chunk_bytes: int) -> int:

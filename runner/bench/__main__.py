@@ -144,7 +144,7 @@ def _print_account(folder: Path) -> None:
     out.print(_grid("decode steps in one launch", account.CASES, account.case_cells(cases)))
     for own in cases:
         out.print(_grid(account.title(own), account.OPS, account.op_cells(own)))
-        out.print(account.told(own), soft_wrap=True, markup=False)
+        out.print(account.clock_line(own), soft_wrap=True, markup=False)
 
 
 def _grid(title: str, columns: Sequence[Column[results.Row]], cells: Sequence[Sequence[str]]) -> Table:

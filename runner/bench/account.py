@@ -172,7 +172,7 @@ def op_cells(own: Sequence[Row]) -> list[list[str]]:
     return [*([column.cell(row) for column in OPS] for row in own), last]
 
 
-def told(own: Sequence[Row]) -> str:
+def clock_line(own: Sequence[Row]) -> str:
     """Return a sentence on the launch that a case's account describes, and on the times that it leaves out."""
     row = own[0]
     listed_us = sum(each[f"own_{name}_us"] for each in own for name in ("wait", "work", "between"))
@@ -191,5 +191,5 @@ def markdown(folder: Path) -> str:
     parts = [f"{read_manifest(folder)['device']['name']}. {ABOUT.format(launches=cases[0][0]['launches'])}"]
     parts += [body(CASES, case_cells(cases)), LEGEND]
     for own in cases:
-        parts += [f"**{title(own)}**", told(own), body(OPS, op_cells(own))]
+        parts += [f"**{title(own)}**", clock_line(own), body(OPS, op_cells(own))]
     return "\n\n".join(parts) + "\n"

@@ -52,7 +52,7 @@ class Posting:
         for _ in range(commands // MOST_AT_ONCE):
             self._queue[rl.QueueWord.NEXT] = 0
             start_ns = time.perf_counter_ns()
-            recorder.make_room()
+            recorder.spool()
             _post_all(words, shape_of, block, self.tables, records)
             took_ns += time.perf_counter_ns() - start_ns
             words[:, W_SEQ] += np.uint64(MOST_AT_ONCE)

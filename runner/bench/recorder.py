@@ -57,7 +57,7 @@ def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
     words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
     words[:, W_SEQ] = np.arange(MOST_AT_ONCE)
     arrays = recorder.arrays
-    between = recorder.make_room if spool else recorder.reset
+    between = recorder.spool if spool else recorder.reset
     took_ns = 0
     for _ in range(commands // MOST_AT_ONCE):
         start_ns = time.perf_counter_ns()

@@ -28,7 +28,7 @@ from launchopt.batching.batch import FlushRules
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, HALF_BITS, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
 from launchopt.native import compiled, cpu_pause, monotonic_ns
-from launchopt.producing.prepared_steps import own_room, push_step
+from launchopt.producing.prepared_steps import fetch_free_slots, push_step
 from launchopt.queue.ring import HeaderWord, Ring, has_record, pop_words, push_words, ready_words, release_words
 from launchopt.queue.waiter import Waiter
 from launchopt.records import STEP_END
@@ -62,11 +62,11 @@ def suite(repeats: int) -> Iterator[Figure]:
         samples = [float(np.percentile(each, percent)) for each in trips]
         yield Figure("ring", f"one record there and back, p{percent}", "ns", samples, goal)
     pushed = [_steps() for _ in range(repeats)]
-    owned, plain = ([pair[is_owned] for pair in pushed] for is_owned in (1, 0))
+    fetched, plain = ([pair[is_fetched] for pair in pushed] for is_fetched in (1, 0))
     case = f"{STEPS} steps of {ROWS} records, pushed and gathered"
     yield Figure("ring", case, "us", plain)
-    yield Figure("ring", f"{case}, slots owned beforehand", "us", owned)
-    yield Figure("ring", f"{case}, slots owned beforehand over not", "x", ratios(owned, plain))
+    yield Figure("ring", f"{case}, slots owned beforehand", "us", fetched)
+    yield Figure("ring", f"{case}, slots owned beforehand over not", "x", ratios(fetched, plain))
     samples = [_steps_ahead() for _ in range(repeats)]
     yield Figure("ring", f"{STEPS} steps of {ROWS} records, all but the last of each pushed before", "us", samples)
     for requests in (1, STEPS):
@@ -82,7 +82,7 @@ def push_all(name: str, capacity: int, records: int) -> None:
     """Push `records` records in blocks (the other process)."""
     block = np.zeros(BLOCK, COMMAND_DTYPE)
     with Ring.attach(name, capacity) as ring:
-        waiter = Waiter(ring.await_room, 200, 50)
+        waiter = Waiter(ring.await_free_slots, 200, 50)
         left = records
         while left:
             count = ring.push(block[: min(left, BLOCK)])
@@ -188,7 +188,7 @@ def _push_rounds(there: RingArrays, back: RingArrays, steps: Words, record: Word
     for i in range(len(times_ns)):
         start_ns = monotonic_ns() + WAIT_NS
         if i % 2 == 1:
-            own_room(header, data, 0, count * rows)
+            fetch_free_slots(header, data, 0, count * rows)
         while monotonic_ns() < start_ns:
             cpu_pause()
         start_ns = monotonic_ns()
@@ -206,7 +206,7 @@ def _push_ahead(there: RingArrays, back: RingArrays, steps: Words, record: Words
         start_ns = monotonic_ns() + WAIT_NS
         for step in range(count):
             push_step(header, data, steps[step, : rows - 1], 0, 0)
-        own_room(header, data, 0, count)
+        fetch_free_slots(header, data, 0, count)
         while monotonic_ns() < start_ns:
             cpu_pause()
         start_ns = monotonic_ns()

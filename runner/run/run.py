@@ -30,7 +30,7 @@ from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.session import ChildError, Session
 from runner.run.signals import Signals
-from runner.run.terminal import Terminal, say, throttled_repeats
+from runner.run.terminal import Terminal, print_notices, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import limited
 from runner.worker.messages import HistogramRows, RepeatResult
@@ -121,7 +121,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
     try:
         with Signals() as signals, Terminal(plan, rounds.runs, notices) as terminal:
             _repeats(run, terminal, watch, signals)
-        say(run.late_notices())
+        print_notices(run.late_notices())
         failed = [row for row in run.rows if row["status"] != "ok"]
         run.end("failed" if failed else "ok")
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from runner.pager import console
 from runner.plan.plan import Plan
 
 
-def say(notices: Sequence[str]) -> None:
+def print_notices(notices: Sequence[str]) -> None:
     """Print a line for each notice, unwrapped."""
     for notice in notices:
         console().print(notice, soft_wrap=True, markup=False)
@@ -39,7 +39,7 @@ class Terminal:
             disable=not sys.stderr.isatty(),
         )
         self._task = self._bar.add_task("starting", total=self._commands * runs)
-        say(notices)
+        print_notices(notices)
 
     def __enter__(self) -> Terminal:
         self._bar.start()

@@ -120,12 +120,12 @@ def _order(pipe: Connection) -> Order:
 def _produce(job: Job, pipe: Connection) -> None:
     """Push all commands of the workload for every RUN, and the first ones for a WARM_UP, until DONE."""
     with Ring.attach(job.ring_name, job.capacity) as ring:
-        ring.await_room(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
+        ring.await_free_slots(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
         if job.stream.has_steps:
             _drive(job, chain_of(job.stream), ring, pipe)
             return
         stream = commands_of(job.stream)
-        waiter = Waiter(ring.await_room, job.spin_us, job.sleep_us)
+        waiter = Waiter(ring.await_free_slots, job.spin_us, job.sleep_us)
         blocks = stream.blocks()
         ready = list(islice(blocks, READY_BLOCKS))
         pipe.send(Reply(ReplyKind.READY))

@@ -36,7 +36,7 @@ commands_of_requests = st.lists(
     max_size=80,
 )
 limits_of_shapes = st.lists(st.integers(1, 6), min_size=len(SHAPES), max_size=len(SHAPES))
-rooms = st.integers(1, 4) | st.just(100)
+capacities = st.integers(1, 4) | st.just(100)
 actions = st.lists(
     st.one_of(
         st.integers(0, 12),  # so many commands
@@ -51,7 +51,7 @@ actions = st.lists(
     commands=commands_of_requests,
     limits=limits_of_shapes,
     rules=st.builds(FlushRules, st.integers(0, 100), st.none() | st.integers(0, 60), st.booleans()),
-    room=rooms,
+    capacity=capacities,
     violated=st.sampled_from([False, False, False, True]),
     turns=actions,
 )
@@ -59,12 +59,12 @@ def test_batcher_does_what_its_model_does(
     commands: list[Command],
     limits: list[int],
     rules: FlushRules,
-    room: int,
+    capacity: int,
     violated: bool,
     turns: list[int | tuple[int]],
 ) -> None:
-    batcher = batcher_of(limits, rules, room, violated)
-    model = Model(commands, limits, rules, room, violated)
+    batcher = batcher_of(limits, rules, capacity, violated)
+    model = Model(commands, limits, rules, capacity, violated)
     records, now_ns, sent = records_of(commands), 1_000, 0
     got: list[Left] = []
     for action in [*turns, len(commands), None]:
@@ -125,14 +125,14 @@ def chains(commands: Sequence[Command]) -> list[list[int]]:
     commands=commands_of_requests,
     limits=limits_of_shapes,
     timeout_ns=st.integers(0, 60),
-    room=rooms,
+    capacity=capacities,
     chunk=st.integers(1, 30),
     on_stall=st.booleans(),
 )
 def test_everything_leaves_once_in_order_and_in_time(
-    commands: list[Command], limits: list[int], timeout_ns: int, room: int, chunk: int, on_stall: bool
+    commands: list[Command], limits: list[int], timeout_ns: int, capacity: int, chunk: int, on_stall: bool
 ) -> None:
-    consumer = Consumer(batcher_of(limits, FlushRules(timeout_ns, None, on_stall), room), commands)
+    consumer = Consumer(batcher_of(limits, FlushRules(timeout_ns, None, on_stall), capacity), commands)
     records, tick_ns = records_of(commands), 5
     for first in range(0, len(commands), chunk):
         consumer.take(records[first : first + chunk])
@@ -150,14 +150,14 @@ def test_everything_leaves_once_in_order_and_in_time(
 
 
 @properties
-@given(commands=commands_of_requests, limits=limits_of_shapes, room=rooms, chunk=st.integers(1, 30))
+@given(commands=commands_of_requests, limits=limits_of_shapes, capacity=capacities, chunk=st.integers(1, 30))
 def test_stalls_alone_drain_all_that_a_step_waits_for(
-    commands: list[Command], limits: list[int], room: int, chunk: int
+    commands: list[Command], limits: list[int], capacity: int, chunk: int
 ) -> None:
     """With no deadline: whoever waits for the end of each request's step will see it."""
     last = {numbers[-1] for numbers in chains(commands) if numbers}
     commands = [Command(c.request, c.shape, seq in last) for seq, c in enumerate(commands)]
-    consumer = Consumer(batcher_of(limits, 1 << 60, room), commands)
+    consumer = Consumer(batcher_of(limits, 1 << 60, capacity), commands)
     for first in range(0, len(commands), chunk):
         consumer.take(records_of(commands)[first : first + chunk])
     consumer.take()
@@ -215,7 +215,7 @@ def test_violated_keeps_no_order_but_loses_nothing(commands: list[Command], limi
 
 def test_a_lone_request_leaves_by_its_deadline_beside_busy_ones() -> None:
     """Three requests in step fill a bucket again and again; the fourth's shapes are its own."""
-    batcher = batcher_of([3, 8, 8], 100, room=1000, requests=4)
+    batcher = batcher_of([3, 8, 8], 100, capacity=1000, requests=4)
     lone = [Command(3, shape) for shape in (1, 2, 1)]
     consumer = Consumer(batcher, lone + [Command(i % 3, 0) for i in range(3000)])
     consumer.take(records_of(lone))

@@ -27,14 +27,14 @@ from launchopt.errors import RunError
 @pytest.mark.parametrize(("violated", "expected"), [(False, [[0], [1]]), (True, [[1], [0]])])
 def test_violated_breaks_the_order(violated: bool, expected: list[list[int]]) -> None:
     """A command of a bucket that fills at once, behind one of a bucket that does not."""
-    batcher = batcher_of([4, 1], 100, room=4, violated=violated)
+    batcher = batcher_of([4, 1], 100, capacity=4, violated=violated)
     batches = [seqs(batch) for batch in batcher.take(records_of([Command(3, 0), Command(3, 1)]), 0)]
     batches += [seqs(batch) for batch in batcher.take(NOTHING, 0, is_drained=True)]
     assert batches == expected
 
 
 def test_requests_in_step_batch_and_go_on_together() -> None:
-    batcher = batcher_of([4, 4], 100, room=100)
+    batcher = batcher_of([4, 4], 100, capacity=100)
     steps = [Command(request, shape) for request in range(4) for shape in (0, 1, 0)]
     assert [left(batch) for batch in batcher.take(records_of(steps), 0)] == [
         (0, FlushReason.full, [0, 3, 6, 9]),
@@ -48,7 +48,7 @@ def taken(batcher: Batcher, commands: Sequence[Command] = (), first: int = 0, no
 
 
 def test_a_stall_flushes_the_largest_bucket_and_of_equals_the_one_opened_first() -> None:
-    batcher = batcher_of([9] * 4, 1 << 60, room=100)
+    batcher = batcher_of([9] * 4, 1 << 60, capacity=100)
     for now_ns, (request, shape) in enumerate([(0, 0), (1, 2), (2, 1), (3, 1), (4, 2), (5, 3)]):
         assert taken(batcher, [Command(request, shape)], now_ns, now_ns) == []
     assert taken(batcher, now_ns=6) == [], "nobody waits"
@@ -59,7 +59,7 @@ def test_a_stall_flushes_the_largest_bucket_and_of_equals_the_one_opened_first()
 
 
 def test_of_equal_buckets_a_stall_flushes_the_oldest_whatever_left_before() -> None:
-    batcher = batcher_of([2, 9, 9, 9], 1 << 60, room=100)
+    batcher = batcher_of([2, 9, 9, 9], 1 << 60, capacity=100)
     for now_ns in range(4):  # a bucket each
         assert taken(batcher, [Command(now_ns, now_ns)], now_ns, now_ns) == []
     assert taken(batcher, [Command(4, 0), Command(2, 0)], 4, 4) == [(0, FlushReason.full, [0, 4])]
@@ -67,7 +67,7 @@ def test_of_equal_buckets_a_stall_flushes_the_oldest_whatever_left_before() -> N
 
 
 def test_the_end_of_a_step_is_waited_for() -> None:
-    batcher = batcher_of([9], 1 << 60, room=100)
+    batcher = batcher_of([9], 1 << 60, capacity=100)
     assert taken(batcher, [Command(0, 0)]) == []
     assert taken(batcher) == []
     assert taken(batcher, [Command(1, 0, ends_step=True)], 1) == []
@@ -75,7 +75,7 @@ def test_the_end_of_a_step_is_waited_for() -> None:
 
 
 def test_a_full_pool_makes_its_own_room() -> None:
-    batcher = batcher_of([9, 9], 1 << 60, room=2)
+    batcher = batcher_of([9, 9], 1 << 60, capacity=2)
     assert taken(batcher, [Command(0, shape) for shape in (0, 1, 0, 1, 0)]) == [
         (0, FlushReason.stall, [0]),
         (1, FlushReason.stall, [1]),
@@ -84,7 +84,7 @@ def test_a_full_pool_makes_its_own_room() -> None:
 
 
 def test_eligible_is_when_the_command_before_it_left() -> None:
-    batcher = batcher_of([9, 9], FlushRules(50, None, on_stall=False), room=4)
+    batcher = batcher_of([9, 9], FlushRules(50, None, on_stall=False), capacity=4)
     assert taken(batcher, [Command(0, 0), Command(0, 1)], now_ns=10) == []
     for now_ns, eligible_ns in ((60, 10), (110, 60)):
         assert taken(batcher, now_ns=now_ns - 1) == []
@@ -97,9 +97,9 @@ def test_an_unknown_shape_is_named_or_said_to_have_waited() -> None:
     records = records_of(known)
     records["m"][1] = 77
     with pytest.raises(RunError, match="a command that waited has a shape"):
-        list(batcher_of([2], 0, room=4).take(records, 0))
+        list(batcher_of([2], 0, capacity=4).take(records, 0))
     with pytest.raises(RunError, match="command 1 has shape 77x1x8"):
-        list(batcher_of([2], 0, room=4).take(records[1:], 0))
+        list(batcher_of([2], 0, capacity=4).take(records[1:], 0))
 
 
 def test_those_that_come_at_once_wait_for_each_other() -> None:

@@ -40,7 +40,7 @@ def results_of(
             for index in range(len(arms)):
                 ring.reset()
                 consumer.arm(index, warm_up=False)
-                produce(stream.blocks(), ring, Waiter(ring.await_room, 0, 1))
+                produce(stream.blocks(), ring, Waiter(ring.await_free_slots, 0, 1))
                 consumer.consume()
                 found.append(consumer.result(index, 0).row)
     return found

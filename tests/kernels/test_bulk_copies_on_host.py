@@ -32,9 +32,9 @@ class Launched:
 
 
 def lines() -> NDArray[np.uint8]:
-    room = np.zeros(SAMPLES * bc.WARP * LINE_BYTES + 128, np.uint8)
-    begin = -room.ctypes.data % 128
-    return room[begin:-128] if begin == 0 else room[begin : begin - 128]
+    memory = np.zeros(SAMPLES * bc.WARP * LINE_BYTES + 128, np.uint8)
+    begin = -memory.ctypes.data % 128
+    return memory[begin:-128] if begin == 0 else memory[begin : begin - 128]
 
 
 @pytest.mark.skipif(not can_build(), reason="needs g++")

@@ -1,4 +1,4 @@
-"""Who waits owns the ring's room for what it has prepared, and no other (issuing.py's loop, entered by a driver)."""
+"""A driver that waits fetches the ring's slots for the steps that it has prepared, and no other slots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARKED = 2**40  # in the word of a slot that is stored to
 
 
 class Waiting:
-    """A driver in this thread whose first steps are pushed, and who is not told that they are done."""
+    """A driver in this thread. Its first steps are pushed, and it is not notified that they are complete."""
 
     def __init__(self, stream: ChainStream, schedule: Schedule, capacity: int) -> None:
         self.capacity, self.longest = capacity, len(expected_records(stream, 0)) // len(kinds_of(stream, 0))
@@ -36,12 +36,12 @@ class Waiting:
         self.back.release()
 
     def wait(self) -> None:
-        """As often as it takes to prepare every place and to own every slot; something is done each time."""
-        for _ in range(1 + sr.MOST_PLACES + self.capacity // iss.OWNED_AT_ONCE + 1):
+        """Enter the loop until every place is prepared and every slot is fetched. Each call does a part of that."""
+        for _ in range(1 + sr.MOST_PLACES + self.capacity // iss.FETCHED_AT_ONCE + 1):
             assert self.driver._enter(self.ring, self.back) == iss.DriverExit.IDLE
 
     @property
-    def owned(self) -> list[int]:
+    def fetched(self) -> list[int]:
         """Slots that were stored to, counted from the head on."""
         slots = np.flatnonzero(self.ring.arrays[1][1:, W_SEQ] == 0) + 1  # the first holds record 0
         return sorted(int(slot - self.ring.word(HeaderWord.HEAD)) % self.capacity for slot in slots)
@@ -49,13 +49,13 @@ class Waiting:
 
 @pytest.mark.parametrize("schedule", [NONE, CONTINUOUS], ids=["none", "continuous"])
 @pytest.mark.parametrize("outputs", [1, 2, 5])
-def test_who_waits_owns_the_room_for_all_that_is_prepared(schedule: Schedule, outputs: int) -> None:
-    """And for no more; nothing for requests that have no further step."""
+def test_a_waiting_driver_fetches_the_slots_of_all_that_is_prepared(schedule: Schedule, outputs: int) -> None:
+    """It fetches no other slots, and none for requests that have no further step."""
     with Waiting(stream_of([(0, outputs), (0, 3), (0, 3)]), schedule, capacity=256) as waiting:
         waiting.wait()
         goes_on = 2 + (outputs > 1)
         assert waiting.ring.word(HeaderWord.HEAD) == 3 * waiting.longest
-        assert waiting.owned == list(range(goes_on * waiting.longest))
+        assert waiting.fetched == list(range(goes_on * waiting.longest))
 
 
 def test_who_waits_owns_room_as_it_comes() -> None:
@@ -86,26 +86,26 @@ def test_each_wait_owns_anew() -> None:
             assert (data[(at + waiting.longest) % 32, W_SEQ] == MARKED).all()
 
 
-def test_no_more_room_is_owned_than_a_cache_holds() -> None:
+def test_no_more_slots_are_fetched_than_a_cache_holds() -> None:
     with Waiting(stream_of([(0, 2)] * sr.MOST_PLACES, layers=40), NONE, capacity=1 << 15) as waiting:
-        assert sr.MOST_PLACES * waiting.longest > iss.MOST_OWNED
+        assert sr.MOST_PLACES * waiting.longest > iss.MOST_FETCHED
         waiting.wait()
-        assert waiting.owned == list(range(iss.MOST_OWNED))
+        assert waiting.fetched == list(range(iss.MOST_FETCHED))
 
 
 def tell(waiting: Waiting, end: Records) -> None:
     assert waiting.back.push(end) == 1
 
 
-def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() -> None:
-    """As soon as the step before has left; the last when that is told of, and no step is made up."""
+def test_all_but_the_last_record_go_out_ahead_and_the_rest_has_fetched_slots() -> None:
+    """They go once the previous step was flushed; the last goes once the driver is notified. No step is invented."""
     with Waiting(stream_of([(0, 4)]), AHEAD, capacity=64) as waiting:
         out, longest = np.zeros(64, COMMAND_DTYPE), waiting.longest
         for step in range(1, 5):
             waiting.ring.arrays[1][:, W_SEQ] = MARKED
             waiting.wait()
             head = step * longest
-            assert waiting.ring.word(HeaderWord.HEAD) == head, "nobody has said that the step has left"
+            assert waiting.ring.word(HeaderWord.HEAD) == head, "the batcher has not reported that the step was flushed"
             popped = waiting.ring.pop(out)
             end = out[popped - 1 : popped].copy()
             assert end["flags"][0] & Flag.STEP_END
@@ -115,20 +115,20 @@ def test_all_but_the_last_record_go_out_ahead_and_own_room_waits_for_the_rest() 
             waiting.ring.set_word(HeaderWord.STEPS_LEFT, head)
             before_ns = time.monotonic_ns()
             waiting.wait()
-            told_ns = time.monotonic_ns()
+            after_ns = time.monotonic_ns()
             early = (longest - 1) * (step < 4)
             assert waiting.ring.word(HeaderWord.HEAD) == head + early
             assert waiting.ring.pop(out) == early
             assert not out["flags"][:early].any()
-            assert ((before_ns <= out["enqueue_ns"][:early]) & (out["enqueue_ns"][:early] <= told_ns)).all()
-            assert waiting.owned[:1] == [0] * (step < 4), "room for the last record"
+            assert ((before_ns <= out["enqueue_ns"][:early]) & (out["enqueue_ns"][:early] <= after_ns)).all()
+            assert waiting.fetched[:1] == [0] * (step < 4), "the slot of the last record"
             tell(waiting, end)
             if step == 4:
                 assert waiting.driver._enter(waiting.ring, waiting.back) == iss.DriverExit.DONE
 
 
 def test_last_records_go_out_together() -> None:
-    """Of all who were told of their tokens by then, in the order in which they were; and nobody's next step before."""
+    """Last records go in the order in which the requests' tokens came, and before any record of a next step."""
     with Waiting(stream_of([(0, 3)] * 3), AHEAD, capacity=64) as waiting:
         out = np.zeros(64, COMMAND_DTYPE)
         waiting.wait()
@@ -146,12 +146,12 @@ def test_last_records_go_out_together() -> None:
         assert out["enqueue_ns"][0] == out["enqueue_ns"][1], "issued at once"
         waiting.ring.set_word(HeaderWord.STEPS_LEFT, 46)
         waiting.wait()
-        assert waiting.ring.pop(out) == 7, "of the other one the step has not left"
+        assert waiting.ring.pop(out) == 7, "the other request's step was not flushed"
         assert (out["request"][:7] == 2).all()
 
 
-def test_no_more_goes_out_ahead_than_there_is_room_for() -> None:
-    """Whole steps, with room for a last record of each place beside them."""
+def test_no_more_goes_out_ahead_than_there_are_free_slots() -> None:
+    """Only whole steps go, and a slot for the last record of each place stays free."""
     for capacity, early in ((8, 0), (16, 7), (32, 7)):
         with Waiting(stream_of([(0, 3)]), AHEAD, capacity) as waiting:
             out = np.zeros(8, COMMAND_DTYPE)

@@ -132,7 +132,7 @@ PUSH, POP, OWN = range(3)
 def test_a_slot_that_is_owned_holds_what_is_pushed_and_no_other_is_touched(
     capacity: int, turns: list[tuple[int, int, int]], pushed: int
 ) -> None:
-    """In any order of pushes, pops and owned room: each record comes out as it was pushed, in order, once."""
+    """In any order of pushes, pops and fetched slots: each record comes out as it was pushed, in order, once."""
     unread: deque[int] = deque()
     with Ring.create(capacity) as ring:
         header, data = ring.arrays
@@ -157,7 +157,7 @@ def test_a_slot_that_is_owned_holds_what_is_pushed_and_no_other_is_touched(
                 first, stop = min(size, other), max(size, other)
                 data[:, W_SEQ] |= MARK
                 before = data.copy()
-                ended = sr.own_room(header, data, first, stop)
+                ended = sr.fetch_free_slots(header, data, first, stop)
                 assert ended == max(first, min(stop, capacity - len(unread)))
                 before[(pushed + np.arange(first, ended)) % capacity, W_SEQ] = 0
                 assert (data == before).all()

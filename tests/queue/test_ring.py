@@ -143,9 +143,9 @@ def test_who_waits_for_records_sees_them_or_the_end_or_times_out() -> None:
 def test_who_waits_for_room_sees_it_or_times_out() -> None:
     with Ring.create(4) as ring:
         assert ring.push(ring_peer.numbered(0, 5)) == 4
-        assert not ring.await_room(spin_ns=1000)
+        assert not ring.await_free_slots(spin_ns=1000)
         ring.pop(np.zeros(1, COMMAND_DTYPE))
-        assert ring.await_room(FOREVER_NS)
+        assert ring.await_free_slots(FOREVER_NS)
         assert ring.push(ring_peer.numbered(4, 2)) == 1
 
 

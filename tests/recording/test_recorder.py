@@ -57,11 +57,11 @@ def test_commands_are_counted_by_what_launched_them() -> None:
     assert recorder.commands_by_strategy() == {"single": 1, "graph": 7, "megakernel": 1}
 
 
-def test_reset_loads_what_make_room_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reset_loads_what_spooling_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiled loops of a GPU call that in their own code: the first call by Python would fall into a timed run."""
     recorder, called = Recorder(5), []
     launch(recorder, [0])
-    monkeypatch.setattr(rec, "wants_room", lambda *arrays: called.append(arrays))
+    monkeypatch.setattr(rec, "must_spool", lambda *arrays: called.append(arrays))
     recorder.reset()
     assert len(called) == 1
     assert all(
@@ -107,7 +107,7 @@ def test_chunks_are_what_was_noted_in_order(
     since, seq, sizes, marks = 0, 0, [], []
     for size, room, marked in steps:
         if room or since + size > margin:
-            recorder.make_room()
+            recorder.spool()
             since = 0
         launch(recorder, range(seq, seq + size), start_ns=seq)
         if marked:
@@ -137,7 +137,7 @@ def test_a_second_run_reads_nothing_of_the_first() -> None:
         recorder.reset()
         for seq in range(first, first + 100 if first == 1000 else first + 50):
             launch(recorder, [seq])
-            recorder.make_room()
+            recorder.spool()
     assert recorded(recorder).commands[:, CommandColumn.SEQ].tolist() == list(range(2000, 2050))
 
 
@@ -152,7 +152,7 @@ def test_a_launch_without_room_is_an_error_and_writes_nowhere(sizes: list[int]) 
         launch(recorder, [0] * size)
     assert all((edge == 55).all() for each in memory for edge in (each[:2], each[18:]))
     assert recorder.command_count == sum(sizes) - sizes[-1]
-    for ask in (recorder.make_room, recorder.faults, lambda: list(recorder.chunks())):
+    for ask in (recorder.spool, recorder.faults, lambda: list(recorder.chunks())):
         with pytest.raises(RunError, match="1 launch calls were not recorded"):
             ask()
 
@@ -161,7 +161,7 @@ def test_a_launch_that_was_spooled_cannot_be_marked() -> None:
     recorder = small(4)
     for seq in range(5):
         launch(recorder, [seq])
-    recorder.make_room()
+    recorder.spool()
     with pytest.raises(RunError, match="launch call 4 is no longer at hand"):
         recorder.mark_sample(4, 0)
 
@@ -170,7 +170,7 @@ def test_nothing_is_left_in_the_folder_at_any_time(tmp_path: Path) -> None:
     recorder = small(4, tmp_path)
     for seq in range(100):
         launch(recorder, [seq])
-        recorder.make_room()
+        recorder.spool()
         assert list(tmp_path.iterdir()) == []
     assert len(recorded(recorder).launches) == 100
     recorder.close()
@@ -192,7 +192,7 @@ def test_a_full_disk_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         launch(recorder, [seq])
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(RunError, match=r"cannot be kept in .*: No space left on device"):
-        recorder.make_room()
+        recorder.spool()
 
 
 def test_a_system_that_writes_and_reads_in_parts_gets_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_a_system_that_writes_and_reads_in_parts_gets_all(monkeypatch: pytest.Mo
     recorder = small(4)
     for seq in range(100):
         launch(recorder, [seq])
-        recorder.make_room()
+        recorder.spool()
     assert recorded(recorder).commands[:, CommandColumn.SEQ].tolist() == list(range(100))
 
 

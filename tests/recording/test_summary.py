@@ -133,7 +133,7 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
     first = 0
     eligible = np.repeat(flush, sizes) - random.integers(0, 10**5, int(sizes.sum()))
     for i, size in enumerate(sizes.tolist()):
-        recorder.make_room()
+        recorder.spool()
         times = {"flush_ns": flush[i], "start_ns": flush[i], "end_ns": flush[i] + submit_ns[i], "zero_ns": ZERO}
         own = eligible[first : first + size].tolist()
         launch(

@@ -191,10 +191,10 @@ def test_only_tables_scroll_sideways(browser: Browser, file: Path, width: int) -
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     boxes = page.locator("[data-figure]")
     for index in range(boxes.count()):
-        room, drawn = boxes.nth(index).bounding_box(), boxes.nth(index).locator("svg").bounding_box()
-        assert room is not None
+        box, drawn = boxes.nth(index).bounding_box(), boxes.nth(index).locator("svg").bounding_box()
+        assert box is not None
         assert drawn is not None
-        assert drawn["width"] <= room["width"] + 1
+        assert drawn["width"] <= box["width"] + 1
     page.close()
 
 

@@ -122,14 +122,14 @@ def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
     xs, ys = zip(*(_data(frontier, point) for point in _framing(frontier)), strict=True)
     objective = _objective(frontier)
     ys = ys if objective is None else (*ys, objective)
-    room = max(1.25, (max(ys) / min(ys)) ** 0.12)
-    y = Axis(min(ys) / room, max(ys) * room, is_log=True, pixels=_HEIGHT)
+    margin = max(1.25, (max(ys) / min(ys)) ** 0.12)
+    y = Axis(min(ys) / margin, max(ys) * margin, is_log=True, pixels=_HEIGHT)
     if is_log(xs):
-        room = (max(xs) / min(xs)) ** 0.12
-        return Axis(min(xs) / room, max(xs) * room, is_log=True, pixels=_WIDTH), y
+        margin = (max(xs) / min(xs)) ** 0.12
+        return Axis(min(xs) / margin, max(xs) * margin, is_log=True, pixels=_WIDTH), y
     # The throughputs of an open loop hardly differ. On an axis of less than 2%, noise would look like an effect.
-    room = max(0.15 * (max(xs) - min(xs)), 0.01 * max(xs))
-    return Axis(min(xs) - room, max(xs) + room, is_log=False, pixels=_WIDTH), y
+    margin = max(0.15 * (max(xs) - min(xs)), 0.01 * max(xs))
+    return Axis(min(xs) - margin, max(xs) + margin, is_log=False, pixels=_WIDTH), y
 
 
 def _visible(frontier: Frontier) -> list[Point]:

@@ -193,12 +193,12 @@ def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | No
 
 def _bad(kills: Sequence[Kill]) -> list[str]:
     """Return a line for each kill that was not as promised."""
-    said = [
+    lines = [
         f"- {kill.number}: {kill.victim} while {kill.struck}: {kill.lost} lost, {kill.leaked} leaked; {kill.wrong}"
         for kill in kills
         if kill.is_bad
     ]
-    return ["Not as promised:", "\n".join(map(escaped, said))] if said else []
+    return ["Not as promised:", "\n".join(map(escaped, lines))] if lines else []
 
 
 def _pairs(facts: Mapping[str, str]) -> str:
@@ -229,8 +229,8 @@ def _place(processor: str, environment: Manifest) -> dict[str, str]:
 
 def _revision(environment: Manifest) -> str:
     revision = str(environment.get("git_revision") or NOTHING)[:REVISION_DIGITS]
-    said = {"True": "with changes that were not committed", "False": "as committed"}
-    return f"{revision}, {said.get(str(environment.get('git_dirty')), 'whether it was changed is not told')}"
+    states = {"True": "with changes that were not committed", "False": "as committed"}
+    return f"{revision}, {states.get(str(environment.get('git_dirty')), 'whether it was changed is not told')}"
 
 
 def _soak(soak: Soak | None) -> list[str]:

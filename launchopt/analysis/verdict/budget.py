@@ -220,30 +220,30 @@ def _cost(ask: Ask, gpu_idle_hours: float | None) -> float | None:
 
 
 def _shared_assumptions(ask: Ask) -> list[str]:
-    said = [f"{ask.tokens_per_day:,.0f} generated tokens a day; prompts are not counted"]
-    said.append("one GPU and one thread that launches; with tensor parallelism every rank launches as much again")
+    notes = [f"{ask.tokens_per_day:,.0f} generated tokens a day; prompts are not counted"]
+    notes.append("one GPU and one thread that launches; with tensor parallelism every rank launches as much again")
     if ask.gpu_hour_cost is not None:
-        said.append(f"cost: {ask.gpu_hour_cost:g} an hour of a GPU x its idle hours")
-    return said
+        notes.append(f"cost: {ask.gpu_hour_cost:g} an hour of a GPU x its idle hours")
+    return notes
 
 
 def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str]:
     cost = "as given" if ask.launch_us is not None else "measured: time in launch calls, waiting for room left out"
-    said = [f"us a launch: {cost}"]
+    notes = [f"us a launch: {cost}"]
     if any(table.stream["device"] == "cpu" for table in tables):
-        said.append("on the CPU a launch call is also its work: host hours hold both")
+        notes.append("on the CPU a launch call is also its work: host hours hold both")
     for table in tables:
         stream = table.stream
         was, wanted = commands_per_token(ask, stream)
         how = "as measured" if was == wanted else "as given" if ask.launches_per_token else _scaling(ask, stream)
-        said.append(f"{stream_title(stream)}: {wanted or 0:.4g} commands a token, {how}")
+        notes.append(f"{stream_title(stream)}: {wanted or 0:.4g} commands a token, {how}")
         if is_scaled(ask, stream):
-            said.append(_kernels(ask, table))
+            notes.append(_kernels(ask, table))
     if any(each.line["mode"] in GRAPHS for table in tables for each in table.strategies):
-        said.append("a graph is replayed once a step: its launches a token do not grow with the layers")
-    said.append("GPU idle: wall time less GPU busy (of a traced run; else less the roofline), a command, x commands")
-    said.append("GPU idle holds all waiting: for launches, between kernels, and for the token before; ≤: a bound")
-    return said
+        notes.append("a graph is replayed once a step: its launches a token do not grow with the layers")
+    notes.append("GPU idle: wall time less GPU busy (of a traced run; else less the roofline), a command, x commands")
+    notes.append("GPU idle holds all waiting: for launches, between kernels, and for the token before; ≤: a bound")
+    return notes
 
 
 def _kernels(ask: Ask, table: StrategyTable) -> str:

@@ -34,10 +34,10 @@ def _model_name() -> str:
 
 def _cache_bytes(default: int = 32 << 20) -> int:
     """Return the bytes of the last-level cache: CACHE_VARIABLE, or else the size that the kernel reports."""
-    if told := os.environ.get(CACHE_VARIABLE):
-        if not (told.isascii() and told.isdecimal() and len(told) < 9 and 0 < int(told) <= MOST_CACHE_MIB):
-            raise ConfigError(CACHE_VARIABLE, told, f"must be MiB of cache, from 1 to {MOST_CACHE_MIB}")
-        return int(told) << 20
+    if text := os.environ.get(CACHE_VARIABLE):
+        if not (text.isascii() and text.isdecimal() and len(text) < 9 and 0 < int(text) <= MOST_CACHE_MIB):
+            raise ConfigError(CACHE_VARIABLE, text, f"must be MiB of cache, from 1 to {MOST_CACHE_MIB}")
+        return int(text) << 20
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

@@ -52,7 +52,7 @@ class Fault:
     code: int
     text: str
 
-    def told(self, where: str) -> str:
+    def message(self, where: str) -> str:
         """Return the error and advice in one line. where: the place in the run, such as "in MODE, repeat 3"."""
         advice = _LOST_ADVICE if self.code in LOST else _MEMORY_ADVICE
         return f"CUDA error {self.code} ({one_line(self.text, _MOST_CHARACTERS).rstrip('.')}) {where}: {advice}"
@@ -60,7 +60,7 @@ class Fault:
 
 def no_memory(error: object, where: str) -> ArenaMemoryError:
     """Return the error of an allocation that failed before the first run."""
-    return ArenaMemoryError(Fault(OUT_OF_MEMORY, str(error)).told(where))
+    return ArenaMemoryError(Fault(OUT_OF_MEMORY, str(error)).message(where))
 
 
 def fault_of(error: BaseException) -> Fault | None:
@@ -110,7 +110,7 @@ def _lost_context() -> Fault | None:
 
 
 class GpuErrors:
-    """A context manager that turns errors of a GPU into one line. where: see `Fault.told`; set it before each run."""
+    """A context manager that turns errors of a GPU into one line. where: see `Fault.message`; set before each run."""
 
     def __init__(self) -> None:
         self.where: str | None = None  # place in the run; None: the job is being prepared
@@ -122,10 +122,10 @@ class GpuErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and (fault := fault_of(error)):
-            raise self._told(fault) from None
+            raise self._message_of(fault) from None
 
-    def _told(self, fault: Fault) -> LaunchoptError:
+    def _message_of(self, fault: Fault) -> LaunchoptError:
         if self.where is not None:
-            return GpuError(fault.told(self.where))
-        text = fault.told("while the job was made ready")
+            return GpuError(fault.message(self.where))
+        text = fault.message("while the job was made ready")
         return GpuError(text) if fault.code in LOST else ArenaMemoryError(text)

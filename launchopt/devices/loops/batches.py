@@ -40,7 +40,7 @@ from launchopt.devices.loops.state import (
 from launchopt.native import compiled, monotonic_ns
 from launchopt.queue.ring import RingArrays, RingWords
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
-from launchopt.recording.row_writer import wants_room
+from launchopt.recording.row_writer import must_spool
 from launchopt.types import Int, Table, Words
 
 UNLIMITED = 1 << 40  # limit on the launches of a batch that is never packed
@@ -129,7 +129,7 @@ def _loop(
     while True:
         land(feedback, order, None)
         if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
-            if wants_room(recording):
+            if must_spool(recording):
                 return LoopExit.SPOOL
             refill(ring, block, state)
             if is_stopped(ring):

@@ -22,7 +22,7 @@ from launchopt.devices.loops.state import (
 from launchopt.native import compiled
 from launchopt.queue.ring import RingArrays, RingWords
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
-from launchopt.recording.row_writer import wants_room
+from launchopt.recording.row_writer import must_spool
 from launchopt.types import Int, ShapeIndices, Words
 
 
@@ -40,7 +40,7 @@ def _loop(
     state, cursor = loop.state, recording.cursor
     while True:
         if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
-            if wants_room(recording):
+            if must_spool(recording):
                 return LoopExit.SPOOL
             refill(ring, block, state)
             if is_stopped(ring):

@@ -95,7 +95,7 @@ class ConsumerLoop:
             elif code == idle:
                 time.sleep(self._sleep_s)
             elif code == spool:
-                self._recorder.make_room()
+                self._recorder.spool()
             elif code == LoopExit.QUIET:
                 assert self._feedback is not None
                 self._feedback.check_alive()

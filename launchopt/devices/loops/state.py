@@ -35,7 +35,7 @@ class LoopExit(enum.IntEnum):
     SPECIAL = 3  # Python must launch the batch or the commands that `state` describes
     FAILED = 4  # a launch returned STATUS
     UNKNOWN = 5  # the record at NEXT cannot be taken
-    SPOOL = 6  # the recorder must write rows to its files (`Recorder.make_room`)
+    SPOOL = 6  # the recorder must write rows to its files (`Recorder.spool`)
     ENDED = 7  # ENDS steps ended: their results must be fed back
     QUIET = 8  # steps in flight made no progress for QUIET_NS: Python checks the device for errors
 

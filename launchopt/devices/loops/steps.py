@@ -43,7 +43,7 @@ from launchopt.native import compiled, monotonic_ns, store_release
 from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingArrays, RingWords, ready_words, release_words
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
 from launchopt.recording.recorder import Recorder
-from launchopt.recording.row_writer import wants_room
+from launchopt.recording.row_writer import must_spool
 from launchopt.types import Int, Table, Words
 
 MOST_AT_ONCE = 512  # records of a block: 32 KiB fit in a core's L1 cache
@@ -106,7 +106,7 @@ def _loop(
     state = loop.state
     while True:
         land(feedback, None, batcher)
-        if wants_room(recording):
+        if must_spool(recording):
             return LoopExit.SPOOL
         if state[LoopWord.NEXT] == state[LoopWord.COUNT]:
             look_for_more(ring, loop.settings[SettingWord.AT_ONCE], state)
@@ -161,7 +161,7 @@ Arguments = tuple[RingArrays, StepArrays, FeedbackFields, RecordingArrays, LoopF
 class StepLoop(ConsumerLoop):
     """Runs `pump_steps`. `submit` launches a batch of whole steps; its second argument is the time of the flush, ns.
 
-    Between two calls of `Recorder.make_room` the commands of at most one batch are recorded. admission: only for a mode
+    Between two calls of `Recorder.spool` the commands of at most one batch are recorded. admission: only for a mode
     whose launches may wait for their batch. The loop admits such a launch before it calls `submit`.
     """
 

@@ -50,7 +50,7 @@ def is_held(columns: int, itemsize: int) -> bool:
     return columns > 1 and itemsize < 4
 
 
-def inputs_room(columns: int, itemsize: int) -> int:
+def inputs_bytes(columns: int, itemsize: int) -> int:
     """Return the bytes of shared memory for inputs. Other ops use the same memory."""
     return PAIRS_INPUT_BYTES if columns > 1 and itemsize == 4 else SCRATCH_BYTES
 
@@ -62,7 +62,7 @@ def fixed_bytes(columns: int, itemsize: int) -> int:
         used = max(SCRATCH_BYTES, 2 * parts)
     else:
         turns = 2 if columns == 1 else 1  # most buffers for the sums of a block (PARTS in inputs.cuh)
-        used = inputs_room(columns, itemsize) + -(-columns // 2) * INPUT_GAP_BYTES + turns * parts
+        used = inputs_bytes(columns, itemsize) + -(-columns // 2) * INPUT_GAP_BYTES + turns * parts
     return -(-used // RING_ALIGNMENT_BYTES) * RING_ALIGNMENT_BYTES
 
 

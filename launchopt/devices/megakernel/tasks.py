@@ -21,7 +21,7 @@ from launchopt.devices.instructions.words import (
     groups_of,
     streamable,
 )
-from launchopt.devices.megakernel.memory import HELD_BYTES, box_stride, inputs_room, is_held
+from launchopt.devices.megakernel.memory import HELD_BYTES, box_stride, inputs_bytes, is_held
 from launchopt.devices.megakernel.task_structs import TASK_WORDS, Tasks, TaskWord
 from launchopt.kernels.shared import (
     INPUT_GAP_BYTES,
@@ -165,8 +165,8 @@ def _is_shared(row: NDArray[np.int64], parts: int, blocks: int) -> bool:
 def _cut(row: NDArray[np.int64], itemsize: int) -> None:
     """Set the bytes of k whose inputs a streamed GEMM holds at once, and the columns that follow from them."""
     columns = min(int(row[Word.REQUESTS]), MOST_COLUMNS)
-    room = inputs_room(columns, itemsize) >> (columns - 1).bit_length()
-    row[TaskWord.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else room
+    most_bytes = inputs_bytes(columns, itemsize) >> (columns - 1).bit_length()
+    row[TaskWord.ROUND_BYTES] = HELD_BYTES if is_held(columns, itemsize) else most_bytes
     row[TaskWord.INPUT_ROW_BYTES] = (row[TaskWord.ROUND_BYTES] << (columns > 1)) + INPUT_GAP_BYTES
     row[TaskWord.ROW_USED_BYTES] = row[Word.K] * itemsize
 

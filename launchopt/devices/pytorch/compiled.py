@@ -116,9 +116,9 @@ class CompiledBatches:
     def _compile(self, index: int, count: int) -> None:
         """Compile both functions of a shape: for one command if `count` is 1, otherwise for any larger number."""
         dim = 0 if count > 1 else None
-        room = min(self._most_even(index), count)
-        if count == 1 or room > 1:
-            slices = (spaced(each, 0, move, room) for each, move in zip(*self._of(index), strict=True))
+        longest = min(self._most_even(index), count)
+        if count == 1 or longest > 1:
+            slices = (spaced(each, 0, move, longest) for each, move in zip(*self._of(index), strict=True))
             self._strided[index](*(grows(each, dim) for each in slices))
         at = self._indices.device[:, :count]
         at.copy_(torch.arange(count, device=at.device) % min(len(each) for each in self._stacks[index]))

@@ -115,24 +115,26 @@ def padded_sizes(limit: int) -> list[int]:
 class _Sized:
     """The operators for batches of one shape and size: gather, multiply and scatter."""
 
-    def __init__(self, of_shape: tuple[Tensor, Tensor, Tensor], rooms: list[Tensor], at: Tensor, size: int) -> None:
+    def __init__(self, of_shape: tuple[Tensor, Tensor, Tensor], buffers: list[Tensor], at: Tensor, size: int) -> None:
         self.size, self._at, self._operands = size, at[:, :size], of_shape
-        self._rooms = [
-            room[: size * stack[0].numel()].view(size, *stack.shape[1:])
-            for room, stack in zip(rooms, of_shape, strict=True)
+        self._buffers = [
+            buffer[: size * stack[0].numel()].view(size, *stack.shape[1:])
+            for buffer, stack in zip(buffers, of_shape, strict=True)
         ]
-        self.copied_bytes = sum(room[0].nbytes for room in self._rooms)  # bytes gathered and scattered per command
+        self.copied_bytes = sum(
+            buffer[0].nbytes for buffer in self._buffers
+        )  # bytes gathered and scattered per command
 
     def multiply(self) -> None:
         """Gather the operands that the index tensors name, and multiply them into scratch memory."""
-        weights, inputs, products = self._rooms
-        for i, room in enumerate((weights, inputs)):
-            torch.index_select(self._operands[i], 0, self._at[i], out=room)
+        weights, inputs, products = self._buffers
+        for i, buffer in enumerate((weights, inputs)):
+            torch.index_select(self._operands[i], 0, self._at[i], out=buffer)
         torch.bmm(inputs, weights.transpose(1, 2), out=products)
 
     def scatter(self, count: int) -> None:
         """Copy the first `count` products to their outputs."""
-        self._operands[2].index_copy_(0, self._at[2, :count], self._rooms[2][:count])
+        self._operands[2].index_copy_(0, self._at[2, :count], self._buffers[2][:count])
 
     def all(self) -> None:
         """Multiply, and copy all products to their outputs."""
@@ -153,12 +155,12 @@ class GraphBatches:
             max(limit * of_shape[i][0].numel() for limit, of_shape in zip(self._limits, operands, strict=True))
             for i in range(3)
         ]
-        rooms = [torch.empty(elements, dtype=arenas.dtype, device=arenas.device) for elements in most]
+        buffers = [torch.empty(elements, dtype=arenas.dtype, device=arenas.device) for elements in most]
         self._sized: dict[tuple[int, int], _Sized] = {}
         self._graphs: dict[tuple[int, int], tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]] = {}
         for index, limit in enumerate(self._limits):
             for size in padded_sizes(limit):
-                sized = self._sized[index, size] = _Sized(operands[index], rooms, self._indices.device, size)
+                sized = self._sized[index, size] = _Sized(operands[index], buffers, self._indices.device, size)
                 sized.all()  # run the operators once before they are captured; all indices are 0
                 self._graphs[index, size] = graphs.make(sized.all), graphs.make(sized.multiply)
 

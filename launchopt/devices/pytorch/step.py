@@ -115,7 +115,7 @@ class Site:
     positions: Tensor  # int32 [2, requests]; None without attention
     pages: Tensor  # int64 [requests, pages per request]; None without attention
     counting: Tensor  # int64: 0, 1, 2, ...
-    room: Callable[[int], Tensor]  # returns memory for the gathered inputs of a number of requests
+    gather_memory: Callable[[int], Tensor]  # returns memory for the gathered inputs of a number of requests
     is_apart: bool
 
     @property
@@ -169,9 +169,9 @@ class Maker:
         if self._columns > 1 or np.all(np.diff(slots) == site.stream.lane_units):
             return self._own(self._rows(row.operands[1], int(slots[0]), hidden, self._columns), 0)
         everything = site.arenas.slots(row.operands[1], 1, hidden)[:, 0]
-        index, room = torch.from_numpy(slots).to(site.arenas.device), site.room(step.size)
-        step.gather = partial(torch.index_select, everything, 0, index, out=room)
-        return self._own(room, 0)
+        index, gather_memory = torch.from_numpy(slots).to(site.arenas.device), site.gather_memory(step.size)
+        step.gather = partial(torch.index_select, everything, 0, index, out=gather_memory)
+        return self._own(gather_memory, 0)
 
     def _output(self, i: int, row: Row) -> Tensor:
         """Return C of a row. Rows that write to the same slot share a tensor."""

@@ -45,7 +45,7 @@ class Steps:
         self._telling = 1 + max(self._first_input, self._first_weight)  # leading rows that determine all addresses
         self._cuts: OrderedDict[Hashable, list[tuple[slice, Step]]] = OrderedDict()
         self._steps: OrderedDict[Hashable, Step] = OrderedDict()
-        self._room: Tensor = None
+        self._gather_memory: Tensor = None
         self.site = self._site(is_apart)
 
     def _site(self, is_apart: bool) -> Site:
@@ -58,7 +58,7 @@ class Steps:
         functions = PLAIN if heads is None else PLAIN | heads.functions
         longest = max(stream.requests, max(kind.n for kind in stream.kinds))
         counting = torch.arange(longest, device=arenas.device)
-        return Site(arenas, stream, functions, heads, positions, pages, counting, self.room, is_apart)
+        return Site(arenas, stream, functions, heads, positions, pages, counting, self.gather_memory, is_apart)
 
     def of(self, batch: StepBatch) -> list[tuple[StepBatch, Step]]:
         """Return the parts of a batch, each with its step."""
@@ -107,15 +107,15 @@ class Steps:
             self._kinds[key] = Kind(placed, [index[stream.shape_of(row)] for row in placed], *wires_of(placed))
         return self._kinds[key]
 
-    def room(self, requests: int) -> Tensor:
+    def gather_memory(self, requests: int) -> Tensor:
         """Return memory for gathered inputs, [requests, hidden].
 
         Its rows are a lane apart, so that it has the strides for which functions are compiled.
         """
         pitch = self.stream.lane_units * self.stream.activations.cols
-        if self._room is None or len(self._room) < requests * pitch:
-            self._room = torch.zeros(requests * pitch, dtype=self._arenas.dtype, device=self._arenas.device)
-        return self._room.as_strided((requests, self.stream.hidden), (pitch, 1))
+        if self._gather_memory is None or len(self._gather_memory) < requests * pitch:
+            self._gather_memory = torch.zeros(requests * pitch, dtype=self._arenas.dtype, device=self._arenas.device)
+        return self._gather_memory.as_strided((requests, self.stream.hidden), (pitch, 1))
 
     def start(self) -> None:
         """Begin a run: zero the KV caches and positions.

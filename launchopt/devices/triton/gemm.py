@@ -127,11 +127,13 @@ class _Timed:
         lead_a, lead_b, lead_c = device.row_elements(shape)
         a = size_bytes(shape.m, shape.k, lead_a, shape.dtype.itemsize)
         b = size_bytes(shape.n, shape.k, lead_b, shape.dtype.itemsize)
-        room_a, room_b, _ = (device.arenas.arrays[operand.arena].nbytes for operand in device.work.operands(shape))
+        arena_bytes_a, arena_bytes_b, _ = (
+            device.arenas.arrays[operand.arena].nbytes for operand in device.work.operands(shape)
+        )
         self._outputs = cupy.empty(scratch_bytes(shape, lead_c, self._count), np.uint8)
         return (
-            Operand.spread(row[ShapeColumn.BASE_A], room_a, row[ShapeColumn.BYTES_A], a, shared),
-            Operand.spread(row[ShapeColumn.BASE_B], room_b, row[ShapeColumn.BYTES_B], b),
+            Operand.spread(row[ShapeColumn.BASE_A], arena_bytes_a, row[ShapeColumn.BYTES_A], a, shared),
+            Operand.spread(row[ShapeColumn.BASE_B], arena_bytes_b, row[ShapeColumn.BYTES_B], b),
             scratch(int(self._outputs.data.ptr), shape, lead_c, self._count),
         )
 

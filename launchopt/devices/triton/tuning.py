@@ -115,10 +115,10 @@ class Operand:
     shared: bool = False
 
     @classmethod
-    def spread(cls, address: int, room_bytes: int, slot_bytes: int, size_bytes: int, shared: bool = False) -> Operand:
-        """Return the places that fit into `room_bytes`, each at a slot. Slots may be shorter than operands."""
+    def spread(cls, address: int, arena_bytes: int, slot_bytes: int, size_bytes: int, shared: bool = False) -> Operand:
+        """Return the places that fit into `arena_bytes`, each at a slot. Slots may be shorter than operands."""
         step_bytes = -(-size_bytes // slot_bytes) * slot_bytes
-        return cls(address, step_bytes, 1 + max(0, room_bytes - size_bytes) // step_bytes, shared)
+        return cls(address, step_bytes, 1 + max(0, arena_bytes - size_bytes) // step_bytes, shared)
 
     def taken(self, turn: int, count: int) -> Iterator[int]:
         """Yield the addresses of this operand for the `count` commands of launch number `turn`."""

@@ -73,7 +73,7 @@ struct Dispatcher {
 
     // Wait until entries are free for `tiles` tiles of `commands` commands, and for an END for each worker. The entries of a
     // command are free once the command is complete. A command is also known to be complete if the host has reused its slot.
-    __device__ void make_room(u32 tiles, u32 commands) {
+    __device__ void await_entries(u32 tiles, u32 commands) {
         oldest = max(oldest + (1u << capacity_bits), next + commands) - (1u << capacity_bits);
         const u32 most = (1u << entry_bits) - (u32)queue.workers - tiles;
         while (oldest < next && (u32)tile - desk.first_tile[slot(oldest)] > most) {
@@ -95,7 +95,7 @@ struct Dispatcher {
 
     // Hand out the staged commands from `first` to `stop` - 1 as one tile each. Each lane writes the entry of one command.
     __device__ void hand_out_whole(int first, int stop) {
-        make_room(stop - first, stop - first);
+        await_entries(stop - first, stop - first);
         for (int i = first + lane; i < stop; i += 32) {
             const u64 number = tile + i - first, index = next + i - first, tag = entry_tag(number);
             const u64* staged = desk.staged[i];
@@ -116,7 +116,7 @@ struct Dispatcher {
         const u64 last = staged[3] & PAYLOAD;
         const Shape& s = shapes[(u32)last & 0xFFFF];
         const u32 all = (u32)s.rows, rows = max((u32)s.least_rows, (all + most - 1) / most), tiles = (all + rows - 1) / rows;
-        make_room(tiles, 1);
+        await_entries(tiles, 1);
         if (lane == 0) desk.first_tile[slot(next)] = (u32)tile;
         const u64 a = staged[0] & PAYLOAD, b = staged[1] & PAYLOAD, c = staged[2] & PAYLOAD;
         const u64 order = last >> 16 << 32 | (u32)next, kind = (u64)tiles << 16 | last & 0xFFFF;

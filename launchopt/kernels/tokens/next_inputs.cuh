@@ -53,17 +53,17 @@ __device__ void copy_row(const storage* source, storage* target, u32 hidden) {
 // The functions below feed back one row. words: the row's ROW_WORDS words (launchopt/kernels/shared.py).
 
 // Return the row's token, or 0 without sampling.
-__device__ int token_of(const Feedback& feed, const u64* words, Room& room) {
+__device__ int token_of(const Feedback& feed, const u64* words, Scratch& scratch) {
     if (KIND == NONE) return 0;
     return sampled((const storage*)words[0], (u32)feed.vocab, words[4], feed.start, feed.inverse_temperature, (u32)feed.k,
-                   feed.p, room);
+                   feed.p, scratch);
 }
 // Write the request's next input: the embedding of token `id` (of token 0 if `id` is negative), or, without sampling, the
 // rescaled output.
-__device__ void go_on(const Feedback& feed, const u64* words, int id, Room& room) {
+__device__ void go_on(const Feedback& feed, const u64* words, int id, Scratch& scratch) {
     storage* target = (storage*)words[1];
     if (KIND == NONE)
-        scaled((const storage*)words[0], target, (storage*)words[2], words[4], (u32)feed.hidden, room.sums);
+        scaled((const storage*)words[0], target, (storage*)words[2], words[4], (u32)feed.hidden, scratch.sums);
     else copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, (u32)feed.hidden);
 }
 // Store the token for the host. One thread calls this.

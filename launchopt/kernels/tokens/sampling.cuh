@@ -12,7 +12,7 @@ namespace sampling {
 #include "shared/sampling.cuh"
 enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // NOT_A_NUMBER: the key of a NaN, above all others
 
-struct Room {  // shared memory of a block
+struct Scratch {  // shared memory of a block
     union {
         u32 keys[CAPACITY];  // used with sampling
         double sums[THREADS];  // used without sampling
@@ -31,7 +31,7 @@ __device__ float value_of(u32 key) { return __uint_as_float(key & 0x80000000u ? 
 
 __device__ u64 larger(u64 a, u64 b) { return a > b ? a : b; }
 
-// Return to all threads the sum (SUM), or the maximum, of their values. part: as in Room. The next call may begin while a
+// Return to all threads the sum (SUM), or the maximum, of their values. part: as in Scratch. The next call may begin while a
 // thread still reads part[PIECES], since it first writes only the other elements.
 template <bool SUM> __device__ u64 combined(u64 value, u64* part) {
     for (int step = 16; step; step >>= 1) {
@@ -145,13 +145,13 @@ __device__ void bisect(const Some& some, u64 few, u64 needed, const Scale& scale
 }
 
 // Return the threshold, the smallest key that is kept. own: this thread's largest key; 0: the thread has no key.
-__device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Scale& scale, Room& room) {
-    u32* keys = room.keys;
-    u64* part = room.part;
+__device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Scale& scale, Scratch& scratch) {
+    u32* keys = scratch.keys;
+    u64* part = scratch.part;
     const u32 end = key_of(scale.largest) + 1;
     Range range = {0, end, 0, THREADS};
     keys[threadIdx.x] = own;
-    if (threadIdx.x == 0) room.filled = 0;
+    if (threadIdx.x == 0) scratch.filled = 0;
     if (combined<true>(own ? load_of(own, scale) : 0, part) >= needed)
         bisect(Keys{keys, THREADS}, 1, needed, scale, range, part);
     range.high = end;
@@ -163,7 +163,7 @@ __device__ u32 threshold_of(const Logits& logits, u32 own, u64 needed, const Sca
     if (range.inside > CAPACITY) return range.low;  // all keys of the range are equal
     logits.each([&](u32, float value) {
         const u32 key = key_of(value);
-        if (key >= range.low && key < range.high) keys[atomicAdd(&room.filled, 1u)] = key;
+        if (key >= range.low && key < range.high) keys[atomicAdd(&scratch.filled, 1u)] = key;
     });
     __syncthreads();
     bisect(Keys{keys, (u32)range.inside}, 1, needed, scale, range, part);
@@ -227,8 +227,8 @@ __device__ int id_of(u64 largest) { return largest >> 32 == (u32)NOT_A_NUMBER ? 
 // Return the token of a row of logits, or NO_ID if a logit is not a number. counter, start: counter and seed that select the
 // random number.
 __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start, double inverse_temperature, u32 k,
-                       double p, Room& room) {
-    u64* part = room.part;
+                       double p, Scratch& scratch) {
+    u64* part = scratch.part;
     const Logits logits = {values, vocab};
     u64 best = largest_of(logits);
     const u32 own = (u32)(best >> 32);
@@ -237,14 +237,14 @@ __device__ int sampled(const storage* values, u32 vocab, u64 counter, u64 start,
     const Scale scale = {value_of((u32)(best >> 32)), inverse_temperature};
     u32 threshold = 0;
     if (KIND == TOP_K) {
-        if (k < vocab) threshold = threshold_of(logits, own, k, scale, room);
+        if (k < vocab) threshold = threshold_of(logits, own, k, scale, scratch);
     } else if (p < 1.0) {
         u64 total = 0;
         logits.each([&](u32, float value) { total += weight_of(value, scale); });
         total = combined<true>(total, part);
         u64 needed = (u64)ceil(__dmul_rn(p, __ull2double_rn(total)));
         needed = needed < 1 ? 1 : needed > total ? total : needed;
-        threshold = threshold_of(logits, own, needed, scale, room);
+        threshold = threshold_of(logits, own, needed, scale, scratch);
     }
     const u64 bits = mixed(start + (counter + 1) * GOLDEN) >> (64 - U_BITS);
     return (int)chosen_of(logits, threshold, bits, scale, part);

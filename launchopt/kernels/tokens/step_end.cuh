@@ -4,7 +4,7 @@
 // A block sends a token to the host as soon as the token is known, before it makes the next inputs. Only later launches on the
 // same CUDA stream read these inputs, and they wait for the end of this launch.
 __shared__ u64 row_words[ROW_WORDS];  // words of this block's row
-static_assert(sizeof(sampling::Room) <= sizeof(Memory::inputs), "it lies there");
+static_assert(sizeof(sampling::Scratch) <= sizeof(Memory::inputs), "it lies there");
 
 // Return the address of the words of all rows. A launch that was made before its commands were there gets the address when it
 // is admitted.
@@ -48,7 +48,7 @@ __device__ inline void wait_for_all(const u32* ended, u32 launch) {
 // last task. The warp that copies weights has begun to load the words of the block's first row. With FINDS_LARGEST the block
 // reads, before wait_for_all, only words of `found` from other blocks.
 __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u32* ended, u32 launch, u32 share,
-                                       sampling::Room& room) {
+                                       sampling::Scratch& scratch) {
     // Behind this barrier all threads have ended the list, and the words of the block's first row are in shared memory.
     __barrier_sync_count(0, ALL_THREADS);
     if (SHORT && threadIdx.x >= THREADS) return;
@@ -61,11 +61,11 @@ __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u
         else wait_for_all(ended, launch);
         if (!began_ns) began_ns = global_ns();
         const int id =
-            FINDS_LARGEST ? sampling::id_of(sampling::combined<false>(own, room.part))
-                          : sampling::token_of(feed, row_words, room);
+            FINDS_LARGEST ? sampling::id_of(sampling::combined<false>(own, scratch.part))
+                          : sampling::token_of(feed, row_words, scratch);
         if (threadIdx.x == 0) sampling::tell(row_words, id);
         if (FINDS_LARGEST) wait_for_all(ended, launch);
-        sampling::go_on(feed, row_words, id, room);
+        sampling::go_on(feed, row_words, id, scratch);
         row += gridDim.x;
         if (row >= feed.rows) break;
         __syncthreads();

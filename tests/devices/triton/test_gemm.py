@@ -129,7 +129,7 @@ def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> 
         own = records[(records["m"] == shape.m) & (records["k"] == shape.k) & (records["n"] == shape.n)]
         for first in range(0, len(own), limit):
             prepared.submit(Batch(index, as_words(own[first : first + limit].copy()), FlushReason.full), 0)
-            recorder.make_room()
+            recorder.spool()
     device.finish()
     return recorder, prepared
 

@@ -68,13 +68,13 @@ def test_one_command_or_many() -> None:
     st.integers(1, 9),
 )
 def test_operands_stay_inside_and_apart(
-    address: int, units: int, size: int, room: int, shared: bool, count: int, turns: int
+    address: int, units: int, size: int, arena_bytes: int, shared: bool, count: int, turns: int
 ) -> None:
-    slot, room = 256 * units, max(room, size)
-    operand = tt.Operand.spread(address, room, slot, size, shared)
+    slot, arena_bytes = 256 * units, max(arena_bytes, size)
+    operand = tt.Operand.spread(address, arena_bytes, slot, size, shared)
     taken = [list(operand.taken(turn, count)) for turn in range(turns)]
     for given_out in {first for addresses in taken for first in addresses}:
-        assert address <= given_out <= address + room - size
+        assert address <= given_out <= address + arena_bytes - size
         assert (given_out - address) % slot == 0
     if shared:
         assert all(len(set(addresses)) == 1 for addresses in taken)

@@ -87,8 +87,8 @@ def test_packages_for_a_gpu(cuda: int, versions: dict[str, str], name: str, stat
 @pytest.mark.parametrize(("free", "status"), [(1 << 20, MISSING), (32 << 20, WARNING), (1 << 30, OK)])
 def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, status: Status) -> None:
     monkeypatch.setattr(doctor_checks.shutil, "disk_usage", lambda folder: (1 << 31, 0, free))
-    room, left = doctor_checks.shared_memory_checks(tmp_path)
-    assert (room.status, room.needed, bool(room.mend)) == (status, True, status is not OK)
+    space, left = doctor_checks.shared_memory_checks(tmp_path)
+    assert (space.status, space.needed, bool(space.mend)) == (status, True, status is not OK)
     assert left.status is OK
 
 

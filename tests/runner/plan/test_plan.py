@@ -27,13 +27,13 @@ def test_a_seed_gives_one_stream() -> None:
 
 
 MODEL = ("workload=decode", "model=llama_3_8b", "workload.tokens=2")
-ROOM = 20 << 30
+MEMORY_BYTES = 20 << 30
 
 
 @pytest.fixture
 def small_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU with room for some of the layers of MODEL (28 GB in fp32)."""
-    info = DeviceInfo("cuda", 0, "Fake", ROOM, 50 << 20, "memory of Fake", 12 << 20)
+    info = DeviceInfo("cuda", 0, "Fake", MEMORY_BYTES, 50 << 20, "memory of Fake", 12 << 20)
     monkeypatch.setattr(plan_module, "find_device", lambda kind, index: (info, "faked"))
 
 
@@ -46,7 +46,7 @@ def test_layers_are_cut_to_what_fits_and_that_is_said(ordering: str) -> None:
     plan = planned(*MODEL, f"ordering={ordering}")
     layers = plan.stream.layers
     assert 1 < layers < 32
-    assert plan.stream.arena_bytes < ROOM
+    assert plan.stream.arena_bytes < MEMORY_BYTES
     (notice,) = [notice for notice in plan.notices if "layers" in notice]
     assert notice.startswith(f"layers: {layers} of llama_3_8b's 32, as many as fit into 19.3 GB of memory of Fake")
     with pytest.raises(ArenaMemoryError) as caught:

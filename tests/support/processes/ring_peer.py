@@ -24,7 +24,7 @@ def numbered(first: int, count: int) -> Records:
 def push_numbered(name: str, capacity: int, total: int, chunk: int) -> None:
     """Push records 0..total-1 in chunks of `chunk`, then close."""
     ring = Ring.attach(name, capacity)
-    waiter = Waiter(ring.await_room, spin_us=20, sleep_us=20)
+    waiter = Waiter(ring.await_free_slots, spin_us=20, sleep_us=20)
     for first in range(0, total, chunk):
         records = numbered(first, min(chunk, total - first))
         while len(records):

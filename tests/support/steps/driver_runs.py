@@ -81,8 +81,8 @@ class Run:
 
 @contextmanager
 def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, warm_up: bool = False) -> Iterator[Run]:
-    room = 1 << stream.requests.bit_length()
-    with Ring.create(capacity) as ring, Ring.create(max(2, room)) as back:
+    back_capacity = 1 << stream.requests.bit_length()
+    with Ring.create(capacity) as ring, Ring.create(max(2, back_capacity)) as back:
         driver = Driver(stream, schedule, spin_us=20, sleep_us=50, warm_up=warm_up)
         run = Run(ring, back, driver)
         try:

@@ -54,13 +54,13 @@ def left(batch: Batch) -> Left:
 def batcher_of(
     limits: Sequence[int],
     rules: FlushRules | int,
-    room: int,
+    capacity: int,
     violated: bool = False,
     requests: int = REQUESTS,
 ) -> Batcher:
     """Keeps order; `rules` may be the timeout alone."""
     rules = rules if isinstance(rules, FlushRules) else FlushRules(rules)
-    return Batcher(SHAPES[: len(limits)], limits, rules, order_arrays(requests, room=room, violated=violated))
+    return Batcher(SHAPES[: len(limits)], limits, rules, order_arrays(requests, capacity=capacity, violated=violated))
 
 
 def due_ns(batcher: Batcher) -> int | None:
@@ -72,14 +72,14 @@ def due_ns(batcher: Batcher) -> int | None:
 class Model:
     """The rules in dictionaries and lists. Where several buckets qualify, `choose` says which was taken.
 
-    room: of the pool; None: commands are independent of each other.
+    capacity: of the pool; None: commands are independent of each other.
     """
 
     def __init__(
-        self, commands: Sequence[Command], limits: list[int], rules: FlushRules, room: int | None, violated: bool
+        self, commands: Sequence[Command], limits: list[int], rules: FlushRules, capacity: int | None, violated: bool
     ) -> None:
         self.commands, self.limits, self.rules = commands, limits, rules
-        self.room, self.is_free = room, violated or room is None
+        self.capacity, self.is_free = capacity, violated or capacity is None
         self.buckets: dict[int, list[int]] = {}  # shape -> commands
         self.opened: dict[int, int] = {}
         self.waiting: dict[int, list[int]] = {}  # request -> commands
@@ -95,7 +95,7 @@ class Model:
     @property
     def stalled(self) -> bool:
         ends = any(self.commands[seq].ends_step for bucket in self.buckets.values() for seq in bucket)
-        return self.room is not None and (self.waits > 0 or ends) and not self.ready
+        return self.capacity is not None and (self.waits > 0 or ends) and not self.ready
 
     @property
     def oldest(self) -> list[int]:
@@ -162,7 +162,7 @@ class Model:
 
         for seq in numbers:
             request = self.commands[seq].request
-            while request in self.held and self.waits == self.room:  # a batch that leaves makes room
+            while request in self.held and self.waits == self.capacity:  # a batch that leaves makes room
                 leave(*(self.next_one(now_ns, is_drained, False) or (self.largest, FlushReason.stall)))
             if request in self.held:
                 self.waiting.setdefault(request, []).append(seq)
