@@ -250,15 +250,15 @@ def _left(judged: Judged) -> str:
 
 def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
     """Return the fastest mode, where another was chosen, and the lines that may claim nothing."""
-    lines = []
+    sentences = []
     if choice is not None and choice.judged is not None:
         faster = [each for each in lines if each.is_sound and each.strategy.line.verdict is Verdict.FASTER]
         fastest = min(faster, key=_wall_ms)
         if fastest is not choice.judged:
             disorder = fastest.strategy.line.disorder
             why = f"but {disorder}" if disorder else "but asks more of an engine"
-            lines.append(f"Fastest is {fastest.strategy.line['mode']} ({number(_wall_ms(fastest))} ms), {why}.")
+            sentences.append(f"Fastest is {fastest.strategy.line['mode']} ({number(_wall_ms(fastest))} ms), {why}.")
         if choice.judged.strategy.line.disorder:
-            lines.append(f"Mind: {choice.judged.strategy.line.disorder}.")
+            sentences.append(f"Mind: {choice.judged.strategy.line.disorder}.")
     bad = [each.strategy.line["mode"] for each in lines if not each.is_sound]
-    return [*lines, *([f"No verdict on {', '.join(bad)}: failed or not verified."] if bad else [])]
+    return [*sentences, *([f"No verdict on {', '.join(bad)}: failed or not verified."] if bad else [])]
