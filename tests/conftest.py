@@ -14,6 +14,7 @@ from typing import Any
 import hypothesis
 import pytest
 from support import thorough
+from support.config.quick_hydra import quicken
 
 from launchopt.errors import DeviceError
 
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     thorough.select(config.getoption("thorough"))
+    quicken()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,6 +6,7 @@ Hydra checks names and types when it composes. `to_config` checks ranges and com
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
@@ -203,8 +204,9 @@ FOUND: dict[str, dict[str, object]] = {
 }
 
 
+@cache
 def register() -> None:
-    """Store the schemas, and the options of FOUND, in Hydra's ConfigStore."""
+    """Store the schemas, and the options of FOUND, in Hydra's ConfigStore, once a process."""
     store = ConfigStore.instance()
     store.store(name="config_schema", node=Config)
     for group, options in FOUND.items():

@@ -8,6 +8,7 @@ from pathlib import Path
 from support.paths import ROOT
 
 
-def environ_of(root: Path = ROOT) -> dict[str, str]:
-    """Return this environment with `root` first on the path of modules, before the modules that were on it."""
-    return os.environ | {"PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])}
+def environ_of(*roots: Path) -> dict[str, str]:
+    """Return this environment with `roots` (default: this checkout) first on the path of modules."""
+    first = [str(root) for root in roots or (ROOT,)]
+    return os.environ | {"PYTHONPATH": os.pathsep.join([*first, *filter(None, [os.environ.get("PYTHONPATH")])])}

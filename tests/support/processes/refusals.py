@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 
+from support.paths import ROOT, TESTS
 from support.processes.own_process import environ_of
 
 OURS, HYDRAS = 2, 1  # exit codes: who found it
 LIMIT_S = 4.0  # of processor time, with all libraries loaded, on a slow machine: what starts to work takes longer
 PATIENCE_S = 120.0  # after which it hangs, however busy this machine is
 AT_ONCE = 2
-FORKED = Path(__file__).with_name("forked.py")
+FORKED = "support.processes.forked"
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,8 @@ class _Server:
     """A process that forks runs, one at a time."""
 
     def __init__(self) -> None:
-        call = [sys.executable, str(FORKED)]
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(call, env=environ_of(), stdin=pipe, stdout=pipe, text=True)
+        call, environ = [sys.executable, "-m", FORKED], environ_of(ROOT, TESTS)
+        self._process = subprocess.Popen(call, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     @classmethod
     @contextmanager
@@ -98,8 +98,10 @@ class _Server:
         print(json.dumps(run), file=self._process.stdin, flush=True)
         hang = threading.Timer(PATIENCE_S, self._process.kill)
         hang.start()
-        pid, status, cpu_s = json.loads(self._process.stdout.readline())
-        hang.cancel()
+        try:
+            pid, status, cpu_s = json.loads(self._process.stdout.readline())
+        finally:
+            hang.cancel()
         left = [*_left(folder, inputs), *(path.name for path in Path("/dev/shm").glob(f"launchopt_{pid}_*"))]
         stdout, stderr = (path.read_text() for path in said)
         return Outcome(os.waitstatus_to_exitcode(status), stdout, stderr, cpu_s, left)

@@ -1,0 +1,51 @@
+"""`quicken()` makes Hydra compose faster in this process, with equal results.
+
+Hydra composes twice for a run: first to read `hydra.mode`, whose value is null in conf/. The first time is left out
+where no word names Hydra's settings. Each config file is parsed once a process. Tests compose some hundred times; runs
+that they start with `python -m runner` compose as a user's run does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
+from hydra._internal.hydra import Hydra
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+
+from support.paths import ROOT
+
+KEPT = (str(ROOT / "conf"), "hydra.conf")  # folder and package whose files do not change
+
+_parsed: dict[tuple[str, str], ConfigResult] = {}
+
+
+def _parse_once(load: Callable[[Any, str], ConfigResult]) -> Callable[[ConfigSource, str], ConfigResult]:
+    def load_config(source: ConfigSource, config_path: str) -> ConfigResult:
+        if source.path not in KEPT:
+            return load(source, config_path)
+        key = source.path, config_path
+        if key not in _parsed:
+            _parsed[key] = load(source, config_path)
+        found = copy.deepcopy(_parsed[key])
+        found.provider = source.provider
+        return found
+
+    return load_config
+
+
+def _compose_once(get_mode: Callable[..., Any]) -> Callable[..., Any]:
+    def mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
+        return get_mode(hydra, config_name, overrides) if any("hydra" in word for word in overrides) else None
+
+    return mode
+
+
+def quicken() -> None:
+    """Replace three functions of Hydra."""
+    for source in (FileConfigSource, ImportlibResourcesConfigSource):
+        source.load_config = _parse_once(source.load_config)  # type: ignore[method-assign]
+    Hydra.get_mode = _compose_once(Hydra.get_mode)  # type: ignore[method-assign]

@@ -1,0 +1,32 @@
+"""What `quicken` leaves out changes no composition."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from runner.config.schema import register
+from support.config import quick_hydra
+from support.paths import ROOT
+
+WORDS = ["mode=graph", "workload=decode", "experiment=remedies", "table=gemv_micro", "sampling=greedy"]
+
+
+def composed(*words: str) -> Any:
+    register()
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        return OmegaConf.to_container(compose("config", list(words), return_hydra_config=True))
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_files_parsed_once_give_the_same(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [composed(word), composed(word)]
+    monkeypatch.setattr(quick_hydra, "KEPT", ())
+    assert kept == [composed(word)] * 2
+
+
+def test_the_composition_that_is_left_out_finds_no_mode() -> None:
+    assert composed()["hydra"]["mode"] is None
