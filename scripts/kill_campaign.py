@@ -160,7 +160,9 @@ def _wrong(kill: Kill) -> str:
 def campaign(kills: int, seed: int, workers: int, folder: Path) -> Iterator[Kill]:
     """Yield every kill when it is done. Runs work below `folder`. A ring of this process stays in use throughout."""
     chance = random.Random(seed)
-    pairs = [(victim, phase) for phase in PHASES for victim in VICTIMS]
+    # Any len(VICTIMS) kills in a row have each victim once, and each phase once.
+    phases = tuple(PHASES) * 2
+    pairs = [pair for first in range(len(PHASES)) for pair in zip(VICTIMS, phases[first:], strict=False)]
     planned = []
     for number in range(kills):
         victim, phase = pairs[number % len(pairs)]
