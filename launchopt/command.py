@@ -6,7 +6,7 @@ arenas, and a record names the slot of each. Shapes share an arena if they can: 
 of B (dtype, k, n), one of C (dtype, m, n).
 
 Records are NumPy structured arrays of `COMMAND_DTYPE`. Compiled code reads the same bytes as eight uint64 words
-(`WORDS`).
+(`RecordWord`).
 """
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ COMMAND_DTYPE = np.dtype(
 assert COMMAND_DTYPE.itemsize == RECORD_BYTES
 
 Records = NDArray[Any]  # a structured array of COMMAND_DTYPE, [count]
+
+
+class RecordWord(enum.IntEnum):
+    """Words of a record in compiled code, uint64. A word holds one field of 8 bytes, or smaller ones from bit 0 on."""
+
+    SEQ = 0
+    ENQUEUE_NS = 1
+    MN = 2  # m, then n
+    K_OP_DTYPE = 3  # k, op, dtype, then flags
+    SLOTS_AB = 4  # slot of A, then slot of B
+    SLOT_C_REQUEST = 5  # slot of C, then request
+    STEP_TOKEN = 6  # step, then token
+    TURN = 7
+    # The ring needs `turn` only until it pops the record. The batcher then stores the time of eligibility there.
+    ELIGIBLE_NS = TURN
 
 
 class Op(enum.IntEnum):
@@ -158,9 +173,3 @@ def as_words(records: Records) -> NDArray[np.uint64]:
 def as_records(words: NDArray[np.uint64]) -> Records:
     """Return words as records over the same memory, [count]; the inverse of `as_words`. `words` must be contiguous."""
     return words.reshape(-1).view(COMMAND_DTYPE)
-
-
-# Index of the word that holds the named fields. Words are little-endian; a word holds up to two u4 fields.
-W_SEQ, W_ENQUEUE, W_MN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST, W_STEP, W_TURN = range(WORDS)
-# The ring needs `turn` only until it pops the record. The batcher then stores the time of eligibility there, in ns.
-W_ELIGIBLE = W_TURN

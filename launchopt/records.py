@@ -8,21 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from launchopt.command import (
-    HALF_BITS,
-    LOW_HALF,
-    W_K_OP_DTYPE,
-    W_MN,
-    W_SLOT_A_B,
-    W_SLOT_C_REQUEST,
-    W_STEP,
-    W_TURN,
-    Flag,
-)
+from launchopt.command import HALF_BITS, LOW_HALF, Flag, RecordWord
 from launchopt.native import compiled
 from launchopt.types import Int, Words
 
-FLAG_SHIFT = 48  # position of the first bit of `flags` in word W_K_OP_DTYPE
+FLAG_SHIFT = 48  # position of the first bit of `flags` in RecordWord.K_OP_DTYPE
 SHAPE_MASK = np.uint64((1 << FLAG_SHIFT) - 1)  # k, op and dtype in that word, without the flags
 STEP_END = np.uint64(int(Flag.STEP_END) << FLAG_SHIFT)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << FLAG_SHIFT)
@@ -50,31 +40,31 @@ def join_halves(low: Int, high: Int) -> np.uint64:
 @compiled
 def columns_of(words: Words, i: Int) -> Int:
     """Return n, the columns of B and C."""
-    return high_half(words[i, W_MN])
+    return high_half(words[i, RecordWord.MN])
 
 
 @compiled
 def op_of(words: Words, i: Int) -> Int:
     """Return the op, a value of `Op`."""
-    return np.int64((words[i, W_K_OP_DTYPE] >> HALF_BITS) & OP_MASK)
+    return np.int64((words[i, RecordWord.K_OP_DTYPE] >> HALF_BITS) & OP_MASK)
 
 
 @compiled
 def slot_a_of(words: Words, i: Int) -> Int:
     """Return the slot of A."""
-    return low_half(words[i, W_SLOT_A_B])
+    return low_half(words[i, RecordWord.SLOTS_AB])
 
 
 @compiled
 def slot_b_of(words: Words, i: Int) -> Int:
     """Return the slot of B."""
-    return high_half(words[i, W_SLOT_A_B])
+    return high_half(words[i, RecordWord.SLOTS_AB])
 
 
 @compiled
 def slot_c_of(words: Words, i: Int) -> Int:
     """Return the slot of C."""
-    return low_half(words[i, W_SLOT_C_REQUEST])
+    return low_half(words[i, RecordWord.SLOT_C_REQUEST])
 
 
 @compiled
@@ -86,41 +76,41 @@ def slots_of(words: Words, i: Int) -> tuple[Int, Int, Int]:
 @compiled
 def request_of(words: Words, i: Int) -> Int:
     """Return the request whose step the command belongs to."""
-    return high_half(words[i, W_SLOT_C_REQUEST])
+    return high_half(words[i, RecordWord.SLOT_C_REQUEST])
 
 
 @compiled
 def step_of(words: Words, i: Int) -> Int:
     """Return the command's position within its request, from 0."""
-    return low_half(words[i, W_STEP])
+    return low_half(words[i, RecordWord.STEP_TOKEN])
 
 
 @compiled
 def token_of(words: Words, i: Int) -> Int:
     """Return the token that the command works for; NO_TOKEN: none."""
-    return high_half(words[i, W_STEP])
+    return high_half(words[i, RecordWord.STEP_TOKEN])
 
 
 @compiled
 def ends_step(words: Words, i: Int) -> bool:
     """Return whether the command is the last of its step."""
-    return bool(words[i, W_K_OP_DTYPE] & STEP_END != np.uint64(0))
+    return bool(words[i, RecordWord.K_OP_DTYPE] & STEP_END != np.uint64(0))
 
 
 @compiled
 def ends_round(words: Words, i: Int) -> bool:
     """Return whether the command is the last of a round, a step of all running requests."""
-    return bool(words[i, W_K_OP_DTYPE] & ROUND_END != np.uint64(0))
+    return bool(words[i, RecordWord.K_OP_DTYPE] & ROUND_END != np.uint64(0))
 
 
 @compiled
 def shape_key_of(words: Words, i: Int) -> tuple[np.uint64, np.uint64]:
     """Return the two words that are equal in all commands of one shape (`ShapeKey.packed`)."""
-    return words[i, W_MN], words[i, W_K_OP_DTYPE] & SHAPE_MASK
+    return words[i, RecordWord.MN], words[i, RecordWord.K_OP_DTYPE] & SHAPE_MASK
 
 
 @compiled
 def copy_record(words: Words, i: Int, out: Words, place: Int) -> None:
     """Copy record i of `words` to `out[place]`, except its last word (the turn, or the time of eligibility)."""
-    for w in range(W_TURN):
+    for w in range(RecordWord.TURN):
         out[place, w] = words[i, w]

@@ -8,21 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import TESTS
 
-from launchopt.command import (
-    COMMAND_DTYPE,
-    RECORD_BYTES,
-    W_ENQUEUE,
-    W_K_OP_DTYPE,
-    W_MN,
-    W_SEQ,
-    W_SLOT_A_B,
-    W_SLOT_C_REQUEST,
-    W_STEP,
-    Dtype,
-    Op,
-    ShapeKey,
-    as_words,
-)
+from launchopt.command import COMMAND_DTYPE, RECORD_BYTES, Dtype, Op, RecordWord, ShapeKey, as_words
 
 GOLDEN = TESTS / "golden/command_record.txt"
 u32 = st.integers(0, 2**32 - 1)
@@ -51,7 +37,7 @@ def test_packed_key_is_what_the_record_holds(m: int, n: int, k: int, dtype: Dtyp
     record = np.zeros(1, COMMAND_DTYPE)
     record["m"], record["n"], record["k"], record["dtype"], record["op"] = m, n, k, dtype, op
     words = as_words(record)[0]
-    assert (int(words[W_MN]), int(words[W_K_OP_DTYPE])) == ShapeKey(m, n, k, dtype, op).packed
+    assert (int(words[RecordWord.MN]), int(words[RecordWord.K_OP_DTYPE])) == ShapeKey(m, n, k, dtype, op).packed
 
 
 def test_words_are_the_records_own_memory() -> None:
@@ -59,10 +45,10 @@ def test_words_are_the_records_own_memory() -> None:
     words = as_words(records)
     records["seq"], records["enqueue_ns"] = [5, 6, 7], -1
     records["slot_a"], records["slot_b"], records["slot_c"], records["request"], records["step"] = 1, 2, 3, 4, 9
-    assert words[:, W_SEQ].tolist() == [5, 6, 7]
-    assert words[1, W_ENQUEUE] == 2**64 - 1
-    assert (words[1, W_SLOT_A_B], words[1, W_SLOT_C_REQUEST]) == (1 | 2 << 32, 3 | 4 << 32)
-    assert words[2, W_STEP] == 9
+    assert words[:, RecordWord.SEQ].tolist() == [5, 6, 7]
+    assert words[1, RecordWord.ENQUEUE_NS] == 2**64 - 1
+    assert (words[1, RecordWord.SLOTS_AB], words[1, RecordWord.SLOT_C_REQUEST]) == (1 | 2 << 32, 3 | 4 << 32)
+    assert words[2, RecordWord.STEP_TOKEN] == 9
 
 
 @pytest.mark.parametrize(

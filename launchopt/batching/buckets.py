@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.command import W_ELIGIBLE
+from launchopt.command import RecordWord
 from launchopt.native import compiled
 from launchopt.records import copy_record, shape_key_of
 from launchopt.types import Int, ShapeIndices, Table, Words
@@ -53,7 +53,7 @@ class Buckets(NamedTuple):
 
     shapes: Words  # [a power of two, HashColumn]: hash table of shapes
     buckets: Table  # [buckets, BucketColumn]
-    store: Words  # [sum of limits, WORDS]: the records held; word W_ELIGIBLE is the time at which each became eligible
+    store: Words  # [sum of limits, RecordWord]: the records held, each with its ELIGIBLE_NS
     active: Table  # [buckets + 1]: the number of buckets that hold commands, then these buckets
     rules: Table  # [RuleWord]
 
@@ -119,7 +119,7 @@ def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Buckets) -> bo
         state[BucketColumn.OPENED_NS], state[BucketColumn.POSITION] = now_ns, active[0]
     row = state[BucketColumn.BASE] + count
     copy_record(words, i, batcher.store, row)
-    batcher.store[row, W_ELIGIBLE] = np.uint64(now_ns)
+    batcher.store[row, RecordWord.ELIGIBLE_NS] = np.uint64(now_ns)
     state[BucketColumn.COUNT] = count + 1
     return bool(count + 1 == state[BucketColumn.LIMIT])
 

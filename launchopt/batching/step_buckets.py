@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.command import W_ELIGIBLE
+from launchopt.command import RecordWord
 from launchopt.native import compiled
 from launchopt.records import ends_round, ends_step, request_of, shape_key_of
 from launchopt.types import Int, Table, Words
@@ -151,7 +151,7 @@ def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepBucket
         steps[request, StepColumn.COMPLETE_NS] = now_ns  # `stamp_left` copies it to the records after the flush
     else:
         for row in range(before):
-            store[place + row * counts[StepWord.ROW_STRIDE], W_ELIGIBLE] = np.uint64(now_ns)
+            store[place + row * counts[StepWord.ROW_STRIDE], RecordWord.ELIGIBLE_NS] = np.uint64(now_ns)
     kind = _kind_of(store, place, rows, batcher)
     if kind == KindCode.TOO_MANY_KINDS:
         return kind
@@ -183,7 +183,7 @@ def copy_at(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64)
     a, b, c, d = words[i, 0], words[i, 1], words[i, 2], words[i, 3]
     e, f, g = words[i, 4], words[i, 5], words[i, 6]
     to[at, 0], to[at, 1], to[at, 2], to[at, 3] = a, b, c, d
-    to[at, 4], to[at, 5], to[at, 6], to[at, W_ELIGIBLE] = e, f, g, eligible
+    to[at, 4], to[at, 5], to[at, 6], to[at, RecordWord.ELIGIBLE_NS] = e, f, g, eligible
 
 
 @compiled

@@ -21,7 +21,7 @@ from launchopt.batching.step_buckets import (
     copy_at,
     take_steps,
 )
-from launchopt.command import W_ELIGIBLE
+from launchopt.command import RecordWord
 from launchopt.native import compiled
 from launchopt.types import Int, Table, Words
 
@@ -99,7 +99,7 @@ def _gather(size: Int, rows: Int, batcher: StepBuckets) -> None:
     for row in range(rows):
         for i in range(size):
             place = members[i] * counts[StepWord.REQUEST_STRIDE] + row * counts[StepWord.ROW_STRIDE]
-            copy_at(out, np.uint64(row * size + i), store, place, store[place, W_ELIGIBLE])
+            copy_at(out, np.uint64(row * size + i), store, place, store[place, RecordWord.ELIGIBLE_NS])
 
 
 @compiled
@@ -166,7 +166,7 @@ def stamp_left(size: Int, rows: Int, arrays: StepArrays) -> None:
         for row in range(rows):
             for i in range(size):
                 complete_ns = batcher.steps[batcher.members[i], StepColumn.COMPLETE_NS]
-                words[row * size + i, W_ELIGIBLE] = np.uint64(complete_ns)
+                words[row * size + i, RecordWord.ELIGIBLE_NS] = np.uint64(complete_ns)
 
 
 @compiled

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, StepBatch
 from launchopt.batching.batcher import shape_finder
-from launchopt.command import COMMAND_DTYPE, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, Records, ShapeKey
+from launchopt.command import COMMAND_DTYPE, Records, RecordWord, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
@@ -36,6 +36,8 @@ from launchopt.types import Array
 if TYPE_CHECKING:
     from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
 
+# Words of a record by which a list is found again. Plain integers, since NumPy takes longer to index with members.
+KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]
 _Call = tuple[int, Array, Array, Array]  # shape index, and views of A, B and C
 
 
@@ -151,7 +153,7 @@ class _Recorded(Prepared):
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Replay the list of the batch's commands as one launch; record the list first if it is not kept."""
-        key = batch.shape_index, batch.words[:, (W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST)].tobytes()
+        key = batch.shape_index, batch.words[:, KEY_WORDS].tobytes()
         calls = self._kept.pop(key, None) or self._record(batch.words)
         self._kept[key] = calls
         if len(self._kept) > self._bound:

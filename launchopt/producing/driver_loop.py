@@ -10,7 +10,7 @@ import enum
 
 import numpy as np
 
-from launchopt.command import W_K_OP_DTYPE
+from launchopt.command import RecordWord
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.continuous import DriverWord, RequestLists, form_step
 from launchopt.producing.prepared_steps import (
@@ -119,7 +119,7 @@ def _emit_round(stream: StreamArrays, run: DriverArrays) -> None:
     emit(request, monotonic_ns(), stream, run)
     if issue[IssueWord.ISSUED] == issue[IssueWord.COUNT]:
         last = state[DriverWord.BLOCK_COUNT] - 1
-        run.ahead.blocks[state[DriverWord.BLOCK], last, W_K_OP_DTYPE] |= ROUND_END
+        run.ahead.blocks[state[DriverWord.BLOCK], last, RecordWord.K_OP_DTYPE] |= ROUND_END
 
 
 @compiled

@@ -16,18 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import (
-    NO_TOKEN,
-    W_ENQUEUE,
-    W_K_OP_DTYPE,
-    W_MN,
-    W_SEQ,
-    W_SLOT_A_B,
-    W_SLOT_C_REQUEST,
-    W_STEP,
-    W_TURN,
-    WORDS,
-)
+from launchopt.command import NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HeaderWord, RingWords, free_slots
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
@@ -156,9 +145,10 @@ def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: 
         b = np.uint64(slot_b_of(template, row)) + _origin(stream.b_from[row], lane, region, source)
         c = np.uint64(slot_c_of(template, row)) + _origin(stream.c_from[row], lane, region, source)
         works_for = token if token_of(template, row) != NO_TOKEN else NO_TOKEN
-        block[i, W_MN], block[i, W_K_OP_DTYPE] = template[row, W_MN], template[row, W_K_OP_DTYPE]
-        block[i, W_SLOT_A_B], block[i, W_SLOT_C_REQUEST] = join_halves(a, b), join_halves(c, request)
-        block[i, W_STEP] = join_halves(command + i, works_for)
+        mn, key = template[row, RecordWord.MN], template[row, RecordWord.K_OP_DTYPE]
+        block[i, RecordWord.MN], block[i, RecordWord.K_OP_DTYPE] = mn, key
+        block[i, RecordWord.SLOTS_AB], block[i, RecordWord.SLOT_C_REQUEST] = join_halves(a, b), join_halves(c, request)
+        block[i, RecordWord.STEP_TOKEN] = join_halves(command + i, works_for)
     return count
 
 
@@ -210,12 +200,12 @@ def push_step(header: Words, data: Words, words: Words, seq: Int, enqueue_ns: In
         place = head + np.uint64(i)
         slot = place & mask
         # All words are read before any is written: so the compiler uses wide loads and stores.
-        mn, key, a_b = words[i, W_MN], words[i, W_K_OP_DTYPE], words[i, W_SLOT_A_B]
-        c_request, step = words[i, W_SLOT_C_REQUEST], words[i, W_STEP]
-        data[slot, W_SEQ], data[slot, W_ENQUEUE] = np.uint64(seq + i), np.uint64(enqueue_ns)
-        data[slot, W_MN], data[slot, W_K_OP_DTYPE], data[slot, W_SLOT_A_B] = mn, key, a_b
-        data[slot, W_SLOT_C_REQUEST], data[slot, W_STEP] = c_request, step
-        store_release(data, (slot, W_TURN), place + np.uint64(1))
+        mn, key, a_b = words[i, RecordWord.MN], words[i, RecordWord.K_OP_DTYPE], words[i, RecordWord.SLOTS_AB]
+        c_request, step = words[i, RecordWord.SLOT_C_REQUEST], words[i, RecordWord.STEP_TOKEN]
+        data[slot, RecordWord.SEQ], data[slot, RecordWord.ENQUEUE_NS] = np.uint64(seq + i), np.uint64(enqueue_ns)
+        data[slot, RecordWord.MN], data[slot, RecordWord.K_OP_DTYPE], data[slot, RecordWord.SLOTS_AB] = mn, key, a_b
+        data[slot, RecordWord.SLOT_C_REQUEST], data[slot, RecordWord.STEP_TOKEN] = c_request, step
+        store_release(data, (slot, RecordWord.TURN), place + np.uint64(1))
     store_release(header, HeaderWord.HEAD, head + np.uint64(count))
     return count
 
@@ -225,13 +215,13 @@ def fetch_free_slots(header: Words, data: Words, first: Int, stop: Int) -> Int:
     """Fetch the cache lines of slots `first` to `stop` from the head on, while they are free; return where it stopped.
 
     The consumer's core read each slot last, so this core must fetch its line before it can write it. A fetch before the
-    record is known delays no record. It is a store to W_SEQ, which the consumer reads only after the slot is published
-    again. The store leaves the turn, which the consumer polls, as it is.
+    record is known delays no record. It is a store to RecordWord.SEQ, which the consumer reads only after the slot is
+    published again. The store leaves the turn, which the consumer polls, as it is.
     """
     mask, head = np.uint64(len(data) - 1), header[HeaderWord.HEAD]
     free: Int = free_slots(header, data, stop)
     for i in range(first, free):
-        data[(head + np.uint64(i)) & mask, W_SEQ] = np.uint64(0)
+        data[(head + np.uint64(i)) & mask, RecordWord.SEQ] = np.uint64(0)
     return max(first, free)
 
 

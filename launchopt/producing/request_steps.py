@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.command import LOW_HALF, NO_TOKEN, W_SLOT_A_B, WORDS
+from launchopt.command import LOW_HALF, NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, monotonic_ns
 from launchopt.producing.continuous import DriverWord, ListArrays, RequestLists, next_kind
 from launchopt.producing.prepared_steps import (
@@ -143,7 +143,7 @@ def complete(i: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> No
     if token != NO_TOKEN:
         at = stream.table[request, ch.FIRST_TOKEN] + token
         tokens.done_ns[at] = now_ns
-        tokens.ids[at] = np.int64(np.int32(run.got[i, W_SLOT_A_B] & LOW_HALF))  # NO_ID is negative
+        tokens.ids[at] = np.int64(np.int32(run.got[i, RecordWord.SLOTS_AB] & LOW_HALF))  # NO_ID is negative
         progress[request, ProgressColumn.TOKENS_DONE] += 1
     is_continuous = stream.settings[DriverSetting.CONTINUOUS] != 0
     if next_kind(request, stream, progress) >= 0:

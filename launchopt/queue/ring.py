@@ -25,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import RECORD_BYTES, W_ENQUEUE, W_TURN, WORDS, Records, as_words
+from launchopt.command import RECORD_BYTES, WORDS, Records, RecordWord, as_words
 from launchopt.errors import ConfigError
 from launchopt.files import allocate, reason
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns, store_release
@@ -82,11 +82,11 @@ def push_words(header: Words, data: Words, words: Words, stamp: bool) -> Int:
         for i in range(done, end):
             place = head + np.uint64(i)
             slot = np.intp(place & mask)
-            for w in range(W_TURN):
+            for w in range(RecordWord.TURN):
                 data[slot, w] = words[i, w]
             if stamp:
-                data[slot, W_ENQUEUE] = now
-            store_release(data, (slot, W_TURN), place + np.uint64(1))
+                data[slot, RecordWord.ENQUEUE_NS] = now
+            store_release(data, (slot, RecordWord.TURN), place + np.uint64(1))
         done = end
     store_release(header, HeaderWord.HEAD, head + np.uint64(count))
     return count
@@ -101,9 +101,9 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
     while count < len(out):
         place = tail + np.uint64(count)
         slot = np.intp(place & mask)
-        if load_acquire(data, (slot, W_TURN)) != place + np.uint64(1):
+        if load_acquire(data, (slot, RecordWord.TURN)) != place + np.uint64(1):
             break
-        for w in range(W_TURN):
+        for w in range(RecordWord.TURN):
             out[count, w] = data[slot, w]
         count += 1
     if count:
@@ -118,7 +118,7 @@ def ready_words(header: Words, data: Words, most: Int) -> Int:
     first = np.intp(tail & np.uint64(len(data) - 1))
     most = min(most, len(data) - first)
     count = 0
-    while count < most and load_acquire(data, (first + count, W_TURN)) == tail + np.uint64(count + 1):
+    while count < most and load_acquire(data, (first + count, RecordWord.TURN)) == tail + np.uint64(count + 1):
         count += 1
     return count
 
@@ -133,7 +133,7 @@ def release_words(header: Words, count: Int) -> None:
 def has_record(header: Words, data: Words) -> Int:
     """Return whether the ring has a record for the consumer."""
     tail = header[HeaderWord.TAIL]
-    return load_acquire(data, (np.intp(tail & np.uint64(len(data) - 1)), W_TURN)) == tail + np.uint64(1)
+    return load_acquire(data, (np.intp(tail & np.uint64(len(data) - 1)), RecordWord.TURN)) == tail + np.uint64(1)
 
 
 @compiled
@@ -274,7 +274,7 @@ class Ring:
     def reset(self) -> None:
         """Empty the ring for the next run. Call this only while neither side uses the ring."""
         self._header[:] = 0
-        self._data[:, W_TURN] = 0
+        self._data[:, RecordWord.TURN] = 0
 
     def await_record(self, spin_ns: int) -> bool:
         """Spin until the ring has a record or is closed; return False after `spin_ns`. For consumers."""

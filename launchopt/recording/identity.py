@@ -15,7 +15,7 @@ import hashlib
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import W_ENQUEUE, W_TURN, as_words
+from launchopt.command import RecordWord, as_words
 from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.streams.stream import CommandStream, commands_of
 
@@ -32,7 +32,7 @@ def _of_commands(stream: CommandStream) -> hashlib.blake2b:
     asked, due = _digest(), _digest()
     for block in stream.blocks():
         words = as_words(block.records)  # `blocks` makes new records at each call, so they may be changed here
-        words[:, [W_ENQUEUE, W_TURN]] = 0
+        words[:, [RecordWord.ENQUEUE_NS, RecordWord.TURN]] = 0
         asked.update(_bytes(words))
         if block.due_ns is not None:
             due.update(_bytes(block.due_ns))

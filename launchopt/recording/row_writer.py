@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from launchopt.command import W_ELIGIBLE, W_ENQUEUE, W_SEQ
+from launchopt.command import RecordWord
 from launchopt.native import compiled
 from launchopt.recording.launch_rows import (
     NOT_SAMPLED,
@@ -45,9 +45,10 @@ def note(
     mask = len(commands) - 1
     for i in range(first, stop):
         ran = commands[(command + i - first) & mask]
-        ran[CommandColumn.SEQ], ran[CommandColumn.ENQUEUE_NS] = np.int64(words[i, W_SEQ]), np.int64(words[i, W_ENQUEUE])
+        seq, enqueue_ns = np.int64(words[i, RecordWord.SEQ]), np.int64(words[i, RecordWord.ENQUEUE_NS])
+        ran[CommandColumn.SEQ], ran[CommandColumn.ENQUEUE_NS] = seq, enqueue_ns
         ran[CommandColumn.REQUEST_STEP] = np.int64(join_halves(step_of(words, i), request_of(words, i)))
-        ran[CommandColumn.ELIGIBLE_NS] = np.int64(words[i, W_ELIGIBLE])
+        ran[CommandColumn.ELIGIBLE_NS] = np.int64(words[i, RecordWord.ELIGIBLE_NS])
     cursor[CursorWord.NEXT_LAUNCH], cursor[CursorWord.NEXT_COMMAND] = launch + 1, after
     if launch_facts.strategy == POSTED:
         cursor[CursorWord.EXTRA_CALLS] -= 1

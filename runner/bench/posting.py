@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
+from launchopt.command import COMMAND_DTYPE, RecordWord, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, PlanKind, ResidentColumn, ShapeColumn
 from launchopt.devices.resident import ring as rl
@@ -47,7 +47,7 @@ class Posting:
     def run(self, recorder: Recorder, block: int, commands: int) -> int:
         """Return the ns to post `commands`, a multiple of MOST_AT_ONCE, in calls of `block` each."""
         words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
-        words[:, W_SEQ], shape_of = np.arange(MOST_AT_ONCE), np.zeros(MOST_AT_ONCE, np.int32)
+        words[:, RecordWord.SEQ], shape_of = np.arange(MOST_AT_ONCE), np.zeros(MOST_AT_ONCE, np.int32)
         records, took_ns = recorder.arrays, 0
         for _ in range(commands // MOST_AT_ONCE):
             self._queue[rl.QueueWord.NEXT] = 0
@@ -55,7 +55,7 @@ class Posting:
             recorder.spool()
             _post_all(words, shape_of, block, self.tables, records)
             took_ns += time.perf_counter_ns() - start_ns
-            words[:, W_SEQ] += np.uint64(MOST_AT_ONCE)
+            words[:, RecordWord.SEQ] += np.uint64(MOST_AT_ONCE)
         return took_ns
 
 

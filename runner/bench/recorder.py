@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from launchopt.command import COMMAND_DTYPE, W_SEQ, as_words
+from launchopt.command import COMMAND_DTYPE, RecordWord, as_words
 from launchopt.native import compiled
 from launchopt.queue.ring import MOST_AT_ONCE
 from launchopt.recording.launch_rows import RecordingArrays
@@ -55,7 +55,7 @@ def _note_all(records: RecordingArrays, words: Words, size: int) -> None:
 def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
     """Record commands in blocks, like a consumer, and return the ns. Without `spool` the rows are dropped."""
     words = as_words(np.zeros(MOST_AT_ONCE, COMMAND_DTYPE))
-    words[:, W_SEQ] = np.arange(MOST_AT_ONCE)
+    words[:, RecordWord.SEQ] = np.arange(MOST_AT_ONCE)
     arrays = recorder.arrays
     between = recorder.spool if spool else recorder.reset
     took_ns = 0
@@ -64,7 +64,7 @@ def _blocks(recorder: Recorder, commands: int, size: int, spool: bool) -> int:
         between()
         _note_all(arrays, words, size)
         took_ns += time.perf_counter_ns() - start_ns
-        words[:, W_SEQ] += np.uint64(MOST_AT_ONCE)
+        words[:, RecordWord.SEQ] += np.uint64(MOST_AT_ONCE)
     return took_ns
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batcher import shape_finder
-from launchopt.command import COMMAND_DTYPE, LOW_HALF, W_SLOT_C_REQUEST, Dtype, ShapeKey, as_words
+from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype, RecordWord, ShapeKey, as_words
 from launchopt.devices.cublaslt.launch import launch_at
 from launchopt.devices.resident import ring as rl
 from launchopt.devices.resident.ring import is_sent
@@ -208,7 +208,7 @@ def _round_trips_us(
 
 def _assert_sent(stream: GemmStream, on: _Posting, outputs: Table) -> None:
     """Check the received outputs of the last command of each slot of C against that slot."""
-    places = (on.words[:, W_SLOT_C_REQUEST] & LOW_HALF).astype(np.int64)
+    places = (on.words[:, RecordWord.SLOT_C_REQUEST] & LOW_HALF).astype(np.int64)
     _, from_behind = np.unique(places[::-1], return_index=True)
     last = len(places) - 1 - from_behind
     arenas, arena = on.consumer.device.arenas, stream.operands(stream.shapes[0])[2].arena

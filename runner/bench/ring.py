@@ -26,7 +26,7 @@ from launchopt.batching import step_buckets as sb
 from launchopt.batching import step_policy
 from launchopt.batching.batch import FlushRules
 from launchopt.batching.step_batcher import StepBatcher
-from launchopt.command import COMMAND_DTYPE, HALF_BITS, W_ENQUEUE, W_K_OP_DTYPE, W_SLOT_C_REQUEST, WORDS
+from launchopt.command import COMMAND_DTYPE, HALF_BITS, WORDS, RecordWord
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.prepared_steps import fetch_free_slots, push_step
 from launchopt.queue.ring import HeaderWord, Ring, has_record, pop_words, push_words, ready_words, release_words
@@ -167,7 +167,7 @@ def _gather(there: RingArrays, back: RingArrays, record: Words, batcher: sb.Step
             release_words(header, count)
         if kind < sb.KindCode.NONE:
             return
-        record[0, W_ENQUEUE] = np.uint64(monotonic_ns())
+        record[0, RecordWord.ENQUEUE_NS] = np.uint64(monotonic_ns())
         size, _ = step_policy.let_go(kind, batcher)
         for request in range(size):
             step_policy.land_step(request, batcher)
@@ -195,7 +195,7 @@ def _push_rounds(there: RingArrays, back: RingArrays, steps: Words, record: Word
         for step in range(count):
             push_step(header, data, steps[step], 0, 0)
         _receive(back[0], back[1], record)
-        times_ns[i] = np.int64(record[0, W_ENQUEUE]) - start_ns
+        times_ns[i] = np.int64(record[0, RecordWord.ENQUEUE_NS]) - start_ns
 
 
 @compiled
@@ -213,14 +213,14 @@ def _push_ahead(there: RingArrays, back: RingArrays, steps: Words, record: Words
         for step in range(count):
             push_step(header, data, steps[step, rows - 1 :], 0, 0)
         _receive(back[0], back[1], record)
-        times_ns[i] = np.int64(record[0, W_ENQUEUE]) - start_ns
+        times_ns[i] = np.int64(record[0, RecordWord.ENQUEUE_NS]) - start_ns
 
 
 def _step_times_ns(push: Callable[..., None], ahead: bool) -> Table:
     """Return the ns of each round of `push`, without the first ones."""
     steps = np.zeros((STEPS, ROWS, WORDS), np.uint64)
-    steps[:, :, W_SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << HALF_BITS
-    steps[:, -1, W_K_OP_DTYPE] = STEP_END
+    steps[:, :, RecordWord.SLOT_C_REQUEST] = np.arange(STEPS, dtype=np.uint64)[:, None] << HALF_BITS
+    steps[:, -1, RecordWord.K_OP_DTYPE] = STEP_END
     with ExitStack() as stack:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
         record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(2 * ROUNDS + 100, np.int64)

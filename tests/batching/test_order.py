@@ -26,7 +26,7 @@ from support.steps.order_models import (
 from launchopt.batching.batch import Batch, FlushReason, FlushRules
 from launchopt.batching.batcher import Batcher
 from launchopt.batching.order import Order, land_step, order_arrays
-from launchopt.command import W_ELIGIBLE, Records
+from launchopt.command import Records, RecordWord
 
 properties = settings(deadline=None, max_examples=150)
 commands_of_requests = st.lists(
@@ -99,7 +99,7 @@ class Consumer:
         requests = [self.commands[seq].request for seq in numbers]
         assert len(set(requests)) == len(requests) > 0
         assert {self.commands[seq].shape for seq in numbers} == {batch.shape_index}
-        for seq, eligible_ns in zip(numbers, batch.words[:, W_ELIGIBLE].tolist(), strict=True):
+        for seq, eligible_ns in zip(numbers, batch.words[:, RecordWord.ELIGIBLE_NS].tolist(), strict=True):
             assert seq not in self.batch_of
             self.batch_of[seq], self.left_ns[seq], self.eligible_ns[seq] = self.batches, self.now_ns, eligible_ns
         self.batches += 1

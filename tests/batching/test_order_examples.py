@@ -20,7 +20,7 @@ from support.steps.order_models import (
 from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.batcher import Batcher
 from launchopt.batching.order import order_arrays
-from launchopt.command import W_ELIGIBLE
+from launchopt.command import RecordWord
 from launchopt.errors import RunError
 
 
@@ -89,7 +89,7 @@ def test_eligible_is_when_the_command_before_it_left() -> None:
     for now_ns, eligible_ns in ((60, 10), (110, 60)):
         assert taken(batcher, now_ns=now_ns - 1) == []
         (batch,) = batcher.take(NOTHING, now_ns)
-        assert batch.words[:, W_ELIGIBLE].tolist() == [eligible_ns]
+        assert batch.words[:, RecordWord.ELIGIBLE_NS].tolist() == [eligible_ns]
 
 
 def test_an_unknown_shape_is_named_or_said_to_have_waited() -> None:

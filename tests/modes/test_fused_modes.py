@@ -19,7 +19,7 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.arrivals.requests import Requests
-from launchopt.command import HALF_BITS, LOW_HALF, W_SLOT_C_REQUEST, W_STEP, Dtype
+from launchopt.command import HALF_BITS, LOW_HALF, Dtype, RecordWord
 from launchopt.devices.arenas import POISON_BYTE, from_float32, to_float32
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
@@ -155,7 +155,7 @@ def plant(run: StepRun, fusion: Fusion, of: Callable[[np.ndarray], bool], name: 
 
 def token_of(words: np.ndarray) -> tuple[int, int]:
     """Request, and step within it of the first command."""
-    return int(words[0, W_SLOT_C_REQUEST] >> HALF_BITS), int(words[0, W_STEP] & LOW_HALF)
+    return int(words[0, RecordWord.SLOT_C_REQUEST] >> HALF_BITS), int(words[0, RecordWord.STEP_TOKEN] & LOW_HALF)
 
 
 @of_each

@@ -9,7 +9,7 @@ import pytest
 from support.steps.driver_runs import AHEAD, CONTINUOUS, NONE, expected_records, stream_of
 from support.steps.program_interpreter import steps_of as kinds_of
 
-from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records
+from launchopt.command import COMMAND_DTYPE, Flag, Records, RecordWord
 from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
@@ -25,7 +25,7 @@ class Waiting:
     def __init__(self, stream: ChainStream, schedule: Schedule, capacity: int) -> None:
         self.capacity, self.longest = capacity, len(expected_records(stream, 0)) // len(kinds_of(stream, 0))
         self.ring, self.back = Ring.create(capacity), Ring.create(1 << stream.requests.bit_length())
-        self.ring.arrays[1][:, W_SEQ] = MARKED
+        self.ring.arrays[1][:, RecordWord.SEQ] = MARKED
         self.driver = Driver(stream, schedule, spin_us=1, sleep_us=50)
 
     def __enter__(self) -> Waiting:
@@ -43,7 +43,7 @@ class Waiting:
     @property
     def fetched(self) -> list[int]:
         """Slots that were stored to, counted from the head on."""
-        slots = np.flatnonzero(self.ring.arrays[1][1:, W_SEQ] == 0) + 1  # the first holds record 0
+        slots = np.flatnonzero(self.ring.arrays[1][1:, RecordWord.SEQ] == 0) + 1  # the first holds record 0
         return sorted(int(slot - self.ring.word(HeaderWord.HEAD)) % self.capacity for slot in slots)
 
 
@@ -63,11 +63,11 @@ def test_who_waits_owns_room_as_it_comes() -> None:
         assert waiting.longest == 8
         data = waiting.ring.arrays[1]
         waiting.wait()
-        assert data[:, W_SEQ].tolist() == list(range(8)), "the ring is full of what nobody has read"
+        assert data[:, RecordWord.SEQ].tolist() == list(range(8)), "the ring is full of what nobody has read"
         for popped in (3, 5, 8):
             assert waiting.ring.pop(np.zeros(popped - waiting.ring.word(HeaderWord.TAIL), COMMAND_DTYPE)) > 0
             waiting.wait()
-            assert data[:, W_SEQ].tolist() == [0] * popped + list(range(popped, 8))
+            assert data[:, RecordWord.SEQ].tolist() == [0] * popped + list(range(popped, 8))
 
 
 def test_each_wait_owns_anew() -> None:
@@ -77,13 +77,13 @@ def test_each_wait_owns_anew() -> None:
         for step in range(1, 9):
             waiting.wait()
             assert waiting.ring.pop(out) == waiting.longest
-            data[:, W_SEQ] = MARKED
+            data[:, RecordWord.SEQ] = MARKED
             assert waiting.back.push(out[waiting.longest - 1 : waiting.longest]) == 1
             waiting.wait()
             assert waiting.ring.word(HeaderWord.HEAD) == (step + 1) * waiting.longest
             at = np.arange(waiting.longest) + waiting.ring.word(HeaderWord.HEAD)
-            assert (data[at % 32, W_SEQ] == (0 if step < 8 else MARKED)).all()
-            assert (data[(at + waiting.longest) % 32, W_SEQ] == MARKED).all()
+            assert (data[at % 32, RecordWord.SEQ] == (0 if step < 8 else MARKED)).all()
+            assert (data[(at + waiting.longest) % 32, RecordWord.SEQ] == MARKED).all()
 
 
 def test_no_more_slots_are_fetched_than_a_cache_holds() -> None:
@@ -102,7 +102,7 @@ def test_all_but_the_last_record_go_out_ahead_and_the_rest_has_fetched_slots() -
     with Waiting(stream_of([(0, 4)]), AHEAD, capacity=64) as waiting:
         out, longest = np.zeros(64, COMMAND_DTYPE), waiting.longest
         for step in range(1, 5):
-            waiting.ring.arrays[1][:, W_SEQ] = MARKED
+            waiting.ring.arrays[1][:, RecordWord.SEQ] = MARKED
             waiting.wait()
             head = step * longest
             assert waiting.ring.word(HeaderWord.HEAD) == head, "the batcher has not reported that the step was flushed"

@@ -12,7 +12,7 @@ from support.processes import ring_peer
 from support.steps.program_interpreter import records_of, steps_of
 from support.steps.programs import program_streams
 
-from launchopt.command import COMMAND_DTYPE, W_SEQ, Flag, Records, as_words
+from launchopt.command import COMMAND_DTYPE, Flag, Records, RecordWord, as_words
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import Driver, Schedule
 from launchopt.queue.ring import HeaderWord, Ring
@@ -155,13 +155,13 @@ def test_a_slot_that_is_owned_holds_what_is_pushed_and_no_other_is_touched(
                     assert record == expected
             else:
                 first, stop = min(size, other), max(size, other)
-                data[:, W_SEQ] |= MARK
+                data[:, RecordWord.SEQ] |= MARK
                 before = data.copy()
                 ended = sr.fetch_free_slots(header, data, first, stop)
                 assert ended == max(first, min(stop, capacity - len(unread)))
-                before[(pushed + np.arange(first, ended)) % capacity, W_SEQ] = 0
+                before[(pushed + np.arange(first, ended)) % capacity, RecordWord.SEQ] = 0
                 assert (data == before).all()
-                data[:, W_SEQ] &= ~MARK
+                data[:, RecordWord.SEQ] &= ~MARK
         assert not unread
         assert ring.word(HeaderWord.HEAD) == ring.word(HeaderWord.TAIL) == pushed
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.processes import ring_peer
 
-from launchopt.command import COMMAND_DTYPE, W_TURN, as_words
+from launchopt.command import COMMAND_DTYPE, RecordWord, as_words
 from launchopt.errors import ConfigError
 from launchopt.queue.ring import STAMP_EVERY, HeaderWord, Ring, ready_words, release_words
 from launchopt.queue.waiter import Waiter
@@ -74,7 +74,7 @@ def test_records_may_be_read_where_they_are(capacity: int, turns: list[tuple[boo
             pushed += ring.push(ring_peer.numbered(pushed, capacity))
             assert ring.word(HeaderWord.TAIL) == read
             expected = as_words(ring_peer.numbered(read, count))
-            assert there[:, :W_TURN].tolist() == expected[:, :W_TURN].tolist()
+            assert there[:, : RecordWord.TURN].tolist() == expected[:, : RecordWord.TURN].tolist()
             release_words(header, count)
             read += count
         assert ring.word(HeaderWord.TAIL) == read

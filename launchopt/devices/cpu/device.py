@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from launchopt.batching.batch import Batch, FlushReason
-from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN, Dtype, Records, ShapeKey
+from launchopt.command import COMMAND_DTYPE, Dtype, Records, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
@@ -167,7 +167,7 @@ class CpuDevice:
 
     def index_of(self, word: NDArray[np.uint64]) -> int:
         """Return the index of a record's shape in the workload's shapes."""
-        return self._index[int(word[W_MN]), int(word[W_K_OP_DTYPE] & SHAPE_MASK)]
+        return self._index[int(word[RecordWord.MN]), int(word[RecordWord.K_OP_DTYPE] & SHAPE_MASK)]
 
     def execute(self, words: NDArray[np.uint64], shape_of: NDArray[np.int32]) -> None:
         """Compute each command, as part of one launch. Nothing is recorded here."""

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batch import StepBatch
-from launchopt.command import HALF_BITS, LOW_HALF, W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST, ShapeKey
+from launchopt.command import HALF_BITS, LOW_HALF, RecordWord, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.recording.launch_rows import Strategy
@@ -38,7 +38,7 @@ class CpuSteps:
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
         """Make one launch per row or group, for all requests of the batch."""
-        shape_of, groups = self._kinds[batch.rows, int(batch.words[0, W_MN] >> HALF_BITS)]
+        shape_of, groups = self._kinds[batch.rows, int(batch.words[0, RecordWord.MN] >> HALF_BITS)]
         whole, at, device = batch.words.reshape(batch.rows, batch.size, -1), 0, self.device
         while at < batch.rows:
             stop, compute = groups.get(at, (at + 1, None))
@@ -55,7 +55,8 @@ class CpuSteps:
 
     def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Array:
         """Return a view of a command's A, B or C (role 0, 1, 2), as a stack of one. index: of its shape."""
-        slots = (word[W_SLOT_A_B] & LOW_HALF, word[W_SLOT_A_B] >> HALF_BITS, word[W_SLOT_C_REQUEST] & LOW_HALF)
+        of_ab, of_c = word[RecordWord.SLOTS_AB], word[RecordWord.SLOT_C_REQUEST]
+        slots = of_ab & LOW_HALF, of_ab >> HALF_BITS, of_c & LOW_HALF
         slot = int(slots[role])
         return self._views[index][role][slot : slot + 1]
 

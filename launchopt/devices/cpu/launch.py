@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import W_SLOT_C_REQUEST, Dtype, Op, ShapeKey
+from launchopt.command import Dtype, Op, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.streams.attention import Attention
@@ -49,7 +49,7 @@ class CpuLaunch:
         if shape.op in STATEFUL:
             assert self._attention is not None
             assert self.state is not None
-            sequences = Sequences((words[:, W_SLOT_C_REQUEST] >> HIGH).tolist(), self._attention, self.state)
+            sequences = Sequences((words[:, RecordWord.SLOT_C_REQUEST] >> HIGH).tolist(), self._attention, self.state)
         apply(shape.op, a, b, c, self._dtype, sequences)
 
     def multiply(self, a: Array, b: Array, c: Array) -> None:

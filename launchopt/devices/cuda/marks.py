@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch
-from launchopt.command import HALF_BITS, W_SLOT_C_REQUEST
+from launchopt.command import HALF_BITS, RecordWord
 from launchopt.cupy_types import CudaStream
 from launchopt.devices.base import LaunchPath
 from launchopt.recording.launch_rows import Strategy
@@ -144,7 +144,7 @@ class LaunchMarks:
     @contextlib.contextmanager
     def around(self, index: int, size: int, word: NDArray[np.uint64] | None = None) -> Iterator[None]:
         """Call `enter` before the `with` block and `left` after it. word: record of the first command, [WORDS]."""
-        request = 0 if word is None or not self.streams else int(word[W_SLOT_C_REQUEST] >> HALF_BITS)
+        request = 0 if word is None or not self.streams else int(word[RecordWord.SLOT_C_REQUEST] >> HALF_BITS)
         self.enter(index, size, request)
         yield
         self.left(request)

@@ -15,7 +15,7 @@ import numpy as np
 from launchopt.batching.order import Order, land_step
 from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import land_step as land_whole_step
-from launchopt.command import LOW_HALF, NO_TOKEN, W_SLOT_A_B, WORDS
+from launchopt.command import LOW_HALF, NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, load_acquire
 from launchopt.queue.ring import RingArrays, RingWords, push_words
 from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
@@ -149,7 +149,7 @@ def _tell(feedback: FeedbackArrays) -> None:
             token = load_acquire(done, places[stop])
             if token == NOT_YET:
                 break
-            rows[stop, W_SLOT_A_B] = token & LOW_HALF
+            rows[stop, RecordWord.SLOTS_AB] = token & LOW_HALF
             stop += 1
         if stop == first:
             return

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from launchopt.batching.step_buckets import StepArrays, StepBuckets, StepColumn, StepWord
-from launchopt.command import W_MN, W_SLOT_A_B
+from launchopt.command import RecordWord
 from launchopt.devices.feedback.landing import FlightFields
 from launchopt.devices.feedback.stages import FeedbackStages, stage_ends
 from launchopt.devices.steps.keys import StepKey, is_key
@@ -31,7 +31,7 @@ class ExpectedWord(enum.IntEnum):
     WAITS = 0  # 1: a launch waits
     ROWS = 1  # rows of the batch
     SIZE = 2  # requests of the batch
-    MN = 3  # word W_MN of the batch's first command
+    MN = 3  # RecordWord.MN of the batch's first command
     PROBE = 4  # StepKey.probe
     PLACE = 5  # index in `gate_words` of the word that the waiting kernel polls
     TAG = 6  # tag that this word must have
@@ -79,7 +79,7 @@ def look(arrays: StepArrays, admission: AdmissionFields) -> None:
         return
     known = expected[ExpectedWord.KNOWN]
     stop = min(batcher.steps[0, StepColumn.FILLED], expected[ExpectedWord.ROWS])
-    while known < stop and batcher.store[known * stride, W_SLOT_A_B] == key[known]:
+    while known < stop and batcher.store[known * stride, RecordWord.SLOTS_AB] == key[known]:
         known += 1
     expected[ExpectedWord.KNOWN] = known
 
@@ -87,7 +87,7 @@ def look(arrays: StepArrays, admission: AdmissionFields) -> None:
 @compiled
 def _is_expected(words: Words, size: Int, rows: Int, expected: Table, key: Words) -> bool:
     """Return whether a batch is the expected one, and the launch still waits for it."""
-    if np.int64(words[0, W_MN]) != expected[ExpectedWord.MN]:
+    if np.int64(words[0, RecordWord.MN]) != expected[ExpectedWord.MN]:
         return False
     if not is_key(words, size, rows, expected[ExpectedWord.PROBE], key, expected[ExpectedWord.KNOWN]):
         return False

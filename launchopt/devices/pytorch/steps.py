@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from launchopt.batching.batch import Batch, FlushReason, StepBatch
-from launchopt.command import COMMAND_DTYPE, W_MN, W_STEP, WORDS, Records, as_records, as_words
+from launchopt.command import COMMAND_DTYPE, WORDS, Records, RecordWord, as_records, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.ops import PLAIN, Heads
 from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
@@ -27,6 +27,7 @@ from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
 STRATEGY = Strategy.torch
+KEY_WORDS = slice(int(RecordWord.MN), int(RecordWord.STEP_TOKEN))  # words of a record that select its part of a step
 Kept = TypeVar("Kept")
 
 
@@ -63,7 +64,7 @@ class Steps:
     def of(self, batch: StepBatch) -> list[tuple[StepBatch, Step]]:
         """Return the parts of a batch, each with its step."""
         words, size = batch.words, batch.size
-        key = batch.rows, words[: self._telling * size, W_MN:W_STEP].tobytes()
+        key = batch.rows, words[: self._telling * size, KEY_WORDS].tobytes()
         cuts = self._cuts.get(key)
         if cuts is None:
             cuts = _kept(self._cuts, key, self._cut(batch))

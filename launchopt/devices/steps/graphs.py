@@ -18,7 +18,7 @@ import cupy
 import numpy as np
 
 from launchopt.batching.batch import SEVERAL, Batch, StepBatch
-from launchopt.command import W_MN, ShapeKey
+from launchopt.command import RecordWord, ShapeKey
 from launchopt.devices.base import Counters, GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
@@ -126,7 +126,7 @@ class StepGraphs:
         key = self._steps.key_of(batch)
         found = self._graphs.get(key)
         if found is None:
-            family = batch.rows, batch.size, int(batch.words[0, W_MN])
+            family = batch.rows, batch.size, int(batch.words[0, RecordWord.MN])
             found = self._graphs.make(key, family, lambda: self._steps.record(batch))
         return found
 

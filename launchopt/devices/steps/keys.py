@@ -13,31 +13,35 @@ from dataclasses import dataclass
 import numpy as np
 
 from launchopt.batching.batch import StepBatch
-from launchopt.command import W_MN, W_SLOT_A_B, W_SLOT_C_REQUEST
+from launchopt.command import RecordWord
 from launchopt.native import compiled
 from launchopt.types import Int, Words
 
 MOST_KEPT = 4096  # number of keys to remember
+MN, SLOTS_AB = int(RecordWord.MN), int(RecordWord.SLOTS_AB)  # NumPy takes longer to index with members
 
 
 @compiled
 def write_key(words: Words, size: int, rows: int, probe: int, key: Words) -> None:
     """Write the words that the module lists to `key`, [rows + 2 * size]. probe: the row that has a weight."""
     for row in range(rows):
-        key[row] = words[row * size, W_SLOT_A_B]
+        key[row] = words[row * size, RecordWord.SLOTS_AB]
     for i in range(size):
-        key[rows + i] = words[probe * size + i, W_SLOT_A_B]
-        key[rows + size + i] = words[i, W_SLOT_C_REQUEST]
+        key[rows + i] = words[probe * size + i, RecordWord.SLOTS_AB]
+        key[rows + size + i] = words[i, RecordWord.SLOT_C_REQUEST]
 
 
 @compiled
 def is_key(words: Words, size: int, rows: int, probe: int, key: Words, known: int) -> Int:
     """Return whether `write_key` would write `key`. known: number of leading rows whose words are already compared."""
     for row in range(known, rows):
-        if key[row] != words[row * size, W_SLOT_A_B]:
+        if key[row] != words[row * size, RecordWord.SLOTS_AB]:
             return False
     for i in range(size):
-        if key[rows + i] != words[probe * size + i, W_SLOT_A_B] or key[rows + size + i] != words[i, W_SLOT_C_REQUEST]:
+        if (
+            key[rows + i] != words[probe * size + i, RecordWord.SLOTS_AB]
+            or key[rows + size + i] != words[i, RecordWord.SLOT_C_REQUEST]
+        ):
             return False
     return True
 
@@ -48,7 +52,7 @@ class StepKey:
 
     rows: int  # rows of the step
     size: int  # requests
-    mn: int  # word W_MN of the first command
+    mn: int  # RecordWord.MN of the first command
     probe: int  # row that has a weight
     words: Words  # the key, as `write_key` writes it
     made: bytes  # the key as bytes
@@ -64,8 +68,8 @@ class StepKeys:
     def known(self, batch: StepBatch) -> StepKey:
         """Return the key of a batch as a `StepKey`."""
         words, size, rows = batch.words, batch.size, batch.rows
-        mn = words.item(0, W_MN)
-        like = rows, size, mn, words.item(0, W_SLOT_A_B)
+        mn = words.item(0, MN)
+        like = rows, size, mn, words.item(0, SLOTS_AB)
         last = self._last.get(like)
         if last and is_key(words, size, rows, last.probe, last.words, 0):
             return last

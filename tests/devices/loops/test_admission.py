@@ -16,7 +16,7 @@ from support.steps.step_runs import batches
 from launchopt.batching.batch import FlushRules, StepBatch
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.batching.step_buckets import StepColumn
-from launchopt.command import HALF_BITS, W_SLOT_A_B, W_SLOT_C_REQUEST
+from launchopt.command import HALF_BITS, RecordWord
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import NOT_YET
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
@@ -52,7 +52,7 @@ class Rig:
         return left
 
     def landed(self, batch: StepBatch) -> None:
-        for request in sorted({int(each) for each in batch.words[:, W_SLOT_C_REQUEST] >> HALF_BITS}):
+        for request in sorted({int(each) for each in batch.words[:, RecordWord.SLOT_C_REQUEST] >> HALF_BITS}):
             self.batcher.landed(request)
 
     def expect(self, batch: StepBatch, until_ns: int = LATER_NS) -> None:
@@ -155,10 +155,10 @@ def test_what_has_come_is_looked_at_once() -> None:
     store[: len(batch.words)] = batch.words
     assert rig.look(rows) == 0, "none waits"
     rig.expect(batch)
-    store[2 * size, W_SLOT_A_B] += 1
+    store[2 * size, RecordWord.SLOTS_AB] += 1
     assert [rig.look(filled) for filled in (1, 0, rows)] == [1, 1, 2]
     assert refused(rig, batch)
-    store[2 * size, W_SLOT_A_B] -= 1
+    store[2 * size, RecordWord.SLOTS_AB] -= 1
     assert [rig.look(filled) for filled in (2, rows - 1)] == [2, rows - 1]
     assert rig.admit(batch)
     rig.expect(batch)

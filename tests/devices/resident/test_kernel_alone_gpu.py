@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from launchopt.batching.batcher import shape_finder
-from launchopt.command import COMMAND_DTYPE, LOW_HALF, W_SLOT_C_REQUEST, Dtype, as_words
+from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype, RecordWord, as_words
 from launchopt.devices.resident.ring import is_sent
 from launchopt.queue.ring import Ring
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
@@ -44,7 +44,7 @@ class Posting:
     def stored(self, index: int) -> Any:
         """Return a command's output of one column from C, as float32."""
         c = self._stream.operands(self.shapes[index])[2].arena
-        place = int(self._words[index, W_SLOT_C_REQUEST] & LOW_HALF)
+        place = int(self._words[index, RecordWord.SLOT_C_REQUEST] & LOW_HALF)
         return self._device.arenas.matrices(c, [place]).get().reshape(-1)
 
     def post(self, count: int) -> None:

@@ -8,7 +8,7 @@ from support.steps.programs import PROGRAMS, stream_of
 from support.steps.step_runs import batches
 
 from launchopt.batching.batch import StepBatch
-from launchopt.command import W_SLOT_A_B, W_SLOT_C_REQUEST
+from launchopt.command import RecordWord
 from launchopt.devices.steps.keys import MOST_KEPT, StepKeys
 
 request_sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)).filter(any), min_size=1, max_size=5)
@@ -16,8 +16,8 @@ request_sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)).filter(
 
 def slots_of(batch: StepBatch, probe: int) -> bytes:
     words, size = batch.words, batch.size
-    own, weights = words[::size, W_SLOT_A_B], words[probe * size : (probe + 1) * size, W_SLOT_A_B]
-    return own.tobytes() + weights.tobytes() + words[:size, W_SLOT_C_REQUEST].tobytes()
+    own, weights = words[::size, RecordWord.SLOTS_AB], words[probe * size : (probe + 1) * size, RecordWord.SLOTS_AB]
+    return own.tobytes() + weights.tobytes() + words[:size, RecordWord.SLOT_C_REQUEST].tobytes()
 
 
 @settings(deadline=None, max_examples=40)
@@ -49,6 +49,6 @@ def test_no_more_is_kept_than_may_be() -> None:
     keys = StepKeys(lambda batch: 0)
     (batch,) = batches(stream_of("linear", [(0, 1)]), 1)
     for slot in range(MOST_KEPT + 5):
-        batch.words[0, W_SLOT_A_B] = slot
+        batch.words[0, RecordWord.SLOTS_AB] = slot
         assert keys.key_of(batch) == slots_of(batch, 0)
         assert len(keys._last) <= MOST_KEPT

@@ -8,14 +8,14 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
 from launchopt.batching.batch import StepBatch
-from launchopt.command import LOW_HALF, W_SLOT_A_B
+from launchopt.command import LOW_HALF, RecordWord
 from launchopt.devices.steps.likely import copies_used, likely_steps, most_kept
 from launchopt.devices.steps.stages import step_of
 
 
 def weights_of(batch: StepBatch) -> tuple[int, list[int]]:
     """Requests, and the slots of what they multiply with."""
-    return batch.size, (batch.words[:, W_SLOT_A_B] & LOW_HALF).tolist()
+    return batch.size, (batch.words[:, RecordWord.SLOTS_AB] & LOW_HALF).tolist()
 
 
 @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 9), st.integers(1, 30))

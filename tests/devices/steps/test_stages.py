@@ -18,15 +18,7 @@ from support.steps.launching import recorded
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
-from launchopt.command import (
-    COMMAND_DTYPE,
-    W_K_OP_DTYPE,
-    W_MN,
-    W_SLOT_A_B,
-    W_SLOT_C_REQUEST,
-    Flag,
-    ShapeKey,
-)
+from launchopt.command import COMMAND_DTYPE, Flag, RecordWord, ShapeKey
 from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.stage_table import Argument, Fused, Role
 from launchopt.devices.steps.stages import LtSteps, step_of
@@ -62,7 +54,7 @@ def test_every_command_is_right_whoever_steps_together(
             done += int(launches[first + own, LaunchColumn.SIZE])
             own += 1
         assert done == batch.size * batch.rows
-        if all(is_even(stream, batch)) and int(batch.words[0, W_MN] >> np.uint64(32)) == 1:
+        if all(is_even(stream, batch)) and int(batch.words[0, RecordWord.MN] >> np.uint64(32)) == 1:
             assert own == batch.rows, "one launch a row"
             assert (launches[first : first + own, LaunchColumn.SIZE] == batch.size).all()
         first += own
@@ -121,7 +113,7 @@ def test_what_has_the_same_key_has_the_same_addresses(
     limits = dict.fromkeys(stream.shapes, most)
     steps = LtSteps(_Bare(stream), limits, cast(Any, None))
     seen: dict[bytes, bytes] = {}
-    columns = [W_MN, W_K_OP_DTYPE, W_SLOT_A_B, W_SLOT_C_REQUEST]
+    columns = [RecordWord.MN, RecordWord.K_OP_DTYPE, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST]
     for once_more in range(8):
         for batch in batches(stream, most, seed + once_more):
             words = batch.words[:, columns].copy()

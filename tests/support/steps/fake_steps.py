@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 
 from launchopt.batching.batch import StepBatch
-from launchopt.command import COMMAND_DTYPE, W_K_OP_DTYPE, W_MN
+from launchopt.command import COMMAND_DTYPE, RecordWord
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.stages import LtSteps
@@ -58,7 +58,7 @@ def is_even(stream: ChainStream, batch: StepBatch) -> list[bool]:
     """Of each row whether its requests lie as far apart as a strided batch's must."""
     moves, by_key, found = stream.strides(), {shape.packed: shape for shape in stream.shapes}, []
     for row in batch.words.reshape(batch.rows, batch.size, -1):
-        shape = by_key[int(row[0, W_MN]), int(row[0, W_K_OP_DTYPE] & SHAPE_MASK)]
+        shape = by_key[int(row[0, RecordWord.MN]), int(row[0, RecordWord.K_OP_DTYPE] & SHAPE_MASK)]
         records = row.view(COMMAND_DTYPE).reshape(-1)
         slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
         found.append(bool((np.diff(slots, axis=0) == moves[shape]).all()))

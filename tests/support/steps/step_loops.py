@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batch import Batch, FlushReason, FlushRules, StepBatch
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
-from launchopt.command import COMMAND_DTYPE, W_ELIGIBLE, W_K_OP_DTYPE, W_MN, Dtype, Flag, Records
+from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, RecordWord
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import StagedRow
@@ -66,8 +66,10 @@ def check_batch(stream: ChainStream, batch: StepBatch, flush_ns: int) -> Records
     assert not records["flags"][:-1].any()
     for name in ("m", "n", "k", "op", "dtype"):
         assert (records[name] == records[name][:, :1]).all()
-    assert (batch.words[:, W_ELIGIBLE] <= flush_ns).all()
-    assert (records["enqueue_ns"] <= batch.words[:, W_ELIGIBLE].astype(np.int64).reshape(records.shape)).all()
+    assert (batch.words[:, RecordWord.ELIGIBLE_NS] <= flush_ns).all()
+    assert (
+        records["enqueue_ns"] <= batch.words[:, RecordWord.ELIGIBLE_NS].astype(np.int64).reshape(records.shape)
+    ).all()
     assert (records["turn"] == records["turn"][0]).all()
     assert flush_ns <= now_ns
     return records
@@ -87,7 +89,7 @@ class Computing:
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         for row in range(batch.rows):
             words = batch.words[row * batch.size : (row + 1) * batch.size]
-            key = int(words[0, W_MN]), int(words[0, W_K_OP_DTYPE] & SHAPE_MASK)
+            key = int(words[0, RecordWord.MN]), int(words[0, RecordWord.K_OP_DTYPE] & SHAPE_MASK)
             self._fake.submit(Batch(self._index[key], words, batch.reason), flush_ns)
 
     def check(self) -> None:
