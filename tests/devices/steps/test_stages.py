@@ -28,7 +28,7 @@ from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strateg
 from launchopt.records import SHAPE_MASK
 from launchopt.streams.chain import ChainStream
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 NAMES = ("linear", "qkv", "square", "linear_epilogue", "elementwise")
 properties = settings(deadline=None, max_examples=40)
 request_sizes = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)).filter(any), min_size=1, max_size=5)

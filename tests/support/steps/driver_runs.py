@@ -21,7 +21,7 @@ from support.steps.program_interpreter import records_of
 from support.steps.program_interpreter import steps_of as kinds_of
 
 LAYER = [(24, 8), (8, 8), (300, 8), (8, 140)]
-PATIENCE_S = 30.0  # after which whoever is still waiting will wait forever
+PATIENCE_S = 120.0  # time after which a thread that still waits will wait for ever; compiling takes part of it
 NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
 
 
