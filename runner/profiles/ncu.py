@@ -7,15 +7,15 @@ Reads a CSV of ncu's raw page, which `scripts/ncu_profile.sh` makes. --output wr
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
-from launchopt.errors import DataError, LaunchoptError
+from launchopt.errors import DataError
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
+from runner.reading import exit_code
 
 _HEADINGS = {
     "name": "kernel",
@@ -45,13 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="made with `ncu --import REPORT --csv --page raw`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here, names in full")
     arguments = parser.parse_args(argv)
-    try:
-        kernels = read(arguments.file)
-        if arguments.output is not None:
-            write_parquet(Kernel, [asdict(kernel) for kernel in kernels], arguments.output)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return exit_code(lambda: _print(arguments.file, arguments.output))
+
+
+def _print(file: Path, output: Path | None) -> int:
+    kernels = read(file)
+    if output is not None:
+        write_parquet(Kernel, [asdict(kernel) for kernel in kernels], output)
     if not kernels:
         print("no kernel was profiled")
         return 0

@@ -6,16 +6,15 @@ Reads an nsys SQLite export. --output writes the rows to a Parquet file.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
-from launchopt.errors import LaunchoptError
 from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
+from runner.reading import exit_code
 
 _HEADINGS = {
     "name": "range",
@@ -38,13 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
     arguments = parser.parse_args(argv)
-    try:
-        profile = read_profile(arguments.file)
-        if arguments.output is not None:
-            write_parquet(RangeRow, [asdict(row) for row in profile.rows], arguments.output)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return exit_code(lambda: _print(arguments.file, arguments.output))
+
+
+def _print(file: Path, output: Path | None) -> int:
+    profile = read_profile(file)
+    if output is not None:
+        write_parquet(RangeRow, [asdict(row) for row in profile.rows], output)
     print_table(list(_HEADINGS.values()), [_cells(row) for row in profile.rows], _cells(profile.total))
     print_notes(notes(profile))
     return 0

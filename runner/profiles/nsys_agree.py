@@ -13,16 +13,16 @@ from __future__ import annotations
 import argparse
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
-from launchopt.errors import DataError, DeviceError, LaunchoptError
+from launchopt.errors import DataError, DeviceError
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_table, write_parquet
+from runner.reading import exit_code
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600
@@ -40,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
     arguments = parser.parse_args(argv)
-    try:
-        found = compare(arguments.file, arguments.run)
-        if arguments.output is not None:
-            write_parquet(Agreement, [asdict(one) for one in found], arguments.output)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return exit_code(lambda: _print(arguments.file, arguments.run, arguments.output))
+
+
+def _print(file: Path, runs: Sequence[Path], output: Path | None) -> int:
+    found = compare(file, runs)
+    if output is not None:
+        write_parquet(Agreement, [asdict(one) for one in found], output)
     print_table(_HEADINGS, [_cells(one) for one in found])
     return 0 if all(one.agrees for one in found) else 1
 

@@ -7,16 +7,15 @@ the NVTX ranges, which are the timed runs. --output writes the rows of both to a
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
-from launchopt.errors import LaunchoptError
 from runner.pager import until_closed
 from runner.profiles.nsys import notes
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
+from runner.reading import exit_code
 
 _LINES = {
     "ranges": "ranges (a launch of a batch each)",
@@ -46,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("b", type=_named, metavar="MODE=B.sqlite", help="the other; B / A is its share of the first")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows of both here")
     arguments = parser.parse_args(argv)
-    modes, files = zip(arguments.a, arguments.b, strict=True)
-    try:
-        a, b = (read_profile(file, mode) for mode, file in zip(modes, files, strict=True))
-        if arguments.output is not None:
-            _write(modes, (a, b), arguments.output)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+    return exit_code(lambda: _print((arguments.a, arguments.b), arguments.output))
+
+
+def _print(sides: tuple[tuple[str, Path], tuple[str, Path]], output: Path | None) -> int:
+    modes, files = zip(*sides, strict=True)
+    a, b = (read_profile(file, mode) for mode, file in zip(modes, files, strict=True))
+    if output is not None:
+        _write(modes, (a, b), output)
     print_table(["in ranges of the mode", f"A: {modes[0]}", f"B: {modes[1]}", "B / A"], lines(a.inside, b.inside))
     print_notes(f"{side}: {note}" for side, profile in (("A", a), ("B", b)) for note in notes(profile))
     print_notes(

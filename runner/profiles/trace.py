@@ -34,9 +34,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import DataError, Interrupted, LaunchoptError
+from launchopt.errors import DataError
 from launchopt.files import save_json
 from runner.pager import until_closed
+from runner.reading import exit_code
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs
@@ -50,19 +51,17 @@ JSON_VERSION = 1
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the arguments `argv` and return the exit code."""
     options = _parser().parse_args(argv)
-    try:
-        found = statistics(options.files, options.output, options.time_unit)
-        if options.json is not None:
-            files = [{"file": str(file), **asdict(stats)} for file, stats in found]
-            save_json(options.json, {"schema_version": JSON_VERSION, "files": files})
-        from runner.profiles.trace_screen import print_statistics
+    return exit_code(lambda: _print(options))
 
-        print_statistics(found)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return Interrupted.exit_code
+
+def _print(options: argparse.Namespace) -> int:
+    found = statistics(options.files, options.output, options.time_unit)
+    if options.json is not None:
+        files = [{"file": str(file), **asdict(stats)} for file, stats in found]
+        save_json(options.json, {"schema_version": JSON_VERSION, "files": files})
+    from runner.profiles.trace_screen import print_statistics
+
+    print_statistics(found)
     return 0
 
 
