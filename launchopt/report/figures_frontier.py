@@ -35,10 +35,6 @@ def frontier_figures(frontier: Frontier) -> list[Figure | Absent]:
     return [*maps, _scatter(frontier)]
 
 
-def _drawn(frontier: Frontier) -> list[Point]:
-    return [p for p in frontier.points if p.problem is None and p.p99_us and p.throughput_per_s]
-
-
 def _values(frontier: Frontier, points: list[Point]) -> list[Datum]:
     return [
         {
@@ -80,7 +76,7 @@ def _tooltips(unit: str) -> list[alt.Tooltip]:
 def _heat_map(frontier: Frontier, mode: str, metric: str) -> Figure | Absent:
     label = _METRICS[metric].format(unit=frontier.unit)
     title = f"{HEAT_TITLE}: {label}, {mode}"
-    values = _values(frontier, [point for point in _drawn(frontier) if point.mode == mode])
+    values = _values(frontier, [point for point in frontier.measured if point.mode == mode])
     if not values:
         return Absent(title, "no point was verified and timed", _SWEEP)
     write = number if metric == "p99_us" else count
@@ -114,7 +110,7 @@ def _span(numbers: list[float]) -> tuple[float, float]:
 
 
 def _scatter(frontier: Frontier) -> Figure | Absent:
-    values = _values(frontier, _drawn(frontier))
+    values = _values(frontier, frontier.measured)
     if not values:
         return Absent(FRONTIER_TITLE, "no point was verified and timed", _SWEEP)
     rates = [each["throughput_per_s"] for each in values]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import altair as alt
 
 from launchopt.analysis.tables.columns import number
+from launchopt.analysis.tables.frontier import Histograms
 from launchopt.analysis.tables.rows import Table
 from launchopt.report.figure import (
     DASHES,
@@ -21,7 +22,6 @@ from launchopt.report.figure import (
     series_names,
     shown_lines,
 )
-from launchopt.report.source import Histograms
 from launchopt.statistics.histogram import LogHistogram
 
 TITLE = "Latency of a command"

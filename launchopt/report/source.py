@@ -6,12 +6,11 @@ launches, commands and kernels.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
+from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, Histograms, build_frontiers
 from launchopt.analysis.tables.rows import Table, build_tables, without_copies
 from launchopt.analysis.tables.strategies import Refusals, StrategyTable, build_strategies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
@@ -19,38 +18,8 @@ from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
-from launchopt.statistics.histogram import LogHistogram
 
 RECORDINGS = ("launches", "commands", "kernels")
-
-_Buckets = set[tuple[int, int, int]]
-
-
-class Histograms:
-    """Histograms of repeats, merged on request."""
-
-    def __init__(self, rows: Iterable[Row], histogram_rows: Iterable[Row]) -> None:
-        claimed = Counter(_repeat(row) for row in rows)
-        self._buckets: dict[tuple[object, ...], _Buckets] = {}
-        for row in histogram_rows:
-            # If two runs have one name, it is unknown which run a bucket belongs to.
-            if claimed[_repeat(row)] == 1:
-                buckets = self._buckets.setdefault((*_repeat(row), row["what"]), set())
-                buckets.add((row["low"], row["high"], row["count"]))
-
-    def merged(self, rows: Iterable[Row], what: str) -> LogHistogram | None:
-        """Return the histogram over all repeats in `rows`; None where one has none.
-
-        The other repeats would be a selection.
-        """
-        found = [self._buckets.get((*_repeat(row), what)) for row in rows]
-        if not found or None in found:
-            return None
-        return LogHistogram.from_rows(bucket for buckets in found if buckets for bucket in buckets)
-
-
-def _repeat(row: Row) -> tuple[object, ...]:
-    return row["run_id"], row["mode"], row["repeat"]
 
 
 @dataclass(frozen=True, slots=True)

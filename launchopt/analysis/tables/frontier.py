@@ -33,7 +33,35 @@ SAME_THROUGHPUT = 0.02
 FLUSHES = tuple(name for name in SUMMARY.names if name.startswith("flush_"))
 _CONFIGURATION = ("mode", "max_batch", "timeout_us")
 
-_Histograms = dict[tuple[object, ...], set[tuple[int, int, int]]]
+_Buckets = set[tuple[int, int, int]]
+
+
+class Histograms:
+    """Histograms of repeats, merged on request."""
+
+    def __init__(self, rows: Iterable[Row], histogram_rows: Iterable[Row]) -> None:
+        """Keep the buckets of the repeats in `rows`. A folder that is given twice counts once."""
+        claimed = Counter(_repeat(row) for row in rows)
+        self._buckets: dict[tuple[object, ...], _Buckets] = {}
+        for row in histogram_rows:
+            # If two runs have one name, it is unknown which run a bucket belongs to.
+            if claimed[_repeat(row)] == 1:
+                buckets = self._buckets.setdefault((*_repeat(row), row["what"]), set())
+                buckets.add((row["low"], row["high"], row["count"]))
+
+    def merged(self, rows: Iterable[Row], what: str) -> LogHistogram | None:
+        """Return the histogram over all repeats in `rows`; None where one has none.
+
+        The other repeats would be a selection.
+        """
+        found = [self._buckets.get((*_repeat(row), what)) for row in rows]
+        if not found or None in found:
+            return None
+        return LogHistogram.from_rows(bucket for buckets in found if buckets for bucket in buckets)
+
+
+def _repeat(row: Row) -> tuple[object, ...]:
+    return row["run_id"], row["mode"], row["repeat"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +113,11 @@ class Frontier:
     recommended: Point | None = None
     closest: Point | None = None
 
+    @property
+    def measured(self) -> list[Point]:
+        """Points that a picture can show: no repeat failed, and throughput and p99 are known."""
+        return [p for p in self.points if p.problem is None and p.p99_us and p.throughput_per_s]
+
     def __getitem__(self, column: str) -> Any:
         """Return a column that all rows of the stream share, such as `workload`."""
         return self.stream[column]
@@ -98,7 +131,7 @@ def build_frontiers(
     Raises DataError where two different rows claim to be the same repeat.
     """
     kept = [row for row in without_copies(rows) if not row["traced"]]
-    histograms = _histograms(kept, histogram_rows)
+    histograms = Histograms(kept, histogram_rows)
     streams: dict[tuple[object, ...], list[Row]] = {}
     for row in kept:
         key = (*(row[name] for name in STREAM), disorder(row), row["sampling_where"])
@@ -142,7 +175,7 @@ def _by_latency(point: Point) -> tuple[float, float]:
     return -found.minus_p99_us, -found.throughput_per_s
 
 
-def _frontier(rows: list[Row], histograms: _Histograms, slo_p99_us: float | None) -> Frontier:
+def _frontier(rows: list[Row], histograms: Histograms, slo_p99_us: float | None) -> Frontier:
     unit = "tokens" if all(row["tokens"] is not None for row in rows) else "commands"
     configurations = grouped(rows, _CONFIGURATION)
     configurations.sort(key=lambda members: [sortable(members[0][name]) for name in _CONFIGURATION])
@@ -155,8 +188,8 @@ def _frontier(rows: list[Row], histograms: _Histograms, slo_p99_us: float | None
     return Frontier(rows[0], unit, points, pareto(points), slo_p99_us, recommended, closest)
 
 
-def _point(rows: list[Row], histograms: _Histograms, throughput: str) -> Point:
-    latencies, sizes = (_merged(rows, histograms, what) for what in HISTOGRAMS_USED)
+def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
+    latencies, sizes = (histograms.merged(rows, what) for what in HISTOGRAMS_USED)
     p99_us = _median(rows, "latency_p99_us")
     if latencies is not None:
         p99_ns = latencies.percentile(99)
@@ -184,29 +217,3 @@ def _point(rows: list[Row], histograms: _Histograms, throughput: str) -> Point:
 def _median(rows: Sequence[Row], column: str) -> float | None:
     values = [row[column] for row in rows if row[column] is not None]
     return statistics.median(values) if values else None
-
-
-def _histograms(rows: Iterable[Row], histogram_rows: Iterable[Row]) -> _Histograms:
-    """Return histogram buckets by repeat and counted quantity. They are sets, so a folder given twice counts once.
-
-    If two runs have one name, their repeats have no buckets: it is unknown which run a bucket belongs to.
-    """
-    claimed = Counter(_repeat(row) for row in rows)
-    histograms: _Histograms = {}
-    for row in histogram_rows:
-        if claimed[_repeat(row)] == 1:
-            buckets = histograms.setdefault((*_repeat(row), row["what"]), set())
-            buckets.add((row["low"], row["high"], row["count"]))
-    return histograms
-
-
-def _repeat(row: Row) -> tuple[object, ...]:
-    return row["run_id"], row["mode"], row["repeat"]
-
-
-def _merged(rows: Iterable[Row], histograms: _Histograms, what: str) -> LogHistogram | None:
-    """Return the histogram over all repeats; None where one has none, since the others would be a selection."""
-    found = [histograms.get((*_repeat(row), what)) for row in rows]
-    if None in found:
-        return None
-    return LogHistogram.from_rows(bucket for buckets in found if buckets for bucket in buckets)

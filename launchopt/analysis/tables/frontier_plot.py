@@ -33,20 +33,16 @@ _DOT_GAP, _STAR_GAP = 6.0, 11.0  # pixels from the centre of a dot to its label
 
 def frontier_chart(frontiers: Sequence[Frontier]) -> Chart | None:
     """Return the picture of all frontiers; None where no verified, untraced point has a latency."""
-    shown = [frontier for frontier in frontiers if _drawn(frontier)]
+    shown = [frontier for frontier in frontiers if frontier.measured]
     if not shown:
         return None
-    modes = sorted({point.mode for frontier in shown for point in _drawn(frontier)})
+    modes = sorted({point.mode for frontier in shown for point in frontier.measured})
     colours = {mode: _MODE_COLOURS[i % len(_MODE_COLOURS)] for i, mode in enumerate(modes)}
-    panels = [alt.vconcat(_dots(frontier, colours), _flushes(_drawn(frontier))) for frontier in shown]
+    panels = [alt.vconcat(_dots(frontier, colours), _flushes(frontier.measured)) for frontier in shown]
     columns = min(len(shown), _MOST_COLUMNS)
     grid = alt.concat(*panels, columns=columns, spacing=24)
     title = alt.TitleParams(text=_title(shown), fontSize=15, offset=12)
     return on_card(alt.vconcat(grid, legend(_entries(shown, colours), columns * _WIDTH), title=title))
-
-
-def _drawn(frontier: Frontier) -> list[Point]:
-    return [p for p in frontier.points if p.problem is None and p.p99_us and p.throughput_per_s]
 
 
 def _title(frontiers: Sequence[Frontier]) -> str:
@@ -74,7 +70,7 @@ def _answer(frontier: Frontier) -> str:
         parts.append(
             "nothing keeps the objective" + (f"; closest {_mark(frontier.closest)}" if frontier.closest else "")
         )
-    overloaded = sum(point.overloaded for point in _drawn(frontier))
+    overloaded = sum(point.overloaded for point in frontier.measured)
     parts += [f"{overloaded} overloaded"] if overloaded else []
     return "; ".join(parts)
 
@@ -103,7 +99,7 @@ def _unit(frontier: Frontier) -> _Unit:
 
 def _framing(frontier: Frontier) -> list[Point]:
     """Return the points that the axes must show. Overloaded ones are left out, since they may be far away."""
-    points = _drawn(frontier)
+    points = frontier.measured
     return [point for point in points if point.claims] or points
 
 
@@ -139,7 +135,7 @@ def _visible(frontier: Frontier) -> list[Point]:
     def is_within(point: Point) -> bool:
         return all(axis.low <= value <= axis.high for axis, value in zip(axes, _data(frontier, point), strict=True))
 
-    return [point for point in _drawn(frontier) if is_within(point)]
+    return [point for point in frontier.measured if is_within(point)]
 
 
 def _encoding(axis: Axis, **more: object) -> JsonObject:
@@ -256,12 +252,12 @@ def _entries(frontiers: Sequence[Frontier], colours: Mapping[str, str]) -> list[
     if chosen:
         label = f"recommended: {_named(chosen[0])}" if len(frontiers) == 1 else "recommended: named above its panel"
         entries.append(Entry("star", label, INK, _WHITE))
-    if any(point.overloaded for frontier in frontiers for point in _drawn(frontier)):
+    if any(point.overloaded for frontier in frontiers for point in frontier.measured):
         entries.append(Entry("dot", "overloaded", INK, _WHITE))
     entries.append(Entry("line", "frontier", INK, INK))
     objectives = [frontier.slo_p99_us for frontier in frontiers if frontier.slo_p99_us is not None]
     if objectives:
         entries.append(Entry("dashes", f"objective: p99 of {objectives[0]:,g} us", INK, INK))
-    seen = {r for f in frontiers for p in _drawn(f) for r, share in (p.flush_shares or {}).items() if share}
+    seen = {r for f in frontiers for p in f.measured for r, share in (p.flush_shares or {}).items() if share}
     entries += [Entry("patch", f"flush: {name}", each, each) for name, each in _REASON_COLOURS.items() if name in seen]
     return entries
