@@ -53,6 +53,7 @@ class Mode:
     name: ClassVar[str]
     summary: ClassVar[str]  # one line for the list of modes: what one launch computes
     takes: ClassVar[Takes] = Takes.batches
+    prefers_steps: ClassVar[bool] = False  # takes whole steps of a workload that has steps
     compiled_loop: bool = False  # compiled code makes all launches, without `submit`
     merges_shapes: ClassVar[bool] = False  # one bucket holds commands of every shape
     keeps_order: ClassVar[bool] = False  # for independent commands: each request's commands run in arrival order
@@ -95,7 +96,7 @@ class Mode:
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:
         """Return the form in which the mode gets the commands of `stream`."""
-        return cls.takes
+        return Takes.steps if cls.prefers_steps and stream.has_steps else cls.takes
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:

@@ -16,7 +16,7 @@ import numpy as np
 from launchopt.batching.batch import Batch, StepBatch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
+from launchopt.modes.base import Mode, Prepared, PreparedSteps
 from launchopt.modes.batched import NEVER
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import Stream
@@ -33,11 +33,7 @@ class Coalesced(Mode):
 
     name = "coalesced"
     summary = "one wider GEMM for all commands that share a weight"
-
-    @classmethod
-    def takes_of(cls, stream: Stream) -> Takes:
-        """Return `steps` if the workload has steps, else `batches`."""
-        return Takes.steps if stream.has_steps else Takes.batches
+    prefers_steps = True
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:

@@ -27,10 +27,9 @@ from launchopt.batching.batch import Batch, StepBatch
 from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Records, RecordWord, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.modes.base import Mode, Prepared, Takes
+from launchopt.modes.base import Mode, Prepared
 from launchopt.modes.options import KeepsGraphs
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
 from launchopt.types import Array
 
 if TYPE_CHECKING:
@@ -51,13 +50,9 @@ class Graph(Mode):
 
     name = "graph"
     summary = "one CUDA graph replay a batch, or a whole step of all requests in step"
+    prefers_steps = True
     own_strategy = "graph"
     options: Options = Options()
-
-    @classmethod
-    def takes_of(cls, stream: Stream) -> Takes:
-        """Return `steps` if the workload has steps, else `batches`."""
-        return Takes.steps if stream.has_steps else Takes.batches
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture the graphs that are likely to be needed."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
 from launchopt.streams.chain import Stream
 from launchopt.streams.operands import arenas_of
@@ -44,14 +44,10 @@ class TorchCompile(Mode):
 
     name = "torch_compile"
     summary = "one call of a function compiled by PyTorch a batch, or a step"
+    prefers_steps = True
     devices = ("cuda",)
     packages = ("torch", "triton")
     extra = "torch"
-
-    @classmethod
-    def takes_of(cls, stream: Stream) -> Takes:
-        """Return `steps` if the workload has steps, else `takes`."""
-        return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:

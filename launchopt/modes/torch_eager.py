@@ -53,14 +53,10 @@ class TorchEager(Mode):
     name = "torch_eager"
     summary = "one PyTorch operator a command, or a row of a step"
     takes = Takes.commands
+    prefers_steps = True
     keeps_order = True
     packages = ("torch",)
     extra = "torch"
-
-    @classmethod
-    def takes_of(cls, stream: Stream) -> Takes:
-        """Return `steps` if the workload has steps, else `takes`."""
-        return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:

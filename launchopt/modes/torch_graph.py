@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device
-from launchopt.modes.base import Mode, Takes
+from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_compile import gathered_bytes
 from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
@@ -40,15 +40,11 @@ class TorchGraph(Mode):
 
     name = "torch_graph"
     summary = "one replay of PyTorch operators recorded as a CUDA graph a batch, or a step"
+    prefers_steps = True
     devices = ("cuda",)
     packages = ("torch",)
     extra = "torch"
     options: Options = Options()
-
-    @classmethod
-    def takes_of(cls, stream: Stream) -> Takes:
-        """Return `steps` if the workload has steps, else `takes`."""
-        return Takes.steps if stream.has_steps else cls.takes
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:

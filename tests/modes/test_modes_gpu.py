@@ -10,8 +10,8 @@ from support.modes.mode_jobs import JOBS, MOST, PLAIN, Everything, able, refused
 
 from launchopt.command import Op
 from launchopt.devices.cublaslt.launch import MOST_POSTED
-from launchopt.devices.cublaslt.pointer_loops import padded_sizes
 from launchopt.devices.resident.ring import takes
+from launchopt.devices.steps.likely import padded_sizes
 from launchopt.modes import mode_class
 
 KINDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -14,7 +14,7 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.devices.cublaslt.pointer_loops import padded_sizes
+from launchopt.devices.steps.likely import padded_sizes
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.chain import ChainStream

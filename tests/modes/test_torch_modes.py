@@ -163,13 +163,6 @@ def test_padding_is_counted_and_never_scattered() -> None:
     assert run.prepared.counters().costs_ns["update"] > 0
 
 
-def test_sizes_are_powers_of_two_and_the_limit() -> None:
-    pytest.importorskip("torch")
-    from launchopt.devices.pytorch.graphs import padded_sizes
-
-    assert [padded_sizes(limit) for limit in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
-
-
 def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None:
     """As the consumer does it, and check."""
     recorder = rec.Recorder(stream.commands)

@@ -50,11 +50,6 @@ def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
         out[i], out[size + i], out[2 * size + i] = out[0], out[size], scratch
 
 
-def padded_sizes(limit: int) -> list[int]:
-    """Return the powers of two below `limit`, and `limit`, in ascending order."""
-    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
-
-
 @compiled
 def upload_words(upload: Table, words: Int, stream: Int) -> Int:
     """Copy the first `words` 8-byte words from pinned memory to the device; return the driver's status."""

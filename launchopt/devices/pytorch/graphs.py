@@ -22,7 +22,7 @@ from launchopt.devices.pytorch.commands import stacks
 from launchopt.devices.pytorch.step import Step
 from launchopt.devices.pytorch.steps import STRATEGY, Steps, example, examples, launch
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
-from launchopt.devices.steps.likely import likely_steps, most_kept
+from launchopt.devices.steps.likely import likely_steps, most_kept, padded_sizes
 
 
 class Graphs:
@@ -105,11 +105,6 @@ class GraphSteps(Steps):
     def close(self) -> None:
         """Drop the graphs."""
         self._kept.clear()
-
-
-def padded_sizes(limit: int) -> list[int]:
-    """Return the powers of two below `limit`, and `limit`."""
-    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})
 
 
 class _Sized:

@@ -22,13 +22,13 @@ from launchopt.command import RecordWord, ShapeKey
 from launchopt.devices.base import Counters, GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
-from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers, padded_sizes
+from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.devices.cuda.graph_cache import Executable, Graphs
 from launchopt.devices.steps.coalesced import CoalescedSteps
-from launchopt.devices.steps.likely import most_kept
+from launchopt.devices.steps.likely import most_kept, padded_sizes
 from launchopt.recording.launch_rows import Strategy
 from launchopt.records import columns_of
 
@@ -113,9 +113,6 @@ class StepGraphs:
         self._steps = self._launched.steps
         self._bound = most_kept(self._steps.stream, bound)
         self._graphs = Graphs(device.stream, self._bound, self.counters)
-
-    def load(self) -> None:
-        """Do nothing: a replay would write to outputs that are checked after the run."""
 
     def capture_likely(self) -> None:
         """Capture as many likely steps as are kept."""

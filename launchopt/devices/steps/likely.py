@@ -1,4 +1,4 @@
-"""List the steps that a run is likely to launch, in their order in the run, to prepare them before the clock starts.
+"""List the steps and sizes of batches that a run is likely to launch, to prepare them before the clock starts.
 
 A small model can have hundreds of copies of its weights. That may be more than a run uses or a mode keeps prepared.
 """
@@ -28,3 +28,8 @@ def likely_steps(stream: ChainStream, most: int, bound: int) -> list[tuple[int, 
     """
     sizes = dict.fromkeys((min(most, stream.requests), 1))
     return [(size, replica) for size in sizes for replica in range(copies_used(stream))][:bound]
+
+
+def padded_sizes(limit: int) -> list[int]:
+    """Return the sizes of batches to prepare: the powers of two below `limit`, and `limit`, in ascending order."""
+    return sorted({*(1 << i for i in range(limit.bit_length()) if 1 << i < limit), limit})

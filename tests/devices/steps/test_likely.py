@@ -9,7 +9,7 @@ from support.steps.step_runs import batches
 
 from launchopt.batching.batch import StepBatch
 from launchopt.command import LOW_HALF, RecordWord
-from launchopt.devices.steps.likely import copies_used, likely_steps, most_kept
+from launchopt.devices.steps.likely import copies_used, likely_steps, most_kept, padded_sizes
 from launchopt.devices.steps.stages import step_of
 
 
@@ -36,3 +36,7 @@ def test_what_requests_in_step_ask_for_comes_first(requests: int, tokens: int, r
 def test_no_more_requests_than_there_are_and_than_a_batch_can_have(requests: int, most: int) -> None:
     stream = stream_of("linear", [(0, 2)] * requests, replicas=1)
     assert likely_steps(stream, most, 9) == list(dict.fromkeys([(min(requests, most), 0), (1, 0)]))
+
+
+def test_sizes_are_powers_of_two_and_the_limit() -> None:
+    assert [padded_sizes(limit) for limit in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
