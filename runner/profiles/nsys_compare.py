@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(sides: tuple[tuple[str, Path], tuple[str, Path]], output: Path | None) -> int:
-    modes, files = zip(*sides, strict=True)
-    a, b = (read_profile(file, mode) for mode, file in zip(modes, files, strict=True))
+    modes = [mode for mode, _ in sides]
+    a, b = (read_profile(file, mode) for mode, file in sides)
     if output is not None:
         _write(modes, (a, b), output)
     print_table(["in ranges of the mode", f"A: {modes[0]}", f"B: {modes[1]}", "B / A"], lines(a.inside, b.inside))
