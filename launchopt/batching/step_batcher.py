@@ -36,7 +36,7 @@ from launchopt.batching.step_buckets import (
 from launchopt.batching.step_policy import land_step, let_go, next_kind, stamp_left
 from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 
 # Kinds that requests share: whole chunks of prompts, and output tokens. The last chunk of each prompt may differ.
 SHARED_KINDS = 2
@@ -52,9 +52,8 @@ WRONG = {
 
 def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of steps of each request, [requests]. table: of the workload, or of its warm-up run."""
-    steps: NDArray[np.int64] = (
-        table[:, ch.FULL_CHUNKS] + (table[:, ch.REST_KIND] != ch.NO_PROMPT) + table[:, ch.DECODES]
-    )
+    has_rest = table[:, ChainColumn.REST_KIND] != NO_PROMPT
+    steps: NDArray[np.int64] = table[:, ChainColumn.FULL_CHUNKS] + has_rest + table[:, ChainColumn.DECODES]
     return steps
 
 

@@ -37,8 +37,8 @@ from launchopt.producing.driver_loop import DriverExit, drive
 from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
 from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 
 REHEARSED = 8  # requests of a warm-up run: enough that scattered inputs are copied
@@ -81,12 +81,12 @@ class Driver:
     ) -> None:
         self._stream, self._sleep_s = stream, sleep_us * 1e-6
         table = shortened(stream.table) if warm_up else stream.table
-        self._due_ns, requests = table[:, ch.DUE_NS], len(table)
+        self._due_ns, requests = table[:, ChainColumn.DUE_NS], len(table)
         self._settings = _settings_of(stream, requests, schedule, int(spin_us * 1e3))
         template, stops = as_words(stream.template), np.asarray(stream.kind_stops, np.int64)
         origins = stream.a_from, stream.b_from, stream.c_from
         self._arrays = (self._settings, table, stops, template, stream.replica_moves, *origins)
-        after, due = table[:, ch.AFTER], self._due_ns
+        after, due = table[:, ChainColumn.AFTER], self._due_ns
         free = np.flatnonzero(after < 0)
         order: Table = free[np.argsort(due[free], kind="stable")]
         child, sibling = np.full(requests, -1), np.full(requests, -1)
@@ -151,6 +151,6 @@ def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns
 def shortened(table: Table) -> Table:
     """Return the table of a warm-up run: a few requests with a few steps each, all due at once."""
     short = table[:REHEARSED].copy()
-    short[:, ch.DUE_NS], short[:, ch.AFTER] = 0, -1
-    short[:, ch.DECODES] = np.minimum(short[:, ch.DECODES], 2)
+    short[:, ChainColumn.DUE_NS], short[:, ChainColumn.AFTER] = 0, -1
+    short[:, ChainColumn.DECODES] = np.minimum(short[:, ChainColumn.DECODES], 2)
     return short

@@ -20,7 +20,7 @@ from launchopt.command import NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HeaderWord, RingWords, free_slots
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 from launchopt.types import Int, Table, Words
 
@@ -71,7 +71,7 @@ class StreamArrays(NamedTuple):
     """A workload and the settings of its scheduler. They never change during a run."""
 
     settings: Table  # [DriverSetting]
-    table: Table  # one row per request, with the columns of launchopt/streams/chain.py
+    table: Table  # [requests, ChainColumn]
     stops: Table  # [kinds]: one past the template's last row of each kind of step
     template: Words  # [rows, WORDS]: records of one step of each kind
     moves: Table  # [rows]: slots from one copy of the weights to the next
@@ -104,14 +104,14 @@ def ahead_of(requests: int, longest: int) -> AheadArrays:
 @compiled
 def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
     """Return the kind of a step of a request; -1 if the request has no such step."""
-    step -= table[request, ch.FULL_CHUNKS]
+    step -= table[request, ChainColumn.FULL_CHUNKS]
     if step < 0:
         return settings[DriverSetting.CHUNK_KIND]
-    if table[request, ch.REST_KIND] != ch.NO_PROMPT:
+    if table[request, ChainColumn.REST_KIND] != NO_PROMPT:
         if step == 0:
-            return table[request, ch.REST_KIND]
+            return table[request, ChainColumn.REST_KIND]
         step -= 1
-    return settings[DriverSetting.DECODE_KIND] if step < table[request, ch.DECODES] else -1
+    return settings[DriverSetting.DECODE_KIND] if step < table[request, ChainColumn.DECODES] else -1
 
 
 @compiled
@@ -133,9 +133,9 @@ def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: 
     settings, table, template = stream.settings, stream.table, stream.template
     first = 0 if kind == 0 else stream.stops[kind - 1]
     count = stream.stops[kind] - first
-    lane, region = table[request, ch.LANE], table[request, ch.PREFILL]
-    given = table[request, ch.PROMPT] + step * settings[DriverSetting.CHUNK_UNITS]
-    prompt_steps = table[request, ch.FULL_CHUNKS] + (table[request, ch.REST_KIND] != ch.NO_PROMPT)
+    lane, region = table[request, ChainColumn.LANE], table[request, ChainColumn.PREFILL]
+    given = table[request, ChainColumn.PROMPT] + step * settings[DriverSetting.CHUNK_UNITS]
+    prompt_steps = table[request, ChainColumn.FULL_CHUNKS] + (table[request, ChainColumn.REST_KIND] != NO_PROMPT)
     source = given if step == 0 or step < prompt_steps else lane  # the prompt's inputs, or the input that was fed back
     replica = token % settings[DriverSetting.REPLICAS]
     for i in range(count):

@@ -24,7 +24,7 @@ from launchopt.producing.prepared_steps import (
     next_step,
 )
 from launchopt.records import request_of, token_of
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Int, Table, Words
 
 FAR_NS = 1 << 62  # no request is due
@@ -68,7 +68,7 @@ DriverFields = tuple[Table, Table, Table, TimeArrays, ListArrays, Table, AheadAr
 def emit(request: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
     """Issue a request's next step: its records become the block that is pushed next, except those pushed early."""
     state, progress, issue_ns = run.state, run.progress[request], run.tokens.issue_ns
-    at = stream.table[request, ch.FIRST_TOKEN] + progress[ProgressColumn.TOKENS_DONE]
+    at = stream.table[request, ChainColumn.FIRST_TOKEN] + progress[ProgressColumn.TOKENS_DONE]
     enqueue_ns = progress[ProgressColumn.ARRIVED_NS] if progress[ProgressColumn.STEPS] == 0 else now_ns
     place = next_step(request, stream, run.progress, run.ahead)
     count = run.ahead.ready[place, ReadyColumn.COUNT]
@@ -141,7 +141,7 @@ def complete(i: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> No
     state[DriverWord.OUTSTANDING] -= 1
     progress[request, ProgressColumn.STEPS] += 1
     if token != NO_TOKEN:
-        at = stream.table[request, ch.FIRST_TOKEN] + token
+        at = stream.table[request, ChainColumn.FIRST_TOKEN] + token
         tokens.done_ns[at] = now_ns
         tokens.ids[at] = np.int64(np.int32(run.got[i, RecordWord.SLOTS_AB] & LOW_HALF))  # NO_ID is negative
         progress[request, ProgressColumn.TOKENS_DONE] += 1

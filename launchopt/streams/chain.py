@@ -20,23 +20,17 @@ from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.errors import ArenaMemoryError, ConfigError
+from launchopt.errors import ConfigError
 from launchopt.streams.attention import ATTENTION_OPS, Attention, attention_work
+from launchopt.streams.chain_table import ChainColumn, count_steps, place_activations
 from launchopt.streams.lengths import StepKind as StepKind
-from launchopt.streams.lengths import lengths_of
 from launchopt.streams.operands import ArenaKey, Operands
-from launchopt.streams.placement import UNIT_BYTES as UNIT_BYTES
-from launchopt.streams.placement import Placement, Row
+from launchopt.streams.placement import UNIT_BYTES, Placement, Row
 from launchopt.streams.program import Program, linear_program
 from launchopt.streams.stream import CommandStream
 from launchopt.streams.template import Templates
 
-LEAST_TABLE_ROWS, MOST_UNITS = 1024, 2**32 - 1
-
-# Columns of `table`, which has a row per request. Units count from the start of the activation arena.
-DUE_NS, FULL_CHUNKS, REST_KIND, DECODES, LANE, PREFILL, PROMPT, FIRST_TOKEN, AFTER = range(9)
-TABLE_COLUMNS = 9
-NO_PROMPT = -1
+LEAST_TABLE_ROWS = 1024  # fewest rows of the embedding table
 # 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
 MOVES_WITH_LANE = {Op.ADD: (1, 1, 1), Op.KV_WRITE: (1, 1, 0)}
 
@@ -107,37 +101,13 @@ class ChainStream:
     def _layout(self, requests: Requests, seed: int) -> None:
         prompts = requests.context_tokens
         chunk = self.chunk_tokens or max(1, int(prompts.max(initial=1)))
-        full = np.where(prompts > 0, (prompts - 1) // chunk, 0)
-        rest = prompts - full * chunk
-        table = np.zeros((self.requests, TABLE_COLUMNS), np.int64)
-        table[:, DUE_NS], table[:, AFTER] = requests.arrival_ns, requests.after
-        table[:, FULL_CHUNKS] = full
-        table[:, DECODES] = self.outputs - (prompts > 0)
-        table[:, FIRST_TOKEN] = np.concatenate([[0], np.cumsum(self.outputs)[:-1]])
-        self._lengths = lengths_of(prompts, chunk, table[:, DECODES])
-        self.kinds = sorted(self._lengths, key=lambda kind: (kind.is_prompt, kind.ends_token, kind.n))
+        self.table, self.kinds, self._lengths = count_steps(requests, self.outputs, chunk)
         kind_of = {kind: index for index, kind in enumerate(self.kinds)}
-        table[:, REST_KIND] = [
-            kind_of[StepKind(int(n), True, True)] if prompt else NO_PROMPT
-            for n, prompt in zip(rest, prompts, strict=True)
-        ]
         self.decode_kind = kind_of.get(StepKind(1, False, True), -1)
         self.chunk_kind = kind_of.get(StepKind(chunk, True, False), -1)
-        self.table_rows = max(self.vocab or 0, LEAST_TABLE_ROWS, 2 * int(prompts.max(initial=1)))
+        self.table_rows = rows = max(self.vocab or 0, LEAST_TABLE_ROWS, 2 * int(prompts.max(initial=1)))
         row_units = self.units(self.hidden)
-        lanes = self.table_rows * row_units
-        table[:, LANE] = lanes + np.arange(self.requests) * self.lane_units
-        widest, where = np.unique(np.where(full > 0, chunk, rest), return_inverse=True)
-        sizes = np.array([self._place.region_units(int(n)) if n else 0 for n in widest], np.int64)[where]
-        prefill = lanes + self.requests * self.lane_units
-        table[:, PREFILL] = prefill + np.concatenate([[0], np.cumsum(sizes)[:-1]])
-        rows = np.random.default_rng([seed, 0x9307]).integers(0, self.table_rows - np.maximum(prompts, 1) + 1)
-        table[:, PROMPT] = rows * row_units
-        self.total_units = int(prefill + sizes.sum())
-        if self.total_units > MOST_UNITS:
-            needed, most = (units * UNIT_BYTES / 1e9 for units in (self.total_units, MOST_UNITS))
-            raise ArenaMemoryError(f"activations need {needed:,.0f} GB, of which {most:,.0f} can be addressed")
-        self.table = table
+        self.total_units = place_activations(self.table, prompts, chunk, self._place, rows, row_units, seed)
 
     def _count(self) -> None:
         self._templates = templates = Templates(self._place, self.kinds, self.layers, self.dtype)
@@ -184,7 +154,7 @@ class ChainStream:
     @property
     def spared_bytes(self) -> int:
         """Bytes of the inputs at the start of the arena of activations. Outputs are written behind them."""
-        return int(self.table[0, LANE]) * UNIT_BYTES
+        return int(self.table[0, ChainColumn.LANE]) * UNIT_BYTES
 
     @property
     def batches_share_weights(self) -> bool:

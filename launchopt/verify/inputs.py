@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.feedback.host import scaled, signed
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.placement import UNIT_BYTES
 from launchopt.types import Array
 from launchopt.verify.commands import to_host
 
@@ -41,7 +42,7 @@ class Inputs:
         """Return `width` int32 words from each unit on, as float64 [len(units), width]."""
         xp = self._xp
         flat = self._flat.view(np.int32)
-        first = xp.asarray(units) * (ch.UNIT_BYTES // 4)
+        first = xp.asarray(units) * (UNIT_BYTES // 4)
         return flat[first[:, None] + xp.arange(width)].astype(np.float64)
 
     def history(self, numbers: Numbers) -> Array:
@@ -55,7 +56,7 @@ class Inputs:
         prompt is its first input.
         """
         stream = self._stream
-        units = stream.table[requests, ch.PROMPT] + columns * stream.units(stream.hidden)
+        units = stream.table[requests, ChainColumn.PROMPT] + columns * stream.units(stream.hidden)
         return self.rows(units, stream.hidden)
 
     def of_tokens(self, numbers: Numbers, requests: Numbers, at: Numbers) -> Array:
@@ -65,7 +66,7 @@ class Inputs:
         """
         stream, xp = self._stream, self._xp
         row_units = stream.units(stream.hidden)
-        units = stream.table[requests, ch.PROMPT] + last_of_prompt(stream, requests) * row_units
+        units = stream.table[requests, ChainColumn.PROMPT] + last_of_prompt(stream, requests) * row_units
         later = at > 0
         if stream.vocab is not None:
             # A wrong id must not index beyond the embedding table.

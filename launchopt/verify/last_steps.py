@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import FROM_INPUT, FROM_LANE, NO_LAYER, Place, Row
 from launchopt.streams.program import HEAD
 from launchopt.types import Array
@@ -78,8 +78,8 @@ class LastSteps:
     def check(self, findings: Findings, generator: np.random.Generator, max_columns: int) -> None:
         """Check the last step of every request."""
         stream = self._stream
-        decodes = stream.table[:, ch.DECODES] > 0
-        last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ch.REST_KIND])
+        decodes = stream.table[:, ChainColumn.DECODES] > 0
+        last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ChainColumn.REST_KIND])
         for index, kind in enumerate(stream.kinds):
             own = np.flatnonzero(last_kind == index)
             if not len(own):
@@ -119,7 +119,7 @@ class LastSteps:
         """Return the position of the first column of each request's last step."""
         stream = self._stream
         if kind.is_prompt:
-            chunks: Numbers = stream.table[requests, ch.FULL_CHUNKS] * (stream.chunk_tokens or 0)
+            chunks: Numbers = stream.table[requests, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
             return chunks
         return last_of_prompt(stream, requests) + stream.outputs[requests] - 1
 
@@ -150,7 +150,8 @@ class LastSteps:
             values = self._inputs.of_prompts(part.at.requests, part.at.positions)
         else:  # the request's next input has overwritten this input
             at = stream.outputs[part.requests] - 1
-            values = self._inputs.of_tokens(stream.table[part.requests, ch.FIRST_TOKEN] + at, part.requests, at)
+            tokens = stream.table[part.requests, ChainColumn.FIRST_TOKEN] + at
+            values = self._inputs.of_tokens(tokens, part.requests, at)
         return exact(self._xp, values)
 
     def _output(self, row: Row, part: _Part) -> Array:
@@ -166,7 +167,7 @@ class LastSteps:
         return self._inputs.rows(self._units(row.c, part, row.operands[2].row_elements), row.m)
 
     def _bases(self, place: Place, part: _Part) -> Numbers:
-        column = ch.LANE if place.origin == FROM_LANE else ch.PREFILL
+        column = ChainColumn.LANE if place.origin == FROM_LANE else ChainColumn.PREFILL
         bases: Numbers = self._stream.table[part.requests, column] + place.slot
         return bases
 

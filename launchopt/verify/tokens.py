@@ -31,8 +31,8 @@ import numpy as np
 
 from launchopt.devices.arenas import Arenas
 from launchopt.sampling import Sampling, plausible
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.verify.commands import Verification, to_host
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
@@ -82,7 +82,7 @@ class _Tokens:
     ) -> None:
         self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, left
         self._findings, self._xp = findings, xp
-        self._first = stream.table[:, ch.FIRST_TOKEN]
+        self._first = stream.table[:, ChainColumn.FIRST_TOKEN]
         gemms = stream.gemms_per_step + (stream.vocab is not None)
         self._factor = math.sqrt(1 + gemms / stream.hidden)
 

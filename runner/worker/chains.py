@@ -15,7 +15,8 @@ from launchopt.modes.base import Prepared
 from launchopt.producing.driver import shortened
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.chain import AFTER, DUE_NS, ChainStream
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
@@ -35,7 +36,7 @@ class Chains:
         self.feedback = Feedback(flights, device.feed_back, device.check_alive)
 
     def _table(self, warm_up: bool) -> Table:
-        """Return the table of requests of a run: int64 [requests, TABLE_COLUMNS]."""
+        """Return the table of requests of a run: int64 [requests, ChainColumn]."""
         return shortened(self._stream.table) if warm_up else self._stream.table
 
     def _expected(self, warm_up: bool) -> NDArray[np.bool_] | None:
@@ -43,7 +44,7 @@ class Chains:
         if self._job.schedule.continuous:
             return None
         table = self._table(warm_up)
-        at_once: NDArray[np.bool_] = (table[:, DUE_NS] == 0) & (table[:, AFTER] < 0)
+        at_once: NDArray[np.bool_] = (table[:, ChainColumn.DUE_NS] == 0) & (table[:, ChainColumn.AFTER] < 0)
         return at_once
 
     def order(self, warm_up: bool) -> OrderArrays:

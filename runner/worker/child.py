@@ -30,7 +30,8 @@ from launchopt.producing.blocks import Production, drive, produce
 from launchopt.producing.driver import Driver
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
-from launchopt.streams.chain import DUE_NS, ChainStream, chain_of
+from launchopt.streams.chain import ChainStream, chain_of
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.stream import Block, commands_of
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.plan.job import Arm, Job
@@ -145,7 +146,7 @@ def _produce(job: Job, pipe: Connection) -> None:
 
 def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
     """Issue the steps of every request for every RUN, and the first steps of each for a WARM_UP, until DONE."""
-    open_loop = bool(stream.table[:, DUE_NS].any())
+    open_loop = bool(stream.table[:, ChainColumn.DUE_NS].any())
     with Ring.attach(job.back_name, job.back_capacity) as back:
 
         def once(arm: Arm, warm_up: bool) -> Production:

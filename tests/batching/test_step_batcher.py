@@ -23,8 +23,8 @@ from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import Dtype, Records
 from launchopt.errors import RunError
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chain_table import ChainColumn
 
 
 def batcher_of(
@@ -224,5 +224,5 @@ def test_steps_of_requests_are_those_that_a_driver_issues() -> None:
         assert steps_of_requests(stream.table).tolist() == expected
         assert sum(expected) * 4 == stream.commands
         short = stream.table[:2].copy()
-        short[:, ch.DECODES] = np.minimum(short[:, ch.DECODES], 2)
+        short[:, ChainColumn.DECODES] = np.minimum(short[:, ChainColumn.DECODES], 2)
         assert steps_of_requests(short).tolist() == [2, expected[1]]

@@ -13,7 +13,7 @@ from launchopt.command import COMMAND_DTYPE, Op, Records, as_words
 from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.runs import FIRST_SEQUENCE_OP, LAST_SEQUENCE_OP, run_end
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import ChainColumn
 
 moves = st.tuples(*[st.integers(0, 3)] * 3)
 
@@ -54,7 +54,7 @@ def test_ops_of_sequences_are_those_that_know_of_requests() -> None:
 def test_requests_that_happen_to_lie_a_lane_apart_keep_their_sequences() -> None:
     """Requests 0 and 2, with prompts of one token whose regions are half a lane each, without the one between them."""
     stream, found = stream_of("layer", [(1, 2)] * 3, layers=2, vocab=100), 0
-    assert stream.table[2, ch.PREFILL] - stream.table[0, ch.PREFILL] == stream.lane_units
+    assert stream.table[2, ChainColumn.PREFILL] - stream.table[0, ChainColumn.PREFILL] == stream.lane_units
     for seed in range(8):
         rig = InstructionRun(stream, Sampling(SamplingKind.greedy))
         for batch in batches(stream, 2, seed):

@@ -25,8 +25,8 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import FROM_LANE
 from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.verify.tokens import verify_chain
@@ -107,7 +107,7 @@ def rows_left(run: StepRun, request: int) -> dict[tuple[int, str], Any]:
     found = {}
     for row in stream.rows(stream.decode_kind):
         assert row.c.origin == FROM_LANE
-        first = (int(stream.table[request, ch.LANE]) + row.c.slot) * stream.activations.cols
+        first = (int(stream.table[request, ChainColumn.LANE]) + row.c.slot) * stream.activations.cols
         found[row.layer, row.name] = flat[first : first + row.m]
     return found
 

@@ -21,8 +21,8 @@ from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import REHEARSED, Schedule
 from launchopt.queue.ring import HeaderWord
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
 
 MS = 1_000_000
 properties = settings(deadline=None, max_examples=40)
@@ -233,7 +233,7 @@ def test_a_consumer_that_stops_shows_as_latency_of_all_that_were_due(schedule: S
         stopped_ns = resumed_ns - run.ring.word(HeaderWord.START_NS)
     assert stopped_ns >= 50 * MS
     assert tokens.arrived_ns.tolist() == due_ns
-    first = stream.table[:, ch.FIRST_TOKEN]
+    first = stream.table[:, ChainColumn.FIRST_TOKEN]
     latency_ns = tokens.done_ns[first] - tokens.arrived_ns
     assert (latency_ns >= stopped_ns - np.array(due_ns)).all()
     assert (latency_ns[:3] >= 50 * MS).all()

@@ -13,8 +13,8 @@ from support.steps.chain_steps import Span, inputs_and_outputs, requests_of, sha
 
 from launchopt.command import NO_TOKEN, Dtype, Flag, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainSettings, ChainStream, StepKind
+from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import ArenaKey
 
@@ -50,13 +50,13 @@ def test_the_table_says_which_steps_a_request_has(stream: ChainStream) -> None:
     first = 0
     for request, row in enumerate(stream.table):
         kinds = [step.kind for step in steps_of(stream) if step.request == request]
-        told = [stream.chunk_kind] * int(row[ch.FULL_CHUNKS])
-        told += [int(row[ch.REST_KIND])] * int(row[ch.REST_KIND] != ch.NO_PROMPT)
-        told += [stream.decode_kind] * int(row[ch.DECODES])
+        told = [stream.chunk_kind] * int(row[ChainColumn.FULL_CHUNKS])
+        told += [int(row[ChainColumn.REST_KIND])] * int(row[ChainColumn.REST_KIND] != NO_PROMPT)
+        told += [stream.decode_kind] * int(row[ChainColumn.DECODES])
         assert [stream.kinds[at] for at in told] == kinds
         assert sum(kind.n for kind in kinds if kind.is_prompt) == stream.asked.context_tokens[request]
-        assert row[ch.FIRST_TOKEN] == first
-        assert (row[ch.DUE_NS], row[ch.AFTER]) == (10 * request, -1)
+        assert row[ChainColumn.FIRST_TOKEN] == first
+        assert (row[ChainColumn.DUE_NS], row[ChainColumn.AFTER]) == (10 * request, -1)
         first += sum(kind.ends_token for kind in kinds)
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_written_where_another_reads_or_writes(stream: ChainStream) -
     assert stream.fills[stream.activations][0] == table.stop
     own: list[set[Span]] = [set() for _ in range(stream.requests)]
     for step in steps_of(stream):
-        lane = int(stream.table[step.request, ch.LANE])
+        lane = int(stream.table[step.request, ChainColumn.LANE])
         fed_back = Span(lane, lane + stream.units(stream.hidden))
         spans = inputs_and_outputs(stream, step)
         for source, output in spans:
@@ -122,10 +122,10 @@ def test_nothing_is_written_where_another_reads_or_writes(stream: ChainStream) -
 @properties
 @given(streams())
 def test_requests_in_step_lie_a_lane_apart_and_prompts_in_the_table(stream: ChainStream) -> None:
-    assert (np.diff(stream.table[:, ch.LANE]) == stream.lane_units).all()
+    assert (np.diff(stream.table[:, ChainColumn.LANE]) == stream.lane_units).all()
     assert set(stream.strides().values()) == {(0, stream.lane_units, stream.lane_units)}
     row_units = stream.units(stream.hidden)
-    rows, rest = np.divmod(stream.table[:, ch.PROMPT], row_units)
+    rows, rest = np.divmod(stream.table[:, ChainColumn.PROMPT], row_units)
     assert not rest.any()
     assert (rows >= 0).all()
     assert (rows + np.maximum(stream.asked.context_tokens, 1) <= stream.table_rows).all()
@@ -168,9 +168,9 @@ def test_the_seed_chooses_the_prompts_alone() -> None:
     sizes = requests_of(*[(7, 3)] * 20)
     one, same, other = (ChainStream(TINY, 2, sizes, Dtype.fp16, 1, ChainSettings(seed=seed)) for seed in (1, 1, 2))
     assert one.table.tobytes() == same.table.tobytes() != other.table.tobytes()
-    columns = [column for column in range(ch.TABLE_COLUMNS) if column != ch.PROMPT]
+    columns = [column for column in ChainColumn if column != ChainColumn.PROMPT]
     assert np.array_equal(one.table[:, columns], other.table[:, columns])
-    assert len(set(one.table[:, ch.PROMPT].tolist())) > 10
+    assert len(set(one.table[:, ChainColumn.PROMPT].tolist())) > 10
 
 
 def test_weights_keep_the_rms_of_their_input() -> None:

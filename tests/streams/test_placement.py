@@ -14,11 +14,11 @@ from support.steps.programs import PROGRAMS, WIDE, program_streams, requests_of,
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32
 from launchopt.errors import ConfigError
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import ArenaKey
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_WEIGHT, NO_LAYER, Row
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_WEIGHT, NO_LAYER, UNIT_BYTES, Row
 from launchopt.streams.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
 
 properties = settings(deadline=None, max_examples=60)
@@ -56,7 +56,7 @@ class Ownership:
                 assert (self.owner[self.units(record, row, role)] == expected).all(), (row.name, name)
             if row.op is not Op.KV_WRITE:
                 written[row.layer, row.name] = self.write(request, self.units(record, row, "c"))
-        lane = int(stream.table[request, ch.LANE])
+        lane = int(stream.table[request, ChainColumn.LANE])
         self.fed[request] = self.write(request, np.arange(lane, lane + stream.units(stream.hidden)))
 
     def reads(self, row: Row) -> list[tuple[str, str]]:
@@ -72,11 +72,11 @@ class Ownership:
         """That a row's operand covers."""
         operand = row.operands["abc".index(role)]
         assert operand.arena == self.stream.activations
-        assert operand.slot_bytes == ch.UNIT_BYTES
+        assert operand.slot_bytes == UNIT_BYTES
         first = int(record[f"slot_{role}"])
         if (row.op, role) in ((Op.SLOT_MAP, "c"), (Op.KV_WRITE, "a")):
-            return np.arange(first, first + -(-row.n * 4 // ch.UNIT_BYTES))
-        pitch, rest = divmod(operand.row_elements, ch.UNIT_BYTES // self.stream.dtype.itemsize)
+            return np.arange(first, first + -(-row.n * 4 // UNIT_BYTES))
+        pitch, rest = divmod(operand.row_elements, UNIT_BYTES // self.stream.dtype.itemsize)
         assert rest == 0
         features = row.k if role == "b" else row.m
         assert row.n == 1 or pitch >= self.stream.units(features)
@@ -113,7 +113,7 @@ def test_all_outputs_of_a_decode_step_stay(stream: ChainStream) -> None:
     lane = Ownership(stream)
     lane.owner[:] = NOBODY
     rows = stream.rows(stream.kinds.index(kind))
-    request = int(np.flatnonzero(stream.table[:, ch.DECODES])[0])
+    request = int(np.flatnonzero(stream.table[:, ChainColumn.DECODES])[0])
     records = records_of(stream, request, len(steps_of(stream, request)) - 1)
     for record, row in zip(records, rows, strict=True):
         if row.op is not Op.KV_WRITE:
@@ -281,7 +281,7 @@ def test_the_first_step_reads_the_table_and_every_other_what_was_fed_back(name: 
         for step, kind in enumerate(steps_of(stream, request)):
             source = origins_of(stream, request, step)[FROM_INPUT]
             moved = 2 * step * stream.units(stream.hidden)
-            assert source == (row[ch.PROMPT] + moved if kind.is_prompt or step == 0 else row[ch.LANE])
+            assert source == (row[ChainColumn.PROMPT] + moved if kind.is_prompt or step == 0 else row[ChainColumn.LANE])
 
 
 def test_linears_are_a_program() -> None:

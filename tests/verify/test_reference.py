@@ -13,8 +13,8 @@ from support.steps.programs import PROGRAMS, stream_of
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import StepKind
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
@@ -191,7 +191,7 @@ def test_of_many_sampled_requests_some_are_checked(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checking, "MOST_SAMPLED", 6)
     run = Run(stream_of("layer", [(2, 3)] * 9, layers=1, vocab=150), GREEDY)
     assert run.verify().ok
-    first = run.stream.table[:, ch.FIRST_TOKEN]
+    first = run.stream.table[:, ChainColumn.FIRST_TOKEN]
     run.ids[first] = (run.ids[first] + 1) % 150
     wrong = [run.verify(seed=seed).first_wrong for seed in range(6)]
     assert len(set(wrong)) > 1

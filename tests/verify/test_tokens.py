@@ -25,8 +25,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import Verification
@@ -134,7 +134,7 @@ def test_one_wrong_element_of_a_prompt_without_further_tokens_is_found(sampling:
 @pytest.mark.parametrize("token", range(LAST + 1))
 def test_a_token_that_was_not_kept_is_named(dtype: Dtype, token: int) -> None:
     run = Run(stream_of(dtype))
-    number = int(run.stream.table[VICTIM, ch.FIRST_TOKEN]) + token
+    number = int(run.stream.table[VICTIM, ChainColumn.FIRST_TOKEN]) + token
     run.set(run.arenas.arrays[run.stream.history], (number, 7), math.nan)
     found = run.verify()
     assert found.max_rel_error == math.inf
@@ -148,7 +148,7 @@ def test_a_token_that_was_not_kept_is_named(dtype: Dtype, token: int) -> None:
 @pytest.mark.parametrize("by", [-1, 1, VOCAB, -VOCAB, 2**31 - 1 - VOCAB])
 def test_another_id_than_was_sampled_is_named(sampling: Sampling, dtype: Dtype, by: int) -> None:
     run = Run(stream_of(dtype, sampling), sampling)
-    number = int(run.stream.table[VICTIM, ch.FIRST_TOKEN]) + STEP
+    number = int(run.stream.table[VICTIM, ChainColumn.FIRST_TOKEN]) + STEP
     run.ids[number] += by
     found = run.verify()
     assert not found.ok

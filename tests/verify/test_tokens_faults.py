@@ -24,7 +24,7 @@ from support.steps.program_interpreter import NONE, Change, Run, steps_of
 
 from launchopt.command import Dtype, Records
 from launchopt.sampling import Sampling
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.verify import tokens as checking
 
 
@@ -166,7 +166,7 @@ def test_a_fault_in_the_last_step_is_found_in_its_token_and_in_its_commands(faul
 def test_a_head_left_out_gives_the_token_before() -> None:
     """Its logits are those of the step before, which are right for another input."""
     run = Run(stream_of(sampling=GREEDY), GREEDY, only(leave_out(GEMMS), VICTIM, STEP))
-    first = int(run.stream.table[VICTIM, ch.FIRST_TOKEN])
+    first = int(run.stream.table[VICTIM, ChainColumn.FIRST_TOKEN])
     assert run.ids[first + STEP] == run.ids[first + STEP - 1]
     assert_wrong(run)
 
@@ -203,7 +203,7 @@ def test_a_command_left_out_of_a_prompt_is_found_in_the_first_token(at: int, chu
 def test_a_row_without_an_id_is_named() -> None:
     """NaN among the logits: the id is -1, and the next token starts from row 0."""
     run = Run(stream_of(sampling=GREEDY), GREEDY, only(nan(GEMMS), VICTIM, STEP))
-    number = int(run.stream.table[VICTIM, ch.FIRST_TOKEN]) + STEP
+    number = int(run.stream.table[VICTIM, ChainColumn.FIRST_TOKEN]) + STEP
     assert run.ids[number] == -1
     found = run.verify()
     assert found.wrong == 1

@@ -19,7 +19,8 @@ from launchopt.command import LOW_HALF, NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, load_acquire
 from launchopt.queue.ring import RingArrays, RingWords, push_words
 from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.placement import UNIT_BYTES
 from launchopt.types import Int, Table, Words
 
 QUIET_NS = 250_000_000  # time without progress of steps in flight after which the device is checked for errors
@@ -107,7 +108,7 @@ def take_off(
         ends_token = token != NO_TOKEN
         place = facts[FeedbackFact.TOKENS] + request
         if ends_token:
-            place = table[request, ch.FIRST_TOKEN] + token
+            place = table[request, ChainColumn.FIRST_TOKEN] + token
         at = cursor[FlightWord.STOP_AT] & mask
         for w in range(WORDS):
             rows[at, w] = ended[i, w]
@@ -115,12 +116,12 @@ def take_off(
         done[place] = NOT_YET  # all chunks of a request's prompt share one word
         cursor[FlightWord.STOP_AT] += 1
         last_column = columns_of(ended, i) - 1
-        source = slot_c_of(ended, i) * ch.UNIT_BYTES + last_column * facts[FeedbackFact.COLUMN_BYTES]
+        source = slot_c_of(ended, i) * UNIT_BYTES + last_column * facts[FeedbackFact.COLUMN_BYTES]
         is_sampled = ends_token and facts[FeedbackFact.HAS_HEAD] != 0
         out, column = (sampled, samples) if is_sampled else (plain, i - samples)
         base, history = facts[FeedbackFact.BASE_BYTES], facts[FeedbackFact.HISTORY_BYTES]
         out[StagedRow.SOURCE, column] = np.uint64(base + source)
-        out[StagedRow.TARGET, column] = np.uint64(base + table[request, ch.LANE] * ch.UNIT_BYTES)
+        out[StagedRow.TARGET, column] = np.uint64(base + table[request, ChainColumn.LANE] * UNIT_BYTES)
         row = history + place * facts[FeedbackFact.ROW_BYTES]
         out[StagedRow.HISTORY, column] = np.uint64(row) if ends_token and history != 0 else np.uint64(0)
         out[StagedRow.ID, column] = np.uint64(facts[FeedbackFact.DONE_BYTES] + place * 8)

@@ -21,8 +21,8 @@ from launchopt.devices.pytorch.ops import PLAIN, Heads
 from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream, chain_of
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
 
 KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
@@ -166,8 +166,8 @@ def example(stream: ChainStream, kind: int, requests: range, replica: int) -> St
     rows, table = stream.rows_of(kind), stream.table[requests.start : requests.stop]
     own = slice(rows.start, rows.stop)
     origins = np.zeros((5, len(requests)), np.int64)
-    origins[FROM_LANE], origins[FROM_PREFILL] = table[:, ch.LANE], table[:, ch.PREFILL]
-    origins[FROM_INPUT] = table[:, ch.PROMPT if stream.kinds[kind].is_prompt else ch.LANE]
+    origins[FROM_LANE], origins[FROM_PREFILL] = table[:, ChainColumn.LANE], table[:, ChainColumn.PREFILL]
+    origins[FROM_INPUT] = table[:, ChainColumn.PROMPT if stream.kinds[kind].is_prompt else ChainColumn.LANE]
     records = np.repeat(stream.template[own, None], len(requests), axis=1).astype(COMMAND_DTYPE)
     records["request"] = np.array(requests)
     for role, sources in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
@@ -186,6 +186,6 @@ def examples(stream: ChainStream, most: int) -> Iterator[StepBatch]:
     longest = {(about.ends_token, about.n == 1): kind for kind, about in sorted(prompts, key=lambda each: each[1].n)}
     for kind in longest.values():
         is_end = stream.kinds[kind].ends_token
-        has = stream.table[:, ch.REST_KIND] == kind if is_end else stream.table[:, ch.FULL_CHUNKS] > 0
+        has = stream.table[:, ChainColumn.REST_KIND] == kind if is_end else stream.table[:, ChainColumn.FULL_CHUNKS] > 0
         request = int(np.argmax(has))
         yield example(stream, kind, range(request, request + 1), 0)

@@ -34,8 +34,8 @@ from launchopt.recording.launch_rows import (
     CursorWord,
 )
 from launchopt.records import columns_of, slot_a_of
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream, chain_of
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import FROM_INPUT, FROM_LANE
 from launchopt.types import Table
 
@@ -218,7 +218,7 @@ def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:
     """Return the decode step, as the driver issues it, of the first `requests` requests with weight copy `replica`."""
     rows = stream.rows_of(stream.decode_kind)
     own = slice(rows.start, rows.stop)
-    template, lanes = stream.template[own], stream.table[:requests, ch.LANE]
+    template, lanes = stream.template[own], stream.table[:requests, ChainColumn.LANE]
     records = np.repeat(template[:, None], requests, axis=1).astype(COMMAND_DTYPE)
     records["request"] = np.arange(requests)
     moved = replica * stream.replica_moves[own]

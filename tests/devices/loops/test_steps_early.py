@@ -14,7 +14,7 @@ from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.loops.admission import ExpectedWord
 from launchopt.queue.ring import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
-from launchopt.streams import chain as ch
+from launchopt.streams.chain_table import ChainColumn
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MOST_ASKED = 8  # times after a device, which is so long that a loop that would look has looked
@@ -55,7 +55,7 @@ def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_
         enqueue_ns = (
             own[np.argsort(own[:, CommandColumn.REQUEST_STEP]), CommandColumn.ENQUEUE_NS].reshape(-1, rows) - zero_ns
         )
-        first = int(stream.table[request, ch.FIRST_TOKEN])
+        first = int(stream.table[request, ChainColumn.FIRST_TOKEN])
         done_ns, issue_ns = tokens.done_ns[first : first + 3], tokens.issue_ns[first : first + 4]
         assert (enqueue_ns[1:, :-1] < done_ns[:, None]).all()
         assert (enqueue_ns[1:, -1] >= done_ns).all()

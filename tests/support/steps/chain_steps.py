@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Records, ShapeKey
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainSettings, ChainStream, StepKind
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
+from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL, UNIT_BYTES
 
 
 def requests_of(*sizes: tuple[int, int]) -> Requests:
@@ -101,13 +101,16 @@ class Span:
 def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | None, Span]]:
     """Of each GEMM of a step; None for an input that the driver names."""
     records, rows = template_of(stream, step.kind)
-    base = {FROM_LANE: stream.table[step.request, ch.LANE], FROM_PREFILL: stream.table[step.request, ch.PREFILL]}
+    base = {
+        FROM_LANE: stream.table[step.request, ChainColumn.LANE],
+        FROM_PREFILL: stream.table[step.request, ChainColumn.PREFILL],
+    }
     spans: list[tuple[Span | None, Span]] = []
     for record, b_from, c_from in zip(records, stream.b_from[rows], stream.c_from[rows], strict=True):
         m, n, k = (int(record[name]) for name in "mnk")
         _, b, c = stream.operands(ShapeKey(m, n, k, stream.dtype))
-        assert b.slot_bytes == c.slot_bytes == ch.UNIT_BYTES
-        unit = ch.UNIT_BYTES // stream.dtype.itemsize
+        assert b.slot_bytes == c.slot_bytes == UNIT_BYTES
+        unit = UNIT_BYTES // stream.dtype.itemsize
         assert b.row_elements % unit == c.row_elements % unit == 0
         assert c.row_elements >= m
         assert b.row_elements >= k or n == 1

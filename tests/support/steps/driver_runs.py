@@ -15,8 +15,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.producing.driver import Driver, Schedule, Tokens
 from launchopt.queue.ring import HeaderWord, Ring
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from support.steps.program_interpreter import records_of
 from support.steps.program_interpreter import steps_of as kinds_of
 
@@ -159,7 +159,7 @@ class Peer:
         token_id = int(self.random.choice([-1, 0, 1, 127_999, 2**31 - 1]))
         told["slot_a"] = token_id & 0xFFFF_FFFF
         if token != NO_TOKEN:
-            self.ids[int(self.stream.table[request, ch.FIRST_TOKEN]) + token] = token_id
+            self.ids[int(self.stream.table[request, ChainColumn.FIRST_TOKEN]) + token] = token_id
         self.told[request] += 1
         self.answers.append(request)
         assert self.run.back.push(told) == 1
@@ -190,10 +190,10 @@ class Peer:
             own = records[records["request"] == request]
             enqueued_ns = own["enqueue_ns"].copy()
             assert (np.diff(enqueued_ns) >= 0).all()
-            of_request = slice(int(stream.table[request, ch.FIRST_TOKEN]), None)
+            of_request = slice(int(stream.table[request, ChainColumn.FIRST_TOKEN]), None)
             issued, done = (t[of_request][: stream.outputs[request]] for t in (tokens.issue_ns, tokens.done_ns))
             assert enqueued_ns[0] == start_ns + tokens.arrived_ns[request]
-            assert tokens.arrived_ns[request] >= stream.table[request, ch.DUE_NS]
+            assert tokens.arrived_ns[request] >= stream.table[request, ChainColumn.DUE_NS]
             assert tokens.late_ns[request] >= 0
             assert tokens.arrived_ns[request] + tokens.late_ns[request] <= issued[0]
             assert issued[0] <= np.array(self.popped_ns)[records["request"] == request][0] - start_ns
@@ -205,12 +205,12 @@ class Peer:
             own["seq"] = own["enqueue_ns"] = own["turn"] = 0
             own["flags"] &= int(Flag.STEP_END)
             assert own.tolist() == expected_records(stream, request).tolist()
-            waits_for = int(stream.table[request, ch.AFTER])
+            waits_for = int(stream.table[request, ChainColumn.AFTER])
             last_done = 0
             if waits_for >= 0:
-                at = int(stream.table[waits_for, ch.FIRST_TOKEN] + stream.outputs[waits_for])
+                at = int(stream.table[waits_for, ChainColumn.FIRST_TOKEN] + stream.outputs[waits_for])
                 last_done = int(tokens.done_ns[at - 1])
                 before = records["seq"][records["request"] == waits_for]
                 assert before.max() < records["seq"][records["request"] == request].min()
-            assert tokens.arrived_ns[request] == max(int(stream.table[request, ch.DUE_NS]), last_done)
+            assert tokens.arrived_ns[request] == max(int(stream.table[request, ChainColumn.DUE_NS]), last_done)
         assert tokens.ids.tolist() == self.ids.tolist()

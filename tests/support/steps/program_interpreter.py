@@ -20,9 +20,9 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams import chain as ch
 from launchopt.streams.chain import ChainStream, StepKind
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
+from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL, UNIT_BYTES
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 
@@ -51,10 +51,10 @@ def rows_of(stream: ChainStream, kind: StepKind) -> slice:
 def origins_of(stream: ChainStream, request: int, step: int) -> NDArray[np.uint32]:
     """What slots of a step count from, by FROM_LANE and so on."""
     row, kind = stream.table[request], steps_of(stream, request)[step]
-    given = int(row[ch.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
-    lane = int(row[ch.LANE])
+    given = int(row[ChainColumn.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
+    lane = int(row[ChainColumn.LANE])
     origins = np.zeros(5, np.uint32)
-    origins[[FROM_LANE, FROM_PREFILL]] = lane, row[ch.PREFILL]
+    origins[[FROM_LANE, FROM_PREFILL]] = lane, row[ChainColumn.PREFILL]
     origins[FROM_INPUT] = given if kind.is_prompt or step == 0 else lane
     return origins
 
@@ -108,7 +108,7 @@ class Interpreter:
             pool = (attention.pages_total, 2, attention.page_tokens, attention.kv_heads, attention.head_dim)
             return self.arenas.arrays[operand.arena][:, : math.prod(pool)].reshape(-1, *pool)
         if (shape.op, role) in ((Op.SLOT_MAP, "c"), (Op.KV_WRITE, "a")):  # int32, packed: a row a unit
-            words = self.flat.view(np.int32).reshape(-1, ch.UNIT_BYTES // 4)
+            words = self.flat.view(np.int32).reshape(-1, UNIT_BYTES // 4)
             return _Packed(words, shape.n)
         rows = {"a": shape.m if shape.op is Op.GEMM else 1, "b": shape.n, "c": shape.n}[role]
         cols = {"a": shape.k if shape.op is Op.GEMM else shape.m, "b": shape.k, "c": shape.m}[role]
@@ -228,7 +228,7 @@ class _Packed:
         self._words, self._n = words.reshape(-1), n
 
     def __getitem__(self, slot: Any) -> Any:
-        first = int(slot) * (ch.UNIT_BYTES // 4)
+        first = int(slot) * (UNIT_BYTES // 4)
         return self._words[first : first + self._n]
 
 
@@ -275,7 +275,7 @@ class Run(Interpreter):
         return records_of(self.stream, request, step)
 
     def _feed_back(self, record: Records, is_stale: bool) -> None:
-        start = int(self.stream.table[int(record["request"][0]), ch.LANE]) * self.stream.activations.cols
+        start = int(self.stream.table[int(record["request"][0]), ChainColumn.LANE]) * self.stream.activations.cols
         given = self.flat[start : start + self.stream.hidden]
         before = given.copy()
         self._steps.feed_back(self._flights, self._flights.collect(as_words(record)))
