@@ -21,7 +21,7 @@ from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
 from launchopt.queue.ring import HeaderWord, RingWords, free_slots
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
+from launchopt.streams.placement import Origin
 from launchopt.types import Int, Table, Words
 
 
@@ -64,7 +64,7 @@ class ReadyColumn(enum.IntEnum):
 NOBODY = -1  # in place of a request: the place holds no step
 MOST_PLACES = 64  # a power of two; prepared steps of 64 requests fit in a core's cache
 
-Origins = NDArray[np.int8]  # [rows]: origin of an operand's slot, one of FROM_* of launchopt/streams/chain.py
+Origins = NDArray[np.int8]  # [rows]: an Origin of an operand's slot
 
 
 class StreamArrays(NamedTuple):
@@ -117,11 +117,11 @@ def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
 @compiled
 def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
     """Return the slot that a template's slot of origin `of` is relative to."""
-    if of == FROM_LANE:
+    if of == Origin.LANE:
         return np.uint64(lane)
-    if of == FROM_PREFILL:
+    if of == Origin.PREFILL:
         return np.uint64(region)
-    return np.uint64(source if of == FROM_INPUT else 0)
+    return np.uint64(source if of == Origin.INPUT else 0)
 
 
 @compiled

@@ -65,8 +65,8 @@ def place_activations(
     """Write the columns LANE, PREFILL and PROMPT of the table; return the units of the whole arena.
 
     prompts: prompt tokens of each request, int64 [requests]. chunk: most tokens of a prompt in one step. rows: rows of
-    the embedding table, of `row_units` units each. seed: fixes the rows of prompts. Raises ArenaMemoryError for an arena
-    of more than MOST_UNITS.
+    the embedding table, of `row_units` units each. seed: fixes the rows of prompts. Raises ArenaMemoryError for an
+    arena of more than MOST_UNITS.
     """
     lanes = rows * row_units
     table[:, ChainColumn.LANE] = lanes + np.arange(len(table)) * place.lane_units

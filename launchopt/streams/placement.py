@@ -11,6 +11,7 @@ output alternates between two places, since the next layer may still need its in
 
 from __future__ import annotations
 
+import enum
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -24,9 +25,6 @@ from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, 
 from launchopt.streams.program import HEAD, INPUT, SLOTS, Node, Program
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
-# Origins of slots in a template: the request's lane, its prompt's region, the step's input, slot 0, the copy of the
-# weights.
-FROM_LANE, FROM_PREFILL, FROM_INPUT, FIXED, FROM_WEIGHT = range(5)
 NO_LAYER = -1
 READS_CACHE = (Op.QK, Op.AV)
 VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain"}
@@ -35,11 +33,21 @@ VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain"}
 VECTOR_BOUNDS = {"bias": 0.25, "gain": 0.5}
 
 
+class Origin(enum.IntEnum):
+    """The slot from which a slot of a template counts. It is known only when the step is issued, except for FIXED."""
+
+    LANE = 0  # first slot of the request's lane
+    PREFILL = 1  # first slot of the region of the request's prompt
+    INPUT = 2  # slot of the step's input
+    FIXED = 3  # slot 0
+    WEIGHT = 4  # first slot of the step's copy of the weights
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A slot, counted from an origin (FROM_LANE ... FROM_WEIGHT)."""
+    """A slot, counted from an origin."""
 
-    origin: int
+    origin: Origin
     slot: int
 
 
@@ -204,12 +212,12 @@ class Placement:
 
     def rows(self, kind: StepKind, layers: int) -> tuple[list[Row], list[list[Row]], list[Row]]:
         """Return the commands of a step: before its layers, of each of the first `layers`, and behind the last one."""
-        n, origin = kind.n, FROM_PREFILL if kind.is_prompt else FROM_LANE
+        n, origin = kind.n, Origin.PREFILL if kind.is_prompt else Origin.LANE
         places = {key: Place(origin, slot) for key, slot in self._outputs(kind, layers).items()}
         before = [self._row(node, NO_LAYER, n, places) for node in self._program.prologue]
         rows = []
         for layer in range(layers):
-            places[layer, INPUT] = places[layer - 1, self._last] if layer else Place(FROM_INPUT, 0)
+            places[layer, INPUT] = places[layer - 1, self._last] if layer else Place(Origin.INPUT, 0)
             rows.append([self._row(node, layer, n, places) for node in self._program.layer])
         if self._vocab is None or not kind.ends_token:
             return before, rows, []
@@ -224,12 +232,12 @@ class Placement:
 
     def _row(self, node: Node, layer: int, n: int, places: Mapping[tuple[int, str], Place]) -> Row:
         op, move = node.op, 0
-        a, operand_a = Place(FIXED, 0), self._activation(self.row_elements(node.k))  # for an op without A
+        a, operand_a = Place(Origin.FIXED, 0), self._activation(self.row_elements(node.k))  # for an op without A
         if self.weights.has(node.name):
             operand_a, slot, move = self.weights.place(node.name, layer)
-            a = Place(FROM_WEIGHT, slot)
+            a = Place(Origin.WEIGHT, slot)
         elif op in READS_CACHE:
-            a, operand_a = Place(FIXED, layer), self._cache_operand()
+            a, operand_a = Place(Origin.FIXED, layer), self._cache_operand()
         elif op is Op.KV_WRITE:
             a, operand_a = places[NO_LAYER, SLOTS], self._activation(1)
         elif node.a is not None:
@@ -240,7 +248,7 @@ class Placement:
             return Row(node.name, layer, op, node.m, n, node.k, a, b, c, move, operands)
         b, operand_b = places[layer, node.b], self._activation(self._pitch(node.b, node.k, n))
         if op is Op.KV_WRITE:
-            c, operand_c = Place(FIXED, layer), self._cache_operand()
+            c, operand_c = Place(Origin.FIXED, layer), self._cache_operand()
         else:
             c, operand_c = places[layer, node.name], self._activation(self._pitch(node.name, node.m, n))
         return Row(node.name, layer, op, node.m, n, node.k, a, b, c, move, (operand_a, operand_b, operand_c))
@@ -255,5 +263,5 @@ class Placement:
         hidden = self._program.hidden
         b = Place(last.origin, last.slot + self.units(hidden) * (n - 1))
         activations = self._activation(self.row_elements(hidden)), self._activation(self.row_elements(vocab))
-        places = Place(FROM_WEIGHT, slot), b, Place(FROM_LANE, self.logits_offset)
+        places = Place(Origin.WEIGHT, slot), b, Place(Origin.LANE, self.logits_offset)
         return Row(HEAD, NO_LAYER, Op.GEMM, vocab, 1, hidden, *places, move, (operand_a, *activations))

@@ -20,7 +20,7 @@ from launchopt.command import Op
 from launchopt.devices.arenas import Arenas
 from launchopt.streams.chain import ChainStream, StepKind
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, NO_LAYER, Place, Row
+from launchopt.streams.placement import NO_LAYER, Origin, Place, Row
 from launchopt.streams.program import HEAD
 from launchopt.types import Array
 from launchopt.verify.findings import Findings
@@ -143,7 +143,7 @@ class LastSteps:
         stream, place, operand = self._stream, row.b if role == "b" else row.a, row.operands["ab".index(role)]
         if name in self._unwritten:
             return self._expected(part.rows[row.layer, name], part)
-        if place.origin != FROM_INPUT:
+        if place.origin != Origin.INPUT:
             units = self._units(place, part, operand.row_elements)
             return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m))
         if part.kind.is_prompt:
@@ -167,7 +167,7 @@ class LastSteps:
         return self._inputs.rows(self._units(row.c, part, row.operands[2].row_elements), row.m)
 
     def _bases(self, place: Place, part: _Part) -> Numbers:
-        column = ChainColumn.LANE if place.origin == FROM_LANE else ChainColumn.PREFILL
+        column = ChainColumn.LANE if place.origin == Origin.LANE else ChainColumn.PREFILL
         bases: Numbers = self._stream.table[part.requests, column] + place.slot
         return bases
 

@@ -27,7 +27,7 @@ from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strateg
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import FROM_LANE
+from launchopt.streams.placement import Origin
 from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.gemv import gemv
@@ -106,7 +106,7 @@ def rows_left(run: StepRun, request: int) -> dict[tuple[int, str], Any]:
     flat = run.device.arenas.arrays[stream.activations].reshape(-1)
     found = {}
     for row in stream.rows(stream.decode_kind):
-        assert row.c.origin == FROM_LANE
+        assert row.c.origin == Origin.LANE
         first = (int(stream.table[request, ChainColumn.LANE]) + row.c.slot) * stream.activations.cols
         found[row.layer, row.name] = flat[first : first + row.m]
     return found

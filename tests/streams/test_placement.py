@@ -18,7 +18,7 @@ from launchopt.streams.chain import ChainStream, StepKind
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import ArenaKey
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_WEIGHT, NO_LAYER, UNIT_BYTES, Row
+from launchopt.streams.placement import NO_LAYER, UNIT_BYTES, Origin, Row
 from launchopt.streams.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
 
 properties = settings(deadline=None, max_examples=60)
@@ -166,7 +166,7 @@ def test_requests_in_step_are_evenly_spaced(stream: ChainStream) -> None:
         strict=True,
     ):
         shape = stream.shape_of(row)
-        own = [origin in (FROM_LANE, FROM_INPUT) for origin in origins]
+        own = [origin in (Origin.LANE, Origin.INPUT) for origin in origins]
         assert strides[shape] == tuple(stream.lane_units * each for each in own), record
         expected = {Op.ADD: [True] * 3, Op.KV_WRITE: [True, True, False]}.get(row.op, [False, True, True])
         assert own == expected
@@ -178,7 +178,7 @@ def test_each_weight_has_a_place_of_its_own_in_every_copy(stream: ChainStream) -
     places: dict[tuple[ArenaKey, int, int], tuple[int, str, int]] = {}  # bytes -> whose
     for index, _ in enumerate(stream.kinds):
         for row in stream.rows(index):
-            if row.a.origin != FROM_WEIGHT:
+            if row.a.origin != Origin.WEIGHT:
                 continue
             operand, size = row.operands[0], row.m * (row.k if row.op is Op.GEMM else 1) * stream.dtype.itemsize
             assert operand.arena.is_weight
@@ -279,7 +279,7 @@ def test_the_first_step_reads_the_table_and_every_other_what_was_fed_back(name: 
     for request in range(2):
         row = stream.table[request]
         for step, kind in enumerate(steps_of(stream, request)):
-            source = origins_of(stream, request, step)[FROM_INPUT]
+            source = origins_of(stream, request, step)[Origin.INPUT]
             moved = 2 * step * stream.units(stream.hidden)
             assert source == (row[ChainColumn.PROMPT] + moved if kind.is_prompt or step == 0 else row[ChainColumn.LANE])
 

@@ -21,7 +21,7 @@ from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.operands import Operand
-from launchopt.streams.placement import FROM_INPUT, VECTOR_ROLES, Place, Row
+from launchopt.streams.placement import VECTOR_ROLES, Origin, Place, Row
 from launchopt.streams.program import HEAD
 
 INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
@@ -90,7 +90,7 @@ def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
         for wires, place, reads in ((a, row.a, row.op is Op.ADD), (b, row.b, row.op is not Op.SLOT_MAP)):
             if not reads:
                 wires.append(Wire(NOTHING))
-            elif place.origin == FROM_INPUT:
+            elif place.origin == Origin.INPUT:
                 wires.append(Wire(INPUT))
             elif row.name == HEAD:
                 wires.append(Wire(i - 1, is_last=rows[i - 1].n > 1))

@@ -23,7 +23,7 @@ from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import ChainStream, chain_of
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL
+from launchopt.streams.placement import Origin
 
 KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
 STRATEGY = Strategy.torch
@@ -41,7 +41,7 @@ class Steps:
         # In kinds with equal keys, each row reads the output of the same row. Nothing else of a kind matters here.
         self._kind_of = {(len(own), int(stream.template["n"][own.start])): kind for kind, own in enumerate(rows)}
         first = slice(0, len(rows[0]))
-        self._first_input = int(np.argmax(stream.b_from[first] == FROM_INPUT))
+        self._first_input = int(np.argmax(stream.b_from[first] == Origin.INPUT))
         self._first_weight = int(np.argmax(stream.replica_moves[first] != 0))
         self._telling = 1 + max(self._first_input, self._first_weight)  # leading rows that determine all addresses
         self._cuts: OrderedDict[Hashable, list[tuple[slice, Step]]] = OrderedDict()
@@ -165,9 +165,9 @@ def example(stream: ChainStream, kind: int, requests: range, replica: int) -> St
     """
     rows, table = stream.rows_of(kind), stream.table[requests.start : requests.stop]
     own = slice(rows.start, rows.stop)
-    origins = np.zeros((5, len(requests)), np.int64)
-    origins[FROM_LANE], origins[FROM_PREFILL] = table[:, ChainColumn.LANE], table[:, ChainColumn.PREFILL]
-    origins[FROM_INPUT] = table[:, ChainColumn.PROMPT if stream.kinds[kind].is_prompt else ChainColumn.LANE]
+    origins = np.zeros((len(Origin), len(requests)), np.int64)
+    origins[Origin.LANE], origins[Origin.PREFILL] = table[:, ChainColumn.LANE], table[:, ChainColumn.PREFILL]
+    origins[Origin.INPUT] = table[:, ChainColumn.PROMPT if stream.kinds[kind].is_prompt else ChainColumn.LANE]
     records = np.repeat(stream.template[own, None], len(requests), axis=1).astype(COMMAND_DTYPE)
     records["request"] = np.array(requests)
     for role, sources in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):

@@ -36,7 +36,7 @@ from launchopt.recording.launch_rows import (
 from launchopt.records import columns_of, slot_a_of
 from launchopt.streams.chain import ChainStream, chain_of
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE
+from launchopt.streams.placement import Origin
 from launchopt.types import Table
 
 UNRECORDED_ROWS = 16  # rows of the dummy recording, which launches of a graph capture get
@@ -223,7 +223,7 @@ def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:
     records["request"] = np.arange(requests)
     moved = replica * stream.replica_moves[own]
     for role, origins in (("a", stream.a_from), ("b", stream.b_from), ("c", stream.c_from)):
-        in_lane = np.isin(origins[own], (FROM_LANE, FROM_INPUT))
+        in_lane = np.isin(origins[own], (Origin.LANE, Origin.INPUT))
         records[f"slot_{role}"] += (in_lane[:, None] * lanes[None]).astype(np.uint32)
     records["slot_a"] += moved.astype(np.uint32)[:, None]
     return StepBatch(as_words(records.reshape(-1)), FlushReason.full, requests, len(rows))

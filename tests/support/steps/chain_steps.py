@@ -12,7 +12,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.streams.chain import ChainSettings, ChainStream, StepKind
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL, UNIT_BYTES
+from launchopt.streams.placement import UNIT_BYTES, Origin
 
 
 def requests_of(*sizes: tuple[int, int]) -> Requests:
@@ -102,8 +102,8 @@ def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | Non
     """Of each GEMM of a step; None for an input that the driver names."""
     records, rows = template_of(stream, step.kind)
     base = {
-        FROM_LANE: stream.table[step.request, ChainColumn.LANE],
-        FROM_PREFILL: stream.table[step.request, ChainColumn.PREFILL],
+        Origin.LANE: stream.table[step.request, ChainColumn.LANE],
+        Origin.PREFILL: stream.table[step.request, ChainColumn.PREFILL],
     }
     spans: list[tuple[Span | None, Span]] = []
     for record, b_from, c_from in zip(records, stream.b_from[rows], stream.c_from[rows], strict=True):
@@ -115,7 +115,7 @@ def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | Non
         assert c.row_elements >= m
         assert b.row_elements >= k or n == 1
         source = None
-        if b_from != FROM_INPUT:
+        if b_from != Origin.INPUT:
             start = int(base[b_from]) + int(record["slot_b"])
             source = Span(start, start + (n - 1) * b.row_elements // unit + stream.units(k))
         start = int(base[c_from]) + int(record["slot_c"])

@@ -22,7 +22,7 @@ from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainStream, StepKind
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import FROM_INPUT, FROM_LANE, FROM_PREFILL, UNIT_BYTES
+from launchopt.streams.placement import UNIT_BYTES, Origin
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 
@@ -49,13 +49,13 @@ def rows_of(stream: ChainStream, kind: StepKind) -> slice:
 
 
 def origins_of(stream: ChainStream, request: int, step: int) -> NDArray[np.uint32]:
-    """What slots of a step count from, by FROM_LANE and so on."""
+    """The slot from which slots of a step count, by Origin."""
     row, kind = stream.table[request], steps_of(stream, request)[step]
     given = int(row[ChainColumn.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
     lane = int(row[ChainColumn.LANE])
-    origins = np.zeros(5, np.uint32)
-    origins[[FROM_LANE, FROM_PREFILL]] = lane, row[ChainColumn.PREFILL]
-    origins[FROM_INPUT] = given if kind.is_prompt or step == 0 else lane
+    origins = np.zeros(len(Origin), np.uint32)
+    origins[[Origin.LANE, Origin.PREFILL]] = lane, row[ChainColumn.PREFILL]
+    origins[Origin.INPUT] = given if kind.is_prompt or step == 0 else lane
     return origins
 
 
