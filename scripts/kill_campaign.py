@@ -88,7 +88,7 @@ class Kill:
 
 
 def strike(kill: Kill, folder: Path) -> Kill:
-    """Start a run in `folder`, kill its victim, and record the remains."""
+    """Start a run in `folder`, kill its victim, and return the kill with everything that was lost, leaked or wrong."""
     run = Run(folder, JOB)
     try:
         waits_for = ("consumer", "producer").index(kill.victim) + 1 if kill.victim in ("consumer", "producer") else 0

@@ -243,7 +243,7 @@ def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepBuckets) -> t
         steps[request, StepColumn.FILLED], start = rows, stop
         if ends_step(words, stop - 1):
             if steps[request, StepColumn.STATE] == StepState.FLYING:
-                return stop - 1, KindCode.OUT_OF_TURN  # its last record may come only after the previous step has ended
+                return stop - 1, KindCode.OUT_OF_TURN  # the previous step has not ended
             counts[StepWord.ROUND_ENDED] |= ends_round(words, stop - 1)
             kind = _hold(request, rows, row, now_ns, batcher)
             if kind == KindCode.TOO_MANY_KINDS:

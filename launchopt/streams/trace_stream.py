@@ -27,7 +27,7 @@ from launchopt.traces.gemms import Gemm
 
 STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 
-Supply = TypeVar("Supply", bound=Hashable)  # names a supply of operands: an arena, or a thread of the trace
+Supply = TypeVar("Supply", bound=Hashable)  # identifies a supply (see _Turns): an arena, or a thread of the trace
 Columns = NDArray[np.int64]
 Weights = Callable[[ArenaKey, int], int]  # (arena of weights, commands that use it) -> number of different weights
 
@@ -45,15 +45,15 @@ def first_commands(gemms: Sequence[Gemm], commands: int | None) -> list[Gemm]:
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """The numbers that commands get, in order and cyclically: the slot in an arena, or the step within a thread.
+    """The numbers that commands get in order: slots of an arena, or steps of a thread of the trace.
 
-    A supply is the arena or the thread whose numbers an operator uses. A turn is one pass through the trace. Each array
-    has one entry per operator.
+    After the last number comes number 0 again. A supply is the arena or the thread from which an operator gets its
+    numbers. A turn is one pass through the trace. Each array has one entry per operator.
     """
 
     first: Columns  # number of the operator's first command in turn 0
     a_turn: Columns  # numbers that all operators of the supply take in one turn
-    size: Columns  # numbers in the supply; after the last one comes number 0 again
+    size: Columns  # numbers in the supply
 
     def at(self, turn: Columns, operator: Columns, within: Columns) -> Columns:
         """Return the number for GEMM `within` of an operator in turn `turn`; arrays of one entry per command."""

@@ -170,13 +170,13 @@ class Scheduler:
     kind: str = MISSING
     chunk_tokens: int | None = option(None, "most columns of a prompt's step; null: whole prompts", low=1)
     budget_tokens: int | None = option(None, "most columns of a step, over all requests", low=1)
-    max_running: int | None = option(None, "most requests that take part; null: all", low=1)
+    max_running: int | None = option(None, "most requests in a step; null: all", low=1)
     ahead: bool = option(False, "while a step runs, push all commands of the next one but the last")
 
     def __post_init__(self) -> None:
         fixed("scheduler.kind", self.kind, "none", "continuous")
         if self.ahead and self.kind == "continuous":
-            why = "goes with scheduler=none: who takes part in a continuous step is known only when it begins"
+            why = "goes with scheduler=none: the requests of a continuous step are known only when it begins"
             raise ConfigError("scheduler.ahead", "true", why)
         check_options("scheduler", self)
         if self.budget_tokens is not None and (self.chunk_tokens is None or self.budget_tokens < self.chunk_tokens):

@@ -142,7 +142,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
         why = mode.refusal(kind, stream) or mode.lacks()
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
-            asked = arm.mode == config.mode.name or takes is Takes.steps  # a mode of against= may keep the order
+            asked = arm.mode == config.mode.name or takes is Takes.steps  # another mode of against= may keep the order
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
             able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream)))

@@ -73,7 +73,7 @@ class Session:
             raise
 
     def _new_ring(self, capacity: int) -> Ring:
-        """Create a ring and lock it, so that no other process removes it as that of a dead process."""
+        """Create a ring and lock it. Other processes remove only unlocked rings, which belong to dead processes."""
         ring = Ring.create(capacity)
         self._rings.append(ring)
         self._holds.enter_context(held(FOLDER / ring.name))

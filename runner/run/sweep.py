@@ -148,7 +148,7 @@ class Sweep:
         return " ".join(each for each in without_passing(job.overrides) if each not in self.overrides)
 
     def lines(self, shown: str) -> list[str]:
-        """Return the lines that the user reads at the end. `shown` is the folder as they would type it."""
+        """Return the lines that the user reads at the end. shown: the sweep's folder, as the user would type it."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
         bad = [job for job in self.jobs if job.status not in ("ok", "skipped", NOT_RUN)]
         lines = [f"sweep: {counts} in {shown}"]

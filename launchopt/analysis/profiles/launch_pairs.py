@@ -3,9 +3,9 @@
 In: a `Trace`. Out: `Pairs`: each call once, its kind, and the call of each GPU event.
 
 The records of one call by the runtime and by the driver share thread and correlation id, and one encloses the other.
-They become one call under the outer one's name. A call and a GPU event with one correlation id belong together. Their
-process must agree where the trace names it. Of several calls with the id, the latest that began before the event
-counts.
+They become one call with the name of the outer one. A call and a GPU event are a pair if they have the same correlation
+id, and the same process if the trace names it. If several calls have the id, the latest that began before the event
+forms the pair.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ latency. Pure: reads no file, prints nothing.
     stream      work, arrivals, order, scheduler and device agree; traced runs are left out
     point       mode, max_batch and timeout; numbers are medians over repeats, the p99 is that of all repeats' latencies
                 where every repeat has a histogram, else the median of the repeats' p99
-    frontier    the valid points that no other point beats: it would be at least as good in throughput and p99, and
-                better in one
+    frontier    the valid points that no other point beats. A point beats another if it is at least as good in
+                throughput and p99, and better in one of them
     choice      the point with the highest throughput within the objective. In an open loop the rate of arrivals limits
-                throughput. So points within 2% of the highest are equal there, and the lowest p99 wins
+                throughput: there, points within 2% of the highest throughput are equal, and the lowest p99 wins
 
 A point is valid if every repeat is verified, did not fail, and measured latencies. A point that arrivals overloaded is
 not valid: its latencies grow with the length of the run.
@@ -102,7 +102,8 @@ class Point:
 class Frontier:
     """The points of one stream: all, those on the frontier by throughput, and the choice under an objective.
 
-    `recommended` is None without an objective, and where no point keeps it. Then `closest` has the lowest p99.
+    recommended: None if there is no objective, or no point keeps it. If no point keeps it, `closest` is the point with
+    the lowest p99.
     """
 
     stream: Row

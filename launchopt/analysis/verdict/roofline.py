@@ -149,7 +149,7 @@ def _requests(line: Line) -> float:
 
 
 def sharing(line: Line) -> float:
-    """Return how many commands of a batch share one read of a weight: requests in step, at most the batch's size."""
+    """Return how many commands of a batch share one read of a weight: the requests, at most the batch's size."""
     return max(1.0, min(_requests(line), line.median("batch_size_mean") or 1.0))
 
 

@@ -121,9 +121,9 @@ def _parts(row: NDArray[np.int64]) -> int:
 def _find_added(tasks: Tasks, i: int, columns: int, itemsize: int) -> bool:
     """Make sure that task i has the operand that its OP_ADD adds.
 
-    Another task, j, has stored that operand. If tasks i and j are divided alike, each thread adds elements that it has
-    stored itself, and needs no wait (`order`). Otherwise task i receives the elements through mailboxes, if j sends
-    them, or waits for task j. Return False if task i would then wait for more than MOST_WAITS others.
+    Another task, j, has stored that operand. If blocks share tasks i and j in the same way, each thread adds elements
+    that it has stored itself, and needs no wait (`order`). Otherwise task i receives the elements through mailboxes, if
+    j sends them, or waits for task j. Return False if task i would then wait for more than MOST_WAITS others.
     """
     row = tasks[i]
     stored = (tasks[:i, TaskWord.RESULT] == row[TaskWord.ADDED]) & (tasks[:i, TaskWord.STREAMED] == 1)

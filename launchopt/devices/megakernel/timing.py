@@ -104,7 +104,7 @@ class StepTiming:
         return found[2 * len(stamped) :]
 
     def require_same(self, stamped: Programs, plain: Programs, spoiling: Programs) -> None:
-        """Check that stamped and plain launches store the same bytes, and spoiling launches others. RunError otherwise.
+        """Raise RunError unless stamped and plain launches store the same bytes, and spoiling launches different ones.
 
         spoiling: programs of a kernel that does not copy weights.
         """

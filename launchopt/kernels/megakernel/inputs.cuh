@@ -111,8 +111,8 @@ struct Inputs {
     //
     // is_first: the inputs may not have been sent yet, so the warp polls before it loads. gain: shared address of the gain of a
     // norm, or 0. With a gain, a thread has at most FIRST_LOOKS vectors, or one vector of each row
-    // (devices/instructions/fusion.py). meanwhile: work that does not need the inputs; all threads do it, and the gain is in
-    // shared memory behind it. is_odd: index into `norm_sums`.
+    // (devices/instructions/fusion.py). meanwhile: work that does not need the inputs; all threads do it. After it, the gain
+    // is in shared memory. is_odd: index into `norm_sums`.
 #if COLUMNS == 1
     __device__ void leave_squares(float sum, bool is_odd) const {
         sum = warp_sum(sum);

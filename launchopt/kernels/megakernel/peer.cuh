@@ -16,7 +16,7 @@ struct Peer {
     static __device__ void begin() {
         if (threadIdx.x < 2) barrier_begin(shared_address(of_peer + threadIdx.x), 1);
     }
-    // Return whether the other block stores a row of a pass.
+    // Return whether the other block of the cluster stores a row of a pass.
     __device__ bool has(int row) const { return row / OWN_OF_TILE % 2 != rank; }
     // Return the index of a row of a pass among the rows that its block stores.
     static __device__ int half_of(int row) { return row / TILE_ROWS * OWN_OF_TILE + row % OWN_OF_TILE; }

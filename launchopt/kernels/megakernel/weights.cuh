@@ -59,8 +59,8 @@ struct Ring {
         return WAITS ? barrier_try(of_slot, in_phase) : barrier_test(of_slot, in_phase);
     }
     template <int N> static constexpr bool SHARED_OUT = N > 2 && !EACH_LANE;
-    // Return whether the slots that this lane tests are full, of the next `count` slots, at most N. With N > 2 each lane tests
-    // one slot, so that the warp tests all of them at once. With N <= 2 each lane tests all of them, and issues both tests
+    // Test the next `count` slots, at most N, and return whether those that this lane tests are full. With N > 2 each lane
+    // tests one slot, so that the warp tests all slots together. With N <= 2 each lane tests all slots, and issues both tests
     // before it uses the first result.
     template <int N, bool WAITS = false> __device__ bool are_full(int count) const {
         if (SHARED_OUT<N>) return is_full<WAITS>(min((int)(threadIdx.x % N), count - 1));
