@@ -15,5 +15,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) feedback(const __grid_c
     __syncthreads();
     if (threadIdx.x) return;
     __threadfence_system();  // a host that sees the id also sees the next inputs
-    sampling::tell(words, id);
+    sampling::store_token(words, id);
 }

@@ -80,7 +80,7 @@ struct Attention {
     __device__ const storage* fresh(int is_value) const { return rows + (group + is_value) * head_dim; }
 
     // Fill `sequence` for this request, unless it is known. A barrier must follow. Angles are float64, as in ROPE.
-    __device__ void learn() {
+    __device__ void fill_sequence() {
         if (known) return;
         const int half = head_dim / 2;
         const double octaves = log2(task.in.theta);
@@ -195,7 +195,7 @@ __device__ void attend(const Task& task, u32 place, u64 box_bytes, u32 launch, c
         if (item >= blocks) __syncthreads();  // all threads have read the shared memory of the previous item
         Products it(task, boxes, scratch, item);
         it.look();
-        it.learn();
+        it.fill_sequence();
         it.gather();
         __syncthreads();
 #if STAMPS

@@ -50,14 +50,14 @@ struct Held {
         return both;
     }
     // Issue the loads of a piece into of[AT].
-    template <int AT> __device__ void ask(int piece) {
-        const bool asks = piece < own && has;
+    template <int AT> __device__ void load_piece(int piece) {
+        const bool loads = piece < own && has;
         if (mailed) {
 #pragma unroll
-            for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = asks ? load_relaxed(box(piece, i)) : uint4{0, 0, 0, 0};
+            for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = loads ? load_relaxed(box(piece, i)) : uint4{0, 0, 0, 0};
         } else {
 #pragma unroll
-            for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = asks ? in_memory(piece, i) : uint4{0, 0, 0, 0};
+            for (int i = 0; i < 2 * CHUNKS; ++i) of[AT][i] = loads ? in_memory(piece, i) : uint4{0, 0, 0, 0};
         }
     }
     // Wait until all vectors of a piece have arrived in all lanes of the warp. Each poll loads all missing vectors at once.
@@ -115,14 +115,14 @@ struct Gemm : Outputs {
             if (piece + 1 < pieces) {
                 ring.leave(lane);
                 w.load(ring, w.tiles, PIECE_BYTES, warp, lane);
-                if (const int next = piece + REGISTER_PIECES; next < pieces) in.ask<0>(next);
+                if (const int next = piece + REGISTER_PIECES; next < pieces) in.load_piece<0>(next);
                 if (has_new && !gain) in.collect<1>(piece + 1);
                 w.await(ring);
                 if (piece + 1 < in.own) sums.add(w, in.of[1]);
             }
             if (piece + REGISTER_PIECES >= pieces) break;
             ring.leave(lane);
-            in.ask<1>(piece + 1 + REGISTER_PIECES);
+            in.load_piece<1>(piece + 1 + REGISTER_PIECES);
             w.load(ring, w.tiles, PIECE_BYTES, warp, lane);
             has_new = true;
         }
@@ -138,8 +138,8 @@ struct Gemm : Outputs {
         for (u32 pass = cut.first; pass < cut.last; pass += PASS_TILES) {
             const int tiles = ONE_STEP ? (int)(cut.last - cut.first) : min((int)PASS_TILES, (int)(cut.last - pass));
             const bool is_normed = is_after_norm(flags) && is_first;
-            const bool asks = ONE_STEP || is_first || cut.bytes > REGISTER_PIECES * PIECE_BYTES;
-            if (asks) in.ask<0>(0), in.ask<1>(1);
+            const bool loads = ONE_STEP || is_first || cut.bytes > REGISTER_PIECES * PIECE_BYTES;
+            if (loads) in.load_piece<0>(0), in.load_piece<1>(1);
             Place to;
             if (is_first) to = place(task, flags, pass, tiles, column, columns);
             const u32 gain = is_normed ? ring.slot() + warp * SLICE_BYTES + lane % 4 * 16 : 0;
@@ -147,7 +147,7 @@ struct Gemm : Outputs {
             Slices w;
             w.load(ring, tiles, (int)cut.bytes, warp, lane);
             Sums sums = {};
-            multiply(sums, w, in, cut.bytes, gain, is_odd(flags), asks, [&] {
+            multiply(sums, w, in, cut.bytes, gain, is_odd(flags), loads, [&] {
                 if (is_first && !column) stamp(i, READY);
             });
             sums.leave(memory.part[turn][warp], tiles, columns, lane);

@@ -89,7 +89,7 @@ struct Inputs {
         __device__ u64 at(int i) const { return from + i / 2 * step + i % 2 * apart; }
         __device__ bool has(int i) const { return i / 2 < (i % 2 ? second : first); }
         // Load LOOKS vectors. Vectors that do not exist become zeros.
-        __device__ void ask(uint4 (&found)[LOOKS]) const {
+        __device__ void load(uint4 (&found)[LOOKS]) const {
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i) found[i] = has(i) ? load_relaxed(at(i)) : uint4{0, 0, 0, 0};
         }
@@ -149,7 +149,7 @@ struct Inputs {
         for (int j = FIRST_LOOKS; j < count; j += LOOKS) {
             const Walk some = {own.from + j * step, 2 * step, step, (count - j + 1) / 2, (count - j) / 2};
             uint4 more[LOOKS];
-            some.ask(more);
+            some.load(more);
             if (own.mailed) some.collect(more);
 #pragma unroll
             for (int i = 0; i < LOOKS; ++i)
@@ -166,7 +166,7 @@ struct Inputs {
         Batch batch(own, lane);
         uint4 more[LOOKS];
         if (polls) poll(own, found);
-        if (has) batch.some(own, lane).ask(more);
+        if (has) batch.some(own, lane).load(more);
         meanwhile();
         const Both to(own.to, own.vector);
         float* const sums = norm_sums[is_odd][warp];
@@ -176,7 +176,7 @@ struct Inputs {
         while (true) {  // the body exists once, since longer code takes longer to fetch
             batch.put(own, lane, more, to, gain, sums);
             if (!batch.is_left(own)) return;
-            batch.some(own, lane).ask(more);
+            batch.some(own, lane).load(more);
         }
     }
     // The vectors that a warp loads at once: one vector per lane and column of LOOKS / 2 rows.

@@ -229,7 +229,7 @@ __device__ inline void begin_dispatch() {
         desk.next = queue.progress[0], desk.tile = queue.progress[1], desk.oldest = desk.next, desk.copies = 0;
         desk.answer_cycles = ANSWER_CYCLES;
         barrier_begin(shared_address(&desk.copied), 1);
-        begin_telling();
+        begin_reporting();
         barriers_begun();
     }
     group_barrier(0);
@@ -240,7 +240,7 @@ __device__ inline void begin_dispatch() {
 // registers would make many commands in a row 8% slower for the workers.
 __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
     u32 turn = 0;
-    if (again && lane == 0) give_to_teller(Telling::NONE);
+    if (again && lane == 0) give_to_reporter(Reporting::NONE);
     __syncwarp();
     for (;;) {
         if (warp == 0) Dispatcher(lane).run();
@@ -250,7 +250,7 @@ __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
         if (is_small(alone.like)) {
             group_barrier(0);  // all threads have read `desk.alone`
             if (warp == 0) return true;
-            if (warp == TELLER && lane == 0) turn = tell(turn);
+            if (warp == REPORTER && lane == 0) turn = report(turn);
             __syncwarp();
             continue;
         }

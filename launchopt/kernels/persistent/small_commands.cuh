@@ -2,7 +2,7 @@
 // takes most of the time of such a command. Each lane therefore computes its part of a shape once, and few instructions lie
 // between the arrival of a command's words and the loads of its operands. The warp sends the outputs to the host directly, each
 // with the command's number in the upper half of the word. It takes another trip over the bus until the outputs in C are
-// known to be in memory. Then the teller reports the completion (persistent/completions.cuh), for which other commands wait.
+// known to be in memory. Then the reporter reports the completion (persistent/completions.cuh), for which other commands wait.
 enum { SMALL_ROWS = OUTPUT_WORDS };  // most rows of a small command
 // Lanes that share rows; rows of a lane; most vectors that a lane has of each row.
 enum { SMALL_LANES = 8, PART_ROWS = SMALL_ROWS * SMALL_LANES / 32, PART_VECTORS = SMALL_VECTORS / SMALL_LANES };
@@ -23,7 +23,7 @@ struct __align__(16) Part {
     // Return the bytes from the lane's first vector of a row to its vector i; 0 if vector i does not exist.
     __device__ u32 at(int i) const { return has(i) ? i * STEP_BYTES : 0; }
     __device__ bool stores() const { return !(row & NONE); }
-    __device__ void learn(const Lone& s, int lane) {
+    __device__ void set(const Lone& s, int lane) {
         enum { SHARE = SMALL_LANES / PART_ROWS };  // lanes that have the same sum at the end
         const u32 first = lane / SMALL_LANES * PART_ROWS, last = s.rows - 1, own = first + lane % SMALL_LANES / SHARE;
         const u32 vector = lane % SMALL_LANES;
@@ -35,17 +35,17 @@ struct __align__(16) Part {
 };
 __shared__ Part small_parts[32];  // the part of each lane; during the products there are not enough registers for it
 
-// A lane's operands. `ask` issues all loads before the warp waits for the first one.
+// A lane's operands. `load` issues all loads before the warp waits for the first one.
 struct Operands {
     uint4 inputs[PART_VECTORS], weights[PART_ROWS][PART_VECTORS];
-    __device__ static void ask(uint4 (&found)[PART_VECTORS], u64 first, const Part& part) {
+    __device__ static void load(uint4 (&found)[PART_VECTORS], u64 first, const Part& part) {
 #pragma unroll
         for (int i = 0; i < PART_VECTORS; ++i) found[i] = load_relaxed(first + part.at(i));
     }
-    __device__ void ask(u64 a, u64 b, const Part& part) {
-        ask(inputs, b + part.input, part);
+    __device__ void load(u64 a, u64 b, const Part& part) {
+        load(inputs, b + part.input, part);
 #pragma unroll
-        for (int r = 0; r < PART_ROWS; ++r) ask(weights[r], a + part.rows[r], part);
+        for (int r = 0; r < PART_ROWS; ++r) load(weights[r], a + part.rows[r], part);
     }
     __device__ float product(int r, int i, const Part& part) const {
         return part.has(i) ? add_product(0.f, weights[r][i], inputs[i]) : 0.f;
@@ -116,15 +116,15 @@ __device__ inline void serve_small(int lane) {
             const u64 last = coming.last();
             const bool is = is_single(coming.a, coming.b, coming.c(), last, next, desk.own, single) && is_small(single.like);
             if (!__all_sync(0xFFFFFFFFu, is)) return;
-            small_parts[lane].learn(single.like, lane);
+            small_parts[lane].set(single.like, lane);
             part = small_parts[lane];
             known = (last & PAYLOAD) >> 16 ? UNKNOWN : last & PAYLOAD;  // `is_single` must check each command that waits
             break;
         }
 #if !WITHOUT
-        operands.ask(coming.a & PAYLOAD, coming.b & PAYLOAD, part);
+        operands.load(coming.a & PAYLOAD, coming.b & PAYLOAD, part);
 #endif
-        u64* const told = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS + part.row / 2;
+        u64* const host_output = queue.host_outputs + slot_of((u32)next) * OUTPUT_WORDS + part.row / 2;
         // The command was already in the ring when the previous command came, so it has not come alone.
         if (__any_sync(0xFFFFFFFFu, early >> TAG_SHIFT == ring_tag_of(next))) return;
         early = coming.follower();
@@ -132,11 +132,11 @@ __device__ inline void serve_small(int lane) {
         learn_answer(polls, lane);
         const storage output = narrow(operands.sum(part, lane));
         if (part.stores()) {
-            store_system(told, (next + 1) << 32 | __float_as_uint(widen(output)));
+            store_system(host_output, (next + 1) << 32 | __float_as_uint(widen(output)));
             *(storage*)(c + part.output) = output;
         }
         __syncwarp();
-        if (lane == 0) give_to_teller(desk.next + 1), pass_single();
+        if (lane == 0) give_to_reporter(desk.next + 1), pass_single();
         __syncwarp();
         await_answer();
     }

@@ -67,7 +67,7 @@ __device__ void go_on(const Feedback& feed, const u64* words, int id, Scratch& s
     else copy_row((const storage*)(feed.embedding + (id < 0 ? 0 : id) * feed.row_bytes), target, (u32)feed.hidden);
 }
 // Store the token for the host. One thread calls this.
-__device__ void tell(const u64* words, int id) {
+__device__ void store_token(const u64* words, int id) {
     if (words[3]) *(volatile int*)words[3] = id;
 }
 }  // namespace sampling

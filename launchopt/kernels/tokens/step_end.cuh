@@ -63,7 +63,7 @@ __device__ __noinline__ void feed_back(const Feedback& feed, const Gate& gate, u
         const int id =
             FINDS_LARGEST ? sampling::id_of(sampling::combined<false>(own, scratch.part))
                           : sampling::token_of(feed, row_words, scratch);
-        if (threadIdx.x == 0) sampling::tell(row_words, id);
+        if (threadIdx.x == 0) sampling::store_token(row_words, id);
         if (FINDS_LARGEST) wait_for_all(ended, launch);
         sampling::go_on(feed, row_words, id, scratch);
         row += gridDim.x;
