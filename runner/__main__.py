@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from runner.importing import uncollected
+
 
 def main() -> None:
     """Run the application and end the process with its exit code."""
     try:
-        from runner.cli import run
-
+        with uncollected():
+            from runner.cli import run
         code = run()
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)

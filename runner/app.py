@@ -26,10 +26,12 @@ from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.config.schema import register, to_config
 from runner.config.tables import conf_folder
 from runner.help import print_help
+from runner.importing import uncollected
 from runner.run import children
 from runner.run.folder_lock import FolderLock, check_writable
 from runner.run.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
 from runner.run.sweep import Sweep, SweepJob
+from runner.worker.child import without_pandas
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -84,8 +86,8 @@ class Precheck(Callback):
         if settings.resume and is_done(folder, plain(task), RUN_KEY):
             print(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
-        from runner.plan.plan import make_plan
-
+        with uncollected():
+            from runner.plan.plan import make_plan
         _start.plan = make_plan(settings, task)
         if not is_there:
             _start.hold(folder, RUN_KEY)
@@ -203,13 +205,12 @@ def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
 def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | None:
     """Execute a plan into its folder and print its summary. Return the error of the run; None if it succeeded."""
     children.start_early()  # children import modules while this process does
-    from runner.worker.child import without_pandas
-
-    without_pandas()
-    from launchopt.recording import results
-    from runner.pager import console
-    from runner.run.run import execute
-    from runner.run.terminal import summary_table
+    with uncollected():
+        without_pandas()
+        from launchopt.recording import results
+        from runner.pager import console
+        from runner.run.run import execute
+        from runner.run.terminal import summary_table
 
     out, shown = console(), _shown(folder)
     rows, failure = [], None

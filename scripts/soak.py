@@ -37,7 +37,8 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import DataError
 from launchopt.files import save_json
-from launchopt.queue.ring import MOST_AT_ONCE, HeaderWord, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.recording.environment import environment
 from launchopt.recording.launch_rows import Strategy

@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 
 from launchopt.errors import DataError
-from launchopt.queue.ring import CLOSED_BIT, HeaderWord
+from launchopt.queue.segment import CLOSED_BIT, HeaderWord
 from launchopt.recording.manifest import Manifest, read_manifest
 from runner.run.leftovers import FOLDER
-from runner.worker.child import WARM_UP_COMMANDS
+from runner.worker.producer import WARM_UP_COMMANDS
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL_S = 0.003

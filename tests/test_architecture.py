@@ -39,6 +39,16 @@ WITHOUT_CUDA = (
     "launchopt/devices/cuda/op_plans.py",
     "launchopt/devices/instructions/*.py",
 )
+# Modules that the parent of a run imports.
+PARENT = (
+    "launchopt/modes/*.py",
+    "runner/app.py",
+    "runner/cli.py",
+    "runner/config/*.py",
+    "runner/plan/*.py",
+    "runner/run/*.py",
+    "runner/worker/child.py",
+)
 # files, and what they must not import: a name forbids the module and everything below it.
 FORBIDDEN: list[tuple[str, set[str]]] = [
     ("launchopt/*", {"runner"}),
@@ -107,27 +117,37 @@ def at_once(file: str) -> set[str]:
     return imported(ast.unparse(ast.Module(kept, [])))
 
 
-def needing_cuda() -> set[str]:
-    """Files whose import loads CUDA, torch or Triton, itself or by what it imports."""
+def needing(libraries: set[str]) -> set[str]:
+    """Return the files whose import loads one of `libraries`, directly or through their own imports."""
     names = {file: file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in FILES}
     modules = {file: at_once(file) for file in FILES}
-    needing = {file for file in FILES if among(modules[file], CUDA)}
-    while more := {file for file in FILES if modules[file] & {names[one] for one in needing}} - needing:
-        needing |= more
-    return needing
+    found = {file for file in FILES if among(modules[file], libraries)}
+    while more := {file for file in FILES if modules[file] & {names[one] for one in found}} - found:
+        found |= more
+    return found
 
 
 def test_nothing_outside_loads_cuda_by_being_imported() -> None:
-    needing = needing_cuda()
-    assert "launchopt/devices/steps/graphs.py" in needing, "else it is nothing that is looked at"
-    assert [file for file in needing if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
+    loading = needing(CUDA)
+    assert "launchopt/devices/steps/graphs.py" in loading, "the search finds nothing"
+    assert [file for file in loading if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
 
 
 @pytest.mark.parametrize("pattern", WITHOUT_CUDA)
 def test_what_is_tested_without_cuda_can_be_imported_without(pattern: str) -> None:
     files = {file for file in FILES if fnmatch(file, pattern)}
     assert files
-    assert files & needing_cuda() == set()
+    assert files & needing(CUDA) == set()
+
+
+@pytest.mark.parametrize("pattern", PARENT)
+def test_the_parent_of_a_run_loads_no_compiler(pattern: str) -> None:
+    """Numba takes 0.3 s of CPU time to import, and only the children compile."""
+    compiling = needing({"numba", "llvmlite"})
+    assert "runner/worker/consumer.py" in compiling, "the search finds nothing"
+    files = {file for file in FILES if fnmatch(file, pattern)}
+    assert files
+    assert files & compiling <= {"launchopt/modes/persistent.py"}, "which asks the host side of its kernel"
 
 
 @pytest.mark.parametrize("file", FILES)

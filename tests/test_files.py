@@ -14,7 +14,8 @@ from support.processes.own_process import environ_of
 
 from launchopt.errors import ConfigError, RunError
 from launchopt.files import Reserve, allocate, reason, save_result, write_atomically
-from launchopt.queue.ring import FOLDER, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import FOLDER
 
 can_claim = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing can be allocated ahead here")
 
@@ -92,7 +93,8 @@ def test_a_ring_without_room_is_refused_and_leaves_nothing(monkeypatch: pytest.M
 RING = """
 import sys
 from launchopt.errors import ConfigError
-from launchopt.queue.ring import FOLDER, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import FOLDER
 try:
     with Ring.create(int(sys.argv[1])) as ring:
         ring.reset()  # writes to every page

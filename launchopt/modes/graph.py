@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, StepBatch
-from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Records, RecordWord, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared
@@ -125,6 +124,8 @@ class _Recorded(Prepared):
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], bound: int) -> None:
         super().__init__(mode, host)
         self._host, self._bound, self._counters = host, bound, Counters(graph_replays=0)
+        from launchopt.batching.batcher import shape_finder  # late: the process that plans a run must not load Numba
+
         self._batcher = shape_finder(shapes)
         self._kept: OrderedDict[tuple[int, bytes], list[_Call]] = OrderedDict()
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from launchopt.batching.batch import Batch
-from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared
@@ -63,6 +62,8 @@ class _OnHost(Prepared):
 
     def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey], most: int) -> None:
         super().__init__(mode, host)
+        from launchopt.batching.batcher import shape_finder  # late: the process that plans a run must not load Numba
+
         self._host, self._batcher, self._shape_of = host, shape_finder(shapes), np.zeros(most, np.int32)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +16,10 @@ from numpy.typing import NDArray
 from launchopt.command import as_words
 from launchopt.errors import Interrupted
 from launchopt.native import compiled, cpu_pause, monotonic_ns
-from launchopt.producing.driver import Driver, Tokens
-from launchopt.queue.ring import HeaderWord, Ring, push_words
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Production
+from launchopt.queue.ring import Ring, push_words
+from launchopt.queue.segment import HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.streams.stream import Block
@@ -28,17 +29,6 @@ SLEEP_SLACK_NS = 200_000  # time.sleep overshoots by up to this: the producer sp
 POLL_NS = 50_000_000  # longest sleep between two checks whether to stop
 
 Times = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Production:
-    """Counts and times of the producer in one run."""
-
-    pushed: int  # commands
-    blocked_ns: int  # time for which it waited for a free slot of the ring
-    late_p99_ns: float | None  # 99th percentile over commands (or requests) of the delay of a push; None: closed loop
-    late_max_ns: int | None  # largest such delay
-    tokens: Tokens | None = None  # times and ids of tokens; None: the workload has independent commands
 
 
 @compiled

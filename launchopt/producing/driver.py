@@ -25,49 +25,23 @@ CLOCK_MONOTONIC ns.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.command import WORDS, as_words
 from launchopt.errors import Interrupted
 from launchopt.producing.continuous import DriverWord
 from launchopt.producing.driver_loop import DriverExit, drive
 from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
+from launchopt.producing.production import Schedule, Tokens
 from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 
 REHEARSED = 8  # requests of a warm-up run: enough that scattered inputs are copied
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """Settings of the scheduler.
-
-    continuous: issue steps in rounds. budget_tokens: largest number of columns of a round; a chunk with more columns
-    has a round of its own. most_running: largest number of requests in a round. ahead: push all records of a step but
-    the last while the previous step runs. It needs a mode that takes whole steps, and is not for rounds.
-    """
-
-    continuous: bool = False
-    budget_tokens: int = 2048
-    most_running: int = 1 << 30
-    ahead: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """Times and ids of every token, [tokens] by request, and times of every request, [requests]; ns since the start."""
-
-    arrived_ns: NDArray[np.int64]  # [requests]: time at which the request was due
-    late_ns: NDArray[np.int64]  # [requests]: delay until the driver noticed it
-    issue_ns: NDArray[np.int64]  # [tokens]: time at which the token's first step was issued
-    done_ns: NDArray[np.int64]  # [tokens]: time at which the driver was notified of the token
-    ids: NDArray[np.int64]  # [tokens]: sampled ids
 
 
 class Driver:

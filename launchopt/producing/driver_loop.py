@@ -34,7 +34,8 @@ from launchopt.producing.request_steps import (
     emit,
     emit_queued,
 )
-from launchopt.queue.ring import RingArrays, RingWords, has_record, pop_words
+from launchopt.queue.ring import has_record, pop_words
+from launchopt.queue.segment import RingArrays, RingWords
 from launchopt.records import ROUND_END
 from launchopt.types import Int
 

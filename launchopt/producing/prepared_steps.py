@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
-from launchopt.queue.ring import HeaderWord, RingWords, free_slots
+from launchopt.queue.ring import free_slots
+from launchopt.queue.segment import HeaderWord, RingWords
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 from launchopt.streams.placement import Origin

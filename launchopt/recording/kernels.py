@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -10,9 +11,11 @@ import pyarrow as pa
 from launchopt.command import ShapeKey
 from launchopt.recording.columns import Columns
 from launchopt.recording.launch_rows import LAUNCH_COLUMNS, LaunchColumn
-from launchopt.recording.recorder import Recorder
 from launchopt.timing.activity import NONE, Activity, ActivityColumn, ActivityKind, CallColumn, Rows
 from launchopt.timing.nvtx_ranges import range_name
+
+if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba
+    from launchopt.recording.recorder import Recorder
 
 
 def launches_of(calls: Rows, starts_ns: Rows, ends_ns: Rows) -> Rows:

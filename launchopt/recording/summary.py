@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,13 @@ from launchopt.batching.batch import FlushReason
 from launchopt.command import HALF_BITS, LOW_HALF, ShapeKey
 from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy
-from launchopt.recording.recorder import Chunk, Recorder
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.streams.chain import Stream
 from launchopt.timing.activity import Activity, Ceilings, Span
+
+if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba
+    from launchopt.recording.recorder import Chunk, Recorder
 
 BURST_LAUNCHES = 200  # first launches of a run: fewer than the GPU's launch queue holds
 ABOVE_CEILING_SLACK = 1.02  # a measured ceiling is accurate to about 2%

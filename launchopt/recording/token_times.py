@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from launchopt.producing.driver import Tokens
+from launchopt.producing.production import Tokens
 from launchopt.recording.columns import Columns, Row
 from launchopt.recording.summary import distribution
 from launchopt.statistics.histogram import LogHistogram

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.base import gpu_of
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
 from launchopt.streams.chain import Stream
 from launchopt.streams.stream import GemmStream

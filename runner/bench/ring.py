@@ -29,7 +29,8 @@ from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, HALF_BITS, WORDS, RecordWord
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.prepared_steps import fetch_free_slots, push_step
-from launchopt.queue.ring import HeaderWord, Ring, has_record, pop_words, push_words, ready_words, release_words
+from launchopt.queue.ring import Ring, has_record, pop_words, push_words, ready_words, release_words
+from launchopt.queue.segment import HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.records import STEP_END
 from launchopt.types import Table, Words

@@ -28,8 +28,10 @@ from launchopt.devices.loops.steps import StepLoop, look_for_more, pump_steps
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns
-from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import Ring, RingWords
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import RingWords
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.program import linear_program

@@ -8,7 +8,7 @@ from pathlib import Path
 from launchopt.command import ShapeKey
 from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
-from launchopt.producing.driver import Schedule
+from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import Stream
 

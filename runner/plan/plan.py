@@ -18,7 +18,7 @@ from launchopt.errors import ConfigError, DeviceError
 from launchopt.files import JsonObject
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
-from launchopt.producing.driver import Schedule
+from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import Stream
 from launchopt.streams.footprint import COLD_CACHES, Cache

@@ -16,6 +16,7 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from runner.worker.child import consumer_main, producer_main
 from runner.worker.messages import Order, OrderKind
 
 if TYPE_CHECKING:
@@ -47,8 +48,6 @@ class Child:
     """A process and the parent's end of its pipe."""
 
     def __init__(self, name: str) -> None:
-        from runner.worker.child import consumer_main, producer_main  # late: it imports compilers
-
         mains = {"consumer": consumer_main, "producer": producer_main}
         context = get_context("spawn")  # a forked CUDA context or BLAS thread pool does not work
         self.name = name

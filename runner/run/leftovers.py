@@ -133,7 +133,7 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
 def remove_halves(folder: Path) -> None:
     """Complete tables from their finished repeats, and remove unfinished files. No process may write to the folder."""
     if any(folder.glob(".*.part.tmp")):
-        from runner.worker.tables import rescue  # late: it imports compilers
+        from runner.worker.tables import rescue  # late: few starts find halves, and it imports pyarrow
 
         rescue(folder)
     for half in folder.glob(".*.tmp"):

@@ -16,7 +16,7 @@ from launchopt.devices.cuda.info import uuid_of
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
 from launchopt.modes import mode_class
-from launchopt.producing.blocks import Production
+from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash

@@ -14,8 +14,8 @@ from multiprocessing.connection import wait
 from types import TracebackType
 
 from launchopt.errors import RunError
-from launchopt.producing.blocks import Production
-from launchopt.queue.ring import CLOSED_BIT, HeaderWord, Ring
+from launchopt.producing.production import Production
+from launchopt.queue.segment import CLOSED_BIT, HeaderWord, RingSegment
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
@@ -49,7 +49,7 @@ class Session:
         self._watchdog = Watchdog(0.0 if is_profiled() else watchdog_s)
         self._children: list[Child] = []
         self._holds = contextlib.ExitStack()
-        self._rings: list[Ring] = []
+        self._rings: list[RingSegment] = []
         self._open_loop = False
         self._announced = job.stream.commands
         self.about: Manifest = {}
@@ -72,9 +72,9 @@ class Session:
             self.close()
             raise
 
-    def _new_ring(self, capacity: int) -> Ring:
+    def _new_ring(self, capacity: int) -> RingSegment:
         """Create a ring and lock it. Other processes remove only unlocked rings, which belong to dead processes."""
-        ring = Ring.create(capacity)
+        ring = RingSegment.create(capacity)
         self._rings.append(ring)
         self._holds.enter_context(held(FOLDER / ring.name))
         return ring

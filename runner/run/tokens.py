@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.producing.driver import Tokens
+from launchopt.producing.production import Tokens
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.token_times import completed_rate, token_columns, token_table

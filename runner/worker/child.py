@@ -5,6 +5,8 @@
 The parent starts each with `spawn` and talks to it through a pipe (`messages`). A child ends on an EXIT, when the
 parent is gone, or after a FAILED. Between two jobs it waits. It ignores Ctrl-C and forwards SIGTERM and SIGHUP to the
 parent, which ends the run in order.
+
+The parent imports this module, so it imports no compiler. A child imports its part of the path when it starts.
 """
 
 from __future__ import annotations
@@ -17,30 +19,22 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
-from itertools import chain, islice
+from importlib import import_module
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection, wait
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from launchopt.devices.cuda.errors import GpuErrors
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
-from launchopt.producing.blocks import Production, drive, produce
-from launchopt.producing.driver import Driver
-from launchopt.queue.ring import Ring
-from launchopt.queue.waiter import Waiter
-from launchopt.streams.chain import ChainStream, chain_of
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.stream import Block, commands_of
 from launchopt.timing.nvtx_ranges import is_profiled
-from runner.plan.job import Arm, Job
+from runner.importing import uncollected
 from runner.worker.messages import Failure, Order, OrderKind, Reply, ReplyKind
 
+if TYPE_CHECKING:
+    from runner.plan.job import Job
+
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-WARM_UP_COMMANDS = 64  # enough to load every compiled loop of the path
 _CORES = os.sched_getaffinity(0)
-READY_BLOCKS = 256  # blocks that are made before the clock starts: 64 MiB of records
 
 
 def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
@@ -99,15 +93,18 @@ def _die_with_parent() -> None:
 
 def producer_main(pipe: Connection, bound: bool) -> None:
     """Produce for jobs until EXIT. With `bound` the kernel kills this process when the thread that started it ends."""
-    _guarded(pipe, bound, lambda: _jobs(pipe, _produce))
+    _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.producer", _produce))
 
 
 def consumer_main(pipe: Connection, bound: bool) -> None:
     """Consume for jobs until EXIT. With `bound` the kernel kills this process when the thread that started it ends."""
-    _guarded(pipe, bound, lambda: _jobs(pipe, _consume))
+    _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.consumer", _consume))
 
 
-def _jobs(pipe: Connection, work: Callable[[Job, Connection], None]) -> None:
+def _jobs(pipe: Connection, module: str, work: Callable[[Job, Connection], None]) -> None:
+    """Do the work of every job. `module` is imported first, while the parent still prepares the job."""
+    with uncollected():
+        import_module(module)
     while (order := _order(pipe)).job is not None:
         work(order.job, pipe)
         pipe.send(Reply(ReplyKind.IDLE))
@@ -120,46 +117,17 @@ def _order(pipe: Connection) -> Order:
 
 def _produce(job: Job, pipe: Connection) -> None:
     """Push all commands of the workload for every RUN, and the first ones for a WARM_UP, until DONE."""
-    with Ring.attach(job.ring_name, job.capacity) as ring:
-        ring.await_free_slots(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
-        if job.stream.has_steps:
-            _drive(job, chain_of(job.stream), ring, pipe)
-            return
-        stream = commands_of(job.stream)
-        waiter = Waiter(ring.await_free_slots, job.spin_us, job.sleep_us)
-        blocks = stream.blocks()
-        ready = list(islice(blocks, READY_BLOCKS))
-        pipe.send(Reply(ReplyKind.READY))
-        while (kind := _order(pipe).kind) in (OrderKind.RUN, OrderKind.WARM_UP):
-            if kind is OrderKind.WARM_UP:
-                records = ready[0].records[:WARM_UP_COMMANDS].copy()
-                due_ns = None if ready[0].due_ns is None else np.zeros(len(records), np.int64)
-                first = Block(records, due_ns)
-                pipe.send(Reply(ReplyKind.PRODUCED, produce([first], ring, waiter)))
-                continue
-            pipe.send(Reply(ReplyKind.PRODUCED, produce(chain(ready, blocks), ring, waiter)))
-            blocks = stream.blocks()
-            ready = list(islice(blocks, READY_BLOCKS))
-            pipe.send(Reply(ReplyKind.READY))
-        _exit_unless_done(kind)
+    from runner.worker.producer import open_producer
 
-
-def _drive(job: Job, stream: ChainStream, ring: Ring, pipe: Connection) -> None:
-    """Issue the steps of every request for every RUN, and the first steps of each for a WARM_UP, until DONE."""
-    open_loop = bool(stream.table[:, ChainColumn.DUE_NS].any())
-    with Ring.attach(job.back_name, job.back_capacity) as back:
-
-        def once(arm: Arm, warm_up: bool) -> Production:
-            schedule = replace(job.schedule, ahead=arm.ahead)
-            driver = Driver(stream, schedule, job.spin_us, job.sleep_us, warm_up)
-            return drive(driver, ring, back, open_loop)
-
+    with open_producer(job) as producer:
         pipe.send(Reply(ReplyKind.READY))
         while (order := _order(pipe)).kind in (OrderKind.RUN, OrderKind.WARM_UP):
-            pipe.send(Reply(ReplyKind.PRODUCED, once(job.arms[order.arm], order.kind is OrderKind.WARM_UP)))
-            if order.kind is OrderKind.RUN:
+            is_run = order.kind is OrderKind.RUN
+            pipe.send(Reply(ReplyKind.PRODUCED, producer.produce(job.arms[order.arm], warm_up=not is_run)))
+            if is_run:
+                producer.prepare()
                 pipe.send(Reply(ReplyKind.READY))
-        _exit_unless_done(order.kind)
+    _exit_unless_done(order.kind)
 
 
 def _consume(job: Job, pipe: Connection) -> None:

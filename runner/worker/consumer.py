@@ -18,7 +18,8 @@ from launchopt.devices.loops.runner import BatchLoop, CommandLoop, ConsumerLoop,
 from launchopt.errors import Interrupted, RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Prepared, Takes
-from launchopt.queue.ring import CLOSED_BIT, MOST_AT_ONCE, HeaderWord, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, Ring
+from launchopt.queue.segment import CLOSED_BIT, HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
 from launchopt.recording.columns import Row

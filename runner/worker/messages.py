@@ -17,7 +17,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:  # --help imports this module, and must not load compilers or pyarrow
-    from launchopt.producing.blocks import Production
+    from launchopt.producing.production import Production
     from launchopt.recording.manifest import Manifest
     from launchopt.recording.results import Row
     from runner.plan.job import Job

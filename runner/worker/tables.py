@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +21,11 @@ from launchopt.files import save_result
 from launchopt.recording import results, summary
 from launchopt.recording.columns import Columns
 from launchopt.recording.kernels import kernel_columns
-from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
 from runner.plan.job import Job
+
+if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba
+    from launchopt.recording.recorder import Recorder
 
 _PART = "part.tmp"  # suffix of parts: a cleanup of temporary files removes them, too
 

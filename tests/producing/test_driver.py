@@ -19,8 +19,9 @@ from support.steps.programs import program_streams
 
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
-from launchopt.producing.driver import REHEARSED, Schedule
-from launchopt.queue.ring import HeaderWord
+from launchopt.producing.driver import REHEARSED
+from launchopt.producing.production import Schedule
+from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 

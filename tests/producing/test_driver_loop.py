@@ -12,8 +12,10 @@ from support.steps.program_interpreter import steps_of as kinds_of
 from launchopt.command import COMMAND_DTYPE, Flag, Records, RecordWord
 from launchopt.producing import driver_loop as iss
 from launchopt.producing import prepared_steps as sr
-from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 
 MARKED = 2**40  # in the word of a slot that is stored to

@@ -14,8 +14,10 @@ from support.steps.programs import program_streams
 
 from launchopt.command import COMMAND_DTYPE, Flag, Records, RecordWord, as_words
 from launchopt.producing import prepared_steps as sr
-from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 
 MARK = np.uint64(1 << 63)  # in a word that would be 0 otherwise

@@ -16,7 +16,8 @@ from support.processes import ring_peer
 
 from launchopt.command import COMMAND_DTYPE, RecordWord, as_words
 from launchopt.errors import ConfigError
-from launchopt.queue.ring import STAMP_EVERY, HeaderWord, Ring, ready_words, release_words
+from launchopt.queue.ring import STAMP_EVERY, Ring, ready_words, release_words
+from launchopt.queue.segment import HeaderWord
 from launchopt.queue.waiter import Waiter
 
 SHM = Path("/dev/shm")

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from launchopt.producing.driver import Tokens
+from launchopt.producing.production import Tokens
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
 from launchopt.recording.token_times import completed_rate, token_columns, token_hash, token_table

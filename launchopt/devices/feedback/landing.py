@@ -17,7 +17,8 @@ from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import land_step as land_whole_step
 from launchopt.command import LOW_HALF, NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, load_acquire
-from launchopt.queue.ring import RingArrays, RingWords, push_words
+from launchopt.queue.ring import push_words
+from launchopt.queue.segment import RingArrays, RingWords
 from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import UNIT_BYTES

@@ -20,7 +20,7 @@ from launchopt.devices.loops.state import (
     wait,
 )
 from launchopt.native import compiled
-from launchopt.queue.ring import RingArrays, RingWords
+from launchopt.queue.segment import RingArrays, RingWords
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
 from launchopt.recording.row_writer import must_spool
 from launchopt.types import Int, ShapeIndices, Words

@@ -18,7 +18,8 @@ from launchopt.batching.step_buckets import StepBuckets
 from launchopt.batching.step_policy import steps_stalled
 from launchopt.devices.feedback.landing import QUIET_NS, FeedbackArrays, in_flight, land
 from launchopt.native import compiled, cpu_pause, load_acquire, monotonic_ns
-from launchopt.queue.ring import CLOSED_BIT, HeaderWord, RingWords, has_record, is_closed, pop_words
+from launchopt.queue.ring import has_record, is_closed, pop_words
+from launchopt.queue.segment import CLOSED_BIT, HeaderWord, RingWords
 from launchopt.types import Int, Table, Words
 
 POLLS = 16  # polls of the ring between two readings of the clock

@@ -40,7 +40,8 @@ from launchopt.devices.loops.state import (
 )
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns, store_release
-from launchopt.queue.ring import HEADER_WORDS, HeaderWord, Ring, RingArrays, RingWords, ready_words, release_words
+from launchopt.queue.ring import Ring, ready_words, release_words
+from launchopt.queue.segment import HEADER_WORDS, HeaderWord, RingArrays, RingWords
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.row_writer import must_spool

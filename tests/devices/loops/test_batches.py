@@ -23,8 +23,8 @@ from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.feedback.flights import Flights, facts_of
 from launchopt.devices.feedback.landing import NOT_YET, StagedRow
 from launchopt.errors import Interrupted, RunError
-from launchopt.producing.driver import Schedule
-from launchopt.queue.ring import HeaderWord
+from launchopt.producing.production import Schedule
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling

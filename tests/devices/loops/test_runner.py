@@ -19,7 +19,8 @@ from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype
 from launchopt.devices.loops.runner import BatchLoop, CommandLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment

@@ -33,8 +33,9 @@ from launchopt.batching.batch import FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.feedback.landing import FlightWord
 from launchopt.errors import Interrupted, RunError
-from launchopt.producing.driver import REHEARSED, Driver, Schedule
-from launchopt.queue.ring import HeaderWord
+from launchopt.producing.driver import REHEARSED, Driver
+from launchopt.producing.production import Schedule
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
 

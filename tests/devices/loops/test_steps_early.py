@@ -12,7 +12,7 @@ from support.steps.step_loops import AHEAD, LAYERS, TINY, Loop, looping, pretend
 from launchopt.batching.step_buckets import StepColumn
 from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.loops.admission import ExpectedWord
-from launchopt.queue.ring import HeaderWord
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
 from launchopt.streams.chain_table import ChainColumn
 

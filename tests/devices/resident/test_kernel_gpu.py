@@ -18,7 +18,8 @@ from support.processes.own_process import ROOT, environ_of
 
 from launchopt.command import Dtype
 from launchopt.devices.resident.ring import GAVE_UP_LINE, takes
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv

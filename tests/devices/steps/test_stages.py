@@ -22,8 +22,10 @@ from launchopt.command import COMMAND_DTYPE, Flag, RecordWord, ShapeKey
 from launchopt.devices.cuda.op_kernels import fused_geometry
 from launchopt.devices.steps.stage_table import Argument, Fused, Role
 from launchopt.devices.steps.stages import LtSteps, step_of
-from launchopt.producing.driver import Driver, Schedule
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.records import SHAPE_MASK
 from launchopt.streams.chain import ChainStream

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from launchopt.command import WORDS
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from runner.bench import ring as bench
 
 

@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from launchopt.errors import Interrupted, RunError
-from launchopt.producing.driver import Driver, Schedule
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule
 from launchopt.queue.ring import Ring
 from runner.bench import turn
 

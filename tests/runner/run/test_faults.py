@@ -13,7 +13,7 @@ from support.paths import ROOT
 from support.processes.own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
 from launchopt.errors import VerificationError
-from launchopt.producing.blocks import Production
+from launchopt.producing.production import Production
 from launchopt.recording import results
 from runner.__main__ import main
 from runner.config.schema import register, to_config

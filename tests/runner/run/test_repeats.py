@@ -18,7 +18,7 @@ from support.processes.own_process import ROOT, environ_of
 from support.results.summary_rows import row
 
 from launchopt.errors import Interrupted
-from launchopt.producing.blocks import Production
+from launchopt.producing.production import Production
 from launchopt.recording import results
 from runner.pager import console
 from runner.run import run as run_module

@@ -1,4 +1,4 @@
-"""Runs leave pandas alone: pyarrow would import it with its first array."""
+"""Runs import neither pandas, which pyarrow would import with its first array, nor a compiler in the parent."""
 
 from __future__ import annotations
 
@@ -12,6 +12,13 @@ from support.processes.own_process import environ_of
 TINY = "workload=gemv_micro workload.m=16 workload.k=16 workload.commands=200 mode=batched repeats=1 device=cpu"
 IMPORTED = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n__version__ = '0'\n"
 MADE = "import pyarrow as pa; pa.array([1])"
+# Children end with os._exit, so only the parent writes.
+AT_THE_END = """
+import atexit, sys
+from pathlib import Path
+place = Path(__file__).with_name("parent")
+atexit.register(lambda: "runner.app" in sys.modules and place.write_text(" ".join(sys.modules)))
+"""
 AFTERWARDS = """
 import sys
 from runner.worker.child import without_pandas
@@ -34,6 +41,16 @@ def test_neither_process_of_a_run_imports_it(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-m", "runner", *TINY.split(" ")], cwd=tmp_path, env=environ, check=True)
     assert list(tmp_path.glob("outputs/run/*/summary.parquet"))
     assert not seen.exists()
+
+
+def test_the_parent_of_a_run_loads_no_compiler(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(AT_THE_END)
+    environ = environ_of()
+    environ["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environ["PYTHONPATH"]])
+    subprocess.run([sys.executable, "-m", "runner", *TINY.split(" ")], cwd=tmp_path, env=environ, check=True)
+    modules = (tmp_path / "parent").read_text().split()
+    assert "runner.run.session" in modules
+    assert not {"numba", "llvmlite", "launchopt.native"} & set(modules)
 
 
 def test_who_wants_it_has_it_afterwards() -> None:

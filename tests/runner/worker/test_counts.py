@@ -16,7 +16,8 @@ from support.config.composing import planned
 from launchopt.command import Dtype, Records
 from launchopt.devices.loops.runner import BatchLoop
 from launchopt.errors import RunError
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.summary import differences
 from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandOrder, GemmStream, Segment

@@ -27,7 +27,8 @@ from support.processes.own_process import environ_of
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.identity import stream_hash
 from launchopt.streams.stream import CommandOrder, GemmStream

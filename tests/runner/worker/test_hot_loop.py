@@ -10,7 +10,8 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.queue.ring import MOST_AT_ONCE, HeaderWord, Ring
+from launchopt.queue.ring import MOST_AT_ONCE, Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.plan.job import Arm

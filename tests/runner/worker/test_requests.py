@@ -24,7 +24,7 @@ from support.processes.own_process import environ_of
 from launchopt.arrivals.bursty import bursty
 from launchopt.arrivals.constant import constant
 from launchopt.arrivals.poisson import poisson
-from launchopt.queue.ring import HeaderWord
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
 from launchopt.statistics.histogram import RELATIVE_ERROR, LogHistogram

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from launchopt.queue.ring import HeaderWord
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from support.processes.own_process import environ_of
 

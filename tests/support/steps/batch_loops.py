@@ -23,8 +23,10 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.runner import BatchLoop, Feedback, LoopSettings
 from launchopt.errors import Interrupted
-from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule, Tokens
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind

@@ -13,8 +13,10 @@ import numpy as np
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
-from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule, Tokens
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from support.steps.program_interpreter import records_of

@@ -25,8 +25,10 @@ from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
-from launchopt.producing.driver import Driver, Schedule, Tokens
-from launchopt.queue.ring import HeaderWord, Ring
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Schedule, Tokens
+from launchopt.queue.ring import Ring
+from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK

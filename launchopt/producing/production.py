@@ -1,0 +1,48 @@
+"""Settings of the driver's scheduler, and counts and times that a producer reports after a run.
+
+This module compiles nothing, so that the parent of a run can load it without Numba.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Settings of the scheduler.
+
+    continuous: issue steps in rounds. budget_tokens: largest number of columns of a round; a chunk with more columns
+    has a round of its own. most_running: largest number of requests in a round. ahead: push all records of a step but
+    the last while the previous step runs. It needs a mode that takes whole steps, and is not for rounds.
+    """
+
+    continuous: bool = False
+    budget_tokens: int = 2048
+    most_running: int = 1 << 30
+    ahead: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Times and ids of every token, [tokens] by request, and times of every request, [requests]; ns since the start."""
+
+    arrived_ns: NDArray[np.int64]  # [requests]: time at which the request was due
+    late_ns: NDArray[np.int64]  # [requests]: delay until the driver noticed it
+    issue_ns: NDArray[np.int64]  # [tokens]: time at which the token's first step was issued
+    done_ns: NDArray[np.int64]  # [tokens]: time at which the driver was notified of the token
+    ids: NDArray[np.int64]  # [tokens]: sampled ids
+
+
+@dataclass(frozen=True, slots=True)
+class Production:
+    """Counts and times of the producer in one run."""
+
+    pushed: int  # commands
+    blocked_ns: int  # time for which it waited for a free slot of the ring
+    late_p99_ns: float | None  # 99th percentile over commands (or requests) of the delay of a push; None: closed loop
+    late_max_ns: int | None  # largest such delay
+    tokens: Tokens | None = None  # times and ids of tokens; None: the workload has independent commands

@@ -1,0 +1,103 @@
+"""The producers: one pushes the commands of a workload, the other issues the steps of its requests.
+
+`produce` is one run. `prepare` makes the next run ready, outside the timed region.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import chain, islice
+from types import TracebackType
+
+import numpy as np
+
+from launchopt.producing.blocks import drive, produce
+from launchopt.producing.driver import Driver
+from launchopt.producing.production import Production
+from launchopt.queue.ring import Ring
+from launchopt.queue.waiter import Waiter
+from launchopt.streams.chain import chain_of
+from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.stream import Block, commands_of
+from runner.plan.job import Arm, Job
+
+WARM_UP_COMMANDS = 64  # enough to load every compiled loop of the path
+READY_BLOCKS = 256  # blocks that are made before the clock starts: 64 MiB of records
+
+
+class Producer:
+    """A producer of one job. A context manager: its exit detaches from the rings. A subclass overrides methods."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._ring = Ring.attach(job.ring_name, job.capacity)
+        self._ring.await_free_slots(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
+
+    def prepare(self) -> None:
+        """Make the next run ready."""
+
+    def produce(self, arm: Arm, warm_up: bool) -> Production:
+        """Produce all commands of a run of `arm`, or the first ones for a warm-up run."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ring.release()
+
+
+class CommandProducer(Producer):
+    """Pushes independent commands."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._stream = commands_of(job.stream)
+        self._waiter = Waiter(self._ring.await_free_slots, job.spin_us, job.sleep_us)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the first blocks of the next run."""
+        self._blocks = self._stream.blocks()
+        self._ready = list(islice(self._blocks, READY_BLOCKS))
+
+    def produce(self, arm: Arm, warm_up: bool) -> Production:
+        """Push all commands, or the first ones for a warm-up run. All arms get the same commands."""
+        blocks = [self._first()] if warm_up else chain(self._ready, self._blocks)
+        return produce(blocks, self._ring, self._waiter)
+
+    def _first(self) -> Block:
+        """Return a copy of the first commands, all due at once."""
+        first = self._ready[0]
+        records = first.records[:WARM_UP_COMMANDS].copy()
+        return Block(records, None if first.due_ns is None else np.zeros(len(records), np.int64))
+
+
+class StepProducer(Producer):
+    """Issues the steps of requests."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._stream = chain_of(job.stream)
+        self._open_loop = bool(self._stream.table[:, ChainColumn.DUE_NS].any())
+        self._back = Ring.attach(job.back_name, job.back_capacity)
+
+    def produce(self, arm: Arm, warm_up: bool) -> Production:
+        """Issue the steps of every request, or the first steps of some for a warm-up run."""
+        job = self._job
+        schedule = replace(job.schedule, ahead=arm.ahead)
+        driver = Driver(self._stream, schedule, job.spin_us, job.sleep_us, warm_up)
+        return drive(driver, self._ring, self._back, self._open_loop)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._back.release()
+        super().__exit__(kind, error, trace)
+
+
+def open_producer(job: Job) -> Producer:
+    """Return the producer of the job's stream."""
+    return StepProducer(job) if job.stream.has_steps else CommandProducer(job)
