@@ -225,21 +225,20 @@ class CudaDevice:
         Return False, and launch nothing, if there are more than `most_launches` runs.
         """
         words, index = batch.words, batch.shape_index
-        if self.marks.attached:
-            return self._submit_in_ranges(batch, flush_ns, most_launches)
         if most_launches < len(words) and lt.count_runs(words, index, self.tables[0], most_launches) > most_launches:
             return False
+        if self.marks.attached:
+            self._submit_in_ranges(batch, flush_ns)
+            return True
         args = (self.tables, self.records, (self.recorder.next_batch(), int(batch.reason), flush_ns))
         with self.marks.around(index, len(words)):
             self.check(lt.launch_strided(words, index, len(words), *args))
         return True
 
-    def _submit_in_ranges(self, batch: Batch, flush_ns: int, most_launches: int) -> bool:
-        """Do as `submit_strided`, from Python, with an NVTX range around each launch."""
-        words, index, shapes = batch.words, batch.shape_index, self.tables[0]
-        if lt.count_runs(words, index, shapes, most_launches) > most_launches:
-            return False
-        moves = shapes[index, MOVES].tolist()
+    def _submit_in_ranges(self, batch: Batch, flush_ns: int) -> None:
+        """Launch each run of commands whose slots are evenly spaced, from Python and in an NVTX range."""
+        words, index = batch.words, batch.shape_index
+        moves = self.tables[0][index, MOVES].tolist()
         args = (self.tables, self.records, (self.recorder.next_batch(), int(batch.reason), flush_ns))
         first = 0
         while first < len(words):
@@ -247,7 +246,6 @@ class CudaDevice:
             with self.marks.around(index, stop - first):
                 self.check(lt.launch_run(words, index, first, stop, *args))
             first = stop
-        return True
 
     def submit_packed(self, batch: Batch, flush_ns: int) -> None:
         """Upload the slots, gather A and B, launch once, scatter C."""
