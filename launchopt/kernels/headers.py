@@ -1,4 +1,4 @@
-"""The declarations of launchopt/kernels/shared.py as CUDA text, so that a kernel and the host cannot disagree.
+"""Declarations of shared.py and shared_megakernel.py as CUDA text, so that a kernel and the host cannot disagree.
 
 A kernel includes a header of `HEADERS` by its name, as in `#include "shared/feedback.cuh"`. The headers exist only as
 strings in `HEADERS`; `launchopt.kernels.source` puts them in place of the #include.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import numpy as np
 
 from launchopt.command import Op
 from launchopt.kernels import shared
+from launchopt.kernels import shared_megakernel as megakernel
 from launchopt.sampling import SamplingKind
 
 _TYPES = {"i8": "i64", "u8": "u64", "u4": "u32", "f8": "double"}  # NumPy name to C type (common/storage.cuh)
@@ -45,9 +46,9 @@ def constants_text(**values: int) -> str:
     return f"enum {{ {', '.join(f'{name} = {value}' for name, value in values.items())} }};\n"
 
 
-def _constants(names: str) -> str:
-    """Return the declaration of constants of `shared`, by their names."""
-    return constants_text(**{name: getattr(shared, name) for name in names.split()})
+def _constants(module: ModuleType, names: str) -> str:
+    """Return the declaration of constants of a module, by their names."""
+    return constants_text(**{name: getattr(module, name) for name in names.split()})
 
 
 _FEEDBACK_TYPES = {"arguments": "const u64*", "ns": "u64*", "found": "u64*"}
@@ -71,29 +72,31 @@ _COPY_CONSTANTS = {
 
 HEADERS: Mapping[str, str] = {
     "shared/args.cuh": struct_text("Args", shared.ARGS),
-    "shared/skinny.cuh": _constants("GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
-    "shared/attention.cuh": _constants("QUERIES KEY_LANES KEYS AV_LANES")
+    "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
+    "shared/attention.cuh": _constants(shared, "QUERIES KEY_LANES KEYS AV_LANES")
     + constants_text(WARPS=shared.ATTENTION_WARPS),
     "shared/sampling.cuh": constants_text(**{kind.name.upper(): i for i, kind in enumerate(SamplingKind)}),
-    "shared/feedback.cuh": _constants("ROW_WORDS") + struct_text("Feedback", shared.FEEDBACK, _FEEDBACK_TYPES),
+    "shared/feedback.cuh": _constants(shared, "ROW_WORDS") + struct_text("Feedback", shared.FEEDBACK, _FEEDBACK_TYPES),
     "shared/copies.cuh": constants_text(**_COPY_CONSTANTS)
     + enum_text(shared.CopyResult)
     + struct_text("Copies", shared.COPIES, _COPIES_TYPES),
-    "shared/queue.cuh": _constants("COMMAND_WORDS OUTPUT_WORDS GROUPS ENTRY_WORDS TAG_SHIFT END MOST_CAPACITY")
-    + _constants("SMALL_VECTORS")
+    "shared/queue.cuh": _constants(shared, "COMMAND_WORDS OUTPUT_WORDS GROUPS ENTRY_WORDS TAG_SHIFT END MOST_CAPACITY")
+    + _constants(shared, "SMALL_VECTORS")
     + enum_text(shared.KernelState)
     + enum_text(shared.ControlWord)
     + struct_text("Queue", shared.QUEUE, _QUEUE_TYPES),
-    "shared/megakernel.cuh": _constants("MOST_WAITS JOIN TILE_ROWS PASS_TILES PIECE_BYTES ROW_GAP_BYTES SCRATCH_BYTES")
-    + _constants("PAIRS_INPUT_BYTES INPUT_GAP_BYTES PART_GAP_ROWS REGISTER_PIECES BOX_BYTES TAG_BITS")
-    + _constants("MOST_HEAD_DIM WHOLE_TOKENS VALUE_QUERIES")
+    "shared/megakernel.cuh": _constants(
+        megakernel, "MOST_WAITS JOIN TILE_ROWS PASS_TILES PIECE_BYTES ROW_GAP_BYTES SCRATCH_BYTES"
+    )
+    + _constants(megakernel, "PAIRS_INPUT_BYTES INPUT_GAP_BYTES PART_GAP_ROWS REGISTER_PIECES BOX_BYTES TAG_BITS")
+    + _constants(megakernel, "MOST_HEAD_DIM WHOLE_TOKENS VALUE_QUERIES")
     + enum_text(Op, "OP_")
-    + enum_text(shared.Stamp)
-    + enum_text(shared.LaunchClock)
-    + enum_text(shared.TaskFlag)
-    + struct_text("Instruction", shared.INSTRUCTION)
-    + struct_text("Task", shared.TASK, {"in": "Instruction"}, alignment=16)
-    + struct_text("Weights", shared.WEIGHTS)
-    + struct_text("Program", shared.PROGRAM, _PROGRAM_TYPES)
-    + struct_text("Gate", shared.GATE, _GATE_TYPES),
+    + enum_text(megakernel.Stamp)
+    + enum_text(megakernel.LaunchClock)
+    + enum_text(megakernel.TaskFlag)
+    + struct_text("Instruction", megakernel.INSTRUCTION)
+    + struct_text("Task", megakernel.TASK, {"in": "Instruction"}, alignment=16)
+    + struct_text("Weights", megakernel.WEIGHTS)
+    + struct_text("Program", megakernel.PROGRAM, _PROGRAM_TYPES)
+    + struct_text("Gate", megakernel.GATE, _GATE_TYPES),
 }

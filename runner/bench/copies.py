@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launchopt.devices.cuda.bulk_copies import BulkCopies
-from launchopt.kernels.shared import COPY_ROW_BYTES, ROW_GAP_BYTES
+from launchopt.kernels.shared import COPY_ROW_BYTES
+from launchopt.kernels.shared_megakernel import ROW_GAP_BYTES
 from runner.bench.figures import Figure
 
 PITCH = COPY_ROW_BYTES + ROW_GAP_BYTES  # as in the megakernel

@@ -19,11 +19,12 @@ from launchopt.devices.instructions import fusion
 from launchopt.devices.instructions import words as ins
 from launchopt.devices.megakernel import memory
 from launchopt.kernels import shared, source
+from launchopt.kernels import shared_megakernel as megakernel
 from launchopt.kernels.headers import constants_text, enum_text, struct_text
 from launchopt.sampling import SamplingKind
 
 LINE = 128
-STRUCTS = {name: kind for name, kind in vars(shared).items() if isinstance(kind, np.dtype)}
+STRUCTS = {name: kind for name, kind in (vars(shared) | vars(megakernel)).items() if isinstance(kind, np.dtype)}
 
 
 # -- Sources
@@ -95,13 +96,13 @@ def test_a_struct_has_no_gaps_in_c_either(name: str) -> None:
 
 
 def test_a_task_is_copied_by_sixteen_bytes() -> None:
-    assert shared.TASK.itemsize % 16 == 0
+    assert megakernel.TASK.itemsize % 16 == 0
 
 
 def test_an_instruction_has_the_columns_of_a_list() -> None:
     told = [word.name.lower() for word in ins.Word if word < ins.Word.WAITS]
-    assert list(shared.INSTRUCTION.names or ()) == told
-    assert shared.INSTRUCTION.itemsize == 8 * len(told)
+    assert list(megakernel.INSTRUCTION.names or ()) == told
+    assert megakernel.INSTRUCTION.itemsize == 8 * len(told)
 
 
 def test_every_op_but_a_gemm_is_played() -> None:
@@ -123,15 +124,15 @@ def test_lanes_that_share_a_key_each_have_a_query() -> None:
 def test_fused_instructions_fit_in_shared_memory() -> None:
     """Attention fits where a GEMM has its inputs. A norm's columns fit there or in registers, its gain in a slot."""
     one, several = fusion.NORM_BYTES[1], fusion.NORM_BYTES[shared.MOST_COLUMNS]
-    assert shared.SCRATCH_BYTES >= fusion.ATTENTION_BYTES
-    assert one <= shared.SCRATCH_BYTES
-    assert shared.MOST_COLUMNS * several <= shared.PAIRS_INPUT_BYTES
+    assert megakernel.SCRATCH_BYTES >= fusion.ATTENTION_BYTES
+    assert one <= megakernel.SCRATCH_BYTES
+    assert shared.MOST_COLUMNS * several <= megakernel.PAIRS_INPUT_BYTES
     assert several <= memory.HELD_BYTES
     assert max(one, several) <= memory.SLOT_BYTES
 
 
 def test_each_warp_has_one_slice_of_a_piece() -> None:
-    assert ins.SLICE_BYTES * shared.GROUP_WARPS == shared.PIECE_BYTES
+    assert ins.SLICE_BYTES * shared.GROUP_WARPS == megakernel.PIECE_BYTES
 
 
 def test_feedback_fits_in_the_memory_of_gemm_inputs() -> None:
@@ -139,13 +140,13 @@ def test_feedback_fits_in_the_memory_of_gemm_inputs() -> None:
     assert shared.ROW_WORDS == feedback_stages.WORDS
     defined = dict(re.findall(r"#define (\w+) (.*)", feedback.head_of(SamplingKind.top_k)))
     most = max(4 * int(defined["CAPACITY"]), 8 * int(defined["PARTIAL_SUMS"])) + 8 * 34
-    assert most <= shared.SCRATCH_BYTES
+    assert most <= megakernel.SCRATCH_BYTES
     assert "#define KIND" not in source("megakernel"), "a program needs head_of to feed back"
 
 
 def test_slots_of_an_h100() -> None:
     least = memory.LEAST_SLOTS
-    assert least - (least // 2 - 1) >= shared.PASS_TILES, "all slots of a pass can be full"
+    assert least - (least // 2 - 1) >= megakernel.PASS_TILES, "all slots of a pass can be full"
     found = [memory.slots_of(columns, itemsize, 0, 227 << 10) for columns, itemsize in ((1, 2), (16, 2), (16, 4))]
     assert found == [11, 10, 8]
 

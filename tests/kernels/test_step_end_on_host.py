@@ -17,7 +17,8 @@ from launchopt.devices.feedback.in_launch import FeedbackLayout, head_of, words_
 from launchopt.devices.feedback.stages import WORDS
 from launchopt.devices.megakernel.memory import SLOT_BYTES, fixed_bytes
 from launchopt.kernels import source
-from launchopt.kernels.shared import FEEDBACK, LAUNCH, WEIGHTS
+from launchopt.kernels.shared import FEEDBACK
+from launchopt.kernels.shared_megakernel import LAUNCH, WEIGHTS
 from launchopt.sampling import Sampling, SamplingKind, sample
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")

@@ -24,7 +24,7 @@ from launchopt.devices.instructions.order import with_dependencies
 from launchopt.devices.instructions.words import WORDS, Instruction, Instructions, Word
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.stages import LtSteps
-from launchopt.kernels.shared import TILE_ROWS
+from launchopt.kernels.shared_megakernel import TILE_ROWS
 from launchopt.records import slots_of
 from launchopt.streams.chain import ChainStream
 

@@ -23,15 +23,8 @@ from launchopt.devices.instructions.words import (
     compiled_columns,
     streamable,
 )
-from launchopt.kernels.shared import (
-    GROUP_WARPS,
-    MOST_COLUMNS,
-    MOST_HEAD_DIM,
-    QUERIES,
-    TILE_ROWS,
-    VALUE_QUERIES,
-    WHOLE_TOKENS,
-)
+from launchopt.kernels.shared import GROUP_WARPS, MOST_COLUMNS, QUERIES
+from launchopt.kernels.shared_megakernel import MOST_HEAD_DIM, TILE_ROWS, VALUE_QUERIES, WHOLE_TOKENS
 
 ATTENTION = (Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)
 NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # most bytes of a column in a fused norm, by the compiled columns

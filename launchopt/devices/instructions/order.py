@@ -34,7 +34,7 @@ from launchopt.devices.instructions.words import (
     groups_of,
     streamable,
 )
-from launchopt.kernels.shared import JOIN, MOST_WAITS
+from launchopt.kernels.shared_megakernel import JOIN, MOST_WAITS
 
 # Columns of outputs, of inputs, and of the operand that ADD adds. `_same` compares the first with one of the others.
 SENT = Word.C, Word.REQUESTS, Word.FIRST_REQUEST, Word.STRIDE_C

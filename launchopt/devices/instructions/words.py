@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.kernels.shared import JOIN, MOST_COLUMNS
+from launchopt.kernels.shared import MOST_COLUMNS
+from launchopt.kernels.shared_megakernel import JOIN
 
 
 class Word(enum.IntEnum):

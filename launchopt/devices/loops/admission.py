@@ -18,7 +18,7 @@ from launchopt.command import RecordWord
 from launchopt.devices.feedback.landing import FlightFields
 from launchopt.devices.feedback.stages import FeedbackStages, stage_ends
 from launchopt.devices.steps.keys import StepKey, is_key
-from launchopt.kernels.shared import TAG_BITS
+from launchopt.kernels.shared_megakernel import TAG_BITS
 from launchopt.native import compiled, monotonic_ns, store_fence, store_release
 from launchopt.types import Int, Table, Words
 

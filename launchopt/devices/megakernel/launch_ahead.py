@@ -22,7 +22,7 @@ from launchopt.devices.feedback.stages import STAGES, FeedbackStages
 from launchopt.devices.loops.admission import Admission, store_gate_word
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
-from launchopt.kernels.shared import GATE, TAG_BITS
+from launchopt.kernels.shared_megakernel import GATE, TAG_BITS
 
 PATIENCE_NS = 1_000_000_000  # time after which a launch that waits for the host's word gives up
 STALE_NS = PATIENCE_NS // 2  # time after which the host assumes that the launch may have given up

@@ -33,7 +33,8 @@ from launchopt.devices.megakernel.program import NO_FEEDBACK, MegakernelProgram
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.likely import most_kept
 from launchopt.errors import ConfigError
-from launchopt.kernels.shared import FEEDBACK, GATE, GROUP_WARPS, MOST_COLUMNS, PROGRAM, QUERIES, SCRATCH_BYTES
+from launchopt.kernels.shared import FEEDBACK, GROUP_WARPS, MOST_COLUMNS, QUERIES
+from launchopt.kernels.shared_megakernel import GATE, PROGRAM, SCRATCH_BYTES
 from launchopt.recording.launch_rows import Strategy
 
 WARP = 32  # threads of a warp

@@ -13,11 +13,10 @@ from numpy.typing import NDArray
 from launchopt.command import Op
 from launchopt.devices.instructions.words import NOBODY, Word
 from launchopt.devices.megakernel.task_structs import Tasks, TaskWord
-from launchopt.kernels.shared import (
+from launchopt.kernels.shared import GROUP_WARPS, MOST_COLUMNS
+from launchopt.kernels.shared_megakernel import (
     BOX_BYTES,
-    GROUP_WARPS,
     INPUT_GAP_BYTES,
-    MOST_COLUMNS,
     PAIRS_INPUT_BYTES,
     PART_GAP_ROWS,
     PASS_TILES,

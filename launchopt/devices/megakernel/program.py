@@ -1,7 +1,7 @@
 """A list of instructions on the GPU, and the launches of kernels/megakernel.cu that execute it.
 
 A `MegakernelProgram` holds in the device's memory: the tasks made of the instructions (`tasks_of`), a counter for each
-task, the weights of the streamed GEMMs, and the mailboxes. `LAUNCH` (launchopt/kernels/shared.py) is the layout of a
+task, the weights of the streamed GEMMs, and the mailboxes. `LAUNCH` (kernels/shared_megakernel.py) is the layout of a
 launch's parameters.
 """
 
@@ -18,7 +18,8 @@ from launchopt.devices.megakernel.memory import emptied_boxes, place_boxes
 from launchopt.devices.megakernel.task_structs import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.devices.steps.keys import StepKey
-from launchopt.kernels.shared import FEEDBACK, LAUNCH, Stamp, word_of
+from launchopt.kernels.shared import FEEDBACK, word_of
+from launchopt.kernels.shared_megakernel import LAUNCH, Stamp
 from launchopt.types import Table
 
 # Offsets of LAUNCH's fields, in words of 8 bytes. The first word of the gate is 0 if the launch has no gate.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.kernels.shared import LaunchClock, Stamp
+from launchopt.kernels.shared_megakernel import LaunchClock, Stamp
 
 FIRST = 0  # index of the block whose own times are reported
 

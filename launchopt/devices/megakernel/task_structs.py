@@ -2,7 +2,7 @@
 
 A task is one instruction, or several fused ones, and the division of its work among the blocks of the grid. A table of
 tasks is int64 [tasks, TASK_WORDS]. Its first columns are those of the task's main instruction (`Word`); the others are
-`TaskWord`. `packed` and `weights_of` copy such a table into the structs of launchopt/kernels/shared.py.
+`TaskWord`. `packed` and `weights_of` copy such a table into the structs of launchopt/kernels/shared_megakernel.py.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from launchopt.command import Op
 from launchopt.devices.instructions.words import STREAMED_BYTES_APART, WORDS, Word
 from launchopt.errors import RunError
-from launchopt.kernels.shared import INSTRUCTION, MOST_COLUMNS, MOST_WAITS, PIECE_BYTES, TASK, WEIGHTS, TaskFlag
+from launchopt.kernels.shared import MOST_COLUMNS
+from launchopt.kernels.shared_megakernel import INSTRUCTION, MOST_WAITS, PIECE_BYTES, TASK, WEIGHTS, TaskFlag
 
 
 class TaskWord(enum.IntEnum):
-    """Columns of a task behind those of its instruction. TASK and TaskFlag in launchopt/kernels/shared.py explain most.
+    """Columns of a task behind those of its instruction. TASK and TaskFlag (kernels/shared_megakernel.py) explain most.
 
     ROW_USED_BYTES: bytes of k. THEN: op that is fused behind a GEMM, or 0. ONE_STEP: 1 if the task allows the macro
     ONE_STEP. STREAMED, SPLIT, MAILED, COUNTED, ATTENDS, ADDED_MAILED: 0 or 1, as the TaskFlag of that name.

@@ -23,10 +23,10 @@ from launchopt.devices.instructions.words import (
 )
 from launchopt.devices.megakernel.memory import HELD_BYTES, box_stride, inputs_bytes, is_held
 from launchopt.devices.megakernel.task_structs import TASK_WORDS, Tasks, TaskWord
-from launchopt.kernels.shared import (
+from launchopt.kernels.shared import MOST_COLUMNS
+from launchopt.kernels.shared_megakernel import (
     INPUT_GAP_BYTES,
     JOIN,
-    MOST_COLUMNS,
     MOST_WAITS,
     PAIRS_INPUT_BYTES,
     PASS_TILES,

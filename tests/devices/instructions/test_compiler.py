@@ -20,7 +20,7 @@ from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of, with_dependencies
 from launchopt.devices.instructions.words import NOBODY, WORDS, Instructions, Word
 from launchopt.devices.steps.stages import step_of
-from launchopt.kernels.shared import JOIN, MOST_WAITS
+from launchopt.kernels.shared_megakernel import JOIN, MOST_WAITS
 from launchopt.streams.chain import ChainStream
 
 ROLES = "ABC"

@@ -19,7 +19,7 @@ from launchopt.devices.instructions.accesses import accesses
 from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import waits_of, with_dependencies
 from launchopt.devices.instructions.words import NOBODY, PART, WORDS, Instruction, Instructions, Word, groups_of
-from launchopt.kernels.shared import JOIN
+from launchopt.kernels.shared_megakernel import JOIN
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.model import ModelShape
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from launchopt.command import Op
 from launchopt.devices.instructions.words import PART, WORDS, Instructions, Word, names_of, weight_bytes
-from launchopt.kernels.shared import JOIN
+from launchopt.kernels.shared_megakernel import JOIN
 
 
 def listed(*rows: dict[str, Any]) -> Instructions:

@@ -17,7 +17,8 @@ from launchopt.devices.feedback.stages import STAGES
 from launchopt.devices.loops.admission import TAG_SHIFT, ExpectedWord
 from launchopt.devices.steps.keys import StepKey
 from launchopt.errors import RunError
-from launchopt.kernels.shared import GATE, word_of
+from launchopt.kernels.shared import word_of
+from launchopt.kernels.shared_megakernel import GATE
 
 la: Any = imported("launchopt.devices.megakernel.launch_ahead")
 

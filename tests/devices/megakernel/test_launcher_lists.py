@@ -14,7 +14,7 @@ from support.steps.step_runs import batches
 from launchopt.batching.batch import StepBatch
 from launchopt.devices.instructions.words import Word
 from launchopt.devices.steps.stages import step_of
-from launchopt.kernels.shared import TASK
+from launchopt.kernels.shared_megakernel import TASK
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from launchopt.devices.instructions.words import NOBODY, Word
 from launchopt.devices.megakernel.memory import EMPTY, box_stride, emptied_boxes, place_boxes
 from launchopt.devices.megakernel.task_structs import TASK_WORDS, TaskWord
-from launchopt.kernels.shared import BOX_BYTES, MOST_COLUMNS
+from launchopt.kernels.shared import MOST_COLUMNS
+from launchopt.kernels.shared_megakernel import BOX_BYTES
 
 WORD = 4
 

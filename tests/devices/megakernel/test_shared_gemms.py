@@ -18,7 +18,7 @@ from launchopt.devices.instructions.words import NOBODY, Instructions, Word, gro
 from launchopt.devices.megakernel.memory import place_boxes
 from launchopt.devices.megakernel.task_structs import TaskWord, packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
-from launchopt.kernels.shared import PIECE_BYTES
+from launchopt.kernels.shared_megakernel import PIECE_BYTES
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.model import ModelShape
 from launchopt.streams.program import linear_program

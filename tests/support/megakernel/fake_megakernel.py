@@ -27,7 +27,8 @@ from launchopt.devices.instructions.words import NOBODY, WORDS, Instructions, Wo
 from launchopt.devices.megakernel.memory import box_stride, emptied_boxes
 from launchopt.devices.megakernel.task_structs import Tasks, TaskWord, packed
 from launchopt.devices.megakernel.tasks import tasks_of
-from launchopt.kernels.shared import FEEDBACK, GATE, JOIN, LAUNCH, PROGRAM, ROW_WORDS, TAG_BITS, TASK, WEIGHTS, word_of
+from launchopt.kernels.shared import FEEDBACK, ROW_WORDS, word_of
+from launchopt.kernels.shared_megakernel import GATE, JOIN, LAUNCH, PROGRAM, TAG_BITS, TASK, WEIGHTS
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
 from support.cuda.fake_cupy import fed_back, memory_at
 from support.cuda.fake_memory import FakeMemory

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from launchopt.kernels.shared import GATE
+from launchopt.kernels.shared_megakernel import GATE
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream
 from support.megakernel.kernel_runs import KernelRun, Launched

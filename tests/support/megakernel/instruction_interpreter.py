@@ -24,7 +24,7 @@ from launchopt.devices.cuda.op_kernels import SeqAddresses
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import VECTOR_OPS, Instruction, Instructions, Word
 from launchopt.devices.steps.stages import LtSteps
-from launchopt.kernels.shared import JOIN
+from launchopt.kernels.shared_megakernel import JOIN
 from launchopt.streams.attention import Attention
 from launchopt.streams.chain import ChainStream
 

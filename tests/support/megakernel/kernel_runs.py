@@ -18,7 +18,8 @@ from launchopt.devices.megakernel.memory import SLOT_BYTES, emptied_boxes, fixed
 from launchopt.devices.megakernel.task_structs import packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.kernels import source
-from launchopt.kernels.shared import FEEDBACK, GATE, LAUNCH, word_of
+from launchopt.kernels.shared import FEEDBACK, word_of
+from launchopt.kernels.shared_megakernel import GATE, LAUNCH
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainStream

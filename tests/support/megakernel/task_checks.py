@@ -8,7 +8,7 @@ import numpy as np
 
 from launchopt.devices.instructions.words import NOBODY, PART, Instructions, Word, groups_of, streamable
 from launchopt.devices.megakernel.task_structs import Tasks, TaskWord
-from launchopt.kernels.shared import PIECE_BYTES, TILE_ROWS
+from launchopt.kernels.shared_megakernel import PIECE_BYTES, TILE_ROWS
 
 
 def check_tasks(program: Instructions, tasks: Tasks, box_bytes: int, itemsize: int, blocks: int) -> None:
