@@ -27,18 +27,16 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices
 from launchopt.files import save_json
-from runner.pager import until_closed
+from runner.pager import console, drawn, until_closed
 from runner.reading import command_parser, exit_code
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-
     from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
     from launchopt.streams.model import ModelShape
 
 NUMBERS = ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost")
 KEYS = ("model", "from", *NUMBERS)
-HEADINGS = ("work", "mode", "launches a token", "us a launch", "host h a day", "GPU idle h a day")
+HEADINGS = ("work", "mode", "launches a token", "us a launch", "host h a day", "GPU idle h a day", "cost a day")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -154,37 +152,22 @@ def _shown(value: float) -> str:
 
 
 def _show(found: Budget) -> None:
-    from launchopt.analysis.tables.markdown import escaped
+    from launchopt.analysis.tables.columns import FULL, Column
+    from launchopt.analysis.tables.markdown import body, escaped
 
     has_cost = any(line.cost is not None for line in found.lines)
-    headings = [*HEADINGS, *(["cost a day"] if has_cost else [])]
+    headings = HEADINGS if has_cost else HEADINGS[:-1]
+    columns: list[Column[str]] = [Column(name, str, FULL, name in ("work", "mode")) for name in headings]
     cells = [_cells(line, has_cost) for line in found.lines]
-    if sys.stdout.isatty():
-        _draw(headings, cells, found.assumptions)
+    if not sys.stdout.isatty():
+        print(body(columns, cells), "Assumptions:", sep="\n\n", end="\n\n")
+        print("\n".join(f"- {escaped(assumption)}" for assumption in found.assumptions))
         return
-    rule = ["---" if index < 2 else "---:" for index in range(len(headings))]
-    for row in (headings, rule, *([escaped(cell) for cell in row] for row in cells)):
-        print(f"| {' | '.join(row)} |")
-    print("\nAssumptions:\n")
-    for assumption in found.assumptions:
-        print(f"- {escaped(assumption)}")
-
-
-def _draw(headings: Sequence[str], cells: Sequence[Sequence[str]], assumptions: Sequence[str]) -> None:
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
 
-    from runner.pager import console
-
-    screen, table = console(), Table(box=box.SIMPLE_HEAD)
-    for index, heading in enumerate(headings):
-        side: JustifyMethod = "left" if index < 2 else "right"
-        table.add_column(heading, justify=side, overflow="fold")
-    for row in cells:
-        table.add_row(*map(escape, row))
-    screen.print(table)
-    for assumption in assumptions:
+    screen = console()
+    screen.print(drawn(columns, cells))
+    for assumption in found.assumptions:
         screen.print(f"  {escape(assumption)}", style="dim")
 
 

@@ -21,12 +21,10 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
 from launchopt.files import save_json
-from runner.pager import until_closed
+from runner.pager import console, drawn, until_closed
 from runner.reading import command_parser, exit_code
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-
     from launchopt.analysis.verdict.calibration import Calibration
     from launchopt.analysis.verdict.diagnosis import Diagnosis
     from launchopt.recording.results import Row
@@ -82,21 +80,11 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
     if not sys.stdout.isatty():
         print(diagnosis_markdown(diagnoses), end="")
         return
-    from rich import box
     from rich.markup import escape
-    from rich.table import Table
-
-    from runner.pager import console
 
     screen = console()
     for one in diagnoses:
-        columns, cells = diagnosis_grid(one)
-        table = Table(caption=escape(one.subtitle), caption_justify="left", box=box.SIMPLE_HEAD)
-        for column in columns:
-            side: JustifyMethod = "left" if column.is_text else "right"
-            table.add_column(column.heading.replace(" ", "\n", 1), justify=side, overflow="fold")
-        for line in cells:
-            table.add_row(*map(escape, line))
+        table = drawn(*diagnosis_grid(one), caption=one.subtitle)
         screen.print(f"[bold]{escape(one.title)}[/bold]\n{escape(one.sentence)}", table)
         for fact in diagnosis_evidence(one):
             screen.print(f"  {escape(fact)}", style="dim")

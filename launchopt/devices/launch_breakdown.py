@@ -137,6 +137,11 @@ class Estimate:
     stages: Sequence[str]
     why: str
 
+    @property
+    def about(self) -> str:
+        """The stages, and what they cannot tell."""
+        return f"{' + '.join(self.stages)}: {self.why}" if self.stages else self.why
+
 
 PUBLISHED = (
     Estimate(

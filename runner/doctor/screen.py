@@ -90,7 +90,5 @@ def _print_published(stages: Breakdown) -> None:
     for one in beside_published(stages):
         estimate, measured_us = one.estimate, one.measured_us
         cells = (f"{estimate.low_us:g}-{estimate.high_us:g}", "-" if measured_us is None else f"{measured_us:.2f}")
-        parts = " + ".join(estimate.stages)
-        what = f"{parts}: {estimate.why}" if parts else estimate.why
-        shown.add_row(estimate.part, *cells, one.verdict, escape(what))
+        shown.add_row(estimate.part, *cells, one.verdict, escape(estimate.about))
     console().print(shown)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
@@ -79,18 +80,17 @@ def markdown(folder: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    fields = [*_HEADINGS][1:]
-    lines = ["| " + " | ".join(["profiled", *(heading.replace("\n", " ") for heading in _HEADINGS.values())]) + " |"]
-    lines.append("| --- | --- |" + " ---: |" * len(fields))
+    headings = [heading.replace("\n", " ") for heading in _HEADINGS.values()]
+    lines: list[list[str]] = []
     for path in profiles(folder):
         try:
             rows = pq.read_table(path).to_pylist()
             kernels = [Kernel(**row) for row in rows]
         except (OSError, pa.ArrowException, TypeError) as error:
             raise DataError(path, None, f"no profile of kernels ({error})") from None
-        for kernel in kernels:
-            lines.append("| " + " | ".join([path.parent.name.replace("_", " "), *_cells(kernel)]) + " |")
-    return "\n".join([*lines, "", _NOTE])
+        lines += [[path.parent.name.replace("_", " "), *_cells(kernel)] for kernel in kernels]
+    rules = {"profiled": TEXT} | dict.fromkeys(headings, NUMBER) | {headings[0]: TEXT}
+    return f"{plain(rules, lines)}\n{_NOTE}"
 
 
 def _cells(kernel: Kernel) -> list[str]:

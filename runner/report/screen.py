@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich import box
-from rich.console import Console, JustifyMethod
+from rich.console import Console
 from rich.markup import escape
-from rich.table import Table as RichTable
 
 from launchopt.analysis.tables.columns import Column, T
 from launchopt.analysis.tables.frontier import Frontier
@@ -16,6 +14,7 @@ from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
+from runner.pager import drawn
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:
@@ -50,13 +49,4 @@ def print_strategies(tables: Sequence[StrategyTable], console: Console) -> None:
 def _print_table(
     console: Console, title: str, caption: str, columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
 ) -> None:
-    # A status or a path may contain brackets, which are markup to rich.
-    view = RichTable(title=escape(title), caption=escape(caption), box=box.SIMPLE_HEAD)
-    view.title_justify = view.caption_justify = "left"
-    for column in columns:
-        side: JustifyMethod = "left" if column.is_text else "right"
-        heading = column.heading.replace(" ", "\n", 1)
-        view.add_column(heading, justify=side, no_wrap=not column.is_text, overflow="fold")
-    for line in cells:
-        view.add_row(*map(escape, line))
-    console.print(view)
+    console.print(drawn(columns, cells, title, caption, keeps_numbers=True))

@@ -11,13 +11,17 @@ import math
 from collections.abc import Iterator
 
 from launchopt.analysis.comparison.compare import Comparison, Outcome
-from launchopt.analysis.tables.markdown import escaped
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import stream_subtitle, stream_title
 from launchopt.statistics.interval import Interval, Verdict
 from launchopt.statistics.power import FIRST_REPEATS, POWER
 
 SCHEMA_VERSION = 1  # version of the JSON
-HEADINGS = ("work", "A", "B", "metric", "A median", "B median", "factor", "verdict")
+HEADINGS = {  # alignment in Markdown, by heading
+    **dict.fromkeys(("work", "A", "B", "metric"), TEXT),
+    **dict.fromkeys(("A median", "B median", "factor"), NUMBER),
+    "verdict": TEXT,
+}
 LEGEND = (
     "Factor: above 1, B is the better; Hodges-Lehmann estimate on log ratios with a 95% interval, on which the verdict "
     "rests. Medians, and their ratio, with 95% bootstrap intervals."
@@ -127,9 +131,7 @@ def markdown(outcome: Outcome) -> str:
     lines = [f"**{loud}**", ""] if loud else []
     lines += [f"B = `{outcome.b}` against A = `{outcome.a}`. {LEGEND}", ""]
     if outcome.comparisons:
-        lines += ["| " + " | ".join(HEADINGS) + " |", "| --- | --- | --- | --- | ---: | ---: | ---: | --- |"]
-        lines += ["| " + " | ".join(map(escaped, cells(one))) + " |" for one in outcome.comparisons]
-        lines.append("")
+        lines += [pipe_table(HEADINGS, map(cells, outcome.comparisons)), ""]
     for one in outcome.comparisons:
         lines += [f"- {escaped(title(one))}: {escaped(one.a.name)} / {escaped(one.b.name)}", *_points(one)]
     lines += [f"- Refused: {escaped(text)}" for text in outcome.refused]

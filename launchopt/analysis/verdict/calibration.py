@@ -187,6 +187,6 @@ def _published(stages: Breakdown) -> str:
     for one in beside_published(stages):
         estimate = one.estimate
         measured = "—" if one.measured_us is None else f"{one.measured_us:.2f}"
-        what = f"{' + '.join(estimate.stages)}: {estimate.why}" if estimate.stages else estimate.why
-        rows.append((estimate.part, f"{estimate.low_us:g}-{estimate.high_us:g}", measured, one.verdict, what))
+        span_us = f"{estimate.low_us:g}-{estimate.high_us:g}"
+        rows.append((estimate.part, span_us, measured, one.verdict, estimate.about))
     return pipe_table(PUBLISHED_HEADINGS, rows)
