@@ -1,4 +1,4 @@
-"""Independent commands through a mode on one thread: batches as a consumer forms them, every output checked."""
+"""Run independent commands through a mode on one thread, in batches that a consumer forms, and check every output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from launchopt.verify.commands import verify
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
-NEVER_PACK, ALWAYS_PACK = 0, 1 << 40  # bytes a launch is worth
+NEVER_PACK, ALWAYS_PACK = 0, 1 << 40  # bytes whose packing costs as much as a launch
 
 sizes = st.sampled_from([1, 2, 3, 16])
 streams = st.builds(
@@ -36,7 +36,7 @@ streams = st.builds(
 
 
 class Run:
-    """One stream through one mode, as the consumer does it, on one thread of the CPU."""
+    """Runs one stream through one mode as the consumer does, on one thread of the CPU."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Run:
         yield from batcher.take(records[:0], len(records), is_drained=True)
 
     def submit_all(self, chunk: int) -> list[list[int]]:
-        """Every batch; the shapes of each one's commands, as indices."""
+        """Submit every batch, and return the shape indices of each batch's commands."""
         found, knows = [], shape_finder(self.stream.shapes)
         for batch in self.batches(chunk):
             records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)

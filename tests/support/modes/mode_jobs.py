@@ -1,7 +1,7 @@
-"""Small jobs of every kind of workload, run in every mode that can, all in one process, or a few on a large machine.
+"""Small jobs of every workload, run in every mode that can run them.
 
-`run_jobs(kind, folder)` runs them on a device of that kind; `Ran` says what came of each. Modes that need an extra
-(torch, Triton) have tests of their own.
+`run_jobs(kind, folder)` runs them on a device of that kind, in one process or, on a large machine, in a few. `Ran` is
+the result of one mode. Modes that need an extra (torch, Triton) have their own tests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ from launchopt.recording import results
 from support.config.composing import planned
 from support.processes.own_process import environ_of
 
-DTYPES = {"cpu": ("bf16",), "cuda": ("fp32", "fp16", "bf16")}  # tests/runner/test_matrix.py has all of the CPU's
+DTYPES = {
+    "cpu": ("bf16",),
+    "cuda": ("fp32", "fp16", "bf16"),
+}  # tests/runner/test_matrix.py covers all dtypes of the CPU
 PLAIN = tuple(name for name in MODES if not mode_class(name).packages)
 MOST = 8
 DECODE = "workload=decode model=tiny"
@@ -52,7 +55,7 @@ JOBS = {
 COMMON = f"workload.cache=hot batching.max_batch={MOST} timing.sample_every=3"
 TIMEOUT_S = 540
 MOST_PROCESSES, CORES_EACH = 4, 4
-# Several calls of the application in one process: its children are kept, and with them what they loaded and compiled.
+# One process runs the application several times. Its children stay, with everything that they have loaded and compiled.
 CALLS = """
 import sys
 from runner import app
@@ -66,21 +69,21 @@ sys.exit(max(codes))
 
 @functools.cache
 def stream_of(job: str) -> Any:
-    """The stream of a job, as any device of this size would get it (in fp32: dtypes have the same shapes)."""
+    """Return the stream of a job, in fp32; other dtypes have the same shapes."""
     return planned(*JOBS[job].split(), *COMMON.split()).stream
 
 
 def able(job: str, kind: str) -> list[str]:
-    """The modes that run it on a device of this kind."""
+    """Return the modes that run a job on a device of this kind."""
     return [name for name in PLAIN if mode_class(name).refusal(kind, stream_of(job)) is None]
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One mode's part of a job in one dtype."""
+    """The result of one mode for a job in one dtype."""
 
     row: results.Row
-    launches: Any  # its rows of launches.parquet
+    launches: Any  # rows of launches.parquet
 
     @property
     def sizes(self) -> list[int]:
@@ -93,12 +96,12 @@ class Ran:
         return found
 
     def commands_by(self, strategy: str) -> int:
-        """Commands of the launches by this strategy."""
+        """Return the number of commands in launches by this strategy."""
         return sum(size for size, each in zip(self.sizes, self.strategies, strict=True) if each == strategy)
 
 
 class Everything:
-    """What `run_jobs` made: by job, dtype and mode; and what was refused, and why."""
+    """The results of `run_jobs` by job, dtype and mode, and the refusals with their reasons."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self._folder = kind, folder
@@ -115,30 +118,30 @@ class Everything:
         return {str(row["mode"]): Ran(row, by_mode[row["mode"]]) for row in results.read_summaries([folder])}
 
     def all(self) -> Iterator[tuple[str, str, dict[str, Ran]]]:
-        """Each job in each dtype, in every mode that can."""
+        """Yield the results of each job, in each dtype and each mode that runs it."""
         for (job, dtype), ran in self._ran.items():
             yield job, dtype, ran
 
     def of(self, mode: str, jobs: Collection[str] = tuple(JOBS)) -> Iterator[tuple[str, Ran]]:
-        """Each of these jobs, in each dtype, that ran in a mode; nothing only where the device is not for it."""
+        """Yield the results of a mode for these jobs, in each dtype. None exist only if the device lacks the mode."""
         found = [(job, ran[mode]) for job, _, ran in self.all() if mode in ran and job in jobs]
         assert bool(found) == (self.kind in mode_class(mode).devices), f"mode={mode} was to run here"
         yield from found
 
     def refusals(self) -> dict[str, str]:
-        """Of the modes that were asked for though they cannot: the manifest's error."""
+        """Return the manifest's error by mode, for modes that were asked for and cannot run the job."""
         manifests = [results.read_manifest(folder) for folder in self._folders("refused")]
         assert {manifest["status"] for manifest in manifests} <= {"refused"}
         return {manifest["overrides"][-1].removeprefix("mode="): manifest["error"] for manifest in manifests}
 
 
 def refused(kind: str) -> list[str]:
-    """Modes that cannot run the job named gemv."""
+    """Return the modes that cannot run the job named gemv."""
     return [name for name in PLAIN if name not in able("gemv", kind)]
 
 
 def run_jobs(kind: str, folder: Path) -> Everything:
-    """Everything, by a process for every CORES_EACH cores."""
+    """Run all jobs, in one process per CORES_EACH cores, and return the results."""
     calls = []
     for job, overrides in JOBS.items():
         others = [name for name in able(job, kind) if name != "baseline"]

@@ -1,4 +1,4 @@
-"""What tests of PyTorch's modes share: programs, streams of steps, and stand-ins for Inductor and CUDA graphs."""
+"""Programs, streams of steps, and fakes of Inductor and CUDA graphs, for tests of PyTorch's modes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ MOST, REPLICAS, LAYERS = 4, 2, 2
 
 
 def users(program: Program, dtype: Dtype, requests: int, tokens: int) -> ChainStream:
-    """Requests without a prompt, all alike."""
+    """Return a stream of equal requests without prompts."""
     asked = Requests(np.arange(requests), np.zeros(requests, np.int64), np.full(requests, tokens))
     return ChainStream(program, LAYERS, asked, dtype, REPLICAS, ChainSettings(seed=5))
 
 
 class Listed:
-    """In place of CUDA graphs: a list of one call."""
+    """A fake of CUDA graphs: a list of one call."""
 
     def __init__(self, counters: Counters) -> None:
         counters.spend("capture", 1)

@@ -1,6 +1,6 @@
-"""The compiled loop for requests over a stand-in for cuBLASLt, with a driver in a thread.
+"""The compiled loop for requests over a fake cuBLASLt, with a driver in a thread.
 
-NumPy feeds the results of each step back as the step ends.
+NumPy feeds back the results of each step when the step ends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from support.steps.launching import recorded
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS = 2
 VOCAB = 256
-PATIENCE_S = 120.0  # after which whoever is still waiting will wait forever; compilers take part of it
+PATIENCE_S = 120.0  # time after which a thread that still waits will wait for ever; compiling takes part of it
 SECOND_NS = 10**9
 PLAIN = Sampling(SamplingKind.none)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.8, 5, seed=3)
@@ -50,7 +50,7 @@ LONG = FlushRules(SECOND_NS * 3600)
 def stream_of(
     sizes: Sequence[tuple[int, int]], vocab: int | None = None, chunk: int | None = None, replicas: int = 2
 ) -> ChainStream:
-    """(prompt, output) tokens of each request; all are there from the start."""
+    """Return a stream of requests that are all due at the start. sizes: (prompt, output) tokens of each request."""
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
     return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, ChainSettings(vocab, chunk))
@@ -58,7 +58,7 @@ def stream_of(
 
 @dataclass
 class Loop:
-    """A consumer as the device's: rings, batcher, flights and the pump; and a driver to go with it."""
+    """A consumer like the device's (rings, batcher, steps in flight, loop), and a driver."""
 
     stream: ChainStream
     fake: FakeLt
@@ -72,7 +72,7 @@ class Loop:
     error: Exception | None = None
 
     def run(self, schedule: Schedule = Schedule()) -> None:  # noqa: B008
-        """Driver and pump to the end; whatever stops the pump stops the driver too."""
+        """Run driver and loop to the end. An error of the loop also stops the driver."""
         driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50)
 
         def drive() -> None:
@@ -97,14 +97,14 @@ class Loop:
 
     @property
     def ids(self) -> NDArray[np.int64]:
-        """As the consumer takes them for the check."""
+        """Return the token ids that the consumer passes to the check."""
         return self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
 
     def verified(self) -> Verification:
         return verify_chain(self.stream, self.fake.arenas, self.sampling, self.ids, 64, 0)
 
     def check(self) -> None:
-        """Every command once, in the order of its request; every token right and told of as it is."""
+        """Check that each command ran once, in its request's order, and that the driver got the right tokens."""
         run, recorder = recorded(self.fake.recorder), self.fake.recorder
         assert recorder.faults() == []
         found = self.verified()
@@ -128,7 +128,7 @@ class Loop:
 
     @property
     def batch_sizes(self) -> list[int]:
-        """Commands of each batch."""
+        """Return the number of commands of each batch."""
         launches = recorded(self.fake.recorder).launches
         sizes: list[int] = (
             np.bincount(launches[:, LaunchColumn.BATCH], launches[:, LaunchColumn.SIZE]).astype(int).tolist()

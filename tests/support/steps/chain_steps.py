@@ -1,4 +1,4 @@
-"""Random streams of requests, and their steps counted one by one: what the tables of a stream must say."""
+"""Random streams of requests, and their steps counted one by one. The tables of a stream must agree with this count."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from launchopt.streams.placement import UNIT_BYTES, Origin
 
 
 def requests_of(*sizes: tuple[int, int]) -> Requests:
-    """(prompt, output) tokens of each."""
+    """Return requests. sizes: (prompt, output) tokens of each request."""
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     return Requests(10 * np.arange(len(sizes)), prompts, outputs)
 
 
 @st.composite
 def layers_of_gemms(draw: st.DrawFn) -> list[tuple[int, int]]:
-    """2 to 4 different shapes that fit one another."""
+    """Draw 2 to 4 different shapes. Each reads outputs of the previous one, all or the first ones."""
     widths = st.sampled_from([1, 3, 8, 64, 128, 129, 200])
     hidden = draw(widths)
     outputs = [*draw(st.lists(widths, min_size=1, max_size=3)), hidden]
@@ -36,7 +36,7 @@ def layers_of_gemms(draw: st.DrawFn) -> list[tuple[int, int]]:
 def streams(draw: st.DrawFn) -> ChainStream:
     sizes = st.tuples(st.integers(0, 20), st.integers(0, 6)).filter(any)
     linears = draw(layers_of_gemms())
-    heads = [None, 1, 40, 2000, *(m for m, k in linears if k == linears[0][1])]  # also one of a layer's own shape
+    heads = [None, 1, 40, 2000, *(m for m, k in linears if k == linears[0][1])]  # the last: shapes that a layer has
     return ChainStream(
         linears,
         draw(st.integers(1, 3)),
@@ -55,12 +55,12 @@ def streams(draw: st.DrawFn) -> ChainStream:
 class Step:
     request: int
     kind: StepKind
-    number: int  # within the request
-    token: int  # which is worked for
+    number: int  # number of the step within its request
+    token: int  # token to which the step belongs
 
 
 def steps_of(stream: ChainStream) -> Iterator[Step]:
-    """Every step of every request, counted one by one."""
+    """Return every step of every request, counted one by one."""
     rows = zip(stream.asked.context_tokens.tolist(), stream.asked.generated_tokens.tolist(), strict=True)
     for request, (prompt, generated) in enumerate(rows):
         left, number, outputs = prompt, 0, max(1, generated)
@@ -89,7 +89,7 @@ def template_of(stream: ChainStream, kind: StepKind) -> tuple[Records, slice]:
 
 @dataclass(frozen=True)
 class Span:
-    """Units [start, stop)."""
+    """The units from `start` to `stop` - 1."""
 
     start: int
     stop: int
@@ -99,7 +99,7 @@ class Span:
 
 
 def inputs_and_outputs(stream: ChainStream, step: Step) -> list[tuple[Span | None, Span]]:
-    """Of each GEMM of a step; None for an input that the driver names."""
+    """Return the units of each GEMM's input and output in a step; None for an input that the driver chooses."""
     records, rows = template_of(stream, step.kind)
     base = {
         Origin.LANE: stream.table[step.request, ChainColumn.LANE],

@@ -1,4 +1,4 @@
-"""Streams of requests for tests of the token check, and what the check must report about one wrong token."""
+"""Streams of requests for tests of the token check, and the findings that the check must report of one wrong token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LINEARS = SMALL.linear_sizes()  # qkv 32x16, o 16x16, gate and up 48x16, down 16
 GEMMS = LAYERS * len(LINEARS)
 VOCAB = 256
 SIZES = [(0, 4), (0, 5), (5, 4), (3, 1)]  # prompt and output tokens of each request
-VICTIM, STEP = 1, 2  # the request that a fault befalls, and in which of its steps: neither its first nor its last
+VICTIM, STEP = 1, 2  # request and step in which tests plant a fault: neither the first nor the last step
 LAST = 4
 
 GREEDY = Sampling(SamplingKind.greedy)

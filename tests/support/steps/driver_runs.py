@@ -1,4 +1,4 @@
-"""Drivers in a thread, and a consumer in this one that checks the order of steps and answers when and as it likes."""
+"""A driver in a thread, and a fake consumer that checks the order of steps and ends them at random times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def stream_of(
     vocab: int | None = None,
     layers: int = 2,
 ) -> ChainStream:
-    """(prompt, output) tokens of each request."""
+    """Return a stream of requests. sizes: (prompt, output) tokens of each request."""
     count = len(sizes)
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     due = np.zeros(count, np.int64) if due_ns is None else np.array(due_ns, np.int64)
@@ -46,7 +46,7 @@ def stream_of(
 
 
 def expected_records(stream: ChainStream, request: int) -> Records:
-    """All of a request's records, but for what says when and in what order they were issued."""
+    """Return all records of a request, without sequence numbers and times of arrival."""
     parts = [records_of(stream, request, step) for step in range(len(kinds_of(stream, request)))]
     records = np.concatenate(parts)
     records["step"] = np.arange(len(records))
@@ -55,7 +55,7 @@ def expected_records(stream: ChainStream, request: int) -> Records:
 
 @dataclass
 class Run:
-    """A driver in a thread of its own."""
+    """A driver in its own thread."""
 
     ring: Ring
     back: Ring
@@ -96,11 +96,12 @@ def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, warm_up
 
 
 class Peer:
-    """Pops records, a random few at a time; tells of the ends of steps after a while, in any order.
+    """A fake consumer. It pops a few records at a time, and notifies the driver of complete steps in random order.
 
-    groups: which requests have a step together. Then none may begin before all before it are told of, and nothing is
-    told of before all of its group have come. ahead: it says now and then that all steps which have come have left;
-    from then on their requests' next ones may come, but for the last record.
+    groups: requests whose steps run together, group after group. A group's steps may begin only after the driver was
+    notified of all earlier steps, and `Peer` notifies it of none before all steps of the group have come. ahead: at
+    random times `Peer` reports all steps that have come as flushed. Then the driver may push all records of these
+    requests' next steps but the last.
     """
 
     def __init__(
@@ -109,16 +110,20 @@ class Peer:
         self.stream, self.run, self.random = stream, run, np.random.default_rng(seed)
         self.records: list[Records] = []
         self.popped_ns: list[int] = []
-        self.begun: list[int] = []  # requests, a step each
+        self.begun: list[int] = []  # request of each step that has begun
         self.ended: Counter[int] = Counter()
         self.told: Counter[int] = Counter()
         self.pending: list[Records] = []
         self.ids = np.zeros(stream.tokens, np.int64)
-        self.answers: list[int] = []  # requests, in order
+        self.answers: list[int] = []  # request of each notification
         self.group_of = [at for at, group in enumerate(groups) for _ in group]
         self.stops = np.cumsum([len(group) for group in groups]).tolist()
-        self.ahead, self.left, self.early = ahead, 0, 0  # records all of whose steps left, those that came early
-        self.ended_at: Counter[int] = Counter()  # records until a request's last end of a step
+        self.ahead, self.left, self.early = (
+            ahead,
+            0,
+            0,
+        )  # ahead; records up to the last flushed step; records that came early
+        self.ended_at: Counter[int] = Counter()  # by request: number of records up to the end of its last step
 
     def pop(self, most: int = 16) -> int:
         buffer = np.zeros(int(self.random.integers(1, most + 1)), COMMAND_DTYPE)
@@ -132,7 +137,7 @@ class Peer:
         request = int(record["request"])
         steps_begun = self.begun.count(request)
         is_new = steps_begun == self.ended[request]
-        if self.told[request] < steps_begun + is_new - 1:  # the step before is not told of
+        if self.told[request] < steps_begun + is_new - 1:  # the driver was not notified of the previous step
             assert not record["flags"]
             assert 0 < self.ended_at[request] <= self.left
             self.early += 1
@@ -149,7 +154,7 @@ class Peer:
             self.pending.append(record)
 
     def answer(self) -> bool:
-        """Tell of one that is pending."""
+        """Notify the driver of one complete step; return False if there is none."""
         if not self.pending:
             return False
         if self.group_of and self.ended.total() != self.stops[self.group_of[len(self.begun) - 1]]:
@@ -168,7 +173,7 @@ class Peer:
         return True
 
     def play(self) -> tuple[Tokens, int, int]:
-        """Until the driver has closed the ring and all is popped."""
+        """Pop and notify until the driver has closed the ring and the ring is empty; return the driver's result."""
         end = time.monotonic() + PATIENCE_S
         while not self.run.ring.drained:
             assert time.monotonic() < end, "the driver and its consumer wait for each other"
@@ -182,7 +187,7 @@ class Peer:
         return self.run.finish()
 
     def check(self, tokens: Tokens, commands: int) -> None:
-        """What came was what was asked for, all of it once, and the times are in order."""
+        """Check that each record came once and as expected, and that the times are in order."""
         stream, start_ns = self.stream, self.run.ring.word(HeaderWord.START_NS)
         records = np.array(self.records, COMMAND_DTYPE)
         assert commands == stream.commands == len(records)
@@ -199,7 +204,7 @@ class Peer:
             assert tokens.late_ns[request] >= 0
             assert tokens.arrived_ns[request] + tokens.late_ns[request] <= issued[0]
             assert issued[0] <= np.array(self.popped_ns)[records["request"] == request][0] - start_ns
-            which = -1 if self.ahead else 0  # what waits for the token before: the last record, or all
+            which = -1 if self.ahead else 0  # record that waits for the previous token: the last one, or the first
             goes_on = [int(own["enqueue_ns"][own["token"] == token][which]) for token in range(1, len(issued))]
             assert (issued[1:] + start_ns).tolist() == goes_on
             assert (issued <= done).all()

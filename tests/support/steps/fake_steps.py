@@ -1,4 +1,4 @@
-"""Whole steps through `LtSteps` on the host: stand-ins launch, NumPy feeds back, every command is checked."""
+"""Whole steps through `LtSteps` on the host. A fake cuBLASLt launches, NumPy feeds back, every command is checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from support.steps.step_runs import batches
 
 
 class FakeSteps:
-    """LtSteps over the tables of a FakeLt, and results fed back by NumPy."""
+    """LtSteps with the tables of a `FakeLt`; NumPy feeds back the results."""
 
     def __init__(self, stream: ChainStream, most: int, fail_at: int | None = None) -> None:
         self.stream, self.most = stream, most
@@ -35,7 +35,7 @@ class FakeSteps:
         self._feed_back = cpu.feed_back
 
     def run(self, seed: int | None) -> list[StepBatch]:
-        """All steps; the batches that were launched (their words copied)."""
+        """Run all steps, and return the batches that were launched, with copies of their words."""
         found = []
         for batch in batches(self.stream, self.most, seed):
             found.append(StepBatch(batch.words.copy(), batch.reason, batch.size, batch.rows))
@@ -55,7 +55,7 @@ class FakeSteps:
 
 
 def is_even(stream: ChainStream, batch: StepBatch) -> list[bool]:
-    """Of each row whether its requests lie as far apart as a strided batch's must."""
+    """Return for each row whether the operands of its requests are evenly spaced, as a strided call needs."""
     moves, by_key, found = stream.strides(), {shape.packed: shape for shape in stream.shapes}, []
     for row in batch.words.reshape(batch.rows, batch.size, -1):
         shape = by_key[int(row[0, RecordWord.MN]), int(row[0, RecordWord.K_OP_DTYPE] & SHAPE_MASK)]

@@ -1,4 +1,4 @@
-"""Lists of a layer whose sizes are such that all that can be done as one is; and layers of any sizes around them."""
+"""Instructions of a layer whose sizes allow every fusion, and random layers of other sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.steps.programs import requests_of
 
 MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
 TOKENS = 4
-# Of a layer, what is done as one.
+# Groups of a layer's rows that are fused.
 ATTENTION = "rope+kv_write+qk+softmax+av"
 STAGES = ("norm1+qkv", ATTENTION, "o+add1", "norm2+gate_up+silu_mul", "down+add2")
 
@@ -23,29 +23,29 @@ STAGES = ("norm1+qkv", ATTENTION, "o+add1", "norm2+gate_up+silu_mul", "down+add2
 def layer_stream(
     requests: int, dtype: Dtype = Dtype.fp32, layers: int = 1, model: ModelShape = MODEL, page: int | None = None
 ) -> ChainStream:
-    """Requests of a few tokens each, without prompts."""
+    """Return a stream of requests of a few tokens each, without prompts."""
     program = layer_program(model, 2 * TOKENS, page)
     return ChainStream(program, layers, requests_of([(0, TOKENS)] * requests), dtype, 1)
 
 
 def compiled(stream: ChainStream, fuse: bool = True) -> Instructions:
-    """A decode step of all requests."""
+    """Return the instructions of a decode step of all requests."""
     return InstructionRun(stream, fuse=fuse).compiler.compile(step_of(stream, stream.requests, 0))
 
 
 def names_of(stream: ChainStream) -> list[str]:
-    """Of a decode step's rows."""
+    """Return the names of the rows of a decode step."""
     return [row.name for row in stream.rows(stream.decode_kind)]
 
 
 def stages_of(program: Instructions, names: list[str]) -> list[str]:
-    """What is done as one, by the names of its rows."""
+    """Return the names of the rows of each fused group, joined by +."""
     return ["+".join(names[i] for i in group) for group in groups_of(program)]
 
 
 @st.composite
 def layer_streams(draw: st.DrawFn) -> ChainStream:
-    """Layers of which some of that, or all, is done as one; any requests."""
+    """Draw layers that allow some or all of the fusions, with random requests."""
     q_heads, kv_heads = draw(st.sampled_from([(2, 1), (3, 3), (4, 2)]))
     model = ModelShape(
         "any",

@@ -1,4 +1,4 @@
-"""Launch calls written into a recorder by hand, for tests of what is made of them; and all that one holds."""
+"""Functions that write launch calls into a recorder by hand, and read all rows of a recorder."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def launch(
     eligible_ns: Sequence[int] = (),
     strategy: Strategy = Strategy.strided,
 ) -> None:
-    """One launch call that ran commands `seqs`, each enqueued 10 ns times its number after `zero_ns`.
+    """Record one launch call that ran commands `seqs`. Command i was enqueued 10 i ns after `zero_ns`.
 
-    Command i is step i of request 2**32 - 1 - i. `batch`: its number, None for the next; `eligible_ns` of each command.
+    Command i is step i of request 2**32 - 1 - i. batch: number of the batch; None: the next one. eligible_ns: of each
+    command.
     """
     records = np.zeros(len(seqs) + 2, COMMAND_DTYPE)
     records["seq"][1:-1] = seqs
@@ -45,7 +46,7 @@ def launch(
 
 
 def recorded(recorder: Recorder) -> Chunk:
-    """Everything in one piece."""
+    """Return all rows of a recorder as one chunk."""
     chunks = list(recorder.chunks())
     assert [chunk.first_launch for chunk in chunks] == np.cumsum([0, *(len(x.launches) for x in chunks)])[:-1].tolist()
     assert all(len(chunk.commands) == chunk.launches[:, LaunchColumn.SIZE].sum() for chunk in chunks)

@@ -17,7 +17,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
 SHAPES = [ShapeKey(m, n, k, Dtype.fp16) for m, n, k in [(64, 1, 8), (64, 2, 8), (65, 1, 8), (1, 64, 8), (8, 1, 64)]]
 REQUESTS = 8
 FAR_NS = 1 << 62
-Left = tuple[int, FlushReason, list[int]]  # of a batch: its shape, why it left, the numbers of its commands
+Left = tuple[int, FlushReason, list[int]]  # a flushed batch: shape, reason, numbers of its commands
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Command:
 
 
 def records_of(commands: Sequence[Command], first: int = 0) -> Records:
-    """Numbered from `first`."""
+    """Return the records of commands, numbered from `first`."""
     records = np.zeros(len(commands), COMMAND_DTYPE)
     for record, command in zip(records, commands, strict=True):
         shape = SHAPES[command.shape]
@@ -58,21 +58,21 @@ def batcher_of(
     violated: bool = False,
     requests: int = REQUESTS,
 ) -> Batcher:
-    """Keeps order; `rules` may be the timeout alone."""
+    """Return a batcher that keeps the order of requests. rules: the rules, or only the timeout in ns."""
     rules = rules if isinstance(rules, FlushRules) else FlushRules(rules)
     return Batcher(SHAPES[: len(limits)], limits, rules, order_arrays(requests, capacity=capacity, violated=violated))
 
 
 def due_ns(batcher: Batcher) -> int | None:
-    """When a bucket leaves although nothing comes; None while all are empty."""
+    """Return the time at which a bucket is flushed if no command comes; None while all buckets are empty."""
     due = int(next_due_ns(FAR_NS, Buckets(*batcher.arrays)))
     return None if due == FAR_NS else due
 
 
 class Model:
-    """The rules in dictionaries and lists. Where several buckets qualify, `choose` says which was taken.
+    """A model of the batcher's rules, of dictionaries and lists. If several buckets may be flushed, `choose` picks one.
 
-    capacity: of the pool; None: commands are independent of each other.
+    capacity: commands that the pool can hold; None: commands are independent of each other.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Model:
 
     @property
     def largest(self) -> list[int]:
-        """Of the largest buckets those opened first."""
+        """Return the buckets that were opened first among the largest ones."""
         sizes = {shape: len(bucket) for shape, bucket in self.buckets.items()}
         best = [shape for shape, size in sizes.items() if size == max(sizes.values())]
         return [shape for shape in best if self.opened[shape] == min(self.opened[other] for other in best)]
@@ -136,7 +136,7 @@ class Model:
             self.leave(shape, FlushReason.full, now_ns)
 
     def next_one(self, now_ns: int, is_drained: bool, is_idle: bool) -> tuple[list[int], FlushReason] | None:
-        """Which buckets may leave now though none is full, and why."""
+        """Return the buckets that may be flushed now although they are not full, and the reason."""
         if not self.buckets:
             return None
         if is_idle and is_drained:
@@ -150,7 +150,7 @@ class Model:
         return None
 
     def take(self, numbers: Sequence[int], now_ns: int, is_drained: bool, choose: Callable[[int], int]) -> None:
-        """As `Batcher.take`."""
+        """Take commands `numbers`, as `Batcher.take` does. choose: returns the bucket that batch number i came from."""
         is_idle = not numbers
         if numbers:
             self.last_ns = now_ns
@@ -162,7 +162,7 @@ class Model:
 
         for seq in numbers:
             request = self.commands[seq].request
-            while request in self.held and self.waits == self.capacity:  # a batch that leaves makes room
+            while request in self.held and self.waits == self.capacity:  # a flush frees space in the pool
                 leave(*(self.next_one(now_ns, is_drained, False) or (self.largest, FlushReason.stall)))
             if request in self.held:
                 self.waiting.setdefault(request, []).append(seq)

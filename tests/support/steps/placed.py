@@ -1,6 +1,6 @@
-"""Operands as they lie in an arena: rows and commands apart, poison in between; and kernels to run on copies of them.
+"""Operands laid out as in an arena, with poison between rows and commands, and kernels that run on copies of them.
 
-CuPy is imported where a GPU is sure to be.
+CuPy is imported only where a GPU exists.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from support.cuda_on_host import launch as run_on_host
 
 
 class Placed:
-    """`commands` arrays of `shape`, whose rows (axis 0) lie `padding` elements apart more than they are long.
+    """`commands` arrays of shape `shape`, with `padding` elements behind each row (axis 0).
 
-    `offset`: elements before the first. Where the commands share one array, `commands` is 1 and `stride_bytes` 0.
+    offset: elements before the first array. If all commands share one array, `commands` is 1 and `stride_bytes` 0.
     """
 
     def __init__(self, kind: Any, commands: int, shape: tuple[int, ...], padding: int = 0, offset: int = 0) -> None:
@@ -44,7 +44,7 @@ class Placed:
 
     @property
     def between(self) -> NDArray[np.bool_]:
-        """Which elements of `flat` belong to no command."""
+        """Return a mask of the elements of `flat` that belong to no command."""
         outside = np.ones(len(self.flat), np.bool_)
         self._view_of(outside)[...] = False
         return outside
@@ -54,13 +54,13 @@ class Placed:
         return self.offset * self.flat.itemsize
 
     def stack(self, count: int) -> Any:
-        """The commands, or `count` times the one that they share."""
+        """Return the arrays of all commands; an array that they share is repeated `count` times."""
         if len(self.view) == count:
             return self.view
         return np.lib.stride_tricks.as_strided(self.view[0], (count, *self.view.shape[1:]), (0, *self.view.strides[1:]))
 
     def fill(self, generator: np.random.Generator, dtype: Dtype) -> Placed:
-        """Random numbers in storage type."""
+        """Fill the arrays with random numbers, in storage type."""
         values = generator.standard_normal(self.view.shape).astype(np.float32)
         self.view[...] = from_float32(values, dtype)
         return self
@@ -74,7 +74,7 @@ def placed(dtype: Dtype, commands: int, shape: tuple[int, ...], padding: int = 0
 
 
 class HostKernels:
-    """Kernels of one source on the host: what threads do, one after the other in any order."""
+    """Kernels of one source, run on the host: the threads run one after another, in any order."""
 
     def __init__(self, name: str, functions: Sequence[str]) -> None:
         self._name, self._functions = name, list(functions)
@@ -82,11 +82,11 @@ class HostKernels:
     def launch(
         self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
     ) -> list[NDArray[Any]]:
-        """As of `Kernels`."""
+        """Launch as `Kernels.launch` does."""
         copies = [aligned_copy(operand.flat) for operand in operands]
         words = [copy.ctypes.data + operand.offset_bytes for copy, operand in zip(copies, operands, strict=True)]
         words += [] if request is None else [request]
-        # All functions of a source have the same parameters: which one it is comes first, then they.
+        # All functions of a source have the same parameters. The function's index comes before them.
         given = [f"((char**)arguments)[{1 + i}]" for i in range(len(operands))]
         given += [] if request is None else [f"((i64*)arguments)[{1 + len(operands)}]"]
         given.append(f"*(Args*)((i64*)arguments + {1 + len(words)})")
@@ -100,7 +100,7 @@ class HostKernels:
 
 
 def aligned_copy(array: NDArray[Any]) -> NDArray[Any]:
-    """At an address of whole 256 bytes, as memory of a GPU is."""
+    """Return a copy that is aligned to 256 bytes, like memory of a GPU."""
     memory = np.empty(array.nbytes + 256, np.uint8)
     start = -memory.ctypes.data % 256
     copy = memory[start : start + array.nbytes].view(array.dtype)
@@ -117,8 +117,10 @@ class Kernels:
     def launch(
         self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
     ) -> list[NDArray[Any]]:
-        """Run on copies of the operands; what they are afterwards. `request`: the fourth argument, or None where that
-        is an operand too."""
+        """Run on copies of the operands, and return the copies.
+
+        request: the fourth argument of the kernel; None: it is an operand, too.
+        """
         import cupy
 
         options = ("-std=c++17", *(f"-D{key}={value}" for key, value in {"DTYPE": int(dtype), **macros}.items()))
@@ -135,7 +137,7 @@ class Kernels:
 
 
 def assert_same(found: NDArray[Any], expected: NDArray[Any], dtype: Dtype, units: float, scale: float = 1.0) -> None:
-    """Equal to the bit, or within `units` roundings of `scale`, or of the value where that is more."""
+    """Check that all elements are equal, or differ by at most `units` roundings of max(`scale`, value)."""
     if found.dtype == np.int32:
         assert (found == expected).all()
         return

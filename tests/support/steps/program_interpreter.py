@@ -1,8 +1,8 @@
-"""A stream's commands executed one after another with NumPy, the straightforward way: what a correct run leaves behind.
+"""Commands of a stream, executed one after another with NumPy. A correct run leaves the same outputs.
 
-`Interpreter` holds the arenas and the state of sequences, and executes any record that a driver would issue; `Run` does
-so for all steps of all requests, feeding results back, with faults planted where a test asks for them. Arithmetic is
-fp32 inside an op, storage is the stream's dtype.
+`Interpreter` holds the arenas and the state of sequences, and executes any record that a driver issues. `Run` executes
+all steps of all requests and feeds results back; a test can plant faults. An op computes in fp32 and stores in the
+stream's dtype.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 
 NORM_EPSILON = 1e-5
-SEED = 8  # of weights with which no two tokens in a row are the same, so that a stale input shows
+SEED = 8  # seed of weights with which successive tokens differ, so that a stale input shows
 NONE = Sampling(SamplingKind.none)
 
 
 def steps_of(stream: ChainStream, request: int) -> list[StepKind]:
-    """A request's steps, one by one."""
+    """Return the kinds of a request's steps, in order."""
     left, kinds = int(stream.asked.context_tokens[request]), []
     while left:
         columns = min(left, stream.chunk_tokens or left)
@@ -43,13 +43,13 @@ def steps_of(stream: ChainStream, request: int) -> list[StepKind]:
 
 
 def rows_of(stream: ChainStream, kind: StepKind) -> slice:
-    """A kind's rows of the template."""
+    """Return the rows of the template that belong to a kind of step."""
     at = stream.kinds.index(kind)
     return slice(0 if at == 0 else int(stream.kind_stops[at - 1]), int(stream.kind_stops[at]))
 
 
 def origins_of(stream: ChainStream, request: int, step: int) -> NDArray[np.uint32]:
-    """The slot from which slots of a step count, by Origin."""
+    """Return for each Origin the slot that is added to slots of a step: uint32 [len(Origin)]."""
     row, kind = stream.table[request], steps_of(stream, request)[step]
     given = int(row[ChainColumn.PROMPT]) + step * (stream.chunk_tokens or 0) * stream.units(stream.hidden)
     lane = int(row[ChainColumn.LANE])
@@ -60,7 +60,7 @@ def origins_of(stream: ChainStream, request: int, step: int) -> NDArray[np.uint3
 
 
 def records_of(stream: ChainStream, request: int, step: int) -> Records:
-    """What the driver issues for a step, but for what says when and in what order."""
+    """Return the records that the driver issues for a step, without sequence numbers and times of arrival."""
     kinds = steps_of(stream, request)
     rows, origins = rows_of(stream, kinds[step]), origins_of(stream, request, step)
     token = sum(before.ends_token for before in kinds[:step])
@@ -73,14 +73,14 @@ def records_of(stream: ChainStream, request: int, step: int) -> Records:
 
 
 def shape_of(stream: ChainStream, record: Any) -> ShapeKey:
-    """A record's key."""
+    """Return the shape of a record."""
     word = int(record["dtype"])
     m, n, k = (int(record[name]) for name in "mnk")
     return ShapeKey(m, n, k, stream.dtype, Op(int(record["op"])), word >> 4)
 
 
 class Interpreter:
-    """Arenas with inputs and poison, and where each request's sequence is."""
+    """Arenas with random inputs and poisoned outputs, and the positions of all requests."""
 
     def __init__(self, stream: ChainStream, seed: int = SEED) -> None:
         self.stream = stream
@@ -93,7 +93,7 @@ class Interpreter:
         self._views: dict[ShapeKey, Any] = {}
 
     def operands(self, record: Any) -> tuple[Any, Any, Any]:
-        """A, B and C of a command, in storage type, to read or to write; caches as [pages, 2, tokens, heads, dim]."""
+        """Return views of a command's A, B and C, in storage type; a cache has shape [pages, 2, tokens, heads, dim]."""
         shape = shape_of(self.stream, record)
         if shape not in self._views:
             self._views[shape] = [self._view(shape, role) for role in "abc"]
@@ -107,7 +107,7 @@ class Interpreter:
             assert attention is not None
             pool = (attention.pages_total, 2, attention.page_tokens, attention.kv_heads, attention.head_dim)
             return self.arenas.arrays[operand.arena][:, : math.prod(pool)].reshape(-1, *pool)
-        if (shape.op, role) in ((Op.SLOT_MAP, "c"), (Op.KV_WRITE, "a")):  # int32, packed: a row a unit
+        if (shape.op, role) in ((Op.SLOT_MAP, "c"), (Op.KV_WRITE, "a")):  # int32, packed: each row begins at a unit
             words = self.flat.view(np.int32).reshape(-1, UNIT_BYTES // 4)
             return _Packed(words, shape.n)
         rows = {"a": shape.m if shape.op is Op.GEMM else 1, "b": shape.n, "c": shape.n}[role]
@@ -119,7 +119,7 @@ class Interpreter:
         return self.arenas.view(operand, rows, cols)
 
     def execute(self, record: Any) -> None:
-        """One command."""
+        """Execute one command."""
         dtype, op = self.stream.dtype, Op(int(record["op"]))
         a, b, c = self.operands(record)
         if op is Op.SLOT_MAP:
@@ -161,7 +161,7 @@ class Interpreter:
         c[:] = self.table[request, page] * attention.page_tokens + within
 
     def positions(self, record: Any) -> NDArray[np.int64]:
-        """Of a step's columns."""
+        """Return the positions of a step's columns."""
         return cast(NDArray[np.int64], self.start[int(record["request"])] + np.arange(int(record["n"])))
 
     def _write(self, slots: Any, b: Any, cache: Any) -> None:
@@ -172,7 +172,7 @@ class Interpreter:
         cache[page, :, within] = kv
 
     def kept(self, request: int, cache: Any, count: int) -> tuple[Any, Any]:
-        """Keys and values of a request's first `count` positions, float32 [count, kv_heads, head_dim] each."""
+        """Return the keys and the values of the first `count` positions: float32 [count, kv_heads, head_dim] each."""
         attention = self.stream.attention
         assert attention is not None
         assert self.table is not None
@@ -193,7 +193,7 @@ class Interpreter:
         return cast(NDArray[np.float32], heads.reshape(b.shape))
 
     def _scores(self, op: Op, record: Any, cache: Any, b: Any, c: Any) -> None:
-        """Of the positions that a column sees; the others are left as they are."""
+        """Compute the scores of the positions that a column attends to. Other positions do not change."""
         attention = self.stream.attention
         assert attention is not None
         out = c.reshape(len(b), attention.q_heads, attention.ctx)
@@ -222,7 +222,7 @@ class Interpreter:
 
 
 class _Packed:
-    """int32 words that begin at a unit."""
+    """Lists of `n` int32 words. Each list begins at a unit, whose number is its slot."""
 
     def __init__(self, words: Any, n: int) -> None:
         self._words, self._n = words.reshape(-1), n
@@ -236,14 +236,15 @@ Change = Callable[["Run", int, int, Records], Records]
 
 
 def unchanged(run: Run, request: int, step: int, records: Records) -> Records:
-    """No fault."""
+    """Return the records unchanged: no fault."""
     return records
 
 
 class Run(Interpreter):
-    """Every step of every request, one command after another; `change` may alter a step's records before they run.
+    """Executes every step of every request, one command after another.
 
-    Where `stale` says so, what a step gives is kept but not fed back.
+    change: returns the records to execute in place of a step's records. stale: (request, step) whose result is not fed
+    back.
     """
 
     def __init__(
@@ -257,9 +258,9 @@ class Run(Interpreter):
         super().__init__(stream, seed)
         self.sampling = sampling
         self._steps = CpuSteps(stream, self.arenas, sampling)
-        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # nobody is told
+        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # no driver to notify
         longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
-        for step in range(longest):  # all requests side by side, as when batched
+        for step in range(longest):  # one step of all requests, then the next, as in batches
             for request in range(stream.requests):
                 if step < len(steps_of(stream, request)):
                     records = self.records(request, step)
@@ -271,7 +272,7 @@ class Run(Interpreter):
         )
 
     def records(self, request: int, step: int) -> Records:
-        """What the driver issues for a step."""
+        """Return the records that the driver issues for a step."""
         return records_of(self.stream, request, step)
 
     def _feed_back(self, record: Records, is_stale: bool) -> None:
@@ -283,9 +284,9 @@ class Run(Interpreter):
             given[:] = before
 
     def verify(self, columns: int = 16, seed: int = 0) -> Verification:
-        """The check's verdict."""
+        """Return the result of the check."""
         return verify_chain(self.stream, self.arenas, self.sampling, self.ids, columns, seed)
 
     def set(self, array: Any, at: Any, value: float) -> None:
-        """One element, in storage type."""
+        """Set one element, in storage type."""
         array[at] = from_float32(np.array([value], np.float32), self.stream.dtype)[0]

@@ -1,4 +1,4 @@
-"""Programs of every kind, small, and streams of them, for whatever must hold for all."""
+"""Small programs of every kind, and streams of them, for tests of rules that hold for all programs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from launchopt.streams.program import (
 
 GATED = ModelShape("gated", 64, 8, 4, 2, 16, 96)
 PLAIN = ModelShape("plain", 48, 8, 2, 2, 24, 80, gated=False)
-WIDE = ModelShape("wide", 128, 8, 2, 1, 128, 160)  # whose k and v are rows of whole units in any dtype
-SQUARE = ModelShape("square", 256, 8, 2, 1, 128, 160)  # whose q and o are of one size
+WIDE = ModelShape("wide", 128, 8, 2, 1, 128, 160)  # its k and v fill whole units in every dtype
+SQUARE = ModelShape("square", 256, 8, 2, 1, 128, 160)  # its q and o have the same size
 
-# Each takes the most tokens of a request.
+# Each function takes the largest number of tokens of a request.
 PROGRAMS: dict[str, Callable[[int], Program]] = {
     "layer": lambda ctx: layer_program(GATED, ctx),
     "paged": lambda ctx: layer_program(PLAIN, ctx, 4),
@@ -38,7 +38,7 @@ PROGRAMS: dict[str, Callable[[int], Program]] = {
 
 
 def requests_of(sizes: Sequence[tuple[int, int]]) -> Requests:
-    """(prompt, output) tokens of each; all there from the start."""
+    """Return requests that are all due at the start. sizes: (prompt, output) tokens of each."""
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     return Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
 
@@ -53,7 +53,7 @@ def stream_of(
     chunk: int | None = None,
     seed: int = 5,
 ) -> ChainStream:
-    """Of a program by name."""
+    """Return a stream of the program with the name `name`."""
     requests = requests_of(sizes)
     program = PROGRAMS[name](requests.longest)
     return ChainStream(program, layers, requests, dtype, replicas, ChainSettings(vocab, chunk, seed))
@@ -61,7 +61,7 @@ def stream_of(
 
 @st.composite
 def program_streams(draw: st.DrawFn, names: Sequence[str] = tuple(PROGRAMS), most_layers: int = 7) -> ChainStream:
-    """Any program, any requests."""
+    """Draw a stream of any program, with any requests."""
     sizes = st.tuples(st.integers(0, 12), st.integers(0, 4)).filter(any)
     return stream_of(
         draw(st.sampled_from(list(names))),

@@ -1,4 +1,4 @@
-"""Loops for batches of whole steps, a driver in a thread to go with each, and devices that compute or only say so."""
+"""Loops for batches of whole steps, each with a driver in a thread, on devices that compute or only pretend to."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from support.steps.launching import recorded
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS, VOCAB = 2, 256
-PATIENCE_S = 120.0  # after which whoever still waits will wait forever; compilers take part of it
+PATIENCE_S = 120.0  # time after which a thread that still waits will wait for ever; compiling takes part of it
 HOUR_NS = 3600 * 10**9
 PLAIN, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
 NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
@@ -51,14 +51,14 @@ NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=
 def stream_of(
     sizes: Sequence[tuple[int, int]], vocab: int | None = None, chunk: int | None = None, replicas: int = 2
 ) -> ChainStream:
-    """(prompt, output) tokens of each request; all are there from the start."""
+    """Return a stream of requests that are all due at the start. sizes: (prompt, output) tokens of each request."""
     prompts, outputs = (np.array(column, np.int64) for column in zip(*sizes, strict=True))
     requests = Requests(np.zeros(len(sizes), np.int64), prompts, outputs)
     return ChainStream(TINY, LAYERS, requests, Dtype.fp32, replicas, ChainSettings(vocab, chunk))
 
 
 def check_batch(stream: ChainStream, batch: StepBatch, flush_ns: int) -> Records:
-    """One record of each request in each row; returns them [rows, size]."""
+    """Check that each row has one record per request, and return the records, [rows, size]."""
     now_ns = time.monotonic_ns()
     records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
     assert (records["request"] == records["request"][0]).all()
@@ -78,7 +78,7 @@ def check_batch(stream: ChainStream, batch: StepBatch, flush_ns: int) -> Records
 
 
 class Computing:
-    """NumPy, row by row, through the stand-in for cuBLASLt; done when `feed_back` returns."""
+    """A device that computes with NumPy, row by row, through a fake cuBLASLt. `feed_back` completes the steps."""
 
     def __init__(self, stream: ChainStream, limit: int, sampling: Sampling, recorder: Recorder) -> None:
         self._fake = FakeLt(stream, dict.fromkeys(stream.shapes, limit), None, recorder)
@@ -95,17 +95,20 @@ class Computing:
             self._fake.submit(Batch(self._index[key], words, batch.reason), flush_ns)
 
     def check(self) -> None:
-        """Every token, and every output that is still there."""
+        """Check every token, and every output that no later step has overwritten."""
         ids = self.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
         found = verify_chain(self._stream, self._fake.arenas, self._sampling, ids, 64, 0)
         assert found.ok, found.first_wrong
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is no thread to end."""
 
 
 class Pretending:
-    """A launch a batch, none of which computes; done after `delay_s`, in order, as a thread sees to."""
+    """A device that records a launch per batch and computes nothing. A thread completes steps after `delay_s`.
+
+    never: steps are never complete.
+    """
 
     def __init__(self, stream: ChainStream, recorder: Recorder, delay_s: float, never: bool = False) -> None:
         self._recorder, self._delay_s, self._never = recorder, delay_s, never
@@ -134,7 +137,7 @@ class Pretending:
                 self.done[work[1]] = 0
 
     def check(self) -> None:
-        """Nothing was computed."""
+        """Do nothing: no output was computed."""
 
     def close(self) -> None:
         self._queue.put(None)
@@ -155,9 +158,9 @@ def pretending(delay_s: float = 0.0, never: bool = False) -> Maker:
 
 @dataclass
 class Loop:
-    """A consumer of whole steps, and a driver to go with it.
+    """A consumer of whole steps, and a driver.
 
-    admission: of a launch made for a batch like the last one, which has given up when that comes.
+    admission: None, or the admission of launches that wait for a batch like the last one, and give up before it comes.
     """
 
     stream: ChainStream
@@ -170,7 +173,7 @@ class Loop:
     limit: int
     admission: Admission | None
     pump: StepLoop = field(init=False)
-    batches: list[tuple[FlushReason, int, int]] = field(default_factory=list)  # why, how many requests, columns
+    batches: list[tuple[FlushReason, int, int]] = field(default_factory=list)  # reason of the flush, requests, columns
     tokens: Tokens | None = None
     error: Exception | None = None
 
@@ -183,7 +186,7 @@ class Loop:
             self.admission.expect(StepKeys(lambda batch: 0).known(batch), place=0, tag=1, until_ns=0)
 
     def run(self, schedule: Schedule = NONE, warm_up: bool = False) -> None:
-        """Driver and pump to the end; whatever stops the pump stops the driver too."""
+        """Run driver and loop to the end. An error of the loop also stops the driver."""
         driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50, warm_up=warm_up)
 
         def drive() -> None:
@@ -206,7 +209,7 @@ class Loop:
             assert not thread.is_alive()
 
     def check(self) -> None:
-        """Every command once, in the order of its request; every token right; nothing is left."""
+        """Check that each command ran once, in its request's order, that tokens are right, and that nothing is left."""
         assert self.recorder.faults() == []
         assert self.tokens is not None
         self.device.check()

@@ -1,4 +1,4 @@
-"""Steps of a few kinds, a model of who batches them, a driver that issues them, and what holds of any batch."""
+"""Steps of a few kinds, a model of the step batcher, a driver that issues steps, and a check of a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from launchopt.batching.batch import FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Op, Records
 
-# Rows, and (m, n, k, op, dtype) of the first: kinds that differ in one of these each.
+# Rows of the kind, and (m, n, k, op, dtype) of its first row. Each kind differs from another kind in one of these.
 KINDS = [
     (1, (64, 1, 8, Op.GEMM, Dtype.fp16)),
     (3, (64, 1, 8, Op.GEMM, Dtype.fp16)),
@@ -24,11 +24,11 @@ KINDS = [
 LONGEST = max(rows for rows, _ in KINDS)
 NEVER_NS = 1 << 60
 ROUND_END = int(Flag.ROUND_END)
-Left = tuple[int, FlushReason, list[int]]  # of a batch: its kind, why it left, whose steps
+Left = tuple[int, FlushReason, list[int]]  # a flushed batch: kind, reason, requests
 
 
 def step_of(request: int, kind: int, first: int = 0, number: int = 0, flags: int = 0) -> Records:
-    """The records of a step, numbered from `first`, which is `number` of its request; rows after the first differ."""
+    """Return the records of step `number` of a request, numbered from `first`. Later rows differ from the first."""
     rows, (m, n, k, op, dtype) = KINDS[kind]
     records = np.zeros(rows, COMMAND_DTYPE)
     records["seq"], records["request"] = first + np.arange(rows), request
@@ -40,12 +40,12 @@ def step_of(request: int, kind: int, first: int = 0, number: int = 0, flags: int
 
 
 def steps(*of: tuple[int, int]) -> Records:
-    """(request, kind), one whole step after another."""
+    """Return the records of (request, kind) steps, one whole step after another."""
     return np.concatenate([step_of(request, kind, number=number) for number, (request, kind) in enumerate(of)])
 
 
 def records_of(batch: StepBatch) -> Records:
-    """[rows, size]"""
+    """Return the records of a batch, [rows, size]."""
     records: Records = batch.words.copy().reshape(-1).view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
     return records
 
@@ -64,7 +64,7 @@ NOTHING = np.zeros(0, COMMAND_DTYPE)
 
 @dataclass
 class Model:
-    """The rules in dictionaries and lists."""
+    """A model of the step batcher's rules, of dictionaries and lists."""
 
     totals: list[int]
     limit: int
@@ -96,7 +96,7 @@ class Model:
         del self.opened[kind]
 
     def take(self, records: Iterable[tuple[int, int, int]], now_ns: int, is_drained: bool) -> None:
-        """records: request, kind of its step, flags"""
+        """Take records, each a tuple of request, kind of its step, and flags."""
         some = False
         for request, kind, flags in records:
             some, self.last_ns = True, now_ns
@@ -106,7 +106,7 @@ class Model:
                 self.round_ended = False
             if flags:
                 self.partial.remove(request)
-                self.round_ended |= bool(flags & ROUND_END)  # steps that began before its last may end after it
+                self.round_ended |= bool(flags & ROUND_END)  # earlier steps of the round may end after its last step
                 self.opened.setdefault(kind, now_ns)
                 self.buckets.setdefault(kind, []).append(request)
                 if len(self.buckets[kind]) == min(self.limit, len(self.totals)):
@@ -131,36 +131,36 @@ class Model:
 
 
 class Issuer:
-    """As a driver: each request's records in order, a step only when the one before it was told of.
+    """Issues records like a driver: a request's records in order, and a step once the previous step is complete.
 
-    ahead: all records of a step but the last also when the one before it has left.
+    ahead: it issues all records of a step but the last once the previous step was flushed.
     """
 
     def __init__(self, plans: Sequence[Sequence[int]], rounds: Sequence[bool], ahead: bool = False) -> None:
         self.plans, self.rounds, self.ahead = plans, rounds, ahead
-        self.left: set[int] = set()  # requests whose step left, and was not told of
+        self.left: set[int] = set()  # requests whose step was flushed and is not complete
         self.begun = [0] * len(plans)
-        self.rest: dict[int, deque[np.void]] = {}  # request -> records of its step to come
-        self.under_way: set[int] = set()  # requests whose step was pushed, and not told of
+        self.rest: dict[int, deque[np.void]] = {}  # request -> records of its step that are not pushed yet
+        self.under_way: set[int] = set()  # requests whose step was pushed and is not complete
         self.sent: list[np.void] = []
         self.steps = 0
 
     @property
     def able(self) -> list[int]:
-        """Who can push."""
+        """Return the requests that have records to push."""
         goes_on = {r for r, plan in enumerate(self.plans) if r not in self.rest and self.begun[r] < len(plan)}
         begin = {r for r in goes_on if r not in self.under_way}
         early = {r for r in goes_on & self.left if self.ahead and KINDS[self.plans[r][self.begun[r]]][0] > 1}
         return sorted({r for r, rest in self.rest.items() if r not in self.left or len(rest) > 1} | begin | early)
 
     def landed(self, request: int) -> None:
-        """A request was told of its step."""
+        """Record that the driver was notified of a request's step."""
         self.left.remove(request)
         if request not in self.rest:
             self.under_way.remove(request)
 
     def push(self, request: int, most: int) -> list[tuple[np.void, int]]:
-        """Up to `most` records of a request, each with the kind of its step."""
+        """Return up to `most` records of a request, each with the kind of its step."""
         number = self.begun[request] - (request in self.rest)
         kind = self.plans[request][number]
         if request not in self.rest:
@@ -182,7 +182,10 @@ class Issuer:
 
 
 def check_batch(batch: StepBatch, limit: int, complete_ns: dict[tuple[int, int], int]) -> None:
-    """Whole steps of one kind, row by row, each request once and in order; eligible when the last record came."""
+    """Check a batch: whole steps of one kind, row by row, each request once, in order of the requests.
+
+    complete_ns: by request and step, the time at which its last record came. The step is eligible from then on.
+    """
     records = records_of(batch)
     assert len(batch) == batch.rows * batch.size > 0
     assert (batch.shape_index, batch.size <= limit) == (-1, True)

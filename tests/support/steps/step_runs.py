@@ -1,7 +1,7 @@
-"""Whole steps through a mode on one thread: batches as a step batcher may form them, results fed back.
+"""Run whole steps through a mode on one thread, in batches that a step batcher may form, with feedback of results.
 
-`batches(stream)` yields them in an order that a seed fixes: requests run ahead of one another, so that those of a batch
-may be at different tokens, with different copies of the weights. `StepRun` drives a mode that takes steps.
+`batches(stream)` yields batches in an order that a seed fixes. Requests of a batch may be at different tokens, with
+different copies of the weights. `StepRun` drives a mode that takes steps.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from support.steps.program_interpreter import NONE, SEED, records_of, steps_of
 
 
 def batches(stream: ChainStream, most: int, seed: int | None = None) -> Iterator[StepBatch]:
-    """Every step of every request once; up to `most` requests a batch. No seed: all go on together."""
+    """Yield every step of every request once, in batches of up to `most` requests. seed None: requests stay in step."""
     generator = None if seed is None else np.random.default_rng(seed)
     kinds = [steps_of(stream, request) for request in range(stream.requests)]
     at, seq = [0] * stream.requests, 0
@@ -60,10 +60,10 @@ def _rows(stream: ChainStream, kinds: list[Any]) -> list[int]:
 
 
 def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
-    """Each batch's records, a request after the other, when the end of the batch before has been told of."""
+    """Push the records of each batch, request after request, once the previous batch is complete."""
     told = np.zeros(1, COMMAND_DTYPE)
     for batch in batches(stream, most):
-        # At once: a step that comes before the others may leave alone, and these would wait for its next one.
+        # Push all steps together. A step that comes first may be flushed alone; the others would wait for its next.
         records = np.concatenate([batch.words[request :: batch.size] for request in range(batch.size)])
         assert ring.push(records.view(COMMAND_DTYPE)[:, 0]) == len(records)
         for _ in range(batch.size):
@@ -73,7 +73,10 @@ def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
 
 
 def asked_of_python(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether each launch was admitted that the compiled loop has not admitted itself: from now on."""
+    """Return a list that gets an entry per later call of `LaunchAhead.admit`: whether it admitted the launch.
+
+    Python calls it only for launches that the compiled loop has not admitted.
+    """
     from launchopt.devices.megakernel.launch_ahead import LaunchAhead
 
     asked, admit = list[bool](), LaunchAhead.admit
@@ -87,7 +90,7 @@ def asked_of_python(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 class StepRun:
-    """One stream through one mode; `device` None: the CPU's."""
+    """Runs one stream through one mode. device None: the CPU device."""
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class StepRun:
         self.mode = mode_class(mode)() if isinstance(mode, str) else mode
         limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
         self.device.open(stream, self.recorder, seed=SEED)
-        nobody = cast(Ring, None)  # is told
+        nobody = cast(Ring, None)  # no driver to notify
         self.flights = self.device.open_steps(stream, sampling, on_host, nobody)
         self.prepared = self.mode.prepare(self.device, limits)
         self.device.warm_up()
@@ -120,7 +123,7 @@ class StepRun:
         self.device.begin()
 
     def run(self, seed: int | None = None) -> None:
-        """Once from the start to the end, every step."""
+        """Run every step once."""
         self._begin()
         for batch in batches(self.stream, self.most, seed):
             self.prepared.submit_steps(batch, 0)
@@ -128,7 +131,7 @@ class StepRun:
         self.device.finish()
 
     def run_pumped(self) -> None:
-        """As `run`, through the compiled loop: a batch's records come when the one before has been told of."""
+        """Run every step once, through the compiled loop. Records come once the previous batch is complete."""
         stream, device = self.stream, self.device
         rows = int(np.diff(stream.kind_stops, prepend=0).max())
         batcher = StepBatcher(steps_of_requests(stream.table), rows, self.most, FlushRules(1 << 60))
@@ -146,7 +149,7 @@ class StepRun:
         device.finish()
 
     def check(self) -> None:
-        """Each command ran once, and what it gave is right."""
+        """Check that each command ran once, and that its output is right."""
         assert list(self.recorder.faults()) == []
         ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
         found = verify_chain(

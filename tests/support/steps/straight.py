@@ -1,4 +1,4 @@
-"""A stream's products the straightforward way, one command after another: what a correct run leaves behind."""
+"""Products of a stream's commands, computed one after another. A correct run leaves the same outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from launchopt.streams.stream import CommandStream
 
 
 def operands(stream: CommandStream, seed: int = 0) -> Arenas:
-    """Random inputs, poisoned outputs."""
+    """Return arenas with random inputs and poisoned outputs."""
     arenas = Arenas(np, stream.arenas)
     arenas.fill(seed)
     arenas.poison()
@@ -29,13 +29,13 @@ def shape_of(stream: CommandStream, record: Any) -> ShapeKey:
 
 
 def output(stream: CommandStream, arenas: Arenas, record: Any) -> Any:
-    """C [n, m] of a command, in storage type, to read or to write."""
+    """Return a view of C, [n, m], of a command, in storage type."""
     shape = shape_of(stream, record)
     return arenas.view(stream.operands(shape)[2], shape.n, shape.m)[record["slot_c"]]
 
 
 def multiply(stream: CommandStream, arenas: Arenas, records: Records) -> None:
-    """C = B @ A.T for each record, by the slots it names."""
+    """Compute C = B @ A.T for each record, with the operands in its slots."""
     for record in records:
         arena_a, arena_b, _ = arenas_of(shape_of(stream, record))
         a = arenas.matrices(arena_a, [record["slot_a"]])[0]
