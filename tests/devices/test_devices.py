@@ -123,8 +123,8 @@ def test_a_mode_knows_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch: 
         Consumer(replace(job(stream, ring, "cpu", (arm("baseline"),)), folder=tmp_path)) as consumer,
     ):
         (prepared,) = consumer.prepared
-        told: list[bool] = []
-        monkeypatch.setattr(prepared, "start", lambda warm_up: told.append(warm_up))
+        warm_ups: list[bool] = []
+        monkeypatch.setattr(prepared, "start", lambda warm_up: warm_ups.append(warm_up))
         for warm_up in (True, False):
             consumer.arm(0, warm_up)
-    assert told == [True, False]
+    assert warm_ups == [True, False]

@@ -155,10 +155,10 @@ def test_floors_of_a_gpu(tmp_path: Path) -> None:
         call, cwd=tmp_path, env=environ_of(), capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert told["calibration"] == json.loads((tmp_path / "h.json").read_text())
-    calibration = from_json(told["calibration"], tmp_path / "h.json")
-    traced = set() if told["not_measured"] else TRACED
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert found["calibration"] == json.loads((tmp_path / "h.json").read_text())
+    calibration = from_json(found["calibration"], tmp_path / "h.json")
+    traced = set() if found["not_measured"] else TRACED
     assert set(calibration.floors) == UNTRACED | RATES | PEAKS | HOST | traced
     value = {name: floor.value for name, floor in calibration.floors.items()}
     assert value["read_gb_per_s"] > 0.5 * value["copy_gb_per_s"]

@@ -100,9 +100,9 @@ def test_a_task_is_copied_by_sixteen_bytes() -> None:
 
 
 def test_an_instruction_has_the_columns_of_a_list() -> None:
-    told = [word.name.lower() for word in ins.Word if word < ins.Word.WAITS]
-    assert list(megakernel.INSTRUCTION.names or ()) == told
-    assert megakernel.INSTRUCTION.itemsize == 8 * len(told)
+    names = [word.name.lower() for word in ins.Word if word < ins.Word.WAITS]
+    assert list(megakernel.INSTRUCTION.names or ()) == names
+    assert megakernel.INSTRUCTION.itemsize == 8 * len(names)
 
 
 def test_every_op_but_a_gemm_is_played() -> None:

@@ -117,5 +117,5 @@ def test_results_carry_revision_and_whether_it_was_changed(monkeypatch: pytest.M
     assert isinstance(found["git_dirty"], bool)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "f" * 40)
-    told = environment()
-    assert (told["git_revision"], told["git_dirty"]) == ("f" * 40, None)
+    found = environment()
+    assert (found["git_revision"], found["git_dirty"]) == ("f" * 40, None)

@@ -89,8 +89,8 @@ def test_measured_without_events_goes_by_the_hosts_clock(recorder: Recorder) -> 
 
 def test_where_a_tracer_lost_records_it_says_no_more_than_how_many(recorder: Recorder) -> None:
     row, _ = measured(recorder, FLUSHES, replace(EVENTS, activity=replace(ACTIVITY, dropped=7)), STREAM)
-    told = {name for name in row if name.startswith(("kernels", "gpu_busy", "launch_delay"))}
-    assert (told, row["kernels_dropped"]) == ({"kernels_dropped"}, 7)
+    found = {name for name in row if name.startswith(("kernels", "gpu_busy", "launch_delay"))}
+    assert (found, row["kernels_dropped"]) == ({"kernels_dropped"}, 7)
 
 
 def test_nothing_sampled_is_null_and_not_zero(recorder: Recorder) -> None:

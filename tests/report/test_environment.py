@@ -21,6 +21,6 @@ def test_where_polled_words_lie_is_said_where_a_run_has_any(tmp_path: Path) -> N
     (alone,) = (dict(environment(read_source([folder])).machine) for folder in folders[1:])
     assert alone["polled_words.persistent"] == where
     after = environment(read_source(folders)).machine
-    (told,) = (value for name, value in after if name.startswith("polled"))
-    assert where in told
-    assert [each for each in after if each[1] != told] == before
+    (value,) = (value for name, value in after if name.startswith("polled"))
+    assert where in value
+    assert [each for each in after if each[1] != value] == before

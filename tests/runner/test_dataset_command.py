@@ -42,10 +42,10 @@ def test_refusals_are_short_and_leave_nothing(
     (tmp_path / "EMPTY").mkdir()
     monkeypatch.chdir(tmp_path)
     assert main(arguments) != 0
-    said = capsys.readouterr().err
-    assert said.startswith("error: ")
-    assert says in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert says in message
+    assert message.count("\n") == 1
     assert [path.name for path in tmp_path.rglob("*")] == ["EMPTY"]
 
 

@@ -91,10 +91,10 @@ def test_where_it_ran_is_told(campaign: Callable[..., Path]) -> None:
     assert places["revision"] == ["0123456789ab, with changes that were not committed"]
     assert " | ".join(places["processor"]) == "Some \\| CPU; 2 cores to use, 25.3 GB of memory"
     assert places["campaign"][0].startswith("seed 7, 2 runs at a time, started 20")
-    for dirty, said in ((False, "as committed"), (None, "whether it was changed is not told")):
+    for dirty, message in ((False, "as committed"), (None, "whether it was changed is not told")):
         about["environment"]["git_dirty"] = dirty
         path.write_text(json.dumps(about))
-        assert rows(campaign_markdown(folder), "| what | which |")["revision"] == [f"0123456789ab, {said}"]
+        assert rows(campaign_markdown(folder), "| what | which |")["revision"] == [f"0123456789ab, {message}"]
 
 
 def test_what_went_wrong_is_named(campaign: Callable[..., Path]) -> None:
@@ -115,21 +115,21 @@ def soaked() -> str:
 
 def told_soak(path: Path) -> dict[str, Any]:
     path.write_text(soaked())
-    told: dict[str, Any] = json.loads(soaked())
-    return told
+    figures: dict[str, Any] = json.loads(soaked())
+    return figures
 
 
 def test_a_soak_beside_it_is_shown(campaign: Callable[..., Path]) -> None:
     folder = campaign(*KILLS)
-    told = told_soak(folder / "soak.json")
+    figures = told_soak(folder / "soak.json")
     read = read_soak(folder / "soak.json")
-    assert (read.records, read.lost, read.batches) == (5000, 0, told["batches"])
+    assert (read.records, read.lost, read.batches) == (5000, 0, figures["batches"])
     shown = rows(text := campaign_markdown(folder), "M commands/s")
     (cells,) = ([first, *others] for first, others in shown.items() if first != "---:")
-    assert cells[:3] == ["5,000", "0", f"{told['batches']:,}"]
-    peak = told["memory"]["consumer"]["peak_bytes"] / 1e6
+    assert cells[:3] == ["5,000", "0", f"{figures['batches']:,}"]
+    peak = figures["memory"]["consumer"]["peak_bytes"] / 1e6
     assert float(cells[5].split(" / ")[2].replace(",", "")) == pytest.approx(peak, abs=0.05)
-    assert f"| soak | started {told['started_utc']} |" in text
+    assert f"| soak | started {figures['started_utc']} |" in text
     assert "No soak is recorded" not in text
 
 
@@ -169,8 +169,8 @@ def manifest(folder: Path, text: str) -> None:
 
 
 def other_soak(folder: Path, **change: Any) -> None:
-    told = told_soak(folder / "soak.json")
-    (folder / "soak.json").write_text(json.dumps(told | change))
+    figures = told_soak(folder / "soak.json")
+    (folder / "soak.json").write_text(json.dumps(figures | change))
 
 
 BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -208,11 +208,11 @@ def test_what_is_no_campaign_is_refused(
     page.write_text("<!-- reliability -->\nold\n<!-- /reliability -->\n")
     capsys.readouterr()
     assert main([str(folder), "--readme", str(page)]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith(f"error: {folder}")
-    assert why in told.err
-    assert told.err.count("\n") == 1
+    figures = capsys.readouterr()
+    assert figures.out == ""
+    assert figures.err.startswith(f"error: {folder}")
+    assert why in figures.err
+    assert figures.err.count("\n") == 1
     assert "old" in page.read_text()
 
 

@@ -31,7 +31,7 @@ def test_without_ncu_it_says_how_to_get_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--launches", "0"], "--launches 0: a whole number from 1"),
         (["--launches", "many"], "--launches many: a whole number"),
@@ -47,10 +47,10 @@ def test_without_ncu_it_says_how_to_get_it(bench: Bench) -> None:
         (["timing=torch"], "CUPTI has room for one tracer, and here that is ncu"),
     ],
 )
-def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: list[str], message: str) -> None:
     done = bench.run(*arguments, FAKE="0")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert not bench.notes.exists()
     assert not bench.out.exists()
 
@@ -74,10 +74,10 @@ def test_every_launchopt_range_by_default_and_the_exit_code_passes_through(bench
 def test_one_named_launch(bench: Bench) -> None:
     options = ("--launches", "1", "--skip", "2", "--range", "graph 64x1 [a]@/b,c*+ fp32", "--kernel", "gemv|gemm")
     assert bench.run(*options, "mode=graph", FAKE="0").returncode == 0
-    said = bench.notes.read_text()
+    message = bench.notes.read_text()
     # A backslash escapes ncu's special characters in a name. The slash at the end marks a push/pop range.
-    assert r"<--nvtx-include><launchopt@graph 64x1 \[a\]\@\/b\,c\*\+ fp32/>" in said
-    assert "<--launch-skip><2><--launch-count><1><--kernel-name><regex:gemv|gemm>" in said
+    assert r"<--nvtx-include><launchopt@graph 64x1 \[a\]\@\/b\,c\*\+ fp32/>" in message
+    assert "<--launch-skip><2><--launch-count><1><--kernel-name><regex:gemv|gemm>" in message
 
 
 def test_a_benchmark_in_place_of_a_run(bench: Bench) -> None:

@@ -35,7 +35,7 @@ def test_without_nsys_it_says_how_to_get_it(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ([], "two modes are needed"),
         (["batched"], "two modes are needed"),
@@ -48,10 +48,10 @@ def test_without_nsys_it_says_how_to_get_it(bench: Bench) -> None:
         (["batched", "graph", "timing=cupti"], "CUPTI has room for one tracer"),
     ],
 )
-def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: list[str], message: str) -> None:
     done = bench.run(*arguments, FAKE="0")
     assert done.returncode == 2
-    assert said in done.stderr
+    assert message in done.stderr
     assert not bench.notes.exists()
     assert not bench.out.exists()
 
@@ -117,9 +117,9 @@ def test_an_interrupt_ends_everything(bench: Bench) -> None:
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, message = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted: ending nsys and the run" in said
+    assert "interrupted: ending nsys and the run" in message
     assert not is_running(int(bench.pid_file.read_text()))
 
 

@@ -65,8 +65,8 @@ def test_only_racecheck_runs_the_kernel_for_racecheck(tmp_path: Path) -> None:
     for mode in BY_MODE:
         lines = ran(tmp_path, script, f"mode={mode}").stdout.splitlines()
         seen = (tmp_path / "sanitizer.seen").read_text().splitlines()[-2:]
-        for told in lines, seen:
-            assert ["mode.racecheck=true" in line for line in told] == [False, mode == "megakernel"]
+        for output in lines, seen:
+            assert ["mode.racecheck=true" in line for line in output] == [False, mode == "megakernel"]
     lines = ran(tmp_path, script, "mode=megakernel", "mode.racecheck=false").stdout.splitlines()
     assert [line.count("mode.racecheck=") for line in lines] == [1, 1], "what the job says is left as it is"
 
@@ -80,8 +80,8 @@ def test_a_finding_or_no_output_is_a_failure(script: str, tmp_path: Path) -> Non
 
 
 def test_the_first_finding_is_shown_before_long_output(tmp_path: Path) -> None:
-    said = 'echo "========= Error: Race reported at line 7"; seq 1000; echo the end; exit 9'
-    done = ran(tmp_path, said, "mode=persistent", "workload=decode")
+    script = 'echo "========= Error: Race reported at line 7"; seq 1000; echo the end; exit 9'
+    done = ran(tmp_path, script, "mode=persistent", "workload=decode")
     assert done.returncode == 1
     assert done.stderr.count("========= Error: Race reported at line 7\n") == 2
     assert done.stderr.count("\nthe end\n") == 2

@@ -33,14 +33,14 @@ def test_a_million_commands_are_all_there(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environ_of(), capture_output=True, text=True, timeout=300, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1].startswith("none of 1,000,000 commands lost, ")
-    told = json.loads(kept.read_text())
-    assert (told["records"], told["lost"]) == (1_000_000, 0)
-    assert told["records_per_s"] == pytest.approx(told["records"] / told["seconds"])
-    assert f", {told['batches']:,} batches" in done.stdout
-    assert set(told["memory"]) == {"consumer", "producer"}
-    memory = told["memory"]["consumer"]  # the producer may have ended before the end of the only lap
+    figures = json.loads(kept.read_text())
+    assert (figures["records"], figures["lost"]) == (1_000_000, 0)
+    assert figures["records_per_s"] == pytest.approx(figures["records"] / figures["seconds"])
+    assert f", {figures['batches']:,} batches" in done.stdout
+    assert set(figures["memory"]) == {"consumer", "producer"}
+    memory = figures["memory"]["consumer"]  # the producer may have ended before the end of the only lap
     assert 0 < memory["first_bytes"] == memory["last_bytes"] == memory["peak_bytes"]
-    revision = {key: told["environment"].get(key) for key in ("git_revision", "git_dirty")}
+    revision = {key: figures["environment"].get(key) for key in ("git_revision", "git_dirty")}
     assert revision == {key: environment().get(key) for key in revision}
     assert [path.name for path in tmp_path.iterdir()] == ["soak.json"]
 
@@ -56,9 +56,9 @@ def test_a_missing_folder_is_an_error_at_the_start(
 
 def test_a_failed_write_is_an_error(soak: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert soak.main(["--records", "1000", "--json", str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert said.err == f"error: {tmp_path}: cannot be written (Is a directory)\n"
-    assert said.out.endswith(" batches\n")
+    captured = capsys.readouterr()
+    assert captured.err == f"error: {tmp_path}: cannot be written (Is a directory)\n"
+    assert captured.out.endswith(" batches\n")
 
 
 def test_memory_has_first_last_and_peak(soak: Any) -> None:
@@ -120,7 +120,7 @@ def changed(records: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda records: records[:-1], "the ring was closed after 999 commands"),
         (lambda records: np.delete(records, 7), "instead of "),
@@ -130,8 +130,8 @@ def changed(records: Any) -> Any:
     ],
     ids=["last lost", "one lost", "one twice", "out of turn", "changed"],
 )
-def test_a_lost_or_changed_command_is_named(change: Any, said: str, soak: Any) -> None:
-    with pytest.raises(soak.LostError, match=f"^lap 0: {said}"):
+def test_a_lost_or_changed_command_is_named(change: Any, message: str, soak: Any) -> None:
+    with pytest.raises(soak.LostError, match=f"^lap 0: {message}"):
         run(soak, change)
 
 

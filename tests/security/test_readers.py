@@ -49,8 +49,8 @@ def test_mutants_are_read_or_refused_in_a_line(name: str, tmp_path: Path) -> Non
         seed = CORPUS / generator.choice(reader.seeds)
         path = tmp_path / seed.name
         path.write_bytes(mutant(seed, generator))
-        if said := complaint(reader, path):
-            found[number] = said
+        if message := complaint(reader, path):
+            found[number] = message
     assert found == {}
 
 

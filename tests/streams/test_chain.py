@@ -50,10 +50,10 @@ def test_the_table_says_which_steps_a_request_has(stream: ChainStream) -> None:
     first = 0
     for request, row in enumerate(stream.table):
         kinds = [step.kind for step in steps_of(stream) if step.request == request]
-        told = [stream.chunk_kind] * int(row[ChainColumn.FULL_CHUNKS])
-        told += [int(row[ChainColumn.REST_KIND])] * int(row[ChainColumn.REST_KIND] != NO_PROMPT)
-        told += [stream.decode_kind] * int(row[ChainColumn.DECODES])
-        assert [stream.kinds[at] for at in told] == kinds
+        expected = [stream.chunk_kind] * int(row[ChainColumn.FULL_CHUNKS])
+        expected += [int(row[ChainColumn.REST_KIND])] * int(row[ChainColumn.REST_KIND] != NO_PROMPT)
+        expected += [stream.decode_kind] * int(row[ChainColumn.DECODES])
+        assert [stream.kinds[at] for at in expected] == kinds
         assert sum(kind.n for kind in kinds if kind.is_prompt) == stream.asked.context_tokens[request]
         assert row[ChainColumn.FIRST_TOKEN] == first
         assert (row[ChainColumn.DUE_NS], row[ChainColumn.AFTER]) == (10 * request, -1)

@@ -99,8 +99,8 @@ def test_errors_of_inputs_are_carried_on(dtype: Dtype) -> None:
     for name, op in cases.items():
         expected = op(given)
         true = np.sqrt(((op(off).value - expected.value) ** 2).mean())
-        said = math.sqrt(expected.variance.mean())
-        assert 0.9 < said / true < (1.1 if dtype is not Dtype.bf16 else 1.3), name
+        reported = math.sqrt(expected.variance.mean())
+        assert 0.9 < reported / true < (1.1 if dtype is not Dtype.bf16 else 1.3), name
 
 
 @in_each_dtype

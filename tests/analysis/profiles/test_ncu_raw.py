@@ -116,7 +116,7 @@ def test_the_nearest_limit(memory: str, sm: str, limit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ([], "x.csv: no table of kernels"),
         (["==ERROR== nothing"], "x.csv: no table of kernels"),
@@ -128,8 +128,8 @@ def test_the_nearest_limit(memory: str, sm: str, limit: str) -> None:
         (['"ID","' + "a" * 200_000 + '"'], "x.csv:1: not CSV"),
     ],
 )
-def test_what_is_no_raw_page(lines: list[str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_what_is_no_raw_page(lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read_kernels(lines, "x.csv")
 
 

@@ -44,14 +44,14 @@ def test_no_table_means_no_kernels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         (["Total Time (ns),Num Calls,Name", "1,1,a"], r"x:1: no column 'Instances'"),
         (["Total Time (ns),Instances,Name", "1,1.5,a"], r"x:2: not a whole number"),
     ],
 )
-def test_what_is_no_such_summary(lines: list[str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_what_is_no_such_summary(lines: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         kernel_sum(lines, "x")
 
 

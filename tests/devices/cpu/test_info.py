@@ -19,8 +19,8 @@ def test_without_it_the_kernel_does(monkeypatch: pytest.MonkeyPatch, unset: str 
     assert cpu_info().cache_bytes >= 1 << 16
 
 
-@pytest.mark.parametrize("told", ["0", "-1", "1.5", "32M", "1048577", "9" * 5000, "\u0663"])
-def test_a_size_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, told: str) -> None:
-    monkeypatch.setenv(CACHE_VARIABLE, told)
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "32M", "1048577", "9" * 5000, "\u0663"])
+def test_a_size_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, text)
     with pytest.raises(ConfigError, match=f"^{CACHE_VARIABLE}=.*: must be MiB of cache, from 1 to 1048576$"):
         cpu_info()

@@ -21,11 +21,11 @@ def cursor_of(landed: int, took_off: int) -> NDArray[np.int64]:
 
 def test_it_is_asked_after_long_silence_and_not_again_at_once() -> None:
     cursor = cursor_of(0, 1)
-    now_ns, told = START_NS, []
+    now_ns, results = START_NS, []
     for _ in range(6):
-        told.append(is_quiet(now_ns, 5, cursor))
+        results.append(is_quiet(now_ns, 5, cursor))
         now_ns += QUIET_NS // 2
-    assert told == [False, False, True, False, True, False]
+    assert results == [False, False, True, False, True, False]
 
 
 @pytest.mark.parametrize(("landed", "launches"), [(1, 5), (0, 6)], ids=["a step landed", "something was launched"])

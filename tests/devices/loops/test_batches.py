@@ -278,8 +278,8 @@ def test_a_shape_that_was_not_announced_ends_the_loop_when_it_must_wait(limit: i
     """Of each token's GEMMs the second is unknown: it comes up from among those that wait."""
     stream = stream_of(SIDE_BY_SIDE)
     unknown = next(i for i, shape in enumerate(stream.shapes) if (shape.m, shape.k) == TINY[1])
-    said = pytest.raises(RunError, match=r"shape .*which the workload did not announce")
-    with looping(stream, limit, shapes=slice(unknown), every=every) as loop, said:
+    message = pytest.raises(RunError, match=r"shape .*which the workload did not announce")
+    with looping(stream, limit, shapes=slice(unknown), every=every) as loop, message:
         loop.run()
 
 

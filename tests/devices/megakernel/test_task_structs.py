@@ -48,21 +48,21 @@ def test_each_word_is_the_tasks_own(stream: ChainStream, most: int) -> None:
         tasks, _ = tasks_of(rig.compiler.compile(batch), 4, stream.dtype.itemsize, pairs=True)
         place_boxes(tasks, 1 << 40)
         norms = 0
-        for row, told in zip(tasks, packed(tasks), strict=True):
+        for row, task in zip(tasks, packed(tasks), strict=True):
             norms += row[TaskWord.GAIN] != 0
             odd = TaskFlag.NORMED_ODD if row[TaskWord.GAIN] and norms % 2 == 0 else 0
-            assert TaskFlag(int(told["flags"])) == odd + sum(flag for flag, has in ASKED.items() if has(row))
+            assert TaskFlag(int(task["flags"])) == odd + sum(flag for flag, has in ASKED.items() if has(row))
             reads = row[TaskWord.STREAMED] or row[TaskWord.ATTENDS]
             given = {name: row[word] for name, word in SAME.items()} | {"from_bytes": row[TaskWord.FROM_BYTES] * reads}
-            assert {name: told[name] for name in given} == given
-            assert told[["requests", "c", "stride_c"]].tolist() == tuple(row[[Word.REQUESTS, Word.C, Word.STRIDE_C]])
-            assert told["in"].tobytes() == row[: Word.WAITS].tobytes()
+            assert {name: task[name] for name in given} == given
+            assert task[["requests", "c", "stride_c"]].tolist() == tuple(row[[Word.REQUESTS, Word.C, Word.STRIDE_C]])
+            assert task["in"].tobytes() == row[: Word.WAITS].tobytes()
             count = int(row[Word.WAITS])
-            assert told["wait"].tolist() == [*row[Word.WAIT0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
-            assert told["enough"].tolist() == [*row[TaskWord.ENOUGH0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
-            assert (told["enough"][:count] > 0).all(), "a kernel takes 0 for no wait"
-            assert int(told["bytes"]) + int(told["other_bytes"]) == row[TaskWord.ROW_USED_BYTES]
-            assert bool(told["other_bytes"]) == row[TaskWord.SPLIT]
+            assert task["wait"].tolist() == [*row[Word.WAIT0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
+            assert task["enough"].tolist() == [*row[TaskWord.ENOUGH0 :][:count].tolist(), *[0] * (MOST_WAITS - count)]
+            assert (task["enough"][:count] > 0).all(), "a kernel takes 0 for no wait"
+            assert int(task["bytes"]) + int(task["other_bytes"]) == row[TaskWord.ROW_USED_BYTES]
+            assert bool(task["other_bytes"]) == row[TaskWord.SPLIT]
 
 
 def test_requests_that_lie_too_far_apart_are_not_streamed() -> None:

@@ -198,8 +198,8 @@ def test_tokens_equal_those_of_baseline(tmp_path: Path) -> None:
         manifest = results.read_manifest(folder)
         by = {each["mode"]: each["commands_by_strategy"] for each in manifest["runs"]}["persistent"]
         assert by["resident"] + by["single"] == persistent["commands"]
-        said = f"persistent: {by['single']:,} of {persistent['commands']:,} commands were launched otherwise"
-        assert any(notice.startswith(said) for notice in manifest["notices"])
+        message = f"persistent: {by['single']:,} of {persistent['commands']:,} commands were launched otherwise"
+        assert any(notice.startswith(message) for notice in manifest["notices"])
 
 
 # -- Ends of the kernel

@@ -74,10 +74,10 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_mode_replays_it_in_order_and_on_time(trace: Path, tmp_path: Path, device: str) -> None:
     path = f"workload.path={trace.name}"
-    said, rows = replayed(f"{path} {MODES} workload.repeat=2 workload.speed=0.5", tmp_path / "out", device)
-    assert "4 of 4 GEMM operators of some.trace.json: 14 commands of 3 shapes from 2 threads" in said
-    assert "replayed in bf16: 1 of double" in said
-    assert "dependencies are ignored" in said
+    message, rows = replayed(f"{path} {MODES} workload.repeat=2 workload.speed=0.5", tmp_path / "out", device)
+    assert "4 of 4 GEMM operators of some.trace.json: 14 commands of 3 shapes from 2 threads" in message
+    assert "replayed in bf16: 1 of double" in message
+    assert "dependencies are ignored" in message
     assert {row["mode"] for row in rows} == {"batched", "baseline", "grouped", "pointer_array"}
     for row in rows:
         assert (row["status"], row["verified"], row["commands"]) == ("ok", True, 14)
@@ -98,9 +98,9 @@ def test_every_mode_replays_it_in_order_and_on_time(trace: Path, tmp_path: Path,
 
 def test_without_gaps_it_is_a_closed_loop(trace: Path, tmp_path: Path) -> None:
     path = f"workload.path={trace.name} workload.gaps=none workload.commands=4 workload.dtype=fp32 workload.cache=hot"
-    said, (row,) = replayed(f"{path} mode=graph", tmp_path / "out")
-    assert "3 of 4 GEMM operators" in said
-    assert "replayed in fp32: 3 of c10::BFloat16" in said
+    message, (row,) = replayed(f"{path} mode=graph", tmp_path / "out")
+    assert "3 of 4 GEMM operators" in message
+    assert "replayed in fp32: 3 of c10::BFloat16" in message
     assert (row["commands"], row["dtype"], row["cache"], row["verified"]) == (4, "fp32", "hot", True)
     assert (row["arrival"], row["arrival_rate_per_s"], row["overloaded"]) == ("closed", None, None)
 

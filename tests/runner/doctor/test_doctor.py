@@ -57,10 +57,15 @@ def test_floors_of_a_cpu_are_printed_and_saved(tmp_path: Path) -> None:
 def test_json_is_all_there_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mine.json"
     assert doctor.main(["--device", "cpu", "--json", "--repeats", "1", "--save", str(path)]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["usable"], told["device"], told["saved"], told["removed"]) == (True, "cpu", str(path), [])
-    assert told["calibration"] == json.loads(path.read_text())
-    assert {check["status"] for check in told["checks"]} <= {"OK", "warning", "missing"}
+    captured = json.loads(capsys.readouterr().out)
+    assert (captured["usable"], captured["device"], captured["saved"], captured["removed"]) == (
+        True,
+        "cpu",
+        str(path),
+        [],
+    )
+    assert captured["calibration"] == json.loads(path.read_text())
+    assert {check["status"] for check in captured["checks"]} <= {"OK", "warning", "missing"}
 
 
 def test_without_floors_nothing_is_measured(
@@ -104,9 +109,9 @@ def test_where_nothing_can_be_saved_is_one_line(tmp_path: Path, capsys: pytest.C
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "x.json"
     assert doctor.main(["--device", "cpu", "--repeats", "1", "--save", str(path)]) == 2
-    told = capsys.readouterr()
-    assert told.err == f"error: {path}: cannot be written (File exists)\n"
-    assert "copy_gb_per_s" in told.out, "what was measured is shown first"
+    captured = capsys.readouterr()
+    assert captured.err == f"error: {path}: cannot be written (File exists)\n"
+    assert "copy_gb_per_s" in captured.out, "what was measured is shown first"
 
 
 @pytest.mark.parametrize(

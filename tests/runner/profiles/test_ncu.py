@@ -36,9 +36,11 @@ def test_no_kernels(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no kernel was profiled\n"
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "cannot be read"), (b"\xff\x00", "x.csv: no table of kernels")])
+@pytest.mark.parametrize(
+    ("content", "message"), [(None, "cannot be read"), (b"\xff\x00", "x.csv: no table of kernels")]
+)
 def test_errors_are_one_line(
-    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if content is not None:
         (tmp_path / "x.csv").write_bytes(content)
@@ -46,7 +48,7 @@ def test_errors_are_one_line(
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("error: ")
-    assert said in captured.err
+    assert message in captured.err
     assert captured.err.count("\n") == 1
     assert not (tmp_path / "x.parquet").exists()
 

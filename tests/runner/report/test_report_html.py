@@ -55,9 +55,9 @@ def test_pull_request_prints_markdown_and_writes_nothing(tmp_path: Path, capsys:
 def test_a_timeline_says_what_it_holds_and_what_was_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, path = write_run(tmp_path / "run"), tmp_path / "timeline.json"
     assert report.main([str(folder), "--timeline", str(path)]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert "rows of 6 repeats; open it at https://ui.perfetto.dev" in said.out
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    assert "rows of 6 repeats; open it at https://ui.perfetto.dev" in captured.out
     assert report.main([str(folder), "--timeline", str(path), "--timeline-limit", "60"]) == 0
     assert (
         "recorded rows are shown: the first launches of every repeat (--timeline-limit 60)" in capsys.readouterr().err
@@ -66,7 +66,7 @@ def test_a_timeline_says_what_it_holds_and_what_was_cut(tmp_path: Path, capsys: 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ("--html --pr", "--html and --pr are 2 reports: ask for one"),
         ("--html --remedies", "--remedies and --html are 2 reports: ask for one"),
@@ -77,12 +77,12 @@ def test_a_timeline_says_what_it_holds_and_what_was_cut(tmp_path: Path, capsys: 
     ],
 )
 def test_what_does_not_go_together_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: str, message: str
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         report.main([str(write_run(tmp_path)), *arguments.split()])
     assert ended.value.code == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_errors_are_one_line_and_leave_nothing(
@@ -100,11 +100,11 @@ def test_errors_are_one_line_and_leave_nothing(
     ]
     if find_spec("altair"):
         cases.append(([str(run), "--html", str(tmp_path / "no" / "x.html")], "cannot be written"))
-    for arguments, said in cases:
+    for arguments, message in cases:
         assert report.main(arguments) == 2
         err = capsys.readouterr().err
         assert err.startswith("error: ")
-        assert said in err
+        assert message in err
         assert err.count("\n") == 1
     monkeypatch.setattr(page, "find_spec", lambda name: None)
     assert report.main([str(run), "--html"]) == 2

@@ -26,5 +26,5 @@ def test_a_reader_that_leaves_is_no_error(name: str) -> None:
         assert running.stdout
         assert running.stderr
         running.stdout.close()
-        said = running.stderr.read()
-    assert (running.returncode, said) == (CLOSED, "")
+        message = running.stderr.read()
+    assert (running.returncode, message) == (CLOSED, "")

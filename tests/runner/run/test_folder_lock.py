@@ -93,9 +93,9 @@ def test_who_only_looks_is_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("said", ["", "not a process", "7 on \x1b[31m", "1 on " + "x" * 500])
-def test_what_a_stranger_wrote_is_not_repeated(said: str, tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(said)
+@pytest.mark.parametrize("content", ["", "not a process", "7 on \x1b[31m", "1 on " + "x" * 500])
+def test_what_a_stranger_wrote_is_not_repeated(content: str, tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text(content)
     with (tmp_path / ".lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(FolderError, match="in use by another process, which holds"):

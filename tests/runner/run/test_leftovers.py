@@ -141,8 +141,8 @@ def test_a_killed_sweep_beside_a_new_one(tmp_path: Path, segments: Path) -> None
     new = tmp_path / "sweep/new"
     new.mkdir()
     (new / ".lock").write_text("")
-    said = tidy(new / "0", segments)
-    assert said == [f"{each}: was killed, its manifest says so now" for each in (job, old)]
+    notices = tidy(new / "0", segments)
+    assert notices == [f"{each}: was killed, its manifest says so now" for each in (job, old)]
     assert names(job) == ["manifest.json"]
 
 
@@ -170,6 +170,6 @@ def test_the_next_start_cleans_up_after_a_killed_group(victim: Callable[[str], V
     assert read_manifest(folder)["status"] == "killed"
     assert [name for name in names(folder) if name.startswith(".")] == []
     (own,) = (each for each in following.folder.glob("outputs/run/*") if each != folder)
-    said = " ".join(read_manifest(own)["notices"])
-    assert f"removed {ring}" in said
-    assert f"{folder}: was killed" in said
+    notices = " ".join(read_manifest(own)["notices"])
+    assert f"removed {ring}" in notices
+    assert f"{folder}: was killed" in notices

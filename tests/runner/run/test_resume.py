@@ -187,7 +187,7 @@ def test_a_limit_ends_the_wait_and_none_does_not(monkeypatch: pytest.MonkeyPatch
     now_s = [100.0]
     monkeypatch.setattr(watchdog.time, "monotonic", lambda: now_s[0])
     seen: list[tuple[str, int]] = []
-    report, unlimited = (limited(lambda *said: seen.append(said), limit) for limit in (2.5, None))
+    report, unlimited = (limited(lambda *message: seen.append(message), limit) for limit in (2.5, None))
     now_s[0] = 102.5
     report("warm-up", 3)
     now_s[0] = 102.6

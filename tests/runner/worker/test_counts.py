@@ -85,9 +85,9 @@ def record_one_twice(consumer: Consumer, ring: Ring) -> None:
     ],
 )
 def test_a_run_that_lost_a_command_is_failed(break_it: Any, expected: dict[str, int], status: str) -> None:
-    counts, said = outcome(break_it)
+    counts, message = outcome(break_it)
     assert counts == dict.fromkeys(("pushed", "popped", "executed", "recorded"), COMMANDS) | expected
-    assert said.partition(";")[0] == status
+    assert message.partition(";")[0] == status
 
 
 def test_a_launch_that_never_was_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,6 +154,6 @@ def test_a_producer_that_floods_ends_the_run(more: int, tmp_path: Path) -> None:
     manifest = results.read_manifest(tmp_path)
     assert manifest["status"] == "failed"
     # Who sees it first: the parent while it runs, or the check when it has ended.
-    told = manifest.get("error") or results.read_summaries([tmp_path])[0]["status"]
-    assert "96 commands announced, " in told
+    manifest_error = manifest.get("error") or results.read_summaries([tmp_path])[0]["status"]
+    assert "96 commands announced, " in manifest_error
     assert not list(tmp_path.glob(".*"))

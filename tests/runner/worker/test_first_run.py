@@ -56,10 +56,10 @@ def test_no_loop_is_loaded_while_the_clock_runs(job: str, device: str, tmp_path:
     how = [f"device={device}", "repeats=2", f"hydra.run.dir={tmp_path}/run"]
     call = [sys.executable, "-m", "runner", *JOBS[job].split(), *how]
     subprocess.run(call, cwd=tmp_path, env=environ, check=True, capture_output=True, timeout=300)
-    said = [line.split(maxsplit=1)[1] for line in sorted((tmp_path / "log").read_text().splitlines())]
-    assert "compile _await_free_slots" in said, "the listener saw what was loaded"
+    lines = [line.split(maxsplit=1)[1] for line in sorted((tmp_path / "log").read_text().splitlines())]
+    assert "compile _await_free_slots" in lines, "the listener saw what was loaded"
     running, late = False, []
-    for each in said[said.index("run") :]:
+    for each in lines[lines.index("run") :]:
         running = each == "armed" or (running and each != "consumed")
         if running and each.startswith("compile"):
             late.append(each)

@@ -62,7 +62,7 @@ def names(folder: Path) -> list[str]:
 def test_a_disk_that_fills_up_at_any_write_costs_what_was_being_written(parts: list[list[int]], writes: int) -> None:
     """`parts`: the rows of each row group of each part."""
     with tempfile.TemporaryDirectory() as name:
-        folder, done, gathered, said = Path(name), 0, False, ""
+        folder, done, gathered, message = Path(name), 0, False, ""
         table = GrowingTable(folder / "launches.parquet", SCHEMA, {})
         try:
             with Disk(writes):
@@ -72,10 +72,10 @@ def test_a_disk_that_fills_up_at_any_write_costs_what_was_being_written(parts: l
                 table.close()
                 gathered = True
         except RunError as error:
-            said = str(error)
+            message = str(error)
         with Disk(0):  # nothing was given back: no room to make one of several
             rescue(folder)
-        assert gathered or (said.startswith(f"{folder}: ") and said.endswith(f"cannot be written: {ENOSPC}"))
+        assert gathered or (message.startswith(f"{folder}: ") and message.endswith(f"cannot be written: {ENOSPC}"))
         written = names(folder)
         whole = gathered or done == 1 or (done > 0 and not any(parts[:done]))
         assert written == (["launches.parquet"] if whole else [f"launches.{part:05}.parquet" for part in range(done)])

@@ -202,14 +202,14 @@ class Outcome:
 
 def taken(words: list[str], folder: Path) -> Outcome:
     """Pass `words` to the command line in the empty `folder`, and leave out the run itself."""
-    out, said, plans = io.StringIO(), io.StringIO(), []
+    out, stderr, plans = io.StringIO(), io.StringIO(), []
 
     def run(plan: Any, folder: Path, overrides: list[str]) -> None:
         plans.append(plan)
 
-    code = _within(folder, lambda: _exit_code(words, out, said, run))
+    code = _within(folder, lambda: _exit_code(words, out, stderr, run))
     left = sorted(path.name for path in folder.rglob("*"))
-    return Outcome(words, code, out.getvalue(), said.getvalue(), plans, left)
+    return Outcome(words, code, out.getvalue(), stderr.getvalue(), plans, left)
 
 
 def _within(folder: Path, act: Callable[[], object]) -> object:
@@ -217,13 +217,13 @@ def _within(folder: Path, act: Callable[[], object]) -> object:
         return act()
 
 
-def _exit_code(words: list[str], out: io.StringIO, said: io.StringIO, run: Callable[..., None]) -> object:
+def _exit_code(words: list[str], out: io.StringIO, stderr: io.StringIO, run: Callable[..., None]) -> object:
     """Return the exit code, or the exception that would have ended the process."""
     try:
         with (
             mock.patch.object(app, "_run", run),
             contextlib.redirect_stdout(out),
-            contextlib.redirect_stderr(said),
+            contextlib.redirect_stderr(stderr),
             limited(CPU_S, MORE_BYTES),
         ):
             return cli.run(words)

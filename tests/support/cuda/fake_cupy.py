@@ -203,15 +203,15 @@ class FakeCupy:
             words = words_at(int(words_at(parameters, 1)[0]), len(FIELDS)).tolist()
             feed = dict(zip(FIELDS, words, strict=True))
             self.fed_back += 1
-            told = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : config.grid_x].copy()
-            return lambda: fed_back(feed, told, dtype, self.sampling if samples else NO_SAMPLING)
+            row_words = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : config.grid_x].copy()
+            return lambda: fed_back(feed, row_words, dtype, self.sampling if samples else NO_SAMPLING)
 
         return read
 
 
-def fed_back(feed: dict[str, int], told: NDArray[np.uint64], dtype: Dtype, sampling: Sampling) -> None:
-    """Feed rows back as struct Feedback says; `told`: the rows' arguments, [ROW_WORDS, rows]."""
-    sources, targets, histories, places, drawn = told
+def fed_back(feed: dict[str, int], row_words: NDArray[np.uint64], dtype: Dtype, sampling: Sampling) -> None:
+    """Feed rows back as struct Feedback says; `row_words`: the rows' arguments, [ROW_WORDS, rows]."""
+    sources, targets, histories, places, drawn = row_words
     samples, kind = sampling.kind is not SamplingKind.none, STORAGE[dtype]
     finals = np.stack([memory_at(int(each), (feed["vocab" if samples else "hidden"],), kind) for each in sources])
     table = None

@@ -164,8 +164,8 @@ class FakeMegakernel:
         """Feed back the rows that struct Feedback names."""
         self.rows.append(feed["rows"])
         if feed["rows"]:
-            told = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : feed["rows"]].copy()
-            fed_back(feed, told, self.device.work.dtype, self.device.cupy.sampling)
+            row_words = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : feed["rows"]].copy()
+            fed_back(feed, row_words, self.device.work.dtype, self.device.cupy.sampling)
 
     def _check(self, tasks: NDArray[np.int64], weights: NDArray[Any], box_bytes: int) -> None:
         """Check that boxes lie within their memory, without overlap, and that weights belong to the streamed GEMMs."""

@@ -153,8 +153,8 @@ def run_jobs(kind: str, folder: Path) -> Everything:
     shares = [calls[first::at_once] for first in range(at_once)]
     with ThreadPoolExecutor(at_once) as pool:
         done = list(pool.map(functools.partial(_call, folder), shares))
-    said = [line for each in done for line in each.stderr.splitlines() if not line.startswith("error: mode=")]
-    assert not said, "\n".join(["only the modes that were refused, but:", *said[-40:]])
+    lines = [line for each in done for line in each.stderr.splitlines() if not line.startswith("error: mode=")]
+    assert not lines, "\n".join(["only the modes that were refused, but:", *lines[-40:]])
     assert sorted(each.returncode for each in done) == [*[0] * (at_once - 1), 2]
     return Everything(kind, folder)
 

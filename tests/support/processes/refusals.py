@@ -93,8 +93,8 @@ class _Server:
         """Of a run in `folder`; a run that hangs is left behind, and all that come after it fail."""
         assert self._process.stdin
         assert self._process.stdout
-        said = [folder.with_suffix(f".{name}") for name in ("stdout", "stderr")]
-        run = {"words": words, "folder": str(folder), "stdout": str(said[0]), "stderr": str(said[1])}
+        outputs = [folder.with_suffix(f".{name}") for name in ("stdout", "stderr")]
+        run = {"words": words, "folder": str(folder), "stdout": str(outputs[0]), "stderr": str(outputs[1])}
         print(json.dumps(run), file=self._process.stdin, flush=True)
         hang = threading.Timer(PATIENCE_S, self._process.kill)
         hang.start()
@@ -103,7 +103,7 @@ class _Server:
         finally:
             hang.cancel()
         left = [*_left(folder, inputs), *(path.name for path in Path("/dev/shm").glob(f"launchopt_{pid}_*"))]
-        stdout, stderr = (path.read_text() for path in said)
+        stdout, stderr = (path.read_text() for path in outputs)
         return Outcome(os.waitstatus_to_exitcode(status), stdout, stderr, cpu_s, left)
 
 

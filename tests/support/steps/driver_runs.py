@@ -112,7 +112,7 @@ class Peer:
         self.popped_ns: list[int] = []
         self.begun: list[int] = []  # request of each step that has begun
         self.ended: Counter[int] = Counter()
-        self.told: Counter[int] = Counter()
+        self.notified: Counter[int] = Counter()
         self.pending: list[Records] = []
         self.ids = np.zeros(stream.tokens, np.int64)
         self.answers: list[int] = []  # request of each notification
@@ -137,14 +137,14 @@ class Peer:
         request = int(record["request"])
         steps_begun = self.begun.count(request)
         is_new = steps_begun == self.ended[request]
-        if self.told[request] < steps_begun + is_new - 1:  # the driver was not notified of the previous step
+        if self.notified[request] < steps_begun + is_new - 1:  # the driver was not notified of the previous step
             assert not record["flags"]
             assert 0 < self.ended_at[request] <= self.left
             self.early += 1
         if is_new:
             if self.group_of:
                 group = self.group_of[len(self.begun)]
-                assert self.told.total() >= (self.stops[group - 1] if group else 0)
+                assert self.notified.total() >= (self.stops[group - 1] if group else 0)
             self.begun.append(request)
         self.records.append(record)
         self.popped_ns.append(now_ns)
@@ -161,15 +161,15 @@ class Peer:
             return False
         record = self.pending.pop(int(self.random.integers(len(self.pending))))
         request, token = int(record["request"]), int(record["token"])
-        told = np.zeros(1, COMMAND_DTYPE)
-        told[0] = record
+        notified = np.zeros(1, COMMAND_DTYPE)
+        notified[0] = record
         token_id = int(self.random.choice([-1, 0, 1, 127_999, 2**31 - 1]))
-        told["slot_a"] = token_id & 0xFFFF_FFFF
+        notified["slot_a"] = token_id & 0xFFFF_FFFF
         if token != NO_TOKEN:
             self.ids[int(self.stream.table[request, ChainColumn.FIRST_TOKEN]) + token] = token_id
-        self.told[request] += 1
+        self.notified[request] += 1
         self.answers.append(request)
-        assert self.run.back.push(told) == 1
+        assert self.run.back.push(notified) == 1
         return True
 
     def play(self) -> tuple[Tokens, int, int]:

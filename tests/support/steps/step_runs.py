@@ -61,13 +61,13 @@ def _rows(stream: ChainStream, kinds: list[Any]) -> list[int]:
 
 def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
     """Push the records of each batch, request after request, once the previous batch is complete."""
-    told = np.zeros(1, COMMAND_DTYPE)
+    ends = np.zeros(1, COMMAND_DTYPE)
     for batch in batches(stream, most):
         # Push all steps together. A step that comes first may be flushed alone; the others would wait for its next.
         records = np.concatenate([batch.words[request :: batch.size] for request in range(batch.size)])
         assert ring.push(records.view(COMMAND_DTYPE)[:, 0]) == len(records)
         for _ in range(batch.size):
-            while not back.pop(told):
+            while not back.pop(ends):
                 pass
     ring.close()
 
