@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,7 +13,7 @@ from support.steps.straight import records_of
 from launchopt.command import COMMAND_DTYPE, Dtype, as_words
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
-from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers, padded_sizes
+from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import verify
@@ -59,15 +57,6 @@ def test_who_is_missing_is_the_first_written_to_scratch(count: int, missing: int
     assert out[size : 2 * size].tolist() == [*b, *[b[0]] * missing]
     assert out[2 * size : 3 * size].tolist() == [*c, *[scratch] * missing]
     assert out[-1] == UNTOUCHED
-
-
-@given(st.integers(1, 5000))
-def test_padding_is_less_than_what_is_asked_for(limit: int) -> None:
-    sizes = padded_sizes(limit)
-    assert (sizes[0], sizes[-1]) == (1, limit)
-    assert sizes == sorted(set(sizes))
-    assert all(not size & (size - 1) for size in sizes[:-1])
-    assert all(after <= 2 * before for before, after in pairwise(sizes))
 
 
 def stream_of(commands: int, replicas: int) -> GemmStream:

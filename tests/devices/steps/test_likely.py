@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 from support.steps.programs import stream_of
@@ -40,3 +42,12 @@ def test_no_more_requests_than_there_are_and_than_a_batch_can_have(requests: int
 
 def test_sizes_are_powers_of_two_and_the_limit() -> None:
     assert [padded_sizes(limit) for limit in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
+@given(st.integers(1, 5000))
+def test_padding_is_less_than_what_is_asked_for(limit: int) -> None:
+    sizes = padded_sizes(limit)
+    assert (sizes[0], sizes[-1]) == (1, limit)
+    assert sizes == sorted(set(sizes))
+    assert all(not size & (size - 1) for size in sizes[:-1])
+    assert all(after <= 2 * before for before, after in pairwise(sizes))
