@@ -202,3 +202,18 @@ def test_commands_of_one_weight_are_one_gemm(commands: int, most: int, chunk: in
         assert set(run.launches(LaunchColumn.STRATEGY)) <= {Strategy.single, Strategy.coalesced}
         assert not any(run.launches(LaunchColumn.PACKED_BYTES)), "they lie evenly spaced"
         run.finish()
+
+
+@properties
+@given(products, st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 64]))
+def test_ranges_change_no_launch(stream: GemmStream, chunk: int, most: int, pack_bytes: int) -> None:
+    """With a profiler attached, Python makes each launch in a range of its own."""
+    made = []
+    for attached in (False, True):
+        with fake_cuda() as device:
+            run = Run("batched", stream, most, pack_bytes, device)
+            device.marks.attached = attached
+            run.submit_all(chunk)
+            made.append([run.launches(column) for column in (LaunchColumn.SIZE, LaunchColumn.STRATEGY)])
+            run.finish()
+    assert made[0] == made[1]
