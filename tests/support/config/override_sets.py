@@ -1,7 +1,7 @@
-"""Override sets that make little sense, drawn from a generator, and what the command line makes of them.
+"""Random override sets, most of them invalid, and the outcome of the command line for them.
 
-In: a generator of random numbers. Out: words; `taken` has `runner.cli` take them as a process would, but for the run
-itself, which it leaves out: what was planned is in the `Outcome`.
+In: a generator of random numbers. Out: words. `taken` passes them to `runner.cli` as a process does, without the run
+itself. The `Outcome` has the plans.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class Outcome:
 
     @property
     def fault(self) -> str | None:
-        """Return which rule was broken; None if none was."""
+        """Return the rule that was broken, or None."""
         if isinstance(self.exit_code, BaseException):
             return "".join(traceback.format_exception(self.exit_code))
         if "Traceback" in self.stderr:

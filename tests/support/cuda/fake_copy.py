@@ -1,4 +1,4 @@
-"""A stand-in for the driver's cuMemcpyHtoDAsync, which copies at once within the host, and counts."""
+"""A fake of the driver's cuMemcpyHtoDAsync. It copies within the host, immediately, and counts its calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STREAM = 0x5EA1
 
 
 class FakeCopy:
-    """Copies to a table of `most` words in place of the device's; every call returns `status`."""
+    """Copies to a table of `most` words in host memory. Every call returns `status`."""
 
     def __init__(self, most: int, status: int = 0) -> None:
         self.table, self.staged = np.full(most, -1, np.int64), np.full(most, -2, np.int64)

@@ -28,7 +28,7 @@ MODULES = ("cuda.device", "cuda.graph_cache")  # of which names are replaced, be
 
 
 class FakeCuda:
-    """What tests see of the stand-ins; `fake_cuda` makes a class of it and `CudaDevice`."""
+    """A base class that adds to `CudaDevice` the attributes that tests read."""
 
     cupy: FakeCupy
     runtime: FakeRuntime
@@ -41,11 +41,11 @@ class FakeCuda:
 
     @property
     def fed_back(self) -> int:
-        """Launches that only feed back."""
+        """Return the number of launches that only feed back."""
         return self.cupy.fed_back
 
     def close(self) -> None:
-        """Nothing is left that was captured, planned or described."""
+        """Close the device; check that no graph, plan or descriptor is left."""
         super().close()  # type: ignore[misc]
         assert self.runtime.graphs == []
         assert self.runtime.executables == []
@@ -53,7 +53,7 @@ class FakeCuda:
 
 
 def _runtime(cupy: FakeCupy) -> FakeRuntime:
-    """CUDA's runtime, whose captures hold what is launched through fake functions."""
+    """Return a fake of CUDA's runtime. Its captures hold the launches of fake functions."""
     runtime = FakeRuntime(execute=lambda call: call())
     begin, end = runtime.cudaStreamBeginCapture, runtime.cudaStreamEndCapture
 
@@ -71,7 +71,7 @@ def _runtime(cupy: FakeCupy) -> FakeRuntime:
 
 
 def _libraries(cupy: FakeCupy) -> Any:
-    """ctypes.CDLL, with stand-ins for the driver and cuBLASLt."""
+    """Return a replacement of ctypes.CDLL, with fakes of the driver and of cuBLASLt."""
     made = {
         "libcuda.so.1": SimpleNamespace(cuLaunchKernelEx=cupy.kernels.function, cuMemcpyHtoDAsync_v2=cupy.copy),
         "cublasLt": SimpleNamespace(cublasLtMatmul=cupy.matmul.function),
@@ -82,7 +82,7 @@ def _libraries(cupy: FakeCupy) -> Any:
 
 @contextmanager
 def fake_cuda(kind: type[FakeCuda] = FakeCuda) -> Iterator[Any]:
-    """The device; `kind`: what tests add to it."""
+    """Yield a fake device of class `kind` and `CudaDevice`."""
     cupy = FakeCupy()
     with stand_ins(), pytest.MonkeyPatch.context() as patch:
         device, graphs = (imported(f"launchopt.devices.{name}") for name in MODULES)

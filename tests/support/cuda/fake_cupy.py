@@ -35,7 +35,7 @@ def memory_at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
 
 
 class CUDARuntimeError(RuntimeError):
-    """CuPy's, with CUDA's number."""
+    """The error of CuPy's runtime, with the number of CUDA's error."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"status {status}")
@@ -57,13 +57,13 @@ class FakeStream:
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Nothing was submitted that is not done."""
+        """Do nothing: all submitted work is complete."""
 
     def synchronize(self) -> None:
         self._cupy.on_wait()
 
     def wait_event(self, event: FakeEvent) -> None:
-        """Everything is done when it is submitted."""
+        """Do nothing: work is complete when it is submitted."""
 
     def begin_capture(self, mode: Any) -> None:
         self._cupy.capture([])
@@ -84,11 +84,11 @@ class FakeEvent:
         self.ns = time.monotonic_ns()
 
     def synchronize(self) -> None:
-        """It has passed."""
+        """Do nothing: the event has happened."""
 
 
 class FakeCupy:
-    """The module, for one device.
+    """The module cupy, for one device.
 
     sampling: how kernels that feed back sample, since the seed cannot be read from their arguments.
     fed_back: launches of kernels that feed back. on_wait: called when the host waits for the device.
@@ -127,7 +127,7 @@ class FakeCupy:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """All else is NumPy's."""
+        """Return NumPy's attribute, for everything that this fake lacks."""
         return getattr(np, name)
 
     def _device(self, index: int = 0) -> Any:
@@ -171,7 +171,7 @@ class FakeCupy:
     # Kernels
 
     def RawModule(self, code: str, options: tuple[str, ...] = ()) -> Any:  # noqa: N802
-        """Kernels by their names; those that are not known fail when they are launched."""
+        """Return a module of fake kernels, by name. The launch of an unknown kernel fails."""
 
         def get_function(name: str) -> Any:
             if name in ("gather", "scatter"):
@@ -195,7 +195,7 @@ class FakeCupy:
         return unknown
 
     def _feedback(self, code: str) -> Any:
-        """kernels/feedback.cu, of the dtype and the kind of sampling that its source defines."""
+        """Return a fake of kernels/feedback.cu for the dtype and kind of sampling that `code` defines."""
         dtype = Dtype(int(re.findall(r"#define DTYPE (\d+)", code)[0]))
         samples = "#define KIND NONE\n" not in code
 
@@ -236,7 +236,7 @@ def _slots(slots: int, count: int) -> list[int]:
 
 
 def _gather(grid: tuple[int, int], block: tuple[int], arguments: tuple[int, ...]) -> None:
-    """kernels of slot_copy: slots of an arena side by side into scratch."""
+    """Copy slots of an arena into adjacent slots of scratch memory, as the kernels of slot_copy do."""
     arena, scratch, slots, unit, width = map(int, arguments)
     for i, slot in enumerate(_slots(slots, grid[1])):
         ctypes.memmove(scratch + 16 * i * width, arena + 16 * slot * unit, 16 * width)

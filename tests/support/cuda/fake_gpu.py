@@ -1,4 +1,4 @@
-"""A stand-in for a GPU and its driver, as `launch_floors` asks: kernels take KERNEL_NS, one after the other.
+"""A stand-in for a GPU and its driver, as `launch_floors` asks: kernels run one after another, KERNEL_NS each.
 
 C functions of Python note when they were called, so that compiled loops can be timed, and traced, without a GPU.
 """
@@ -26,7 +26,7 @@ EVENT = 0xE7
 
 
 def function_of(python: Callable[..., int], arguments: int) -> Any:
-    """A C function of that many int64."""
+    """Return a C function with `arguments` int64 parameters."""
     return ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * arguments)(python)
 
 
@@ -37,7 +37,7 @@ def address_of(function: Any) -> int:
 
 
 class FakeGpu:
-    """`launch_floors.Gpu`. `refuse`: the driver function that returns an error; `cupti`: why there is none."""
+    """A fake of `launch_floors.Gpu`. refuse: driver function that returns an error. cupti: why CUPTI is missing."""
 
     def __init__(self, refuse: str = "", cupti: str = "") -> None:
         self._refuse, self._cupti = refuse, cupti
@@ -133,7 +133,7 @@ class FakeGpu:
 
 
 def fake_floors(gpu: FakeGpu) -> tuple[LaunchFloors, dict[str, str]]:
-    """Floors of an empty kernel and of a GEMM on it, and what they are told is absent."""
+    """Return the floors of an empty kernel and of a GEMM on this GPU, and the measurements that are absent."""
     context = np.zeros(len(ContextWord), np.int64)
     context[ContextWord.FUNCTION], context[ContextWord.LAUNCH_FUNCTION] = (
         gpu.address("cublasLtMatmul"),

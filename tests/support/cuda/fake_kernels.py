@@ -58,7 +58,7 @@ Read = Callable[[Config, int], Callable[[], object]]  # of the address of the po
 
 
 def read_config(address: int) -> Config:
-    """What lies at an address."""
+    """Return the configuration at an address."""
     return Config.from_address(address)
 
 
@@ -68,9 +68,9 @@ def words_at(address: int, count: int) -> NDArray[np.int64]:
 
 
 class FakeKernels:
-    """cuLaunchKernelEx over kernels of Python; `fail_at`: the launch that returns an error.
+    """A fake of cuLaunchKernelEx, for kernels in Python. fail_at: number of the launch that returns an error.
 
-    Kernels take four words and a struct of `words`, those made by `raw` anything.
+    Kernels take four words and a struct of `words` words. Kernels made by `raw` take any parameters.
     """
 
     def __init__(self, words: int, fail_at: int | None = None) -> None:
@@ -82,7 +82,7 @@ class FakeKernels:
 
     @property
     def address(self) -> int:
-        """The address of the function, as a context has it."""
+        """Address of the function, as in a context."""
         address = ctypes.cast(self.function, ctypes.c_void_p).value
         assert address is not None
         return address
@@ -97,7 +97,7 @@ class FakeKernels:
         return self.raw(read)
 
     def raw(self, read: Read) -> Any:
-        """The same for a kernel with parameters of its own, which `read` reads at the launch."""
+        """Return a kernel with other parameters. `read` reads them at the launch."""
         handle = len(self._kernels) + 0x1000
         self._kernels[handle] = read
         return SimpleNamespace(kernel=SimpleNamespace(ptr=handle), max_dynamic_shared_size_bytes=0)
@@ -127,7 +127,7 @@ class FakeKernels:
 
 
 def rows_at(address: int, rows: int, features: int, row_elements: int) -> Any:
-    """float32 [rows, features], to read or to write."""
+    """Return a view, float32 [rows, features]."""
     flat = np.ctypeslib.as_array(
         ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), ((rows - 1) * row_elements + features,)
     )
@@ -138,7 +138,7 @@ Three = Sequence[int]
 
 
 def commands_of(launched: Launched) -> list[tuple[Three, Three, Three]]:
-    """Of each command of a batch the addresses of A, B and C, (m, n, k), and elements from row to row."""
+    """Return for each command of a batch: addresses of A, B and C, (m, n, k), and elements from row to row."""
     sizes, leading, strides = (launched.words[i : i + 3].tolist() for i in (0, 3, 6))
     base = launched.operands[:3]
     return [
@@ -148,7 +148,7 @@ def commands_of(launched: Launched) -> list[tuple[Three, Three, Three]]:
 
 
 def elementwise(op: Op) -> Compute:
-    """BIAS, RELU, SCALE or ADD."""
+    """Return a fake kernel of BIAS, RELU, SCALE or ADD."""
 
     def compute(launched: Launched) -> None:
         for (a, b, c), (m, n, _), (lda, ldb, ldc) in commands_of(launched):
@@ -165,7 +165,7 @@ def elementwise(op: Op) -> Compute:
 
 
 def bias_relu_scale(launched: Launched) -> None:
-    """fused.cu: bias, gain, B and C in place of A, B, C and the request."""
+    """Compute the kernel of fused.cu. Its arguments are bias, gain, B and C."""
     m, n, _, _, ldb, ldc, stride_a, stride_b, stride_c = launched.words[:9].tolist()
     bias, gain, given, out = launched.operands
     for z in range(launched.grid[2]):

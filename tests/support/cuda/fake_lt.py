@@ -37,7 +37,7 @@ RELU_BIAS = 6  # CUBLASLT_EPILOGUE_RELU_BIAS
 
 
 def _matrices(address: int, layout: int) -> list[np.ndarray]:
-    """[batch] of [cols, rows], to read or to write."""
+    """Return views of the matrices of a batch, each [cols, rows]."""
     values = np.ctypeslib.as_array(ctypes.cast(layout, ctypes.POINTER(ctypes.c_int64)), (5,))
     rows, cols, batch, stride, leading = values.tolist()
     if stride == POINTERS:
@@ -54,7 +54,7 @@ def _operand(address: int, layout: Sequence[int]) -> np.ndarray:
 
 
 class FakeMatmul:
-    """cublasLtMatmul over memory of the host; `fail_at`: the call that returns FAILURE."""
+    """A fake of cublasLtMatmul, for memory of the host. fail_at: number of the call that returns FAILURE."""
 
     def __init__(self, fail_at: int | None = None) -> None:
         self.calls, self._fail_at = 0, fail_at
@@ -128,12 +128,12 @@ class FakeLt(FakeMatmul):
         self.tables = self.base.arrays
 
     def row_elements(self, shape: ShapeKey) -> tuple[int, int, int]:
-        """From one row of A, B and C to the next."""
+        """Return the elements from one row of A, B and C to the next."""
         a, b, c = (operand.row_elements for operand in self.stream.operands(shape))
         return a, b, c
 
     def _row(self, shape: ShapeKey, size: int, strides_bytes: Sequence[int]) -> list[int]:
-        """The plan of `size` commands, evenly spaced."""
+        """Return the plan of `size` evenly spaced commands."""
         if shape.op is Op.GEMM:
             return self.plan(shape, size, [step // 4 for step in strides_bytes], self.row_elements(shape))
         a, b, c = strides_bytes
@@ -141,11 +141,11 @@ class FakeLt(FakeMatmul):
         return self.kernel_row(self._functions[shape.op], launch)
 
     def kernel_row(self, function: object, launch: OpLaunch) -> list[int]:
-        """The plan of a kernel."""
+        """Return the plan of a kernel."""
         return self._kernel_plans.row(function, Launch(launch.grid, launch.block, launch.shared_bytes, launch.args))
 
     def plan(self, shape: ShapeKey, size: int, steps: Sequence[int], leading: Sequence[int]) -> list[int]:
-        """The plan of a batch of GEMMs, whose operands lie `steps` elements apart (POINTERS: anywhere)."""
+        """Return the plan of a batch of GEMMs, with operands `steps` elements apart (POINTERS: anywhere)."""
         rows_cols = ((shape.k, shape.m), (shape.k, shape.n), (shape.m, shape.n))
         layouts = [
             np.array([*each, size, step, lead], np.int64)
@@ -156,18 +156,18 @@ class FakeLt(FakeMatmul):
 
     @property
     def records(self) -> RecordingArrays:
-        """The recorder's, for compiled loops."""
+        """Return the recorder's arrays, for compiled loops."""
         return self.recorder.arrays
 
     def enter(self, index: int, size: int, request: int = 0) -> int:
-        """As the device does, but for ranges and events."""
+        """Enter a launch as the device does, without ranges and events."""
         return time.monotonic_ns()
 
     def left(self, request: int = 0) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """What Python does for a sampled or scattered batch: a launch each."""
+        """Launch a batch and mark a sample, as Python does for sampled or scattered batches."""
         before = self.recorder.launch_count
         flush = (self.recorder.next_batch(), int(batch.reason), flush_ns)
         self.check(lt.launch_strided(batch.words, batch.shape_index, 1 << 40, self.tables, self.records, flush))
@@ -175,7 +175,7 @@ class FakeLt(FakeMatmul):
         self.sampler.taken(last=False)
 
     def submit_each(self, words: np.ndarray, shape_of: np.ndarray, flush_ns: int) -> None:
-        """What Python does for a sampled command."""
+        """Launch a command and mark a sample, as Python does for sampled commands."""
         assert len(words) == 1
         flush = (self.recorder.next_batch(), 0, flush_ns)
         self.check(lt.launch_each(words, shape_of, 0, 1, self.tables, self.records, flush))
@@ -184,12 +184,12 @@ class FakeLt(FakeMatmul):
 
     @staticmethod
     def check(status: int) -> None:
-        """As the device does, with an error of its own."""
+        """Raise an error for a status that is not 0, as the device does."""
         if status:
             raise RuntimeError(f"status {status}")
 
     def launcher(self, every: int = 0, slot_bytes: Sequence[int] | None = None) -> Launcher:
-        """For a loop that launches here; about one launch in `every` goes through Python."""
+        """Return the launcher of a loop that uses this fake. About one launch in `every` goes through Python."""
         self.sampler = Sampler(every)
         by_python = (self.submit, self.submit_each, self.check, slot_bytes or [0] * len(self.stream.shapes))
         return Launcher(self.tables, self.recorder, self.sampler, *by_python)

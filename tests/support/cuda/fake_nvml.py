@@ -23,7 +23,7 @@ class NVMLError(Exception):
 
 
 class Clock:
-    """Time that passes only when somebody sleeps or reads."""
+    """A clock that only advances when the code under test sleeps or reads NVML."""
 
     def __init__(self) -> None:
         self.ns = 5_000_000_000
@@ -36,7 +36,7 @@ class Clock:
 
 
 class Board(ModuleType):
-    """A module `pynvml` with one GPU, which draws `power_w` for ever. None: NVML does not tell."""
+    """A fake of the module `pynvml`, with one GPU that always draws `power_w`. None: NVML does not report it."""
 
     NVMLError = NVMLError
     NVML_CLOCK_SM = 1

@@ -37,7 +37,7 @@ def poisoned(dtype: Dtype, *shape: int) -> Any:
 
 
 def table(arrays: Any) -> Any:
-    """Their addresses."""
+    """Return a table of the arrays' addresses."""
     return np.array([array.ctypes.data for array in arrays], np.int64)
 
 
@@ -78,7 +78,7 @@ def check_elementwise(features: int, n: int, dtype: Dtype, size: int) -> None:
 
 
 def main() -> None:
-    """All of it."""
+    """Check all kernels."""
     for m, n, k, dtype, padding in GEMMS:
         for config in configs(ShapeKey(m, n, k, dtype)):
             if config.dot and dtype is Dtype.bf16:

@@ -1,7 +1,7 @@
 """A process that has loaded all that `python -m runner` loads for a refused run, and forks for each run.
 
-It reads a run a line from standard input, as JSON: its words, its folder, and the files for its output. It writes a
-line a run: process id, wait status, and seconds of processor time.
+Standard input has a line of JSON per run: its words, its folder, and the files for its output. Standard output gets a
+line per run: process id, wait status, and seconds of processor time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ REFUSED = ("workload.m=0", "workload=decode model=tiny slo.ttft_ms=0")
 
 
 def become(run: dict[str, Any]) -> None:
-    """Become the run, in a process of its own; does not return."""
+    """Execute the run in this forked process; do not return."""
     os.chdir(run["folder"])
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for number, path in enumerate((run["stdout"], run["stderr"]), 1):
@@ -33,7 +33,7 @@ def become(run: dict[str, Any]) -> None:
 
 
 def warm_up() -> None:
-    """Refuse runs in this process. Hydra's parser of overrides learns its grammar as it goes, which takes 0.2 s."""
+    """Refuse runs in this process. The first one takes 0.2 s more: Hydra's parser builds its tables."""
     quicken()
     for words in REFUSED:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):

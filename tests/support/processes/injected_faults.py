@@ -1,8 +1,8 @@
-"""Faults of a GPU, let happen in the consumer of a run: `heard` gets each order that the consumer receives.
+"""Faults of a GPU, injected into the consumer of a run. `heard` gets each order that the consumer receives.
 
-In: FAULT in the environment, "WHEN KIND" (and "MODE", where only that mode's job is meant). WHEN: job, before the
-device is opened; prepare, in the mode's `prepare`; run, at a submit in the middle of repeat REPEAT. KIND: a function
-below: those of a stand-in raise what CuPy would, the others make a real GPU fail.
+In: FAULT in the environment, "WHEN KIND" or "WHEN KIND MODE", which affects only the job of that mode. WHEN: job,
+before the device is opened; prepare, in the mode's `prepare`; run, at a submit in the middle of repeat REPEAT. KIND: a
+function below. Functions for the fake GPU raise the errors of CuPy; the others make a real GPU fail.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _held: list[Any] = []
 
 
 def heard(order: Order) -> None:
-    """Let the fault happen now, or make it happen, if this is its time."""
+    """Inject the fault if this order is the time for it."""
     when, kind, *only = os.environ[FAULT].split()
     fault = globals()[kind]
     if order.job is not None:
@@ -62,7 +62,7 @@ def heard(order: Order) -> None:
 
 
 def _keep_prepared(kind: type[Mode]) -> None:
-    """Let modes of this kind put what they prepare into `_prepared`."""
+    """Make modes of this class append each `Prepared` to `_prepared`."""
     plain: Any = kind.prepare
 
     def prepare(self: Mode, *arguments: Any) -> Prepared:
@@ -73,7 +73,7 @@ def _keep_prepared(kind: type[Mode]) -> None:
 
 
 def _before(owner: Any, name: str, call: int, fault: Callable[[], None]) -> None:
-    """Have `fault` happen before the `call`th call of a method of `owner`, which Python makes from now on."""
+    """Make `fault` happen before call number `call` of a method of `owner`, which Python then calls."""
     plain, calls = getattr(owner, name), [0]
 
     def wrapped(*arguments: Any) -> Any:
@@ -89,14 +89,14 @@ def _before(owner: Any, name: str, call: int, fault: Callable[[], None]) -> None
 
 
 def says_no_memory() -> None:
-    """As CuPy's pool does."""
+    """Raise the error of CuPy's pool without memory."""
     import cupy
 
     raise cupy.cuda.memory.OutOfMemoryError(1 << 50, 1 << 30)
 
 
 def says_context_lost() -> None:
-    """And from then on nothing may be touched any more."""
+    """Raise the error of a lost context. Later calls fail, too."""
     import cupy
 
     _forbid_closing()
@@ -104,7 +104,7 @@ def says_context_lost() -> None:
 
 
 def says_failed_of_lost_context() -> None:
-    """A library that only knows that it failed; CUDA knows why."""
+    """Raise a library's error without a reason; CUDA has the reason: the context is lost."""
     import cupy
 
     from launchopt.devices.cuda.errors import StatusError
@@ -118,7 +118,7 @@ def says_failed_of_lost_context() -> None:
 
 
 def lands_no_more() -> None:
-    """Nothing is launched that could fail, and no step that is under way ends; CUDA knows why."""
+    """Let no step in flight end, and no launch fail; CUDA has the reason: the context is lost."""
     from launchopt.devices.cpu.device import CpuDevice
     from launchopt.devices.feedback.cpu import CpuSteps
 
@@ -133,7 +133,7 @@ def lands_no_more() -> None:
         raise cupy.cuda.runtime.CUDARuntimeError(700)
 
     _forbid_closing()
-    # Whoever is to call them was told so before the run.
+    # Their callers were set before the run.
     CpuSteps.feed_back.__code__ = feed_back.__code__
     CpuDevice.check_alive.__code__ = check_alive.__code__
 
@@ -152,7 +152,7 @@ def _forbid_closing() -> None:
 
 
 def take_memory(but_bytes: int = 0) -> None:
-    """All of the GPU's that is free, in pieces down to 16 MB, as a neighbour may."""
+    """Allocate all free memory of the GPU, in pieces down to 16 MB, as another process may."""
     import cupy
 
     cupy.cuda.Device(0).use()
@@ -169,12 +169,12 @@ def take_memory(but_bytes: int = 0) -> None:
 
 
 def take_most_memory() -> None:
-    """Before a job that needs more than what is left."""
+    """Allocate memory before a job, so that the job needs more than is left."""
     take_memory(LEFT_BYTES)
 
 
 def find_memory_taken() -> None:
-    """A neighbour was quicker: an allocation in the middle."""
+    """Take all free memory, then allocate 1 GiB more: the allocation fails."""
     import cupy
 
     take_memory()
@@ -182,14 +182,14 @@ def find_memory_taken() -> None:
 
 
 def ask_for_too_much() -> None:
-    """A petabyte."""
+    """Ask for a petabyte of memory."""
     import cupy
 
     _held.append(cupy.empty(1 << 50, cupy.uint8))
 
 
 def launch_bad_kernel() -> None:
-    """It writes to where nothing is. Nobody waits for it: whoever asks CUDA for something next is told."""
+    """Launch a kernel that writes to an invalid address, and do not wait: the next call of CUDA gets the error."""
     import cupy
 
     code = 'extern "C" __global__ void bad(int *where) { *where = 1; }'

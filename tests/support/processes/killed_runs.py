@@ -11,14 +11,14 @@ from runner.run.leftovers import LOCK
 
 
 def dead_pid() -> int:
-    """Of a process that has ended."""
+    """Return the id of a process that has ended."""
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     return gone.pid
 
 
 def killed(folder: Path, is_sweep: bool = False) -> Path:
-    """What a process that is gone left: its lock, which nobody holds."""
+    """Make the folder of a killed run: its lock file, which no process holds."""
     folder.mkdir(parents=True)
     (folder / LOCK).write_text(f"{dead_pid()} on {socket.gethostname()}\n")
     if is_sweep:

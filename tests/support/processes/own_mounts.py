@@ -1,4 +1,4 @@
-"""Commands with mounts of their own: tiny disks, read-only disks, a small /dev/shm. Skips if none is allowed."""
+"""Run commands with their own mounts: tiny or read-only disks, a small /dev/shm. Skip tests if mounts are forbidden."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WAYS = (["unshare", "--mount"], ["unshare", "--mount", "--map-root-user"])
 
 @functools.cache
 def _way() -> tuple[str, ...]:
-    """Return the words before a command; none if this system allows no mounts."""
+    """Return the words to put before a command; empty if this system allows no mounts."""
     for way in WAYS if shutil.which("unshare") else ():
         probe = [*way, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"]
         if subprocess.run(probe, capture_output=True, timeout=30, check=False).returncode == 0:

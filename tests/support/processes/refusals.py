@@ -30,7 +30,7 @@ FORKED = "support.processes.forked"
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a run."""
+    """The outcome of a run."""
 
     exit_code: int
     stdout: str
@@ -40,13 +40,13 @@ class Outcome:
 
 
 def words_of(case: str) -> list[str]:
-    """What is typed after `python -m runner`: with device=cpu where no device is named."""
+    """Return the words after `python -m runner`, with device=cpu if the case names no device."""
     words = case.split(" ")
     return words if any(word.startswith("device=") for word in words) else [*words, "device=cpu"]
 
 
 def forked_outcomes(cases: Collection[str], inputs: Mapping[str, str], base: Path) -> dict[str, Outcome]:
-    """Each with a folder of its own below `base`, in which `inputs` are."""
+    """Return the outcome of each case, by a forked process. Each run has its own folder below `base`, with `inputs`."""
     servers: SimpleQueue[_Server] = SimpleQueue()
 
     def outcome(number: int, case: str) -> Outcome:
@@ -63,7 +63,7 @@ def forked_outcomes(cases: Collection[str], inputs: Mapping[str, str], base: Pat
 
 
 def typed_outcome(case: str, inputs: Mapping[str, str], folder: Path) -> Outcome:
-    """Of a process of its own, in a new `folder`."""
+    """Return the outcome of a case in a new process, in a new `folder`."""
     _folder(folder, inputs)
     call = [sys.executable, "-m", "runner", *words_of(case)]
     ended = subprocess.run(call, cwd=folder, env=environ_of(), capture_output=True, text=True, timeout=PATIENCE_S)
@@ -80,7 +80,7 @@ class _Server:
     @classmethod
     @contextmanager
     def started(cls, count: int) -> Iterator[Sequence[_Server]]:
-        """So many, until the end."""
+        """Start `count` processes; they end with the block."""
         servers = [cls() for _ in range(count)]
         try:
             yield servers
@@ -90,7 +90,7 @@ class _Server:
                 server._process.communicate()
 
     def outcome(self, words: Sequence[str], folder: Path, inputs: Collection[str]) -> Outcome:
-        """Of a run in `folder`; a run that hangs is left behind, and all that come after it fail."""
+        """Return the outcome of a run in `folder`. After a run that hangs, all later runs fail."""
         assert self._process.stdin
         assert self._process.stdout
         outputs = [folder.with_suffix(f".{name}") for name in ("stdout", "stderr")]

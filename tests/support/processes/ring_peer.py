@@ -10,7 +10,7 @@ from launchopt.queue.waiter import Waiter
 
 
 def numbered(first: int, count: int) -> Records:
-    """Records whose every field follows from their number, so that a torn copy shows."""
+    """Return records whose fields are functions of their number, so that a torn copy shows."""
     records = np.zeros(count, COMMAND_DTYPE)
     numbers = np.arange(first, first + count)
     records["seq"] = numbers

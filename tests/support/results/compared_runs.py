@@ -1,4 +1,4 @@
-"""Two sides to compare: rows and manifests of runs, and the difference between them that a test asks for."""
+"""Two sides of a comparison: rows and manifests of runs, with a given difference between them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def repeats(*wall_ms: float, **columns: Any) -> list[Row]:
 
 
 def run(rows: list[Row], place: str = "0", identity: str = "run", **changes: Any) -> Run:
-    """A run whose manifest differs by `changes`, `a__b=1` for what lies within."""
+    """Return a run whose manifest has `changes`; `a__b=1` sets key b of the dict at key a."""
     manifest = copy.deepcopy(MANIFEST)
     for path, value in changes.items():
         *above, last = path.split("__")
@@ -54,12 +54,12 @@ def run(rows: list[Row], place: str = "0", identity: str = "run", **changes: Any
 
 
 def sides(ours: list[Row], theirs: list[Row], **changes: Any) -> tuple[Side, Side]:
-    """Two runs, of which the second differs by `changes`."""
+    """Return two runs. The second one has `changes`."""
     return Side("old", None, [run(ours, identity="old")]), Side("new", None, [run(theirs, identity="new", **changes)])
 
 
 def in_turn(a: list[Row], b: list[Row]) -> tuple[Side, Side]:
-    """Two modes of one run."""
+    """Return two modes of one run as the two sides."""
     both = run([*a, *b])
     return Side("run:baseline", "baseline", [both]), Side("run:batched", "batched", [both])
 

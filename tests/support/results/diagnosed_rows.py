@@ -1,4 +1,4 @@
-"""Rows of streams whose times are chosen, so that a test knows what bounds them."""
+"""Rows of streams with chosen times, so that the bottleneck is known."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PEAK = 50.0  # TFLOP/s
 
 
 def row(mode: str = "baseline", repeat: int = 0, **columns: Any) -> Row:
-    """A repeat of 10,000 GEMVs in 100 ms; `bytes_ms` and `flops_ms` say what the roofline asks for."""
+    """Return the row of a repeat of 10,000 GEMVs in 100 ms. bytes_ms, flops_ms: times of the roofline."""
     wall_ms, bytes_ms, flops_ms = (
         columns.get("wall_ms", 100.0),
         columns.pop("bytes_ms", 5.0),
@@ -35,29 +35,29 @@ def row(mode: str = "baseline", repeat: int = 0, **columns: Any) -> Row:
 
 
 def repeats(mode: str, *wall_ms: float, **columns: Any) -> list[Row]:
-    """A row a wall time."""
+    """Return one row per wall time."""
     return [row(mode, at, wall_ms=wall, **columns) for at, wall in enumerate(wall_ms)]
 
 
 def few(mode: str, *wall_ms: float, **columns: Any) -> list[Row]:
-    """The same in 100 launches of 100 commands each."""
+    """Return the rows of `repeats`, with 100 launches of 100 commands each."""
     calls = {"launch_calls": 100, "batches": 100, "batch_size_mean": 100.0}
     return repeats(mode, *wall_ms, **{**calls, **columns})
 
 
 def traced(mode: str, busy_ms: float, kernels: int, **columns: Any) -> Row:
-    """One repeat of it under a tracer."""
+    """Return the row of one traced repeat."""
     return row(mode, traced=True, gpu_busy_ms=busy_ms, kernels=kernels, run_id="traced", **columns)
 
 
 def decode(mode: str, *wall_ms: float, requests: int = 16, **columns: Any) -> list[Row]:
-    """1,000 tokens through 2 layers of 4 commands, closed loop, of requests side by side."""
+    """Return rows of 1,000 tokens through 2 layers of 4 commands each, in a closed loop of concurrent requests."""
     chain = {"workload": "decode", "model": "tiny", "layers": 2, "tokens": 1000, "requests": requests}
     calls = {"commands": 8000, "launch_calls": 8000, "batches": 8000, "dtype": "fp16"}
     return repeats(mode, *wall_ms, **{**chain, **calls, **columns})
 
 
 def calibration(**floors: float) -> Calibration:
-    """A calibration of the H200 with these floors."""
+    """Return a calibration of the H200 with these floors."""
     made = {name: Floor(value, "us", None, None, 1, "made up") for name, value in floors.items()}
     return Calibration("2026-01-01T00:00:00Z", {"kind": "cuda", "name": H200}, {}, made)

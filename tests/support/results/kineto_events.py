@@ -1,4 +1,4 @@
-"""Kineto traces for tests: an event a call, a file a list of events."""
+"""Kineto traces for tests: functions that return one event, and one that writes a file of events."""
 
 from __future__ import annotations
 

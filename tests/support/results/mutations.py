@@ -87,7 +87,7 @@ READERS = {
 
 
 def complaint(reader: Reader, path: Path) -> str | None:
-    """Return which rule the reader broke; None if none."""
+    """Return the rule that the reader broke, or None."""
     try:
         with limited(CPU_S, MORE_BYTES):
             reader.read(path)

@@ -1,4 +1,4 @@
-"""Small nsys exports with nsys' own table layouts, for the tests of what reads them."""
+"""Small nsys exports with the table layouts of nsys, for tests of their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A bench for the profiler scripts: stand-ins for nsys, ncu and the interpreter, and the environment that uses them."""
+"""Fakes of nsys, ncu and the Python interpreter for the profiler scripts, and an environment that uses them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ FAKE_PYTHON = '#!/bin/bash\necho "python $@" >> "$NOTES"\n'
 
 
 class Bench:
-    """A folder with the stand-ins, and the environment that makes `script` use them."""
+    """A folder with the fakes, and an environment in which `script` uses them."""
 
     def __init__(self, folder: Path, script: str) -> None:
         self.notes, self.out, self.folder = folder / "notes", folder / "out", folder

@@ -1,6 +1,6 @@
-"""Folders of runs for tests of what reports them: two modes that were recorded and traced, and a sweep.
+"""Folders of runs for tests of reports: a run of two modes with all tables, and a sweep.
 
-Numbers are made up, but agree with each other: a command takes 8 us in the baseline and 2 us in batches of 8.
+Numbers are invented, but agree with each other: a command takes 8 us in the baseline and 2 us in batches of 8.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LAUNCH_US = {"baseline": 8.0, "batched": 16.0}
 
 
 def summary_row(run_id: str, mode: str, repeat: int, **columns: Any) -> Row:
-    """A row in every column; what is not given is plausible, or null."""
+    """Return a row with every column. Columns that are not given are plausible or null."""
     wall_ms = COMMANDS / BATCH[mode] * LAUNCH_US[mode] / 1e3 * (1 + repeat / 1000)
     plausible = {
         **{"run_id": run_id, "repeat": repeat, "workload": "gemv_micro", "mode": mode, "ordering": "per_request"},
@@ -48,7 +48,7 @@ def _repeats() -> list[tuple[str, int]]:
 
 
 def launch_rows(run_id: str) -> list[Row]:
-    """Launch calls back to back, each reaching the device 2 us after it was entered."""
+    """Return launch calls without gaps; each starts on the device 2 us after its begin."""
     rows = []
     for mode, repeat in _repeats():
         length_ns = int(LAUNCH_US[mode] * 1000)
@@ -67,7 +67,7 @@ def launch_rows(run_id: str) -> list[Row]:
 
 
 def command_rows(run_id: str) -> list[Row]:
-    """The commands of those launches; all were enqueued at the start."""
+    """Return the commands of those launches; all were enqueued at the start."""
     rows = []
     for launch in launch_rows(run_id):
         for index in range(launch["batch_size"]):
@@ -78,7 +78,7 @@ def command_rows(run_id: str) -> list[Row]:
 
 
 def kernel_rows(run_id: str, name: str = "gemv_kernel") -> list[Row]:
-    """Two kernels a launch call, by one API call; and a copy that none of ours started."""
+    """Return two kernels per launch call, from one API call, and a copy that no launch call started."""
     rows = []
     for launch in launch_rows(run_id):
         for part in range(2):
@@ -96,7 +96,7 @@ def kernel_rows(run_id: str, name: str = "gemv_kernel") -> list[Row]:
 
 
 def histogram_rows(rows: list[Row]) -> list[Row]:
-    """Latencies from 10 to 90 us, and batches of one size."""
+    """Return histograms of latencies from 10 to 90 us, and of batches of one size."""
     found = []
     for row in rows:
         key = {name: row[name] for name in ("run_id", "mode", "repeat")}
@@ -119,7 +119,7 @@ def manifest(run_id: str, **more: Any) -> dict[str, Any]:
 
 
 def write_run(folder: Path, run_id: str = "run", *, kernels: bool = True, **columns: Any) -> Path:
-    """A run of two modes with everything recorded."""
+    """Write a run of two modes with all tables."""
     folder.mkdir(parents=True, exist_ok=True)
     rows = [summary_row(run_id, mode, repeat, **columns) for mode, repeat in _repeats()]
     results.write_rows(folder / "summary.parquet", results.SUMMARY, rows, {})
@@ -133,7 +133,7 @@ def write_run(folder: Path, run_id: str = "run", *, kernels: bool = True, **colu
 
 
 def write_sweep(folder: Path) -> Path:
-    """Two bucket sizes and two timeouts at one rate of arrival."""
+    """Write a sweep of two bucket sizes and two timeouts, at one rate of arrival."""
     open_loop = {"arrival": "poisson", "arrival_rate_per_s": 1000.0, "completed_rate_per_s": 999.0, "overloaded": False}
     for job, (max_batch, timeout_us) in enumerate((size, time) for size in (16, 64) for time in (20.0, 50.0)):
         run_id = f"sweep/{job}"
@@ -148,7 +148,7 @@ def write_sweep(folder: Path) -> Path:
 
 
 def write_calibration(folder: Path) -> Path:
-    """A calibration with the stages of one launch."""
+    """Write a calibration with the stages of one launch."""
     stage = {"p50_us": 2.5, "p99_us": 4.0, "how": "CUPTI"}
     content = {
         **{"schema_version": 1, "made_utc": "2026-01-01T00:00:00+00:00", "device": {"name": H200}, "environment": {}},

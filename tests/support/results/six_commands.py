@@ -1,4 +1,4 @@
-"""A recording of six commands in three launch calls whose every number is known, and its timing."""
+"""A recording of six commands in three launch calls, and its timing. All its numbers are known."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ HOST = Timing(ZERO, Span(ZERO + 8_000, None, np.empty((0, 2), np.int64)))
 
 
 def about(value: float) -> Any:
-    """To what a histogram promises."""
+    """Return an approximation of a value, to the precision of a histogram."""
     return pytest.approx(value, rel=RELATIVE_ERROR)
 
 
 def distribution_of(name: str, values_ns: Sequence[int] | NDArray[np.int64]) -> dict[str, Any]:
-    """What the columns of a distribution must be: percentiles to within a bucket, the largest exactly."""
+    """Return the expected columns of a distribution: percentiles to within a bucket, the maximum exactly."""
     percentiles = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9}
     columns = {f"{name}_{key}_us": about(np.percentile(values_ns, of) / 1e3) for key, of in percentiles.items()}
     return columns | {f"{name}_max_us": max(values_ns) / 1e3}
 
 
 def six_commands() -> Recorder:
-    """Six commands in three launch calls; the second was timed on the device, the third packed."""
+    """Record six commands in three launch calls. The second call was timed on the device; the third was packed."""
     recorder = Recorder(6)
     for seqs, flush, start, end in [
         ([0, 1, 2], 1_000, 1_100, 1_200),

@@ -1,4 +1,4 @@
-"""Rows for tests of what reads summary.parquet: plausible where a test does not care, in every column."""
+"""Rows of summary.parquet for tests of its readers, with a plausible value in every column."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TOKENS: dict[str, Any] = {
 
 
 def row(**columns: Any) -> results.Row:
-    """One row with every column of the summary; what is not given is plausible, or null."""
+    """Return a row with every column. Columns that are not given are plausible or null."""
     assert not columns.keys() - set(results.SUMMARY.names)
     plausible = {
         **{"run_id": "run", "repeat": 0, "mode": "baseline", "ordering": "per_request", "device": "cuda"},
@@ -69,7 +69,7 @@ def write(folder: Path, rows: list[results.Row]) -> Path:
 
 
 def everything() -> list[results.Row]:
-    """Two of the predecessor's tables, a failed line, a null, a ceiling, a traced run, tokens, and the CPU."""
+    """Return rows with a failure, nulls, a rate above the ceiling, a traced run, tokens, overload, and the CPU."""
     batched = {"mode": "batched", "launch_calls": 3907, "achieved_gb_per_s": 4410.0}
     above = {"above_ceiling": "reads only; a copy also writes", "gpu_span_ms": 4.75}
     graph = {"mode": "graph", "launch_calls": 15_625}
