@@ -85,7 +85,14 @@ class Arenas:
         """Return copies of the slots with numbers `slots`, as float32 [len(slots), rows, cols], without rounding."""
         size = arena.rows * arena.cols
         taken = self.arrays[arena][self.xp.asarray(slots), :size]
-        return to_float32(taken, arena.dtype).reshape(-1, arena.rows, arena.cols)
+        wide = taken if arena.dtype is Dtype.fp32 else to_float32(taken, arena.dtype)  # `taken` is a copy
+        return wide.reshape(-1, arena.rows, arena.cols)
+
+    def matrix(self, arena: ArenaKey, slot: int) -> Array:
+        """Return one slot as float32 [rows, cols], without rounding. It is a view if the arena stores float32."""
+        values = self.arrays[arena][slot, : arena.rows * arena.cols]
+        wide = values if arena.dtype is Dtype.fp32 else to_float32(values, arena.dtype)
+        return wide.reshape(arena.rows, arena.cols)
 
     def view(self, operand: Operand, rows: int, cols: int) -> Array:
         """Return a view of every slot of an operand in its storage type, [slots, rows, cols]. Slots may overlap."""

@@ -70,8 +70,10 @@ def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 
         limit = tolerance(shape)
         bound = max(bound, limit)
         columns = _columns(generator, shape.n, max_columns)
+        weight = arenas.xp.empty((shape.m, shape.k), np.float64)  # one for all: new memory would cost page faults
         for group in _by_weight(slots):
-            errors = _errors(arenas, shape, group, columns)
+            weight[...] = arenas.matrix(arenas_of(shape)[0], int(group[0, 0]))
+            errors = _errors(arenas, shape, group, columns, weight)
             bad = ~(errors <= limit)
             if first_wrong is None and bad.any():
                 at = int(np.argmax(bad))
@@ -112,12 +114,14 @@ def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.in
 
 
 def _errors(
-    arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64]
+    arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64], weight: Array
 ) -> NDArray[np.float64]:
-    """Return the error of each command of a group that shares one weight, [len(group)]. group: slots, [commands, 3]."""
+    """Return the error of each command of a group that shares one weight, [len(group)].
+
+    group: slots, [commands, 3]. weight: float64 [m, k].
+    """
     xp = arenas.xp
-    arena_a, arena_b, arena_c = arenas_of(shape)
-    weight = arenas.matrices(arena_a, group[:1, 0])[0].astype(np.float64)
+    _, arena_b, arena_c = arenas_of(shape)
     inputs, which = np.unique(group[:, 1], return_inverse=True)
     chunk = max(1, CHUNK_BYTES // (8 * (shape.m * shape.n + shape.k * len(columns))))
     errors = np.empty(len(group))

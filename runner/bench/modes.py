@@ -110,7 +110,6 @@ def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) ->
             finally:
                 consumer.device.synchronize()
                 gc.enable()  # `Consumer.arm` disabled it
-                gc.unfreeze()
 
 
 def batches_of(stream: Stream) -> list[Batch]:

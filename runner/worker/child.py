@@ -102,9 +102,12 @@ def consumer_main(pipe: Connection, bound: bool) -> None:
 
 
 def _jobs(pipe: Connection, module: str, work: Callable[[Job, Connection], None]) -> None:
-    """Do the work of every job. `module` is imported first, while the parent still prepares the job."""
+    """Do the work of every job. `module` and Numba load first, while the parent prepares the job."""
     with uncollected():
         import_module(module)
+        from launchopt.native import load_numba
+
+        load_numba()
     while (order := _order(pipe)).job is not None:
         work(order.job, pipe)
         pipe.send(Reply(ReplyKind.IDLE))

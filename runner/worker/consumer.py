@@ -89,6 +89,7 @@ class Consumer:
             if self._chains:
                 self._chains.release()
             self._ring.release()
+            gc.unfreeze()  # so that cycles of this job's objects can be collected
 
     def about(self) -> Manifest:
         """Return versions and ceilings, for the manifest."""
@@ -109,7 +110,7 @@ class Consumer:
         self.device.use_mode("" if warm_up else mode.name)
         self._state = {"before": self.device.state()}
         gc.collect()
-        gc.freeze()
+        gc.freeze()  # until the end of the job: the next `collect` skips what is alive now
         gc.disable()
         self._collections = _collections()
         # A warm-up run puts events around every launch, so that this path is loaded before a clock starts, too.
@@ -166,7 +167,6 @@ class Consumer:
         finally:
             self._collections = _collections() - self._collections  # read before `enable`, which may collect at once
             gc.enable()
-            gc.unfreeze()
         activity = self._tracer.stop() if self._tracer else None
         if self._torch:
             self._torch.stop()

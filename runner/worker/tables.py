@@ -162,5 +162,5 @@ class TableWriter:
 def named(columns: Columns, run_id: str, mode: str, repeat: int, rows: int) -> Columns:
     """Return `columns`, which have `rows` rows, and columns with the run, the mode and the repeat."""
     names = {"run_id": run_id, "mode": mode}
-    constant = {name: pa.array([value]).take(pa.array(np.zeros(rows, np.int64))) for name, value in names.items()}
+    constant = {name: pa.repeat(value, rows) for name, value in names.items()}
     return {**columns, **constant, "repeat": np.full(rows, repeat, np.int32)}
