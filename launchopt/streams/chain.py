@@ -23,7 +23,7 @@ from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.streams.attention import ATTENTION_OPS, Attention, attention_work
 from launchopt.streams.chain_table import ChainColumn, count_steps, place_activations
-from launchopt.streams.lengths import StepKind as StepKind
+from launchopt.streams.lengths import StepKind
 from launchopt.streams.operands import ArenaKey, Operands
 from launchopt.streams.placement import UNIT_BYTES, Placement, Row
 from launchopt.streams.program import Program, linear_program

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas
-from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.lengths import StepKind
 from launchopt.streams.placement import NO_LAYER, Origin, Place, Row
 from launchopt.streams.program import HEAD
 from launchopt.types import Array

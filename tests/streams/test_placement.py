@@ -14,8 +14,9 @@ from support.steps.programs import PROGRAMS, WIDE, program_streams, requests_of,
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32
 from launchopt.errors import ConfigError
-from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.lengths import StepKind
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import ArenaKey
 from launchopt.streams.placement import NO_LAYER, UNIT_BYTES, Origin, Row

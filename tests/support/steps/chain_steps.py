@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Records, ShapeKey
-from launchopt.streams.chain import ChainSettings, ChainStream, StepKind
+from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.lengths import StepKind
 from launchopt.streams.placement import UNIT_BYTES, Origin
 
 

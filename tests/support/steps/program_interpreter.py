@@ -20,8 +20,9 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream, StepKind
+from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.lengths import StepKind
 from launchopt.streams.placement import UNIT_BYTES, Origin
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
