@@ -79,8 +79,8 @@ char* dynamic_begin();
 void yield();
 void run_thread(void* arguments);  // runs one thread of the kernel
 void give(const void* value, size_t bytes);  // offers a value to the own warp; returns when all lanes have offered theirs
-void given(unsigned lane, void* value, size_t bytes);  // copies the value of a lane
-void taken();  // ends an exchange; returns when all lanes have called it
+void given(unsigned lane, void* value, size_t bytes);  // copies the value that a lane offered last
+unsigned ballot(bool own);
 void multiply(int dtype, float (&c)[4], const u32 (&own)[6]);  // one mma instruction
 }  // namespace host
 #define DIMENSION(name, value)                           \
@@ -121,30 +121,16 @@ inline void __nanosleep(unsigned) { host::yield(); }
 u32 atomicAdd(u32* to, u32 value);
 u64 atomicAdd(u64* to, u64 value);
 
-// Returns read(of), where of(lane) is the value of a lane of the own warp. No lane continues before all have read.
-template <class T, class Read> auto exchanged(const T& value, Read read) {
-    host::give(&value, sizeof value);
-    const auto found = read([](unsigned lane) {
-        T other;
-        host::given(lane, &other, sizeof other);
-        return other;
-    });
-    host::taken();
-    return found;
-}
 template <class T> T __shfl_sync(unsigned, T value, int lane) {
-    return exchanged(value, [&](auto of) { return of(lane); });
+    T other;
+    host::give(&value, sizeof value);
+    host::given(lane, &other, sizeof other);
+    return other;
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
     return __shfl_sync(mask, value, host::thread() % 32 ^ bits);
 }
-inline unsigned __ballot_sync(unsigned, bool own) {
-    return exchanged(own, [](auto of) {
-        unsigned found = 0;
-        for (unsigned lane = 0; lane < 32; ++lane) found |= (unsigned)of(lane) << lane;
-        return found;
-    });
-}
+inline unsigned __ballot_sync(unsigned, bool own) { return host::ballot(own); }
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
 

@@ -1,6 +1,8 @@
 // Runs the threads of a grid in random order until all have ended, and implements their barriers.
 #include "fibers.h"
 
+#include <ucontext.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -11,16 +13,27 @@ static __attribute__((section("shared_memory"), used)) char one_variable;  // ma
 namespace host {
 Grid* grid;
 
-// Jumps instead of swapcontext, which makes a system call for the signal mask each time.
-void yield() {
-    if (!_setjmp(grid->now->at)) _longjmp(grid->scheduler, 1);
-}
-static void go_on(Fiber& fiber) {  // runs a fiber until it yields
-    grid->now = &fiber;
-    if (_setjmp(grid->scheduler)) return;
-    if (fiber.begun) _longjmp(fiber.at, 1);
+static void body();
+// Starts a fiber on its stack. Does not return.
+static void start(Fiber& fiber) {
+    ucontext_t context;
     fiber.begun = true;
-    setcontext(&fiber.start);
+    getcontext(&context);
+    context.uc_stack.ss_sp = fiber.stack, context.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&context, body, 0);
+    setcontext(&context);
+}
+// The compiler's jumps: swapcontext makes a system call for the signal mask each time. GCC needs a jump and its target in
+// separate functions.
+__attribute__((noipa)) static void jump(void** to) { __builtin_longjmp(to, 1); }
+__attribute__((noipa)) void yield() {
+    if (!__builtin_setjmp(grid->now->at)) jump(grid->scheduler);
+}
+__attribute__((noipa)) static void go_on(Fiber& fiber) {  // runs a fiber until it yields
+    grid->now = &fiber;
+    if (__builtin_setjmp(grid->scheduler)) return;
+    if (fiber.begun) jump(fiber.at);
+    start(fiber);
 }
 void fail(const std::string& what) {
     if (grid->fault.empty()) grid->fault = what;
@@ -56,7 +69,7 @@ static void wake_warp(Block* block, unsigned warp) {
     Warp& own = block->warps[warp];
     const unsigned last = std::min(32 * (warp + 1), grid->threads);
     wake(block, 32 * warp, last, own.orders, [](const Fiber& each) { return each.state == State::in_warp; });
-    own.arrived = 0;
+    own.arrived = 0, own.side ^= 1;
 }
 static void wake_all(Block* block, int barrier) {
     const auto waits = [&](const Fiber& each) { return each.state == State::at_barrier && each.barrier == barrier; };
@@ -137,12 +150,11 @@ static void begin(Grid& own, unsigned first, unsigned count, unsigned dynamic_by
             Fiber& fiber = own.fibers[b * threads + t];
             ++block.warps[t / 32].alive;
             fiber.block = &block, fiber.thread = t, fiber.stack = stacks + (b * threads + t) * STACK_BYTES;
-            getcontext(&fiber.start);
-            fiber.start.uc_stack.ss_sp = fiber.stack, fiber.start.uc_stack.ss_size = STACK_BYTES;
-            makecontext(&fiber.start, body, 0);
         }
     }
 }
+// Returns whether a fiber does not depend on its own block alone.
+static bool may_go_on(State state) { return state == State::runs || state == State::at_phase; }
 static void run(Grid& own, u64 most_turns) {
     const unsigned threads = own.threads;
     for (u64 turn = 0; own.fault.empty(); ++turn) {
@@ -158,13 +170,14 @@ static void run(Grid& own, u64 most_turns) {
         const unsigned from = own.chance() % threads;
         for (unsigned i = 0; i < threads && own.fault.empty(); ++i) {
             Fiber& fiber = own.fibers[block.first + (from + i) % threads];
+            if (fiber.state == State::at_phase && fiber.awaited->phase != fiber.phase) fiber.state = State::runs;
             if (fiber.state != State::runs || own.chance() % 8 == 0) continue;
             moved = true;
             go_on(fiber);
         }
         if (moved || !own.fault.empty()) continue;
         bool any = !block.copies.empty();
-        for (unsigned t = 0; t < threads; ++t) any |= own.fibers[block.first + t].state == State::runs;
+        for (unsigned t = 0; t < threads; ++t) any |= may_go_on(own.fibers[block.first + t].state);
         if (!any) own.fault = "all threads of a block wait for each other";
     }
     for (Block& block : own.blocks)
@@ -176,11 +189,12 @@ void __syncthreads() { host::block_together(host::ALL, 0); }
 void __barrier_sync_count(unsigned id, unsigned count) { host::block_together(id, count); }
 void __syncwarp() { host::warp_together(true); }
 
-extern "C" u64 stack_bytes() { return host::STACK_BYTES; }
+#define EXPORTED extern "C" __attribute__((visibility("default")))
+EXPORTED u64 stack_bytes() { return host::STACK_BYTES; }
 // Runs a launch. Returns 0, or the reason why it did not end. at_once: the number of blocks that run together; further blocks
 // follow when these have ended. stacks: STACK_BYTES for each thread of `at_once` blocks.
-extern "C" const char* launch(const unsigned* size, unsigned at_once, unsigned threads, unsigned dynamic_bytes, u64 seed,
-                              void* arguments, u64 most_turns, char* stacks) {
+EXPORTED const char* launch(const unsigned* size, unsigned at_once, unsigned threads, unsigned dynamic_bytes, u64 seed,
+                            void* arguments, u64 most_turns, char* stacks) {
     static std::string fault;
     const unsigned blocks = size[0] * size[1] * size[2];
     fault.clear();

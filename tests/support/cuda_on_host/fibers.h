@@ -1,8 +1,5 @@
 // The state of a grid whose threads are fibers of one process: blocks, warps and barriers. See cuda_on_host.h.
 #pragma once
-#include <setjmp.h>
-#include <ucontext.h>
-
 #include <map>
 #include <memory>
 #include <string>
@@ -15,14 +12,15 @@ extern char __stop_shared_memory __attribute__((visibility("hidden")));
 
 namespace host {
 constexpr unsigned STATIC = 1u << 30;  // shared addresses of variables start here; lower ones are dynamic memory
-constexpr size_t STACK_BYTES = 96 << 10;
+constexpr size_t STACK_BYTES = (96 << 10) + 448;  // an odd number of cache lines: else all stacks share few sets of a cache
 constexpr int ALL = -1;  // number of the barrier for all threads that have not ended
 typedef std::shared_ptr<const std::vector<u32>> Clock;  // a vector clock over all threads: see races.h
 
 struct Warp {
     int arrived = 0, alive = 0;
     bool orders = false;  // whether lanes that meet see each other's stores; false for a shuffle
-    u32 words[32][6];
+    int side = 0;  // of `words`, for the next exchange; changes at each meeting, so that slow lanes can still read the others
+    u32 words[2][32][12];
 };
 struct Barrier {
     int count = 1, pending = 1;
@@ -56,16 +54,18 @@ struct Block {
     int alive = 0;
     int at_peer = 0;  // arrivals of its threads at pair barriers since the launch began
 };
-enum class State { runs, in_warp, at_barrier, ended };
+enum class State { runs, in_warp, at_barrier, at_phase, ended };
 struct Fiber {
-    ucontext_t start;
-    jmp_buf at;  // where the fiber continues
+    State state = State::runs;
     bool begun = false;
+    void* at[5];  // where the fiber continues
     char* stack;
     Block* block;
     unsigned thread;
-    State state = State::runs;
-    int barrier = 0;
+    int side = 0;  // of its warp's words, in its last exchange
+    int barrier = 0;  // in state at_barrier
+    const Barrier* awaited = nullptr;  // in state at_phase, until its phase is no longer `phase`
+    unsigned phase = 0;
     bool fenced = false;  // after a system fence, until the next store or atomic operation (ptx.cpp)
     std::vector<std::pair<char*, const char*>> later;  // asynchronous copies not yet waited for: (to, from)
 };
@@ -86,7 +86,7 @@ struct Grid {
     std::vector<Fiber> fibers;
     Fiber* now = nullptr;
     Block* resident = nullptr;
-    jmp_buf scheduler;
+    void* scheduler[5];
     Chance chance;
     std::string fault;
     unsigned threads = 0;

@@ -11,26 +11,35 @@ namespace host {
 static Warp& own_warp() { return grid->now->block->warps[grid->now->thread / 32]; }
 
 void give(const void* value, size_t bytes) {
-    memcpy(own_warp().words[grid->now->thread % 32], value, bytes);
+    Fiber& own = *grid->now;
+    Warp& warp = own_warp();
+    own.side = warp.side;
+    memcpy(warp.words[own.side][own.thread % 32], value, bytes);
     warp_together(false);
 }
-void given(unsigned lane, void* value, size_t bytes) { memcpy(value, own_warp().words[lane], bytes); }
-void taken() { warp_together(false); }
+void given(unsigned lane, void* value, size_t bytes) { memcpy(value, own_warp().words[grid->now->side][lane], bytes); }
+unsigned ballot(bool own) {
+    const u32 word = own;
+    give(&word, sizeof word);
+    const auto& words = own_warp().words[grid->now->side];
+    unsigned found = 0;
+    for (unsigned lane = 0; lane < 32; ++lane) found |= words[lane][0] << lane;
+    return found;
+}
 
 static float half_of(int dtype, unsigned short bits) {
     return dtype == 1 ? half_bits(bits) : __uint_as_float((u32)bits << 16);
 }
 void multiply(int dtype, float (&c)[4], const u32 (&own)[6]) {
     const unsigned lane = grid->now->thread % 32, g = lane / 4, t = lane % 4;
-    const Warp& warp = own_warp();
-    give(own, sizeof own);
-    auto element = [&](int of, int word, int k) {
-        return half_of(dtype, (unsigned short)(warp.words[4 * of + k % 8 / 2][word] >> 16 * (k % 2)));
-    };
+    float wide[12];
+    for (int i = 0; i < 12; ++i) wide[i] = half_of(dtype, (unsigned short)(own[i / 2] >> 16 * (i % 2)));
+    give(wide, sizeof wide);
+    const auto& words = own_warp().words[grid->now->side];
+    auto element = [&](int of, int word, int k) { return __uint_as_float(words[4 * of + k % 8 / 2][2 * word + k % 2]); };
     for (int i = 0; i < 4; ++i)
         for (int k = 0; k < 16; ++k)
             c[i] += element(g, i / 2 + 2 * (k / 8), k) * element(2 * t + i % 2, 4 + k / 8, k);
-    taken();
 }
 
 static void need_aligned(u64 address, const char* what) {
@@ -170,7 +179,12 @@ void barrier_begin(u32 address, u32 count) {
 void barrier_expect(u32 address, u32 bytes) { expect(address, bytes, CALLER); }
 void barrier_arrive(u32 address) { expect(address, 0, CALLER); }
 void barrier_wait(u32 address, u32 phase) {
-    while (barrier_at(address).phase == phase) yield();
+    Fiber& own = *grid->now;
+    own.awaited = &barrier_at(address), own.phase = phase;
+    if (own.awaited->phase == phase) {
+        own.state = State::at_phase;
+        yield();
+    }
     if (races::on) races::pass(barrier_at(address), CALLER);
 }
 bool barrier_try(u32 address, u32 phase) {
