@@ -178,7 +178,7 @@ def test_stores_before_a_fence_and_after_it_arrive() -> None:
 
 
 def test_a_fence_of_this_machine() -> None:
-    """Stores that are combined are told to leave; elsewhere, a fence of everything."""
+    """x86 code has a fence of stores, for memory that combines writes; other machines have a full fence."""
     anew = njit(store_both.py_func)  # type: ignore[attr-defined]  # machine code of the cache cannot be looked at
     anew(np.zeros(3, np.uint64), np.uint64(1), np.uint64(2))
     (code,) = anew.inspect_asm().values()

@@ -118,7 +118,7 @@ def test_without_a_timeout_everything_is_due_at_once() -> None:
 
 
 def test_many_shapes_find_their_own_bucket() -> None:
-    """200 shapes in a table of 512 places collide; each must still be told from the others."""
+    """200 shapes in a table of 512 places collide. The batcher must still distinguish them."""
     shapes = [
         ShapeKey(m, n, k, dtype)
         for m in (1, 2, 64, 4096, 8192)

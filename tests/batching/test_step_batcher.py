@@ -62,7 +62,7 @@ def test_a_full_bucket_leaves_at_once_and_the_next_begins() -> None:
 
 
 def test_a_stall_is_when_every_live_request_is_held() -> None:
-    """Whose step is on the device is live, who was told of one may come again, and who was told of the last may not."""
+    """A request is live until its last step is complete, also while its step runs or its next step has not come."""
     batcher = StepBatcher(np.array([2, 1, 1, 1]), LONGEST, 2, FlushRules(NEVER_NS))
     assert taken(batcher, steps((0, 1), (1, 1))) == [(1, FlushReason.full, [0, 1])]
     assert taken(batcher, steps((2, 2))) == []
@@ -79,7 +79,7 @@ def test_a_stall_is_when_every_live_request_is_held() -> None:
 
 
 def test_those_that_come_at_once_wait_for_each_other() -> None:
-    """Requests 0 to 2 are expected: nothing stalls before they are there; whoever else comes is live once begun."""
+    """Requests 0 to 2 are expected: no bucket stalls before they come. Others are live from their first record."""
     expected = np.array([True, True, True, False])
     batcher = StepBatcher(np.ones(4, np.int64), LONGEST, 4, FlushRules(NEVER_NS), expected=expected)
     assert batcher.live == 3

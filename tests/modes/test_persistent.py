@@ -108,7 +108,7 @@ def test_far_more_commands_than_the_ring_holds(device: FakeResidentCuda) -> None
 
 
 def test_outputs_of_small_commands_come_to_the_host(device: FakeResidentCuda) -> None:
-    """Those of others do not, and who asks for them is told; nor do any of a kernel that gave up."""
+    """The caller gets an error for outputs of other commands, and for all outputs of a kernel that gave up."""
     stream = GemmStream([(3, 8), (20, 8), (5, 7)], 1, [Segment(1, 4)], Dtype.fp32, 2)
     run = Run("persistent", stream, device=device)
     submitted(run, 4)

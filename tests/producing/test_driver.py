@@ -78,7 +78,7 @@ def test_every_request_goes_step_by_step_to_its_end(
 def test_steps_that_are_pushed_ahead_wait_for_their_last_record(
     stream: ChainStream, capacity: int, places: int, seed: int
 ) -> None:
-    """None of a request whose step has not left, and the last when it is told of; also where requests share places."""
+    """A step is pushed ahead only once the previous step was flushed; its last record waits for the notification."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sr, "MOST_PLACES", places)
         with running(stream, AHEAD, capacity) as run:

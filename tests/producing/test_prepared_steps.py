@@ -67,7 +67,7 @@ class Issuing:
     seed=st.integers(0, 99),
 )
 def test_a_prepared_step_is_the_one_that_is_issued(stream: ChainStream, places: int, seed: int) -> None:
-    """Whenever it is prepared: before its request is told of the step before, or after, or not at all."""
+    """A step is prepared before the notification of the previous step, after it, or not at all."""
     issuing, random = Issuing(stream, places), np.random.default_rng(seed)
     kinds = [steps_of(stream, request) for request in range(stream.requests)]
     done, commands = [0] * stream.requests, [0] * stream.requests

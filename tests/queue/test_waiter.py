@@ -1,4 +1,4 @@
-"""How long a waiter spins and sleeps, told by a stand-in for what it looks for; no time is measured."""
+"""How long a waiter spins and sleeps, by a fake of the condition that it waits for; no time is measured."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def test_the_order_counts_and_when_commands_are_due() -> None:
 
 
 def test_results_carry_revision_and_whether_it_was_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkout's own; a copy without its history says what it was told."""
+    """They are those of the checkout; a copy without a history gives the revision in LAUNCHOPT_GIT_REVISION."""
     found = environment()
     if "git_revision" not in found:
         pytest.skip("not a checkout")

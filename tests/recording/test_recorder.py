@@ -102,7 +102,7 @@ steps = st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), max
 def test_chunks_are_what_was_noted_in_order(
     steps: list[tuple[int, bool, bool]], margin: int, most_launches: int, most_commands: int
 ) -> None:
-    """Whenever room is made, as long as no more than the margin is noted in between."""
+    """All rows are kept for any times of `spool`, if at most `margin` rows are recorded between two calls."""
     recorder = small(margin)
     since, seq, sizes, marks = 0, 0, [], []
     for size, room, marked in steps:

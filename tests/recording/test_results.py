@@ -1,4 +1,4 @@
-"""What lands in a run's folder: its columns, its metadata, and what is said of files that are not ours."""
+"""Files in a run's folder: columns, metadata, and errors for files of other programs."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_measured_with_events(recorder: Recorder) -> None:
         "latency_samples": 2,
         **distribution_of("latency", latencies_ns),
         **distribution_of("queue_wait", waits_ns),
-        **distribution_of("batch_wait", [0] * 6),  # nothing noted when they became eligible
+        **distribution_of("batch_wait", [0] * 6),  # no time was recorded at which they became eligible
         "packed_bytes": 240,
         "bytes_moved": 6 * 2 * (4 * 5 + 3 * 5 + 3 * 4),
         "achieved_gb_per_s": pytest.approx(6 * 94 / 4_000),  # bytes a ns

@@ -21,7 +21,7 @@ def recorder() -> Recorder:
 
 
 def test_waits_in_the_batcher_count_from_when_a_command_became_eligible() -> None:
-    """However long before that it was enqueued; 0 is none noted."""
+    """The time of the enqueue does not count. 0: no time was recorded."""
     recorder = Recorder(4)
     eligible_ns = [ZERO + 900, 0, ZERO + 400, ZERO + 1_000]
     launch(recorder, [0, 1, 2, 3], flush_ns=ZERO + 1_000, start_ns=ZERO, zero_ns=ZERO - 5_000, eligible_ns=eligible_ns)

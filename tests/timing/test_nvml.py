@@ -40,7 +40,7 @@ def board(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> Board:
 
 
 def watched(clock: Clock, run_ms: float, each: Callable[[], None] = lambda: None) -> Readings:
-    """A run of so long, by a parent that wakes when it is told to and does `each` before."""
+    """Return the readings of a run of `run_ms`. The parent calls `each` before every reading."""
     watch = nvml.open_watch(UUID)
     watch.learn()
     watch.begin()

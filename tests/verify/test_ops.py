@@ -79,7 +79,7 @@ def test_a_product_is_allowed_its_roundings(dtype: Dtype, k: int) -> None:
 
 @in_each_dtype
 def test_errors_of_inputs_are_carried_on(dtype: Dtype) -> None:
-    """Perturbed at random by a known amount: what comes out is off by as much as is said, in every op."""
+    """With inputs perturbed by a known amount, the error of each op is as large as its variance predicts."""
     generator = np.random.default_rng(7)
     b = generator.normal(size=(COLUMNS, WIDTH))
     sigma = 1e-2  # much more than any rounding

@@ -229,7 +229,7 @@ def test_who_gave_up_ends_the_loop_with_a_status_of_its_own(each: bool) -> None:
 
 
 def blocks_of(shape_of: list[int], posted: list[bool]) -> list[list[int]]:
-    """The rule in words: what is posted is noted together while its shape stays, up to MOST_POSTED; else one by one."""
+    """Return the commands recorded together: posted commands of one shape, up to MOST_POSTED; others one by one."""
     blocks: list[list[int]] = []
     for shape, here in zip(shape_of, [posted[shape] for shape in shape_of], strict=True):
         if here and blocks and blocks[-1][0] == shape and blocks[-1][1] < lt.MOST_POSTED:

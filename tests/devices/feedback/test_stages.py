@@ -1,4 +1,4 @@
-"""What a launch that feeds back its own results is told, and when the memory that says so is written again."""
+"""Arguments of launches that feed back their own results, and the reuse of the memory that holds them."""
 
 from __future__ import annotations
 
@@ -84,13 +84,15 @@ def test_a_stage_is_written_again_when_a_later_launch_has_told() -> None:
     assert [rig.stage(batch) for batch in (first, second, third)] == [0, 1, 2]
     rig.tell(0)
     rig.tell(1)
-    assert (rig.stage(fourth), rig.waited) == (0, 0), "the second launch has told, so the first one has ended"
+    assert (rig.stage(fourth), rig.waited) == (0, 0), (
+        "the second launch has notified the host, so the first one has ended"
+    )
     rig.tell(2)
     assert (rig.stage(fifth), rig.waited) == (1, 0)
 
 
 def test_all_launches_are_waited_for_where_none_has_told() -> None:
-    """That the launch itself has told of a row is not enough: other blocks may not have read theirs."""
+    """A notification of one row by the launch itself is not enough: other blocks may not have read their rows."""
     stream = stream_of("linear", [(0, 9)] * 2)
     rig, steps = Rig(stream), decodes(stream)
     assert [rig.stage(batch) for batch in steps[:COUNT]] == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Launches that wait, admitted by the compiled loop: those whose batch it is, with all that a launch is told of it."""
+"""The compiled loop admits a waiting launch if the flushed batch is the expected one, and stages the batch for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BASE, HISTORY, DONE = 1 << 20, 1 << 30, 1 << 40
 
 
 class Rig:
-    """Batches of a stream as they leave a batcher, and what a launch may be told of them."""
+    """Batches of a stream as they leave a batcher, and the admission of launches that wait for them."""
 
     def __init__(self, stream: ChainStream, limit: int) -> None:
         rows = int(np.diff(stream.kind_stops, prepend=0).max())
@@ -70,7 +70,7 @@ class Rig:
         return int(self.admission.arrays[0][ExpectedWord.KNOWN])
 
     def contents(self) -> bytes:
-        """All that is told."""
+        """Return the bytes of everything that an admission writes."""
         return b"".join(
             each.tobytes() for each in (self.gate_words, self.memory, self.flights.done, *self.flights.arrays)
         )

@@ -206,7 +206,7 @@ def behave(loop: Loop, **how: Any) -> None:
 
 
 def never_done(flights: Flights, count: int) -> None:
-    """Steps take off, and nothing is heard of them any more."""
+    """Make steps in flight that are never complete."""
     stream = flights._stream
     flights.take_off(count, facts_of(stream, 0, 0, 0), *np.zeros((2, len(StagedRow), stream.requests), np.uint64))
 

@@ -123,7 +123,7 @@ def test_a_scheduler_that_waits_for_all_is_helped_by_deadlines(
 def test_rounds_need_no_deadline(
     sizes: list[tuple[int, int]], chunk: int | None, budget: int, most_running: int, limit: int, device: Maker
 ) -> None:
-    """Each leaves as soon as its last record has come, whoever was left out of it and however small the limit."""
+    """Each round is flushed once its last record has come, for any set of requests and any limit."""
     stream = stream_of(sizes, vocab_of(device), chunk)
     with looping(stream, limit, device, in_rounds=True) as loop:
         loop.run(Schedule(True, budget, most_running))
@@ -184,7 +184,7 @@ def test_steps_leave_when_nothing_has_come_for_long(idle_ns: int) -> None:
 
 
 def test_a_warm_up_run_counts_the_steps_that_it_drives() -> None:
-    """Of requests with many steps it drives two: who is finished by its table is not waited for."""
+    """Here a warm-up run has at most two steps per request. A request that ends there is not waited for."""
     stream = stream_of([(0, 9), (0, 1), *[(0, 9)] * REHEARSED])
     short = Driver(stream, NONE, 20, 50, warm_up=True)._arrays[1]
     with looping(stream, 64, table=short) as loop:

@@ -14,7 +14,7 @@ from runner.bench.__main__ import main
 
 
 class Fake:
-    """In place of `BulkCopies`: what was asked for, and answers that can be told apart."""
+    """A fake of `BulkCopies`: it records the calls, and each call returns different numbers."""
 
     asked: list[tuple[int, int, int, bool]]
 

@@ -1,4 +1,4 @@
-"""What is measured of posting is what a run does: each command posted once, and noted once, in blocks or alone."""
+"""The benchmark of posting does what a run does: it posts and records each command once, in blocks or alone."""
 
 from __future__ import annotations
 

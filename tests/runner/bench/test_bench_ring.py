@@ -21,7 +21,7 @@ def test_steps_are_gathered_with_their_slots_owned_and_not(monkeypatch: pytest.M
 def test_each_round_pushes_every_record_once() -> None:
     rounds, record = 4, np.zeros((1, WORDS), np.uint64)
     with Ring.create(16) as there, Ring.create(rounds) as back:
-        back.push(np.zeros(rounds, bench.COMMAND_DTYPE))  # all are told of before they are done
+        back.push(np.zeros(rounds, bench.COMMAND_DTYPE))  # the notifications of all steps are there from the start
         times_ns = np.zeros(rounds, np.int64)
         bench._push_rounds(there.arrays, back.arrays, np.zeros((2, 2, WORDS), np.uint64), record, times_ns)
         assert (there.word(HeaderWord.HEAD), there.word(HeaderWord.TAIL)) == (rounds * 4, 0)

@@ -54,7 +54,7 @@ BAD: dict[str, tuple[bytes, str]] = {
 
 
 def try_config(folder: Path, content: bytes) -> str:
-    """What is said to a workload of that content; it must be refused."""
+    """Return the error for a workload file with this content; it must be refused."""
     group, cwd = folder / "user/workload", folder / "cwd"
     group.mkdir(parents=True)
     cwd.mkdir()

@@ -1,4 +1,4 @@
-"""`python -m runner.report` with --html, --pr and --timeline: files, exit codes, and what is said."""
+"""`python -m runner.report` with --html, --pr and --timeline: files, exit codes and messages."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_what_cupy_raises_is_said_in_one_line(fault: str, expected: Expected, fa
     ],
 )
 def test_a_lost_gpu_of_which_every_request_waits_for_a_token(mode: str, device: str, fault: str, faulty: Start) -> None:
-    """Nothing is launched any more that could fail: whoever waits asks, long before the watchdog barks."""
+    """No launch follows that could fail. The waiting loop checks the GPU long before the limit of the watchdog."""
     pytest.importorskip("cupy")
     run = faulty(f"run {fault}", f"{DECODE} mode={mode} device={device}")
     exit_code, stderr = run.ended()
@@ -289,7 +289,7 @@ def test_memory_that_is_gone_in_the_middle(kind: str, faulty: Start) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mode", MODES)
 def test_a_kernel_that_breaks_the_context(mode: str, faulty: Start) -> None:
-    """Who is told of it first differs: cuBLASLt, the driver, a graph, or whoever waits for the end."""
+    """The mode determines who gets the error first: cuBLASLt, the driver, a graph, or the wait for the end."""
     run = faulty("run launch_bad_kernel", f"{JOB} mode={mode} device=cuda")
     assert_ended(run, in_the_middle(LOST, mode))
 
