@@ -41,7 +41,7 @@ from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 
-REHEARSED = 8  # requests of a warm-up run: enough that scattered inputs are copied
+WARM_UP_REQUESTS = 8  # requests of a warm-up run: enough that scattered inputs are copied
 
 
 class Driver:
@@ -124,7 +124,7 @@ def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns
 
 def shortened(table: Table) -> Table:
     """Return the table of a warm-up run: a few requests with a few steps each, all due at once."""
-    short = table[:REHEARSED].copy()
+    short = table[:WARM_UP_REQUESTS].copy()
     short[:, ChainColumn.DUE_NS], short[:, ChainColumn.AFTER] = 0, -1
     short[:, ChainColumn.DECODES] = np.minimum(short[:, ChainColumn.DECODES], 2)
     return short

@@ -19,7 +19,7 @@ from support.steps.programs import program_streams
 
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
-from launchopt.producing.driver import REHEARSED
+from launchopt.producing.driver import WARM_UP_REQUESTS
 from launchopt.producing.production import Schedule
 from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
@@ -265,5 +265,5 @@ def test_a_warm_up_run_is_short_and_waits_for_no_time() -> None:
     with running(stream, NONE, warm_up=True) as run:
         peer = Peer(stream, run, seed=6)
         peer.play()
-    assert Counter(peer.begun) == {0: 1, 1: 3, 2: 2, 3: 1, 4: 3, **dict.fromkeys(range(5, REHEARSED), 1)}
+    assert Counter(peer.begun) == {0: 1, 1: 3, 2: 2, 3: 1, 4: 3, **dict.fromkeys(range(5, WARM_UP_REQUESTS), 1)}
     assert [int(record["seq"]) for record in peer.records] == list(range(len(peer.records)))
