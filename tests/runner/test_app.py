@@ -1,14 +1,10 @@
 """The application from the outside: `python -m runner ...` on the cpu device, and what it leaves.
 
-The runs that tests look at are all in `RUNS`; they are made once, two at a time.
+The runs that tests look at are all in `RUNS`; they are made once.
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from support.paths import ROOT
-from support.processes.own_process import environ_of
+from support.processes.ended_runs import Ran, ended_runs
 
 from launchopt.modes import MODES
 from launchopt.recording import results
@@ -53,44 +49,14 @@ RUNS = {
 }
 
 
-@dataclass(frozen=True)
-class Ran:
-    exit_code: int
-    stdout: str
-    stderr: str
-    folder: Path  # where it ran
-
-    @property
-    def written(self) -> Path:
-        """The folder it named in its last line."""
-        return self.folder / self.stdout.splitlines()[-1]
-
-    @property
-    def row(self) -> results.Row:
-        (row,) = results.read_summaries([self.written])
-        return row
-
-    def jobs(self) -> list[Path]:
-        """The folders of a sweep, in order."""
-        return sorted(self.folder.glob("outputs/sweep/*/[0-9]*"), key=lambda path: int(path.name))
-
-
-def start(arguments: str, folder: Path) -> Ran:
-    folder.mkdir()
-    (folder / "trace.csv").write_text(TRACE)
-    call = [sys.executable, "-m", "runner", *arguments.split()]
-    environ = environ_of()
-    done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=300)
-    return Ran(done.returncode, done.stdout, done.stderr, folder)
+TYPED = ("bare", "sweep", "violated", "help", "cfg")  # each a process, as users start it
 
 
 @pytest.fixture(scope="session")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
     """The run of that name, when it has ended."""
-    base = tmp_path_factory.mktemp("app")
-    with ThreadPoolExecutor(2) as pool:
-        runs = {name: pool.submit(start, arguments, base / name) for name, arguments in RUNS.items()}
-        yield lambda name: runs[name].result()
+    with ended_runs(tmp_path_factory.mktemp("app"), RUNS, {"trace.csv": TRACE}, TYPED) as ended:
+        yield ended
 
 
 def config_of(path: Path) -> Mapping[str, Any]:
@@ -102,7 +68,7 @@ def test_a_bare_run_leaves_three_files_and_names_their_folder_last(ran: Callable
     run = ran("bare")
     assert run.stderr == ""
     assert run.exit_code == 0
-    assert run.written.parent == run.folder / "outputs/run"
+    assert run.folder / run.stdout.splitlines()[-1] == run.written
     names = sorted(path.name for path in run.written.iterdir())
     assert names == ["histograms.parquet", "manifest.json", "summary.parquet"]
     assert [path.name for path in run.folder.iterdir() if path.name != "trace.csv"] == ["outputs"]
@@ -112,7 +78,7 @@ def test_tables_are_written_as_asked(ran: Callable[[str], Ran]) -> None:
     names = sorted(path.name for path in ran("pair").written.iterdir())
     always = ["histograms.parquet", "launches.parquet", "manifest.json", "summary.parquet"]
     assert names == ["commands.parquet", *always]
-    names = sorted(path.name for path in ran("sweep").jobs()[0].iterdir())
+    names = sorted(path.name for path in ran("sweep").job_folders()[0].iterdir())
     assert names == always
     names = sorted(path.name for path in ran("chains").written.iterdir())
     assert names == ["commands.parquet", *always, "tokens.parquet"]
@@ -200,20 +166,20 @@ def test_a_sweep_makes_a_folder_a_job(ran: Callable[[str], Ran]) -> None:
     run = ran("sweep")
     assert run.stderr == ""
     assert run.exit_code == 0
-    rows = [row for job in run.jobs() for row in results.read_summaries([job])]
+    rows = [row for job in run.job_folders() for row in results.read_summaries([job])]
     assert [(row["mode"], row["max_batch"], row["status"]) for row in rows] == [
         ("baseline", 4, "ok"),
         ("baseline", 16, "ok"),
         ("batched", 4, "ok"),
         ("batched", 16, "ok"),
     ]
-    assert [row["run_id"] for row in rows] == [f"{job.parent.name}/{job.name}" for job in run.jobs()]
-    assert [run.folder / line for line in run.stdout.splitlines() if line.startswith("outputs")] == run.jobs()
+    assert [row["run_id"] for row in rows] == [f"{job.parent.name}/{job.name}" for job in run.job_folders()]
+    assert [run.folder / line for line in run.stdout.splitlines() if line.startswith("outputs")] == run.job_folders()
 
 
 def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
     run = ran("partly")
-    bad, good = run.jobs()
+    bad, good = run.job_folders()
     assert run.exit_code == 2
     assert run.stderr == "error: batching.max_batch=0: must be from 1 to 2147483647\n"
     assert [path.name for path in bad.iterdir()] == ["manifest.json"]
@@ -228,7 +194,7 @@ def test_models_in_every_dtype(name: str, ordering: str, ran: Callable[[str], Ra
     run = ran(name)
     assert run.stderr == ""
     assert run.exit_code == 0
-    rows = [row for job in run.jobs() for row in results.read_summaries([job])]
+    rows = [row for job in run.job_folders() for row in results.read_summaries([job])]
     assert [(row["workload"], row["dtype"]) for row in rows] == [
         (workload, dtype) for workload in ("decode", "prefill") for dtype in ("fp32", "fp16", "bf16")
     ]
