@@ -1,62 +1,26 @@
 """Requests from the outside: `python -m runner ...` on the cpu device with the smallest model, and what it leaves.
 
-The runs that tests look at are all in `RUNS`; they are made once, two at a time.
+The runs that tests look at are all in `RUNS`; they are made once.
 """
 
-import contextlib
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
-import psutil
 import pytest
-from support.processes.own_process import environ_of
+from support.processes.ended_runs import Ran, assert_ended_well, ended_runs
+from support.steps.tiny_model import GEMMS, steps_of
 
-from launchopt.arrivals.bursty import bursty
-from launchopt.arrivals.constant import constant
 from launchopt.arrivals.poisson import poisson
-from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
 from launchopt.statistics.histogram import RELATIVE_ERROR, LogHistogram
 
-SHARED_MEMORY = Path("/dev/shm")
-on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")
-
-LAYERS, GEMMS = 2, 8  # of model=tiny; GEMMS a step
 TINY = "device=cpu model=tiny workload.cache=hot record.launches=none"
 DECODE = f"{TINY} workload=decode"
 KEPT = f"{DECODE} workload.requests=6 workload.prompt_tokens=5 workload.tokens=8 against=[baseline]"
 CHUNKED = f"{DECODE} workload.requests=5 workload.prompt_tokens=40 workload.tokens=4 sampling=greedy against=[baseline]"
-REPLAY = f"{DECODE} arrival=replay arrival.requests=null arrival.speed=10 record.tokens=all"
-ARRIVALS = f"{DECODE} workload.requests=40 workload.tokens=2 record.commands=all"
-HELD, FAR = 80.0, 1e7  # requests a second: few, and far more than can be held
-DUE = {
-    "constant": constant(HELD, 40),
-    "poisson": poisson(HELD, 40, 0),
-    "bursty": bursty(HELD, 8, None, 40, 0),
-}
 GEMV = "device=cpu workload=gemv_256 workload.cache=hot record.launches=none"
 GEMV_COUNT, GEMV_RATE, GEMV_SEED = 600, 1500.0, 3
-INPUTS = {
-    "azure.csv": "TIMESTAMP,ContextTokens,GeneratedTokens\n"
-    "2023-11-16 18:17:03.0000000,4,2\n"
-    "2023-11-16 18:17:03.5000000,3,1\n"
-    "2023-11-16 18:17:05.0000000,7,3\n",
-    "mooncake.jsonl": '{"timestamp": 100, "input_length": 4, "output_length": 2, "hash_ids": [1]}\n'
-    '{"timestamp": 600, "input_length": 3, "output_length": 1, "hash_ids": []}\n'
-    '{"timestamp": 2100, "input_length": 7, "output_length": 3, "hash_ids": [1, 2]}\n',
-    "own.csv": "arrival_ms,prompt_tokens,output_tokens,after\n0,4,2,\n0,3,1,0\n0,7,3,1\n500.5,0,4,0\n2000,2,1,\n",
-}
 RUNS = {
     "sampled": f"{KEPT} repeats=2 sampling=top_k sampling.top_k=5 record.tokens=all record.commands=all"
     " slo.ttft_ms=60000 slo.tpot_ms=60000 seed=4",
@@ -64,10 +28,6 @@ RUNS = {
     "samplings": f"-m {DECODE} sampling=none,greedy,top_k,top_p workload.requests=3 workload.tokens=5",
     "violated": f"{KEPT} ordering=violated",
     "violated ids": f"{KEPT} ordering=violated sampling=greedy workload.requests=12",
-    "constant": f"-m {ARRIVALS} arrival=constant arrival.rate_per_s={HELD},{FAR}",
-    "poisson": f"-m {ARRIVALS} arrival=poisson arrival.rate_per_s={HELD},{FAR}",
-    "bursty": f"-m {ARRIVALS} arrival=bursty arrival.rate_per_s={HELD},{FAR}",
-    "replay": f"-m {REPLAY} arrival.path=azure.csv,mooncake.jsonl,own.csv",
     "gemv": f"{GEMV} workload.commands={GEMV_COUNT} arrival=poisson arrival.rate_per_s={GEMV_RATE} seed={GEMV_SEED}"
     " record.commands=all",
     "whole": CHUNKED,
@@ -79,79 +39,19 @@ RUNS = {
 }
 
 
-@dataclass(frozen=True)
-class Ran:
-    exit_code: int
-    stdout: str
-    stderr: str
-    folder: Path
-
-    @property
-    def written(self) -> Path:
-        (folder,) = self.folder.glob("outputs/run/*")
-        return folder
-
-    @property
-    def rows(self) -> dict[tuple[str, int], results.Row]:
-        """By mode and repeat."""
-        return {(row["mode"], row["repeat"]): row for row in results.read_summaries([self.written])}
-
-    def table(self, name: str) -> pd.DataFrame:
-        return pd.read_parquet(self.written / f"{name}.parquet")
-
-    def jobs(self) -> list[tuple[results.Row, Path]]:
-        """Row and folder of each job of a sweep."""
-        folders = sorted(self.folder.glob("outputs/sweep/*/[0-9]*"), key=lambda path: int(path.name))
-        return [(row, folder) for folder in folders for row in results.read_summaries([folder])]
-
-
-def start(arguments: str, folder: Path) -> subprocess.Popen[str]:
-    folder.mkdir()
-    for name, text in INPUTS.items():
-        (folder / name).write_text(text)
-    call = [sys.executable, "-m", "runner", *arguments.split()]
-    environ = environ_of()
-    return subprocess.Popen(
-        call, cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-
-
-def finish(process: subprocess.Popen[str], folder: Path) -> Ran:
-    try:
-        stdout, stderr = process.communicate(timeout=300)
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return Ran(process.returncode, stdout, stderr, folder)
+TYPED = ("violated", "gemv")  # each a process, as users start it
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
     """The run of that name, when it has ended."""
-    base = tmp_path_factory.mktemp("requests")
-
-    def whole(name: str) -> Ran:
-        folder = base / name.replace(" ", "_")
-        return finish(start(RUNS[name], folder), folder)
-
-    with ThreadPoolExecutor(2) as pool:
-        runs = {name: pool.submit(whole, name) for name in RUNS}
-        yield lambda name: runs[name].result()
-
-
-def steps_of(prompt: int, tokens: int, chunk: int | None = None) -> int:
-    prompt_steps = -(-prompt // (chunk or prompt)) if prompt else 0
-    return prompt_steps + max(1, tokens) - (prompt > 0)
+    with ended_runs(tmp_path_factory.mktemp("requests"), RUNS, {}, TYPED) as ended:
+        yield ended
 
 
 @pytest.mark.parametrize("name", [name for name in RUNS if not name.startswith("violated")])
 def test_runs_end_well(name: str, ran: Callable[[str], Ran]) -> None:
-    run = ran(name)
-    assert run.stderr == ""
-    assert run.exit_code == 0
-    for row in results.read_summaries([run.folder]):
-        assert (row["status"], row["verified"], row["ordering"]) == ("ok", True, "per_request")
-        assert 0 < row["max_rel_error"] < row["tolerance"]
+    assert_ended_well(ran(name))
 
 
 def test_the_same_text_in_every_mode_and_repeat(ran: Callable[[str], Ran]) -> None:
@@ -241,61 +141,6 @@ def test_a_broken_order_fails_and_says_which_token_is_wrong(name: str, what: str
     manifest = results.read_manifest(run.written)
     assert manifest["status"] == "failed"
     assert any(notice.startswith("ordering=violated: ") for notice in manifest["notices"])
-
-
-@pytest.mark.parametrize("name", DUE)
-def test_arrivals_are_told_of(name: str, ran: Callable[[str], Ran]) -> None:
-    (held, _), (far, _) = ran(name).jobs()
-    for row in (held, far):
-        assert (row["arrival"], row["requests"]) == (name, 40)
-        assert row["producer_late_p99_us"] <= row["producer_late_max_us"]
-    assert (held["arrival_rate_per_s"], held["overloaded"]) == (HELD, False)
-    assert (far["arrival_rate_per_s"], far["overloaded"]) == (FAR, True)
-    assert far["completed_rate_per_s"] < FAR / 10
-    assert held["wall_ms"] * 1e6 >= DUE[name].max()
-    if name != "bursty":  # of which the last burst may be all that came in time to count
-        half_ns = (DUE[name].min() + DUE[name].max()) / 2
-        came_per_s = (DUE[name] > half_ns).sum() / ((DUE[name].max() - half_ns) * 1e-9)
-        assert held["completed_rate_per_s"] == pytest.approx(came_per_s, rel=0.3)
-
-
-@pytest.mark.parametrize("name", DUE)
-def test_the_first_command_of_a_request_is_stamped_with_when_it_was_due(name: str, ran: Callable[[str], Ran]) -> None:
-    _, folder = ran(name).jobs()[0]
-    commands = pd.read_parquet(folder / "commands.parquet")
-    first = commands[commands["step"] == 0].sort_values("request")
-    assert first["enqueue_ns"].tolist() == DUE[name].tolist()
-    later = commands[commands["step"] >= GEMMS]
-    assert (later["enqueue_ns"] > DUE[name][later["request"]]).all()
-
-
-def test_files_of_requests_are_replayed(ran: Callable[[str], Ran]) -> None:
-    azure, mooncake, own = ran("replay").jobs()
-    for row, folder in (azure, mooncake):
-        assert (row["arrival"], row["requests"], row["tokens"]) == ("replay", 3, 6)
-        assert row["commands"] == GEMMS * (steps_of(4, 2) + steps_of(3, 1) + steps_of(7, 3))
-        assert row["arrival_rate_per_s"] == pytest.approx(2 / 0.2)  # at ten times its pace
-        tokens = pd.read_parquet(folder / "tokens.parquet")
-        arrived = tokens.groupby("request")["arrival_ns"].first()
-        assert arrived.tolist() == [0, 50_000_000, 200_000_000]
-        assert row["wall_ms"] >= 200
-    row, folder = own
-    assert (row["requests"], row["tokens"]) == (5, 11)
-    assert row["commands"] == GEMMS * (steps_of(4, 2) + steps_of(3, 1) + steps_of(7, 3) + 4 + 1)
-    assert {job["overloaded"] for job, _ in (azure, mooncake, own)} == {False}
-
-
-def test_a_request_that_waits_for_another_comes_when_that_is_done(ran: Callable[[str], Ran]) -> None:
-    """Or when it is due, where that is later."""
-    _, folder = ran("replay").jobs()[2]
-    tokens = pd.read_parquet(folder / "tokens.parquet")
-    arrived, done = tokens.groupby("request")["arrival_ns"].first(), tokens.groupby("request")["done_ns"].last()
-    issued = tokens.groupby("request")["issue_ns"].first()
-    assert (arrived[0], arrived[4]) == (0, 200_000_000)
-    for request, before in ((1, 0), (2, 1)):
-        assert arrived[request] == done[before]
-        assert issued[request] >= done[before]
-    assert arrived[3] == max(50_050_000, done[0])
 
 
 def test_independent_commands_come_when_they_are_due(ran: Callable[[str], Ran]) -> None:
@@ -418,54 +263,3 @@ def test_histograms_agree_with_the_summary(name: str, ran: Callable[[str], Ran])
         sizes = own[own["what"] == "batch_size"]
         assert sizes["count"].sum() == row["batches"]
         assert (sizes["low"] * sizes["count"]).sum() == row["commands"]
-
-
-STALL_S = 0.4
-STALLED = {
-    # Arrivals go on for 2 s; a fifth of them come while nobody takes them.
-    "gemv": f"{GEMV} workload.commands=4000 arrival=constant arrival.rate_per_s=2000",
-    "requests": f"{DECODE} workload.requests=200 workload.tokens=1 arrival=constant arrival.rate_per_s=100",
-}
-
-
-def taken(pid: int) -> int:
-    """Commands that the consumer has taken from the ring; the second ring carries fewer."""
-    most = 0
-    for ring in SHARED_MEMORY.glob(f"launchopt_{pid}_*"):
-        with contextlib.suppress(OSError):
-            words: Any = np.fromfile(ring, np.uint64, count=HeaderWord.TAIL + 1)
-            most = max(most, int(words[HeaderWord.TAIL]) if len(words) > HeaderWord.TAIL else 0)
-    return most
-
-
-def consumer_of(pid: int) -> psutil.Process:
-    """The first child that was started."""
-    children = [each for each in psutil.Process(pid).children() if "--multiprocessing-fork" in each.cmdline()]
-    return min(children, key=lambda child: child.create_time())
-
-
-@on_linux
-@pytest.mark.parametrize("name", STALLED)
-def test_a_consumer_that_stands_still_is_seen_in_what_came_meanwhile(name: str, tmp_path: Path) -> None:
-    """No coordinated omission: arrivals do not wait for it, and their latency counts from when they were due."""
-    folder = tmp_path / name
-    running = start(STALLED[name], folder)
-    try:
-        limit = time.monotonic() + 60
-        while taken(running.pid) < 300 and running.poll() is None:
-            assert time.monotonic() < limit
-            time.sleep(0.01)
-        consumer = consumer_of(running.pid)
-        consumer.send_signal(signal.SIGSTOP)
-        time.sleep(STALL_S)
-        consumer.send_signal(signal.SIGCONT)
-    finally:
-        run = finish(running, folder)
-    assert (run.exit_code, run.stderr) == (0, "")
-    (row,) = run.rows.values()
-    late = row["latency_p99_us"] / 1e3 if name == "gemv" else row["ttft_p99_ms"]
-    most = row["latency_max_us"] / 1e3 if name == "gemv" else row["ttft_max_ms"]
-    assert late > 0.7 * STALL_S * 1e3
-    assert late <= most
-    assert row["latency_p90_us"] > 0.3 * STALL_S * 1e6  # a fifth waited, evenly from nothing to all of it
-    assert row["wall_ms"] >= 1990
