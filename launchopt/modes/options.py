@@ -21,6 +21,7 @@ from importlib import resources
 from launchopt.errors import LaunchoptError
 from launchopt.options import Value, option
 
+FOLDER = resources.files(__package__)
 TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 
 
@@ -48,7 +49,7 @@ def options_of(name: str) -> type[ModeOptions]:
 
     Raise LaunchoptError if the text breaks the rules of this module.
     """
-    text = (resources.files(__package__) / f"{name}.py").read_text(encoding="utf-8")
+    text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     if "class Options" not in text:
         return ModeOptions
     (found,) = (node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Options")
