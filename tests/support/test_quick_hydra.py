@@ -30,3 +30,9 @@ def test_files_parsed_once_give_the_same(word: str, monkeypatch: pytest.MonkeyPa
 
 def test_the_composition_that_is_left_out_finds_no_mode() -> None:
     assert composed()["hydra"]["mode"] is None
+
+
+def test_only_experiments_set_a_mode() -> None:
+    setting = {path for path in (ROOT / "conf").rglob("*.yaml") if "MULTIRUN" in path.read_text()}
+    assert setting
+    assert setting <= set((ROOT / "conf/experiment").glob("*.yaml"))

@@ -1,7 +1,7 @@
 """`quicken()` makes Hydra compose faster in this process, with equal results.
 
-Hydra composes twice for a run: first to read `hydra.mode`, whose value is null in conf/. The first time is left out
-where no word names Hydra's settings. Each config file is parsed once a process. Tests compose some hundred times; runs
+Hydra composes twice for a run: first to read `hydra.mode`, which only experiments set. The first time is left out
+where no word of SETTERS is typed. Each config file is parsed once a process. Tests compose some hundred times; runs
 that they start with `python -m runner` compose as a user's run does.
 """
 
@@ -18,6 +18,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 
 from support.paths import ROOT
 
+SETTERS = ("experiment", "table", "hydra.mode", "hydra=", "hydra/")  # words that can set the mode hold one of these
 KEPT = (str(ROOT / "conf"), "hydra.conf")  # folder and package whose files do not change
 
 _parsed: dict[tuple[str, str], ConfigResult] = {}
@@ -39,7 +40,8 @@ def _parse_once(load: Callable[[Any, str], ConfigResult]) -> Callable[[ConfigSou
 
 def _compose_once(get_mode: Callable[..., Any]) -> Callable[..., Any]:
     def mode(hydra: Hydra, config_name: str | None, overrides: list[str]) -> Any:
-        return get_mode(hydra, config_name, overrides) if any("hydra" in word for word in overrides) else None
+        typed = " ".join(overrides)
+        return get_mode(hydra, config_name, overrides) if any(word in typed for word in SETTERS) else None
 
     return mode
 

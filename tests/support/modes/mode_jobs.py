@@ -21,6 +21,7 @@ import pandas as pd
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
 from support.config.composing import planned
+from support.paths import ROOT, TESTS
 from support.processes.own_process import environ_of
 
 DTYPES = {
@@ -58,8 +59,10 @@ MOST_PROCESSES, CORES_EACH = 4, 4
 # One process runs the application several times. Its children stay, with everything that they have loaded and compiled.
 CALLS = """
 import sys
+from support.config.quick_hydra import quicken
 from runner import app
 from runner.run import children
+quicken()
 dismiss, children.dismiss = children.dismiss, lambda: None
 codes = [app.main(words.split()) for words in sys.argv[1:]]
 dismiss()
@@ -162,5 +165,5 @@ def run_jobs(kind: str, folder: Path) -> Everything:
 def _call(folder: Path, calls: list[str]) -> subprocess.CompletedProcess[str]:
     call = [sys.executable, "-c", CALLS, *calls]
     return subprocess.run(
-        call, cwd=folder, env=environ_of(), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        call, cwd=folder, env=environ_of(ROOT, TESTS), capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
