@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-from support.processes.refusals import HYDRAS, LIMIT_S, OURS, Outcome, forked_outcomes, typed_outcome, words_of
+from support.processes.refusals import HYDRAS, OURS, Outcome, assert_refused, forked_outcomes, typed_outcome, words_of
 
 from launchopt.devices import find_device
 
@@ -237,29 +237,11 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     return forked_outcomes(CASES, INPUTS, tmp_path_factory.mktemp("bad"))
 
 
-def said_by_hydra(stderr: str) -> list[str]:
-    """The lines of its message, less what it lists (indented by a tab) and its parting hint."""
-    lines = [line for line in stderr.splitlines() if line and not line.startswith("\t")]
-    assert lines.pop() == "Set the environment variable HYDRA_FULL_ERROR=1 for a complete stack trace."
-    return lines
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_refused_at_once_in_few_words_with_nothing_left(case: str, outcomes: dict[str, Outcome]) -> None:
     if case == "device=cuda" and has_gpu():
         pytest.skip("this machine has a GPU")
-    outcome, (exit_code, words) = outcomes[case], CASES[case]
-    assert "Traceback" not in outcome.stderr
-    assert outcome.exit_code == exit_code
-    if exit_code == OURS:
-        assert outcome.stderr.startswith("error: ")
-        assert outcome.stderr.count("\n") == 1
-    else:
-        assert len(said_by_hydra(outcome.stderr)) <= 6
-    assert [word for word in words.split(" ") if word not in outcome.stderr] == []
-    assert outcome.stdout == ""
-    assert outcome.left == []
-    assert outcome.cpu_s < LIMIT_S
+    assert_refused(outcomes[case], *CASES[case])
 
 
 @pytest.mark.parametrize(
