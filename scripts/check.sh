@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Install the project with its development tools into .venv and run every check: lint, types, known vulnerabilities of
-# the installed packages, tests. The vulnerability check is skipped, with a message, if it cannot reach its service.
+# Install the project with its development tools into .venv and run every check: lint, types, the documentation, known
+# vulnerabilities of the installed packages, tests. The vulnerability check is skipped, with a message, if it cannot reach its service.
 # Environment: PYTHON, the interpreter (default: the first usable of python3.11, python3.12, python3.13 and python3).
 # Arguments: passed on to pytest. It needs neither a GPU nor PyTorch.
 set -euo pipefail
@@ -21,10 +21,11 @@ pick_python() {
 }
 
 [ -x .venv/bin/python ] || "$(pick_python)" -m venv .venv
-.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+.venv/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev,docs]'
 .venv/bin/ruff check .
 .venv/bin/ruff format --check .
 .venv/bin/mypy
+NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict --quiet # any broken link ends the checks; about 5 s
 bash scripts/audit.sh
 # One process runs all tests of a file, except the longest ones, in the order of tests/conftest.py.
 exec .venv/bin/python -m pytest -n logical --maxprocesses 8 --dist loadfile --no-loadscope-reorder "$@"

@@ -30,7 +30,9 @@ COMMANDS = [
     "page",
     [
         "README.md",
-        "scripts/README.md",
+        "docs/gpu-kernel-batcher.md",
+        "docs/profilers.md",
+        "docs/strategies.md",
         "outputs/reference/RESULTS.md",
         "outputs/reference/RESIDENT.md",
     ],

@@ -59,7 +59,7 @@ def notes(profile: Profile) -> list[str]:
     if not profile.total.ranges:
         found.append(
             f"no range of the {DOMAIN} domain in this profile: "
-            "nvtx records nothing under an old nsys unless made to, see scripts/README.md"
+            "nvtx records nothing under an old nsys unless made to, see docs/profilers.md"
         )
     if not profile.total.kernels:
         if profile.total.launch_calls or profile.untraced_graphs:

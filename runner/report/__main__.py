@@ -210,9 +210,11 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
     Raises DataError for a README or a folder that cannot be read, and for markers that do not pair up.
     """
     old = read_page(readme)
-    from runner.matrix import sync_matrix  # imports Hydra and the workloads, which other reports do not need
+    from runner.matrix import MARKS, sync_matrix  # imports Hydra and the workloads, which other reports do not need
 
-    new = sync_matrix(sync_blocks(old, readme, lambda name: _block(readme.parent / name)), readme)
+    new = sync_matrix(old, readme)
+    if MARKS[0] not in old or "<!-- report:" in old:
+        new = sync_blocks(new, readme, lambda name: _block(readme.parent / name))
     return save_page(readme, old, new, check=check)
 
 
