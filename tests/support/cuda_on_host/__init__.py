@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import mmap
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ from support.paths import ROOT
 HERE = Path(__file__).parent
 CACHE = ROOT / ".pytest_cache" / "d" / "cuda_on_host"  # the folder that pytest's own cache.mkdir would create
 UNUSED_DAYS = 14  # CACHE drops a library that no test used for this long
-PARTS = ("fibers", "ptx", "races")
+PARTS = ("clocks", "fibers", "ptx", "races")
 SOURCE = "kernel.cpp"
 # Flags with which a kernel calls races.cpp at each load and store, and keeps line numbers for its reports.
 WATCHED = (
@@ -152,7 +153,10 @@ def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes
 @cache
 def _stacks(size: int) -> NDArray[np.uint8]:
     """Return memory for stacks, shared by all libraries. Only the touched part takes physical memory."""
-    return np.empty(size, np.uint8)
+    memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # the kernel would clear a whole huge page for the first store to a stack
+    return np.frombuffer(memory, np.uint8)
 
 
 def launch(

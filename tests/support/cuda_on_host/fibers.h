@@ -14,7 +14,25 @@ namespace host {
 constexpr unsigned STATIC = 1u << 30;  // shared addresses of variables start here; lower ones are dynamic memory
 constexpr size_t STACK_BYTES = (96 << 10) + 448;  // an odd number of cache lines: else all stacks share few sets of a cache
 constexpr int ALL = -1;  // number of the barrier for all threads that have not ended
-typedef std::shared_ptr<const std::vector<u32>> Clock;  // a vector clock over all threads: see races.h
+// A vector clock over all threads (races.h). Clocks share parts that are equal: a barrier changes the part of its own block.
+class Seen {
+    static constexpr u32 PART = 128;
+    struct Part {
+        u32 clocks[PART] = {};
+    };
+    std::vector<std::shared_ptr<Part>> parts;  // a part of which another clock has a share is never changed
+    Part& own(u32 part);
+
+   public:
+    u32 of(u32 thread) const {
+        const u32 part = thread / PART;
+        return part < parts.size() && parts[part] ? parts[part]->clocks[thread % PART] : 0;
+    }
+    void raise(u32 thread, u32 clock);
+    void join(const Seen& other);
+    bool operator==(const Seen& other) const { return parts == other.parts; }  // false may mean equal clocks in separate parts
+};
+typedef std::shared_ptr<const Seen> Clock;
 
 struct Warp {
     int arrived = 0, alive = 0;
@@ -29,7 +47,7 @@ struct Barrier {
     // For races.h: the thread that initialised it, and when; the pseudo-thread of its copies, and their number; the clocks that
     // arrivals bring to this phase, and that the last phase passes on.
     u32 begun_by = 0, begun = 0, copies = 0, copied = 0;
-    std::vector<u32> gathered;
+    Seen gathered;
     Clock passed;
 };
 struct Copy {

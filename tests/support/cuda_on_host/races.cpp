@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 using host::Clock;
+using host::Seen;
 
 namespace races {
 bool on = false;
@@ -20,9 +21,13 @@ struct Access {
     u32 clock = 0;  // 0: no access
     u32 thread : 31, is_atomic : 1;
 };
+struct Reads {
+    std::vector<Access> all;
+    size_t most = 8;  // add_read drops what it can when there are as many
+};
 struct Cell {
     Access write, read;  // the last write; one read since then that is not ordered before another (often the only one)
-    std::unique_ptr<std::vector<Access>> more;
+    std::unique_ptr<Reads> more;
 };
 struct Thread {
     Clock known;    // for each thread, the clock up to which this thread sees its stores
@@ -35,41 +40,36 @@ struct Launch {
     std::unordered_map<u64, std::unique_ptr<Cell[]>> pages;
     std::unordered_map<u64, Clock> released;  // the clock that each stored word releases
     Clock one, other, both;                   // the last join, cached: the lanes of a warp do the same ones
-    Cell* page = nullptr;
-    u64 page_number = ~0ull;
+    struct {
+        u64 number = ~0ull;
+        Cell* cells = nullptr;
+    } recent[64];  // pages used last, by the last bits of their number
 };
 std::unique_ptr<Launch> launch;
 
 u32 own() { return (u32)(host::grid->now - host::grid->fibers.data()); }
 
-u32 seen(const Clock& clock, u32 thread) { return clock && thread < clock->size() ? (*clock)[thread] : 0; }
-void join(std::vector<u32>& into, const Clock& clock) {
-    if (!clock) return;
-    if (into.size() < clock->size()) into.resize(clock->size());
-    for (size_t i = 0; i < clock->size(); ++i)
-        if (into[i] < (*clock)[i]) into[i] = (*clock)[i];
-}
-void raise(std::vector<u32>& into, u32 thread, u32 clock) {
-    if (into.size() <= thread) into.resize(thread + 1);
-    if (into[thread] < clock) into[thread] = clock;
+u32 seen(const Clock& clock, u32 thread) { return clock ? clock->of(thread) : 0; }
+void join(Seen& into, const Clock& clock) {
+    if (clock) into.join(*clock);
 }
 Clock joined(const Clock& one, const Clock& other) {
     if (!one || !other || one == other) return one ? one : other;
     if (launch->one == one && launch->other == other) return launch->both;
-    std::vector<u32> made = *one;
+    Seen made = *one;
     join(made, other);
     launch->one = one, launch->other = other;
-    return launch->both = made == *one ? one : std::make_shared<const std::vector<u32>>(std::move(made));
+    return launch->both = made == *one ? one : std::make_shared<const Seen>(std::move(made));
 }
 // Adds to `into` all that a thread has seen and done. Its later actions get a higher clock.
-void give(std::vector<u32>& into, u32 thread) {
+void give(Seen& into, u32 thread) {
     join(into, launch->threads[thread].known);
-    raise(into, thread, launch->threads[thread].clock++);
+    into.raise(thread, launch->threads[thread].clock++);
 }
 Clock given(u32 thread) {
-    std::vector<u32> made;
+    Seen made;
     give(made, thread);
-    return std::make_shared<const std::vector<u32>>(std::move(made));
+    return std::make_shared<const Seen>(std::move(made));
 }
 void take(u32 thread, const Clock& clock) {
     Clock& known = launch->threads[thread].known;
@@ -93,12 +93,14 @@ u64 key_of(const void* pointer) {  // 0: the thread's own stack, which nobody el
     return (u64)p;
 }
 Cell& cell_at(u64 key) {
-    if (const u64 number = key / PAGE_BYTES; number != launch->page_number) {
+    const u64 number = key / PAGE_BYTES;
+    auto& recent = launch->recent[number % std::size(launch->recent)];
+    if (recent.number != number) {
         auto& page = launch->pages[number];
         if (!page) page.reset(new Cell[PAGE_BYTES / CELL_BYTES]);
-        launch->page = page.get(), launch->page_number = number;
+        recent = {number, page.get()};
     }
-    return launch->page[key % PAGE_BYTES / CELL_BYTES];
+    return recent.cells[key % PAGE_BYTES / CELL_BYTES];
 }
 
 std::string name_of(u32 thread) {
@@ -121,29 +123,34 @@ std::string place_of(const char* from) {
                ", and without an order " + name_of(before.thread) + (wrote ? " stores there" : " loads from there") +
                place_of(before.from));
 }
-// Adds a read to a cell. Reads ordered before it are dropped: an access ordered after it is ordered after them, too.
+// Adds a read to a cell. It may drop reads ordered before it: an access ordered after it is ordered after them, too.
 void add_read(Cell& cell, u32 thread, const Access& now) {
     const auto is_known = [&](const Access& each) {
         return !is_before(each, thread) || (each.clock && now.is_atomic && !each.is_atomic);
     };
-    if (cell.more) {
-        auto& more = *cell.more;
-        more.erase(std::remove_if(more.begin(), more.end(), [&](const Access& each) { return !is_known(each); }), more.end());
-    }
     if (!is_known(cell.read)) {
         cell.read = now;
         return;
     }
-    if (!cell.more) cell.more.reset(new std::vector<Access>);
-    cell.more->push_back(now);
+    if (!cell.more) cell.more.reset(new Reads);
+    auto& all = cell.more->all;
+    all.push_back(now);
+    if (all.size() < cell.more->most) return;
+    all.erase(std::remove_if(all.begin(), all.end() - 1, [&](const Access& each) { return !is_known(each); }), all.end() - 1);
+    cell.more->most = std::max<size_t>(8, 2 * all.size());
 }
 // Checks and records an access. thread: the issuing thread, whose clock decides the order. now: the access to record.
 void note(u64 key, size_t bytes, u32 thread, const Access& now, bool writes) {
+    Access ordered = {};  // the last one found before this access; neighbouring cells often have the same
+    const auto races = [&](const Access& before) {
+        if (!before.clock || (before.is_atomic && now.is_atomic)) return false;
+        if (before.thread == ordered.thread && before.clock <= ordered.clock) return false;
+        if (!is_before(before, thread)) return true;
+        ordered = before;
+        return false;
+    };
     for (const u64 last = key + bytes; key < last; key += CELL_BYTES) {
         Cell& cell = cell_at(key);
-        const auto races = [&](const Access& before) {
-            return !(before.is_atomic && now.is_atomic) && !is_before(before, thread);
-        };
         if (races(cell.write)) report(key, cell.write, true, now, writes);
         if (!writes) {
             add_read(cell, thread, now);
@@ -151,7 +158,7 @@ void note(u64 key, size_t bytes, u32 thread, const Access& now, bool writes) {
         }
         if (races(cell.read)) report(key, cell.read, false, now, writes);
         if (cell.more)
-            for (const Access& each : *cell.more)
+            for (const Access& each : cell.more->all)
                 if (races(each)) report(key, each, false, now, writes);
         cell.write = now, cell.read = {}, cell.more.reset();
     }
@@ -180,15 +187,15 @@ void begin() {
 void end() { launch.reset(); }
 
 void meet(const std::vector<u32>& fibers) {
-    std::vector<u32> all(launch->threads.size());
+    Seen all;
     const Clock* last = nullptr;
     for (u32 each : fibers) {
         const Clock& known = launch->threads[each].known;
         if (!last || *last != known) join(all, known);
         last = &known;
     }
-    for (u32 each : fibers) all[each] = launch->threads[each].clock++;
-    const Clock made = std::make_shared<const std::vector<u32>>(std::move(all));
+    for (u32 each : fibers) all.raise(each, launch->threads[each].clock++);
+    const Clock made = std::make_shared<const Seen>(std::move(all));
     for (u32 each : fibers) launch->threads[each].known = made;
 }
 void meet(const host::Block& one, const host::Block& other) {
@@ -246,8 +253,8 @@ void pass(const host::Barrier& barrier, const char* from) {
     take(own(), barrier.passed);
 }
 void end_phase(host::Barrier& barrier) {
-    barrier.passed = std::make_shared<const std::vector<u32>>(std::move(barrier.gathered));
-    barrier.gathered.clear();
+    barrier.passed = std::make_shared<const Seen>(std::move(barrier.gathered));
+    barrier.gathered = {};
 }
 void copy(const host::Block& to, host::Barrier& barrier, host::Copy& copy, const char* from) {
     check_begun(barrier, from);
@@ -259,7 +266,7 @@ void copy(const host::Block& to, host::Barrier& barrier, host::Copy& copy, const
 }
 void land(host::Barrier& barrier, const host::Copy& copy) {
     join(barrier.gathered, copy.known);
-    raise(barrier.gathered, barrier.copies, copy.clock);
+    barrier.gathered.raise(barrier.copies, copy.clock);
 }
 }  // namespace races
 
