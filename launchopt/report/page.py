@@ -24,7 +24,7 @@ from launchopt.analysis.verdict.markdown import diagnosis_evidence
 from launchopt.errors import ConfigError
 from launchopt.report import grids
 from launchopt.report.environment import Environment, environment
-from launchopt.report.figure import Absent, Figure
+from launchopt.report.figures.base import Absent, Figure
 from launchopt.report.glance import glance_grid, glances
 from launchopt.report.grids import Grid, Head
 from launchopt.report.source import Source
@@ -149,8 +149,8 @@ def _asset(name: str) -> str:
 
 
 def _page(source: Source, figures: _Figures) -> Page:
-    from launchopt.report.figures_roofline import roofline_figure
-    from launchopt.report.figures_stages import stages_figure
+    from launchopt.report.figures.roofline import roofline_figure
+    from launchopt.report.figures.stages import stages_figure
 
     untraced = [table for table in source.tables if not table["traced"]]
     by_device: dict[str, list[Table]] = {}
@@ -179,7 +179,7 @@ def _page(source: Source, figures: _Figures) -> Page:
 
 
 def _traced(table: Table, untraced: Sequence[Table], source: Source, figures: _Figures) -> Traced:
-    from launchopt.report.figures_timeline import timeline_figure
+    from launchopt.report.figures.timeline import timeline_figure
 
     grid = grids.everything(table)
     is_alone = not any(_same_work(table, other) for other in untraced)
@@ -192,11 +192,11 @@ def _same_work(table: Table, other: Table) -> bool:
 
 
 def _section(index: int, table: Table, strategy: StrategyTable, source: Source, figures: _Figures) -> Section:
-    from launchopt.report.figures_batches import batch_figure
-    from launchopt.report.figures_frontier import frontier_figures, is_sweep
-    from launchopt.report.figures_latency import latency_figure
-    from launchopt.report.figures_stages import time_figure
-    from launchopt.report.figures_timeline import timeline_figure
+    from launchopt.report.figures.batches import batch_figure
+    from launchopt.report.figures.frontier import frontier_figures, is_sweep
+    from launchopt.report.figures.latency import latency_figure
+    from launchopt.report.figures.stages import time_figure
+    from launchopt.report.figures.timeline import timeline_figure
 
     twins = [other for other in source.tables if other["traced"] and _same_work(table, other)]
     frontiers = [one for one in source.frontiers if _is_of(one, table)]

@@ -233,7 +233,7 @@ def test_a_script_cannot_end_its_own_tag(text: str) -> None:
 
 @given(st.lists(st.integers(1, 500), min_size=1, max_size=50))
 def test_shares_of_commands_add_up(sizes: list[int]) -> None:
-    from launchopt.report.figures_batches import shares
+    from launchopt.report.figures.batches import shares
 
     histogram = LogHistogram.from_rows((size, size, 1) for size in sizes)
     found = shares(histogram)

@@ -6,6 +6,7 @@ bootstrap interval. Failed and traced lines are left out. Needs Altair (the `rep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -19,13 +20,16 @@ Chart: TypeAlias = alt.TopLevelMixin  # a whole picture
 Panel: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 INK = "#222222"
-LEGEND = ("whiskers: 95% bootstrap interval", "blue: FASTER, orange: SLOWER, grey: neither shown")
+LEGEND = ("Whiskers: 95% bootstrap interval. Blue: faster. Orange: slower. Grey: no difference shown.",)
 # Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).
 _COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}
 _UNDECIDED_COLOUR = "#8c8c8c"
 _LOG_SPREAD = 10.0  # largest over smallest value, above which an axis is logarithmic
-_WIDTH = 460  # width of a panel, pixels
-_STEP = 28  # height of a bar with its gap, pixels
+_WIDTH = 440  # default width of the bars of a panel, pixels
+_STEP = 22  # height of a bar with its gap, pixels
+_LABEL = 52  # width of a label beside a bar, pixels
+_FONT_SIZE = 12
+_MOST_TICKS = 8
 
 
 class Bar(NamedTuple):
@@ -48,7 +52,8 @@ def speedup_chart(tables: Sequence[Table]) -> Chart | None:
     ]
     if not bars:
         return None
-    return on_card(bar_panel(bars, [f"Speed-up over the baseline, {', '.join(devices)}"], LEGEND))
+    title = alt.TitleParams(text=f"Speed-up over the baseline, {', '.join(devices)}", subtitle=list(LEGEND))
+    return on_card(bar_panel(bars, title))
 
 
 def _device(table: Table) -> str:
@@ -63,9 +68,11 @@ def _label(table: Table, line: Line, with_device: bool) -> str:
 def on_card(chart: Chart) -> Chart:
     """Return a top-level chart on white, in the style that all pictures share."""
     card = chart.configure(background="white", padding=10).configure_view(stroke=None)
-    card = card.configure_title(anchor="start", frame="group", fontWeight="normal", fontSize=12, color=INK)
+    title = {"fontWeight": "bold", "fontSize": _FONT_SIZE, "subtitleFontSize": 11, "subtitleColor": INK}
+    card = card.configure_title(anchor="start", frame="group", color=INK, subtitlePadding=4, **title)
     ink = dict.fromkeys(("domainColor", "tickColor", "labelColor", "titleColor"), INK)
-    styled: Chart = card.configure_axis(grid=False, titleFontWeight="normal", **ink)
+    sizes = {"labelFontSize": _FONT_SIZE, "titleFontSize": 11}
+    styled: Chart = card.configure_axis(grid=False, titleFontWeight="normal", labelLimit=0, **sizes, **ink)
     return styled
 
 
@@ -74,38 +81,55 @@ def is_log(values: Sequence[float]) -> bool:
     return max(values) / min(values) > _LOG_SPREAD
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """Return the labelled values of a logarithmic axis. The fewer powers of ten it spans, the more labels each has."""
-    factors = (1,) if high / low > 300 else (1, 2, 5) if high / low > 5 else tuple(range(1, 10))
-    powers = (10.0**power for power in range(-12, 13))
-    return [value for power in powers for factor in factors if low <= (value := factor * power) <= high]
+def ticks(low: float, high: float, most: int = _MOST_TICKS) -> list[float]:
+    """Return the labelled values of a logarithmic axis: round numbers, as many as possible up to `most`."""
+    step = 10.0 ** math.floor(math.log10(high - low))
+    steps = [factor * step for factor in (0.1, 0.2, 0.5, 1)]
+    even = [[n * step for n in range(math.ceil(low / step), int(high / step) + 1)] for step in steps]
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    powers = [[f * 10.0**n for n in decades for f in factors] for factors in (range(1, 10), (1, 2, 5), (1, 3), (1,))]
+    thinned = [[10.0**n for n in decades if n % every == 0] for every in (2, 3, 5)]
+    # Even steps suit a range within one decade; over more, they would crowd at its end.
+    choices = [*(even if high / low < _LOG_SPREAD / 2 else []), *powers, *thinned]
+    within = [[float(f"{value:.6g}") for value in choice if low <= value <= high] for choice in choices]
+    return max((choice for choice in within if len(choice) <= most), key=len, default=[])
 
 
-def bar_panel(bars: Sequence[Bar], title: Sequence[str], below: Sequence[str] = ()) -> Panel:
-    """Return horizontal bars with whiskers and values, in order. below: more lines under the axis."""
+def label_space(low: float, high: float, width: float, label: float = _LABEL) -> float:
+    """Return the end of a logarithmic axis of `width` pixels that leaves `label` pixels beyond `high`."""
+    share = label / width
+    return high * (high / low) ** (share / (1 - share))
+
+
+def bar_panel(bars: Sequence[Bar], title: alt.TitleParams, width: int = _WIDTH, below: Sequence[str] = ()) -> Panel:
+    """Return horizontal bars from 1x on a logarithmic axis, with whiskers and values, in order.
+
+    below: more lines under the axis.
+    """
     values = [_values(bar) for bar in bars]
-    speedups = [bar.speedup.value for bar in bars]
-    logarithmic = is_log(speedups)
-    left = 0.8 * min(1.0, *speedups) if logarithmic else 0.0
-    right = max(each["high"] for each in values) * (2.0 if logarithmic else 1.25)
-    scale = alt.Scale(type="log" if logarithmic else "linear", domain=[left, right], nice=False, zero=False)
-    axis = alt.Axis(format=",~g", **({"values": ticks(left, right)} if logarithmic else {"tickCount": 5}))
-    what = f"wall time of baseline / wall time (x{', log scale' if logarithmic else ''})"
-    x = alt.X("value:Q", scale=scale, axis=axis, title=[what, *below])
-    labels = alt.Axis(labelLimit=0, title=None, labelExpr=r"split(datum.label, '\n')")
-    y = alt.Y("label:N", sort=None, axis=labels)
-    base = alt.Chart(alt.InlineData(values=[{**each, "left": left} for each in values])).encode(y=y)
+    low = min(1.0, *(each["low"] for each in values)) / 1.08
+    high = max(1.0, *(each["high"] for each in values)) * 1.03
+    right = label_space(low, high, width)
+    scale = alt.Scale(type="log", domain=[low, right], nice=False, zero=False)
+    axis = alt.Axis(format=",~g", values=ticks(low, right, max(3, width // 48)))
+    x = alt.X("value:Q", scale=scale, axis=axis, title=["wall time of baseline / wall time (x, log scale)", *below])
+    y = alt.Y(
+        "label:N",
+        sort=None,
+        axis=alt.Axis(title=None, domain=False, ticks=False, labelExpr=r"split(datum.label, '\n')"),
+    )
+    base = alt.Chart(alt.InlineData(values=[{**each, "one": 1.0} for each in values])).encode(y=y)
     one = alt.Chart(alt.InlineData(values=[{"one": 1.0}]))
     # Without an interval there is no whisker: one of no length would claim certainty.
     known = base.transform_filter("datum.has_interval")
     layers = [
-        base.mark_bar(size=0.62 * _STEP).encode(x=x, x2="left:Q", color=alt.Color("colour:N", scale=None)),
+        base.mark_bar(size=0.62 * _STEP).encode(x=x, x2="one:Q", color=alt.Color("colour:N", scale=None)),
         known.mark_rule(color=INK).encode(x="low:Q", x2="high:Q"),
         *(known.mark_tick(color=INK, size=7, thickness=1).encode(x=f"{end}:Q") for end in ("low", "high")),
-        one.mark_rule(color=INK, strokeDash=[4, 3], strokeWidth=0.8).encode(x="one:Q"),
-        base.mark_text(align="left", dx=5, color=INK).encode(x="high:Q", text="text:N"),
+        one.mark_rule(color=INK, strokeWidth=1).encode(x="one:Q"),
+        base.mark_text(align="left", dx=5, color=INK, fontSize=_FONT_SIZE).encode(x="end:Q", text="text:N"),
     ]
-    return alt.layer(*layers).properties(width=_WIDTH, height=_STEP * len(bars), title=list(title))
+    return alt.layer(*layers).properties(width=width, height=_STEP * len(bars), title=title)
 
 
 def _values(bar: Bar) -> JsonObject:
@@ -116,6 +140,8 @@ def _values(bar: Bar) -> JsonObject:
         "value": ratio.value,
         "low": ratio.value if ratio.low is None else min(ratio.low, ratio.value),
         "high": ratio.value if ratio.high is None else max(ratio.high, ratio.value),
+        # A label stands to the right of its whisker and of the line at 1x, so that it lies on neither.
+        "end": max(1.0, ratio.value, ratio.high or 0.0),
         "has_interval": ratio.low is not None,
         "colour": _COLOURS.get(bar.verdict or Verdict.UNDECIDED, _UNDECIDED_COLOUR),
         "text": str(ratio).split(" ")[0],

@@ -18,7 +18,8 @@ from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel
 from launchopt.analysis.tables.strategies import StrategyTable
 
 _COLUMNS = 2
-_TITLE_CHARACTERS = 84
+_PANEL_WIDTH = 236  # bars of a panel, pixels: two panels with their labels fit the width of a README
+_TITLE_CHARACTERS, _NOTE_CHARACTERS = 52, 64  # characters of a line that fit a panel
 
 
 def strategies_chart(tables: Sequence[StrategyTable]) -> Chart | None:
@@ -30,8 +31,8 @@ def strategies_chart(tables: Sequence[StrategyTable]) -> Chart | None:
     title = alt.TitleParams(
         text=f"Speed-up over the baseline, {', '.join(machines)}", subtitle=list(LEGEND), fontSize=15, offset=14
     )
-    panels = [bar_panel(bars, _title(table)) for table, bars in shown]
-    grid = alt.concat(*panels, columns=min(_COLUMNS, len(panels)), align="each", spacing=30, title=title)
+    panels = [bar_panel(bars, _title(table), _PANEL_WIDTH) for table, bars in shown]
+    grid = alt.concat(*panels, columns=min(_COLUMNS, len(panels)), align="each", spacing=18, title=title)
     return on_card(grid.resolve_scale(x="independent", y="independent"))
 
 
@@ -45,10 +46,13 @@ def _bars(table: StrategyTable) -> list[Bar]:
     ]
 
 
-def _title(table: StrategyTable) -> list[str]:
+def _title(table: StrategyTable) -> alt.TitleParams:
     stream = table.stream
     model = f", {stream['model']}" if stream["model"] else ""
-    refused = [f"refused: {', '.join(sorted(table.refused))}"] if table.refused else []
+    refused = [f"not applicable: {', '.join(sorted(table.refused))}"] if table.refused else []
     failed = [strategy.line["mode"] for strategy in table.strategies if strategy.line.problem is not None]
-    lines = [f"{stream_title(stream)}{model}", *refused, *([f"failed: {', '.join(failed)}"] if failed else [])]
-    return [part for line in lines for part in wrap(line, _TITLE_CHARACTERS)]
+    notes = [*refused, *([f"failed: {', '.join(failed)}"] if failed else [])]
+    return alt.TitleParams(
+        text=wrap(f"{stream_title(stream)}{model}", _TITLE_CHARACTERS),
+        subtitle=[part for note in notes for part in wrap(note, _NOTE_CHARACTERS)],
+    )

@@ -67,9 +67,35 @@ def test_bars_have_their_speedup_and_panels_name_what_is_left_out(tmp_path: Path
     rows = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="batched"), failed]
     pictures.draw_strategies(build_strategies(rows, {"run": {"fused_qkv": "no q, k and v to merge"}}), path)
     shown = texts(path)
-    for text in ("3.00x", "batched", "failed: graph", "refused: fused_qkv", "Speed-up over the baseline, NVIDIA H200"):
+    for text in (
+        "3.00x",
+        "batched",
+        "failed: graph",
+        "not applicable: fused_qkv",
+        "Speed-up over the baseline, NVIDIA H200",
+    ):
         assert any(text in each for each in shown), text
     assert "graph" not in shown
+
+
+@needs_extra
+def test_a_picture_of_many_panels_keeps_the_width_of_a_readme(tmp_path: Path) -> None:
+    path = tmp_path / "x.svg"
+    rows = [each for work in ("decode", "layer", "qkv") for each in repeats(9, 9, 9, workload=work)]
+    rows += [each for work in ("decode", "layer", "qkv") for each in repeats(3, 3, 3, mode="batched", workload=work)]
+    pictures.draw_strategies(build_strategies(rows), path)
+    assert 0 < float(ElementTree.parse(path).getroot().attrib["width"]) <= 860
+
+
+@needs_extra
+@pytest.mark.parametrize(("low", "high"), [(0.9, 1.1), (0.4, 3), (0.5, 90), (0.99, 1.02), (0.001, 1e6)])
+def test_an_axis_has_a_few_round_ticks_and_one_at_1(low: float, high: float) -> None:
+    from launchopt.analysis.tables.speedup_plot import ticks
+
+    found = ticks(low, high)
+    assert 3 <= len(found) <= 8
+    assert 1 in found
+    assert all(low <= each <= high for each in found)
 
 
 @needs_extra

@@ -9,7 +9,7 @@ import altair as alt
 
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 from launchopt.analysis.verdict.calibration import Calibration
-from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, series_names
+from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names
 
 TITLE = "Where the time of a command goes"
 STAGES_TITLE = "Stages of one launch"

@@ -10,7 +10,7 @@ import altair as alt
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.frontier import Histograms
 from launchopt.analysis.tables.rows import Table
-from launchopt.report.figure import (
+from launchopt.report.figures.base import (
     DASHES,
     SHAPES,
     Absent,

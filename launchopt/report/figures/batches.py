@@ -9,7 +9,7 @@ import altair as alt
 
 from launchopt.analysis.tables.frontier import Histograms
 from launchopt.analysis.tables.rows import Table
-from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, left_out, series_names, shown_lines
+from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, left_out, series_names, shown_lines
 from launchopt.statistics.histogram import LogHistogram
 
 TITLE = "Commands by the size of their batch"

@@ -13,7 +13,7 @@ import altair as alt
 
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.rows import Line, Table
-from launchopt.report.figure import Absent, Chart, Datum, Figure, finished
+from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished
 
 TITLE = "Roofline"
 _BASELINE, _FASTEST, _OTHER = "baseline", "fastest", "other modes"

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
-from launchopt.report.figure import Absent, Chart, Datum, Figure, finished, series_names, shown_lines
+from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names, shown_lines
 from launchopt.report.source import Source
 
 TITLE = "Timeline of a slice"

@@ -11,7 +11,7 @@ import altair as alt
 
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.frontier import Frontier, Point
-from launchopt.report.figure import SHAPES, Absent, Datum, Figure, finished
+from launchopt.report.figures.base import SHAPES, Absent, Datum, Figure, finished
 
 HEAT_TITLE = "Timeout x bucket"
 FRONTIER_TITLE = "Throughput against tail latency"
