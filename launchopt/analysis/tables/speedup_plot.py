@@ -98,7 +98,7 @@ def ticks(low: float, high: float, most: int = _MOST_TICKS) -> list[float]:
 def label_space(low: float, high: float, width: float, label: float = _LABEL) -> float:
     """Return the end of a logarithmic axis of `width` pixels that leaves `label` pixels beyond `high`."""
     share = label / width
-    return high * (high / low) ** (share / (1 - share))
+    return high * math.pow(high / low, share / (1 - share))
 
 
 def bar_panel(bars: Sequence[Bar], title: alt.TitleParams, width: int = _WIDTH, below: Sequence[str] = ()) -> Panel:
