@@ -15,7 +15,7 @@ Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itse
 `frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
 `<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the remedies where it has a
 remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and may be
-a file: goals.json (runner/report/goals.py) or a calibration. Between
+a file: goals.json, which_strategy.json (modules of runner/report) or a calibration. Between
 `<!-- matrix -->` and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
 """
 
@@ -44,7 +44,7 @@ from runner.bench import account, figures
 from runner.pager import until_closed
 from runner.profiles import ncu
 from runner.reading import command_parser, exit_code, page_code, read_page, save_page
-from runner.report import goals, profilers
+from runner.report import goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
@@ -219,9 +219,11 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """Return the Markdown of `folder`, or of a file of goals or a calibration."""
+    """Return the Markdown of `folder`, or of a file: goals, runs for a choice of strategy, a calibration."""
     if folder.name == goals.FILE:
         return goals.markdown(folder)
+    if folder.name == which_strategy.FILE:
+        return which_strategy.markdown(folder)
     if folder.is_file():
         return calibration_markdown(read_calibration(folder))
     if any(folder.glob(profilers.AGREEMENTS)):

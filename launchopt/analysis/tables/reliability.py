@@ -21,27 +21,27 @@ VICTIMS = ("consumer", "producer", "parent", "group")
 PHASES = ("starting", "preparing", "running", "checking")  # a campaign kills in each of them
 REVISION_DIGITS = 12
 LEGEND = (
-    "Each kill is a SIGKILL, at a random time, to one process of a run or to the whole group at once. Lost: repeats "
-    "that were finished before the kill and were gone, or could not be read, after the next start. Leaked: processes, "
-    "shared memory and temporary files that were there after it. Wrong: an exit code, a reason or a status other than "
-    "promised, or a neighbour's shared memory that was removed."
+    "Each kill is a SIGKILL, at a random time, to one process of a run or to the whole group. Lost: repeats that were "
+    "finished before the kill, and were gone or unreadable after the next start. Leaked: processes, shared memory and "
+    "temporary files that the next start left behind. Wrong: an exit code, a reason or a status that differs from the "
+    "promise, or shared memory of a neighbour that was removed."
 )
 PHASE_LEGEND = (
-    "By the phase in which the kill came. starting: before there is a ring. preparing: operands, plans, rehearsal. "
-    "running: commands are under way. checking: outputs and tables, until the next repeat runs. ended: too late."
+    "By the phase of the kill. starting: before the ring exists. preparing: operands, plans, warm-up run. running: "
+    "commands move. checking: outputs and tables, until the next repeat runs. ended: too late."
 )
 CODE_LEGEND = (
-    "Exit codes: 1, the run failed and said in one line who was killed; -9, the run's own process was killed and could "
-    "say nothing; 0, the run ended well, because a child that dies before it is given its job is replaced, or because "
-    "it was over before the kill. Manifest: its status after the next start; none, where there was no manifest yet."
+    "Exit codes: 1, the run failed and named the killed process in one line; -9, the run's own process was killed and "
+    "printed nothing; 0, the run ended well, because a child without a job is replaced, or because the kill came too "
+    "late. Manifest: its status after the next start; none: the kill came before the manifest."
 )
 KEPT_LEGEND = (
-    "Of the runs that a kill ended. Seconds: from the kill until every process of the run was gone. Segments: of "
-    "shared memory that lay there until the next start."
+    "Runs that a kill ended. Seconds: from the kill until every process of the run was gone. Segments: shared memory "
+    "that remained until the next start."
 )
 SOAK_LEGEND = (
-    "Commands through ring, batcher and recorder, between two processes, each compared with what went in. Memory: "
-    "resident, after the first lap / after the last / at the most after any."
+    "Commands through ring, batcher and recorder, between two processes; each was compared with its original. Memory: "
+    "resident, after the first lap / after the last / the largest."
 )
 
 

@@ -1,0 +1,85 @@
+"""The fastest mode for each number of requests, as a table of a page.
+
+In: which_strategy.json, `{"runs": [{"requests", "run", "bases"}, ...]}`. `run` is a folder, relative to that file, with
+several modes in turn on the same commands. The fastest mode is compared with the second fastest and with `bases`. Out:
+Markdown.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from launchopt.analysis.tables.markdown import plain
+from launchopt.errors import DataError
+from launchopt.files import JsonObject, read_json
+from launchopt.recording import results
+from launchopt.recording.results import Row
+
+FILE = "which_strategy.json"
+LEGEND = (
+    "Fastest: the mode with the smallest median wall time of all modes in the run. Factor: median wall time of another "
+    "mode / that of the fastest; in brackets the smallest and the largest factor of one repeat. The first one is over "
+    "the second fastest mode. Tokens per s: of all requests."
+)
+_HEADINGS = {"requests": "---:", "work": "---", "fastest": "---", "tokens per s": "---:", "factor over": "---"}
+_HEADINGS |= {"modes, repeats": "---:", "from": "---"}
+
+
+def markdown(path: Path) -> str:
+    """Return the legend and the table; DataError for a file without runs, or for a run with a wrong output."""
+    try:
+        runs = sorted(read_json(path)["runs"], key=lambda each: int(each["requests"]))
+        lines = [_cells(path.parent, run) for run in runs]
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
+        raise DataError(path, None, f"not a list of runs ({type(error).__name__}: {error})") from None
+    return f"{LEGEND}\n\n{plain(_HEADINGS, lines)}"
+
+
+def _cells(folder: Path, run: JsonObject) -> list[str]:
+    modes = _modes(folder / run["run"])
+    order = sorted(modes, key=lambda mode: _median_ms(modes[mode]))
+    first = modes[order[0]]
+    if first[0]["requests"] != run["requests"]:
+        raise DataError(folder / run["run"], None, f"{first[0]['requests']} requests, not {run['requests']}")
+    bases = [mode for mode in order[1:] if mode in (order[1], *run["bases"])]
+    return [
+        str(run["requests"]),
+        _work(first[0]),
+        f"**{order[0]}**",
+        f"{statistics.median(1e3 * row['tokens'] / row['wall_ms'] for row in first):,.0f}",
+        "; ".join(f"{_factor(modes[base], first)} {base}" for base in bases),
+        f"{len(modes)}, {len(first)}",
+        str(run["run"]),
+    ]
+
+
+def _modes(folder: Path) -> Mapping[str, Sequence[Row]]:
+    """Return the untraced rows of each mode, by repeat; DataError unless all are verified and kept their order."""
+    modes: dict[str, list[Row]] = {}
+    for row in results.read_summaries([folder]):
+        if row["traced"]:
+            continue
+        if row["status"] != "ok" or row["verified"] is not True or row["ordering"] != "per_request":
+            raise DataError(folder, None, f"mode {row['mode']}: failed, not verified, or without order")
+        modes.setdefault(str(row["mode"]), []).append(row)
+    if len(modes) < 2:
+        raise DataError(folder, None, "fewer than two modes")
+    return {mode: sorted(rows, key=lambda row: int(row["repeat"])) for mode, rows in modes.items()}
+
+
+def _median_ms(rows: Sequence[Row]) -> float:
+    return statistics.median(float(row["wall_ms"]) for row in rows)
+
+
+def _factor(base: Sequence[Row], fastest: Sequence[Row]) -> str:
+    """Return the factor between two modes and its spread; modes of a repeat ran one after the other."""
+    each = [one["wall_ms"] / other["wall_ms"] for one, other in zip(base, fastest, strict=True)]
+    low, factor, high = (f"{value:#.3g}" for value in (min(each), _median_ms(base) / _median_ms(fastest), max(each)))
+    return f"{factor}x ({low} to {high})"
+
+
+def _work(row: Row) -> str:
+    ahead = ", steps ahead" if "ahead" in str(row["scheduler"]) else ""
+    return f"{row['workload']} {row['dtype']}, model={row['model']}, {row['layers']} layers{ahead}"

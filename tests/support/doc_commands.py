@@ -1,0 +1,51 @@
+"""The commands that the README and the pages of docs/ show.
+
+A fence of the language `bash` holds commands, a line each. If its first line is a comment, that says what the commands
+need, or how long they take; tests do not run them. All other commands run.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.paths import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`([\w./]+\.(?:yaml|csv))`[^`]*?:\n\n```\w+\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of a page. `mark`: what it needs or how long it takes; empty if it runs in a test."""
+
+    page: Path
+    text: str
+    mark: str
+
+    @property
+    def words(self) -> list[str]:
+        """The words after `launchopt` or `python -m runner`; empty for another program."""
+        words = shlex.split(self.text)
+        if words[0] == "launchopt":
+            return words[1:]
+        return ["run", *words[3:]] if words[1:3] == ["-m", "runner"] else []
+
+
+def commands_of(page: Path) -> Iterator[Command]:
+    for language, body in FENCE.findall(page.read_text(encoding="utf-8")):
+        if language == "bash":
+            first, _, rest = body.partition("\n")
+            mark = first.removeprefix("# ") if first.startswith("# ") else ""
+            for line in (rest if mark else body).replace("\\\n", " ").splitlines():
+                # One line may chain commands: each is one of its own.
+                yield from (Command(page, text.strip(), mark) for text in line.split(" && "))
+
+
+def files_of(page: Path) -> dict[str, str]:
+    """The files that a page shows, by the path that it names before them."""
+    return dict(FILE.findall(page.read_text(encoding="utf-8")))

@@ -1,0 +1,79 @@
+"""The pages are part of the product: their commands compose, their links lead to files, their words are ours."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.config.composing import configured
+from support.doc_commands import FENCE, PAGES, Command, commands_of
+from support.paths import ROOT
+
+COMMANDS = [command for page in PAGES for command in commands_of(page)]
+SHOWN = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "outputs/reference").glob("*.md"))]
+RUNS = [each for each in COMMANDS if each.words[:1] == ["run"] and not {"--help", "mode=help"} & set(each.words)]
+MARK = re.compile(r"needs |\d+ (s|minutes?)\b|hours|installs |changes ")
+# Words that the pages do not use, and their kind (what is said instead).
+OLD_WORDS = {
+    "remed(y|ies)(?!/|\\.svg|\\.md)": "strategy",
+    "the predecessor": "gpu-kernel-batcher",
+    "rehears": "warm-up run",
+    "is told of|was told": "is notified",
+    "putting away": "writing results",
+    "by the latter|so many of|as without": "a sentence with a subject",
+}
+
+
+def names(command: Command) -> str:
+    return f"{command.page.stem}: {command.text}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_stand_in_fences_of_their_language(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.search(r"^    (launchopt|python -m)", FENCE.sub("", text), re.MULTILINE)
+    assert text.count("```") == 2 * len(FENCE.findall(text)), "a fence without a language"
+
+
+def test_marks_say_what_a_command_needs_or_how_long_it_takes() -> None:
+    marks = {command.mark for command in COMMANDS if command.mark}
+    assert len(marks) > 5
+    assert [mark for mark in marks if not MARK.match(mark)] == []
+
+
+@pytest.mark.parametrize("command", RUNS, ids=names)
+def test_every_run_composes(command: Command) -> None:
+    words = [word for word in command.words[1:] if word not in ("-m", "$job")]
+    if "--config-dir" not in words:
+        configured(*(_first(word) for word in words if not word.startswith("hydra.")))
+
+
+def _first(word: str) -> str:
+    """The first of the values of a sweep."""
+    return word if "[" in word else word.split(",")[0]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=names)
+def test_every_script_is_there(command: Command) -> None:
+    for name in re.findall(r"scripts/\w+\.(?:py|sh)", command.text):
+        assert (ROOT / name).is_file()
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_links_lead_to_files(page: Path) -> None:
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_pages_use_our_words(page: Path) -> None:
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)|<!--.*?-->", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    found = {word: instead for word, instead in OLD_WORDS.items() if re.search(word, text)}
+    assert found == {}
+
+
+def test_the_site_has_every_page() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES if not re.search(rf": ({page.relative_to(ROOT)})$", nav, re.MULTILINE)] == []
