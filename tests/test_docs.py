@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 from support.config.composing import configured
 from support.doc_commands import FENCE, PAGES, Command, commands_of
 from support.paths import ROOT
 
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
-SHOWN = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "outputs/reference").glob("*.md"))]
+SHOWN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "outputs/reference").glob("*.md"))]
 RUNS = [each for each in COMMANDS if each.words[:1] == ["run"] and not {"--help", "mode=help"} & set(each.words)]
 MARK = re.compile(r"needs |\d+ (s|minutes?)\b|hours|installs |changes ")
 # Words that the pages do not use, and their kind (what is said instead).
@@ -77,3 +79,23 @@ def test_pages_use_our_words(page: Path) -> None:
 def test_the_site_has_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if not re.search(rf": ({page.relative_to(ROOT)})$", nav, re.MULTILINE)] == []
+
+
+def test_one_version_stands_in_every_file() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert newest
+    assert {newest[1], yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["version"]} == {version}
+
+
+def test_pre_commit_runs_what_the_checks_run() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    checks = (ROOT / "scripts/check.sh").read_text(encoding="utf-8").splitlines()
+    for hook in local["hooks"]:
+        assert any(line.startswith(hook["entry"]) for line in checks), hook["entry"]
+
+
+def test_an_issue_asks_for_what_the_doctor_prints() -> None:
+    form = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text(encoding="utf-8"))
+    labels = [part["attributes"]["label"] for part in form["body"]]
+    assert any("launchopt doctor" in label for label in labels)
