@@ -43,7 +43,7 @@ NEEDED = {
     "if (FINDS_LARGEST) wait_for_all(": "greedy",
     "if ((flags & (STREAMED | MAILED | ADDS))": "layers",
     "meet();\n        store(task": "short ones",  # before a warp adds up the sums of others
-    "__syncwarp();\n    }\n    __device__ void multiply(": "short ones of halves",  # before lanes read inputs
+    "__syncwarp();\n    }\n    // Multiply the warp's slices": "short ones of halves",  # before lanes read inputs
     "barrier_wait(shared_address(&is_known)": "made ahead",  # before weights are fetched: the host's word must be there
 }
 
