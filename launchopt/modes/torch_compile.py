@@ -85,3 +85,8 @@ class _PreparedBatches(TorchPrepared):
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Call the function of the batch's size."""
         self._compiled.submit(batch, flush_ns)
+
+    def close(self) -> None:
+        """Drop index tensors and views."""
+        self._compiled.close()
+        super().close()

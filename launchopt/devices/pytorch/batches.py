@@ -44,6 +44,11 @@ class Indices:
         if self._is_cuda and self._turn % TURNS_AN_EVENT == 0:
             self._events[turn // TURNS_AN_EVENT].record()
 
+    def close(self) -> None:
+        """Release the buffers. The device's CUDA stream must still exist: PyTorch records an event on it."""
+        del self._host, self._pinned
+        self._events.clear()
+
 
 def runs(batch: Batch, moves: tuple[int, int, int], most: int) -> list[slice]:
     """Return the evenly spaced runs of a batch; no run if there are more than `most`.

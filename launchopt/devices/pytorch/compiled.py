@@ -159,3 +159,7 @@ class CompiledBatches:
         self._scattered[index](*self._stacks[index], *self._indices.device[:, :count])
         copied = INDEX_BYTES_A_COMMAND * count
         device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1, copied)
+
+    def close(self) -> None:
+        """Release the index tensors."""
+        self._indices.close()

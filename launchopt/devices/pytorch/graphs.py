@@ -180,5 +180,7 @@ class GraphBatches:
         counters.replayed(padded=size - count)
 
     def close(self) -> None:
-        """Drop the graphs."""
+        """Drop the graphs and their memory."""
         self._graphs.clear()
+        self._sized.clear()
+        self._indices.close()

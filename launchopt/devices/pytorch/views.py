@@ -98,7 +98,8 @@ class TorchArenas:
             torch.cuda.current_stream(self.device).synchronize()
 
     def close(self) -> None:
-        """Release the operands, and PyTorch's memory on the device."""
+        """Release the operands and PyTorch's memory on the device, and leave the device's CUDA stream."""
         self._flat.clear()
         if self.is_cuda:
             torch.cuda.empty_cache()
+            torch.cuda.set_stream(torch.cuda.default_stream(self.device))
