@@ -15,8 +15,8 @@ from launchopt.statistics.interval import Verdict
 
 HEADS = (
     *(Head("work", True), Head("fastest mode", True), Head("speed-up, x [95%]")),
-    *(Head("baseline wall ms"), Head("its wall ms"), Head("baseline launch calls"), Head("its launch calls")),
-    *(Head("modes faster / tried"), Head("verified repeats")),
+    *(Head("base wall ms"), Head("its wall ms"), Head("base launch calls", is_extra=True)),
+    *(Head("its launch calls", is_extra=True), Head("modes faster / tried"), Head("verified repeats")),
 )
 
 
@@ -56,6 +56,12 @@ class Glance:
         return "none is proven faster"
 
     @property
+    def best_measured(self) -> Line | None:
+        """Return the line with the largest speed-up, proven or not; None without a comparison."""
+        compared = [line for line in self.table.lines if line.speedup is not None]
+        return max(compared, key=lambda line: line.speedup.value if line.speedup else 0.0, default=None)
+
+    @property
     def has_comparison(self) -> bool:
         """Whether any line was compared with a baseline."""
         return any(line.verdict is not None for line in self.table.lines)
@@ -78,6 +84,7 @@ def _best(table: Table) -> Line | None:
     )
 
 
-def glance_grid(found: Sequence[Glance]) -> Grid:
-    """Return all glances as one table."""
-    return make_grid("The fastest sound mode of each stream of commands", HEADS, [one.cells for one in found])
+def glance_grid(found: Sequence[Glance], names: Sequence[str], anchors: Sequence[str]) -> Grid:
+    """Return all glances as one table, with a link from each to its section."""
+    texts = [[name, *one.cells[1:]] for one, name in zip(found, names, strict=True)]
+    return make_grid("At a glance: the fastest verified mode of each stream", HEADS, texts, links=anchors)

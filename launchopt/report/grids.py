@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from launchopt.analysis.tables.columns import Column, T
+from launchopt.analysis.tables.columns import COLUMNS, FULL, NOTHING, Column, T
 from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_grid
 from launchopt.analysis.tables.markdown import grid, tokens_grid
@@ -18,6 +19,7 @@ from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import strategies_grid
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
+from launchopt.report.figures.base import ALL_MODES
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Units of headings whose unit stands only in the legend of other outputs.
@@ -46,12 +48,23 @@ _SETTINGS = {
 }
 
 
+# Columns of a wide table by importance. It shows the first _MOST; a smaller table shows all, in its own order.
+_FIRST = (
+    *("run", "max_batch, timeout", "mode", "max_batch", "timeout us", "speed-up", "wall ms", "launch calls"),
+    *("CPU time per launch us", "host us", "measured ms", "predicted ms", "headroom", "bound", "p99 us", "roofline"),
+    *("on the frontier", "commands/s", "tokens/s", "TTFT p50 / p99 ms", "TPOT p50 / p99 ms", "flushes", "overloaded"),
+)
+_LAST = "verified"  # is always shown
+_MOST = 8
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A heading. A column of text is left-aligned and sorted by letter."""
+    """A heading. A column of text is left-aligned and sorted by letter. An extra column is shown on request."""
 
     text: str
     is_text: bool = False
+    is_extra: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +77,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """A table with its caption and its footnotes."""
+    """A table with its caption and its footnotes.
+
+    links: an anchor per row that its first cell links to, or none. below: lines under the table that no cell refers to.
+    """
 
     caption: str
     heads: list[Head]
     rows: list[list[Cell]]
     notes: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    below: list[str] = field(default_factory=list)
+
+    @property
+    def extra(self) -> int:
+        """Number of columns that are shown on request."""
+        return sum(head.is_extra for head in self.heads)
 
 
 def leading_number(text: str) -> float | None:
@@ -78,59 +101,90 @@ def leading_number(text: str) -> float | None:
     return float(found[0].replace(",", "")) if found else None
 
 
-def make_grid(caption: str, heads: Sequence[Head], texts: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> Grid:
-    """Return a grid of texts, with the numbers to sort by."""
-    rows = [
-        [Cell(text, None if head.is_text else leading_number(text)) for head, text in zip(heads, line, strict=True)]
-        for line in texts
-    ]
-    return Grid(caption, list(heads), rows, list(notes))
+def make_grid(
+    caption: str,
+    heads: Sequence[Head],
+    texts: Sequence[Sequence[str]],
+    notes: Sequence[str] = (),
+    links: Sequence[str] = (),
+) -> Grid:
+    """Return a grid of texts, with the numbers to sort by. A column without any value is left out."""
+    empty = {at for at in range(1, len(heads)) if texts and all(line[at] in ("", NOTHING) for line in texts)}
+    kept = [at for at in range(len(heads)) if at not in empty]
+    rows = [[Cell(line[at], None if heads[at].is_text else leading_number(line[at])) for at in kept] for line in texts]
+    return Grid(caption, [heads[at] for at in kept], rows, list(notes), list(links))
 
 
-def _of_columns(caption: str, columns: Sequence[Column[T]], cells: list[list[str]], notes: Sequence[str]) -> Grid:
-    """Return a grid. Settings that all lines share are in its caption instead of a column."""
+def _of_columns(
+    caption: str, columns: Sequence[Column[T]], cells: list[list[str]], device: str, notes: Sequence[str] = ()
+) -> Grid:
+    """Return a grid. Settings that all lines share are in its caption instead of a column.
+
+    Of more than `_MOST` columns the most important are shown, and the others are extra ones.
+    """
+    texts = [column.heading for column in columns]
     shared = [
         at
-        for at, column in enumerate(columns)
-        if column.heading in _SETTINGS and len(cells) > 1 and len({line[at] for line in cells}) == 1
+        for at, heading in enumerate(texts)
+        if heading in _SETTINGS and len(cells) > 1 and len({line[at] for line in cells}) == 1
     ]
-    settings = [_SETTINGS[columns[at].heading].format(cells[0][at]) for at in shared]
+    settings = [_SETTINGS[texts[at]].format(cells[0][at]) for at in shared]
     kept = [at for at in range(len(columns)) if at not in shared]
-    heads = [Head(_UNITS.get(columns[at].heading, columns[at].heading), columns[at].is_text) for at in kept]
+    has_value = [at for at in kept if not all(line[at] == NOTHING for line in cells)]
+    if len(has_value) > _MOST:
+        kept.sort(key=lambda at: _place(texts[at]))
+        first = [at for at in kept if at in has_value and texts[at] != _LAST]
+        shown = {*first[: _MOST - 1], *(at for at in kept if texts[at] == _LAST)}
+        kept.sort(key=lambda at: at not in shown)
+    else:
+        shown = set(kept)
+    heads = [Head(_heading(texts[at], device), columns[at].is_text, is_extra=at not in shown) for at in kept]
     return make_grid(", ".join([caption, *settings]), heads, [[line[at] for at in kept] for line in cells], notes)
 
 
-def remedies(table: StrategyTable) -> Grid:
-    """Return all modes side by side: gains and costs."""
-    columns, cells, notes = strategies_grid(table, "compact")
-    first = [column.heading for column in columns].index("speed-up")
-    after_mode = [column.heading for column in columns].index("mode") + 1
-    # The speed-up comes early, so that the reader sees it without scrolling.
-    order = [at for at in range(len(columns)) if at != first]
-    order.insert(after_mode, first)
-    moved = [[line[at] for at in order] for line in cells]
-    return _of_columns("All modes, medians over repeats", [columns[at] for at in order], moved, notes)
+def _place(heading: str) -> int:
+    return _FIRST.index(heading) if heading in _FIRST else len(_FIRST) + (heading != _LAST)
+
+
+def _heading(text: str, device: str) -> str:
+    """Return the heading with its unit. Only a GPU's columns are named after it."""
+    text = _UNITS.get(text, text)
+    return text if device == "cuda" else text.replace("GPU", "CPU")
+
+
+def modes(strategy: StrategyTable, table: Table) -> Grid:
+    """Return every line with its gains and costs, and every other column of the report's tables as extra ones."""
+    columns, cells, notes = strategies_grid(strategy, "compact")
+    known = {column.heading for column in columns} | {"run", "configuration", "max_batch, timeout"}
+    others = [column for column in COLUMNS if column.sets & FULL and column.heading not in known]
+    more = [[column.cell(each.line) for column in others] for each in strategy.strategies]
+    every: list[Column[Any]] = [*columns, *others]
+    below = [*([str(table.peer)] if table.peer else []), *([table.history] if table.history else [])]
+    together = [[*line, *rest] for line, rest in zip(cells, more, strict=True)]
+    found = _of_columns(ALL_MODES, every, together, table["device"], notes)
+    return replace(found, below=below)
 
 
 def everything(table: Table) -> Grid:
     """Return every column of the report's tables."""
     columns, cells, notes = grid(table, "full")
-    below = [*([str(table.peer)] if table.peer else []), *([table.history] if table.history else [])]
-    return _of_columns("Configurations, latencies and C++ peers", columns, cells, [*notes, *below])
+    return _of_columns("Configurations and latencies", columns, cells, table["device"], notes)
 
 
 def tokens(table: Table) -> Grid | None:
     """Return tokens per second and their latencies; None for a stream without tokens."""
     if not table.has_tokens:
         return None
-    return _of_columns("Tokens, medians over repeats", *tokens_grid(table, "full"), ())
+    columns, cells = tokens_grid(table, "full")
+    return _of_columns("Tokens, medians over repeats", columns, cells, table["device"])
 
 
 def frontier(one: Frontier) -> Grid:
     """Return every point of a sweep."""
-    return _of_columns("Every point of the sweep, medians over repeats", *frontier_grid(one, "full"), ())
+    columns, cells = frontier_grid(one, "full")
+    return _of_columns("Every point of the sweep, medians over repeats", columns, cells, one["device"])
 
 
-def diagnosis(one: Diagnosis) -> Grid:
+def diagnosis(one: Diagnosis, device: str) -> Grid:
     """Return measured and predicted times, a line per mode."""
-    return _of_columns("What each mode should take, and what it took", *diagnosis_grid(one), ())
+    return _of_columns("Measured and predicted time of each mode", *diagnosis_grid(one), device)

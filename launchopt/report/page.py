@@ -6,69 +6,28 @@ vl-convert (the `report` extra).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import resources
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from launchopt.analysis.tables.frontier import Frontier
-from launchopt.analysis.tables.frontier_markdown import frontier_answer
-from launchopt.analysis.tables.markdown import SHORT_LEGEND
-from launchopt.analysis.tables.rows import STREAM, Table, arrivals
-from launchopt.analysis.tables.strategies import StrategyTable
-from launchopt.analysis.tables.strategies_markdown import LEGEND as REMEDIES_LEGEND
-from launchopt.analysis.tables.strategies_markdown import refusals
-from launchopt.analysis.verdict.diagnosis import Diagnosis
+from launchopt.analysis.tables.markdown import TOKENS_LEGEND
+from launchopt.analysis.tables.rows import Table
+from launchopt.analysis.tables.strategies_markdown import LEGEND as MODES_LEGEND
 from launchopt.analysis.verdict.markdown import LEGEND as VERDICT_LEGEND
-from launchopt.analysis.verdict.markdown import diagnosis_evidence
 from launchopt.errors import ConfigError
-from launchopt.report import grids
 from launchopt.report.environment import Environment, environment
-from launchopt.report.figures.base import Absent, Figure
 from launchopt.report.glance import glance_grid, glances
-from launchopt.report.grids import Grid, Head
+from launchopt.report.grids import Grid
 from launchopt.report.source import Source
-from launchopt.report.tiles import Tile, headline, subtitle, tiles, title, warnings
+from launchopt.report.tiles import Tile, subtitle, tiles, title, verdict_sentences
+from launchopt.report.titles import stream_names
+from launchopt.report.warnings import Caution, counted, warnings
 
+if TYPE_CHECKING:
+    from launchopt.report.sections import Figures, Numbered, Section, Traced
 
-@dataclass(frozen=True, slots=True)
-class Numbered:
-    """A figure and its place on the page."""
-
-    id: str
-    figure: Figure
-
-
-@dataclass(frozen=True, slots=True)
-class Section:
-    """One stream of commands: tables, answers, figures."""
-
-    anchor: str
-    title: str
-    subtitle: str
-    arrivals: str
-    answers: list[str]
-    grids: list[Grid]
-    more: list[Grid]
-    refused: list[str]
-    figures: list[Numbered]
-
-
-@dataclass(frozen=True, slots=True)
-class Traced:
-    """A workload stream under a tracer. It has a timeline if no untraced section shows one."""
-
-    grid: Grid
-    figures: list[Numbered]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """A diagnosis and its table."""
-
-    diagnosis: Diagnosis
-    evidence: list[str]
-    grid: Grid
+MOST_OPEN = 3  # sections that are open at first; if there are more, all are closed
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,46 +36,33 @@ class Page:
 
     title: str
     subtitle: str
+    first_figures: list[Numbered]
+    sentences: list[str]
+    warnings: list[Caution]
+    counted: str
     tiles: list[Tile]
-    headline: str
-    warnings: list[str]
-    verdicts: list[Verdict]
     glance: Grid
     sections: list[Section]
     machine_figures: list[Numbered]
     traced: list[Traced]
     absent: Grid | None
     environment: Environment
-    verdict_legend: str = VERDICT_LEGEND
-    legend: str = SHORT_LEGEND.replace("`", "")
-    remedies_legend: str = REMEDIES_LEGEND.replace("`", "")
+    legends: list[tuple[str, str]]
 
+    @property
+    def is_long(self) -> bool:
+        """Whether sections are closed at first, and can be searched."""
+        return len(self.sections) > MOST_OPEN
 
-@dataclass(slots=True)
-class _Figures:
-    """Numbers the figures that have data, and collects those that have none."""
+    @property
+    def workloads(self) -> list[str]:
+        """Names of the workloads."""
+        return list(dict.fromkeys(section.workload for section in self.sections))
 
-    drawn: list[Numbered] = field(default_factory=list)
-    absent: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
-
-    def add(self, found: Iterable[Figure | Absent], where: str) -> list[Numbered]:
-        mine = []
-        for one in found:
-            if isinstance(one, Absent):
-                self.absent.setdefault((one.title, one.why, one.remedy), []).append(where)
-            else:
-                mine.append(Numbered(f"figure-{len(self.drawn) + 1}", one))
-                self.drawn.append(mine[-1])
-        return mine
-
-    def absent_grid(self) -> Grid | None:
-        heads = [Head("figure", True), Head("why not", True), Head("what records it", True), Head("work", True)]
-        cells = [[*key, _listed(where)] for key, where in self.absent.items()]
-        return grids.make_grid("Figures that have no data", heads, cells) if cells else None
-
-
-def _listed(where: Sequence[str]) -> str:
-    return where[0] if len(where) == 1 else f"{len(where)} streams of commands"
+    @property
+    def dtypes(self) -> list[str]:
+        """Names of the dtypes."""
+        return list(dict.fromkeys(section.dtype for section in self.sections))
 
 
 def page_html(source: Source) -> str:
@@ -127,8 +73,9 @@ def page_html(source: Source) -> str:
     import jinja2
 
     from launchopt.report.scripts import inline, inline_json, policy, vega_bundle
+    from launchopt.report.sections import Figures
 
-    figures = _Figures()
+    figures = Figures()
     page = _page(source, figures)
     bundle, script = inline(vega_bundle()), inline(_asset("page.js"))
     template = jinja2.Environment(
@@ -148,79 +95,63 @@ def _asset(name: str) -> str:
     return resources.files("launchopt.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _page(source: Source, figures: _Figures) -> Page:
-    from launchopt.report.figures.roofline import roofline_figure
-    from launchopt.report.figures.stages import stages_figure
+def _page(source: Source, figures: Figures) -> Page:
+    from launchopt.report import sections
+    from launchopt.report.figures.speedup import modes_figure, streams_figure
 
-    untraced = [table for table in source.tables if not table["traced"]]
-    by_device: dict[str, list[Table]] = {}
-    for table in untraced:
-        by_device.setdefault(str(table["gpu"] or table["device"].upper()), []).append(table)
-    machine = [figure for device, members in by_device.items() for figure in [roofline_figure(device, members)]]
-    machine_figures = figures.add([*machine, *map(stages_figure, source.calibrations)], "all")
-    sections = [
-        _section(index, table, strategy, source, figures)
-        for index, (table, strategy) in enumerate(zip(untraced, source.strategies, strict=True), 1)
+    found, traced = glances(source.tables), [table for table in source.tables if table["traced"]]
+    names = stream_names([one.table.lines[0].rows[0] for one in found])
+    first = modes_figure(source.strategies[0]) if len(found) == 1 else streams_figure(found, names) if found else None
+    first_figures = figures.add([first], names[0] if len(found) == 1 else "all streams") if first else []
+    parts = [
+        sections.section(index, name, one, strategy, source, figures)
+        for index, (name, one, strategy) in enumerate(zip(names, found, source.strategies, strict=True), 1)
     ]
+    traced_names = stream_names([table.lines[0].rows[0] for table in traced])
+    cautions = warnings(source)
+    machine_figures = _machine(source, figures)
+    shown = [sections.traced(table, name, source, figures) for table, name in zip(traced, traced_names, strict=True)]
     return Page(
         title=title(source),
         subtitle=subtitle(source),
+        first_figures=first_figures,
+        sentences=verdict_sentences(source),
+        warnings=cautions,
+        counted=counted(cautions),
         tiles=tiles(source),
-        headline=headline(source),
-        warnings=warnings(source),
-        verdicts=[Verdict(one, diagnosis_evidence(one), grids.diagnosis(one)) for one in source.diagnoses],
-        glance=glance_grid(glances(source.tables)),
-        sections=sections,
+        glance=glance_grid(found, names, [part.anchor for part in parts]),
+        sections=parts,
         machine_figures=machine_figures,
-        traced=[_traced(table, untraced, source, figures) for table in source.tables if table["traced"]],
+        traced=shown,
         absent=figures.absent_grid(),
         environment=environment(source),
+        legends=_legends(source, figures),
     )
 
 
-def _traced(table: Table, untraced: Sequence[Table], source: Source, figures: _Figures) -> Traced:
-    from launchopt.report.figures.timeline import timeline_figure
+def _machine(source: Source, figures: Figures) -> list[Numbered]:
+    """Return a roofline per device, and the stages of a launch that the doctor measured."""
+    from launchopt.report.figures.roofline import roofline_figure
+    from launchopt.report.figures.stages import stages_figure
 
-    grid = grids.everything(table)
-    is_alone = not any(_same_work(table, other) for other in untraced)
-    mine = figures.add([timeline_figure([table], source)], table.title) if is_alone else []
-    return Traced(Grid(table.title, grid.heads, grid.rows, grid.notes), mine)
-
-
-def _same_work(table: Table, other: Table) -> bool:
-    return all(table[name] == other[name] for name in STREAM if name != "traced")
-
-
-def _section(index: int, table: Table, strategy: StrategyTable, source: Source, figures: _Figures) -> Section:
-    from launchopt.report.figures.batches import batch_figure
-    from launchopt.report.figures.frontier import frontier_figures, is_sweep
-    from launchopt.report.figures.latency import latency_figure
-    from launchopt.report.figures.stages import time_figure
-    from launchopt.report.figures.timeline import timeline_figure
-
-    twins = [other for other in source.tables if other["traced"] and _same_work(table, other)]
-    frontiers = [one for one in source.frontiers if _is_of(one, table)]
-    sweeps = [one for one in frontiers if is_sweep(one)]
-    found: list[Figure | Absent] = [figure for one in frontiers for figure in frontier_figures(one)]
-    found += [*([] if sweeps else [time_figure(strategy)]), latency_figure(table, source.histograms)]
-    found += [batch_figure(table, source.histograms), timeline_figure([table, *twins], source)]
-    tokens = grids.tokens(table)
-    first, rest = (
-        (map(grids.frontier, sweeps), grids.remedies(strategy)) if sweeps else ([grids.remedies(strategy)], None)
-    )
-    first_row = table.lines[0].rows[0]
-    return Section(
-        anchor=f"work-{index}",
-        title=table.title,
-        subtitle=table.subtitle,
-        arrivals="" if first_row["arrival"] == "closed" else arrivals(first_row),
-        answers=[answer for one in sweeps for answer in frontier_answer(one)],
-        grids=[*first, *([tokens] if tokens else [])],
-        more=[*([rest] if rest else []), grids.everything(table)],
-        refused=refusals(strategy),
-        figures=figures.add(found, table.title),
-    )
+    by_device: dict[str, list[Table]] = {}
+    for table in source.tables:
+        if not table["traced"]:
+            by_device.setdefault(str(table["gpu"] or table["device"].upper()), []).append(table)
+    rooflines = [roofline_figure(device, members) for device, members in by_device.items()]
+    return figures.add([*rooflines, *map(stages_figure, source.calibrations)], "all streams")
 
 
-def _is_of(frontier: Frontier, table: Table) -> bool:
-    return all(frontier[name] == table[name] for name in STREAM)
+def _legends(source: Source, figures: Figures) -> list[tuple[str, str]]:
+    """Return how to read tables and figures, each once. A sentence on a GPU is left out where there is none."""
+    texts = [("Tables of modes", MODES_LEGEND), ("Predicted times", VERDICT_LEGEND)]
+    texts += [("Tokens", TOKENS_LEGEND)] if any(table.has_tokens for table in source.tables) else []
+    texts += figures.readings()
+    has_gpu = any(table["device"] == "cuda" for table in source.tables)
+    return [(name, text.replace("`", "") if has_gpu else _without_gpu(text)) for name, text in texts]
+
+
+def _without_gpu(text: str) -> str:
+    sentences = text.replace("`", "").split(". ")
+    kept = [sentence for sentence in sentences if "GPU" not in sentence and "CUPTI" not in sentence]
+    return ". ".join(kept).rstrip(".") + "."

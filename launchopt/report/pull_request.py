@@ -11,7 +11,8 @@ from launchopt.analysis.tables.markdown import SHORT_LEGEND, escaped
 from launchopt.report.environment import environment
 from launchopt.report.glance import HEADS, glances
 from launchopt.report.source import Source
-from launchopt.report.tiles import headline, title, warnings
+from launchopt.report.tiles import headline, title
+from launchopt.report.warnings import warnings
 
 MOST_BYTES = 60_000
 MOST_ROWS = 12
@@ -23,13 +24,12 @@ def pull_request_markdown(source: Source) -> str:
     found = glances(source.tables)
     cells = [one.cells for one in found[:MOST_ROWS]]
     diagnoses = [f"- **{_short(one.title)}**: {_short(one.sentence)}" for one in source.diagnoses[:MOST_ROWS]]
-    diagnoses += [f"- **Cannot be:** {_short(error)}" for one in source.diagnoses for error in one.errors[:MOST_ROWS]]
     more = len(found) - len(cells)
     parts = [
         f"### {_short(title(source))}",
-        _short(headline(source)),
+        _short(" ".join(headline(source))),
         *(
-            ["\n>\n".join(f"> **Beware.** {_short(warning)}" for warning in warnings(source))]
+            ["\n>\n".join(f"> **{one.severity.capitalize()}:** {_short(one.text)}" for one in warnings(source))]
             if warnings(source)
             else []
         ),
@@ -41,7 +41,7 @@ def pull_request_markdown(source: Source) -> str:
     ]
     text = "\n\n".join(parts) + "\n"
     if len(text.encode("utf-8")) > MOST_BYTES:
-        text = "\n\n".join([*parts[:-1], "The environment has no room here: it is in the HTML report."]) + "\n"
+        text = "\n\n".join([*parts[:-1], "The environment is too long for a comment; the HTML report has it."]) + "\n"
     return text
 
 

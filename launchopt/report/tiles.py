@@ -1,15 +1,19 @@
-"""Top of the page: its subject, the first questions of a sceptic, and warnings.
+"""Top of the page: its subject, the verdict in words, and the first questions of a sceptic.
 
-In: a `Source`. Out: a title, tiles, warnings.
+In: a `Source`. Out: a title, sentences, tiles.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
 
 from launchopt.analysis.tables.rows import Line
 from launchopt.report.glance import glances
 from launchopt.report.source import Source
+from launchopt.report.titles import stream_names
+from launchopt.report.warnings import compared, repeats
 from launchopt.statistics.interval import Verdict
 
 
@@ -52,12 +56,12 @@ def tiles(source: Source) -> list[Tile]:
         Tile(
             "Measured",
             f"{commands:,} commands",
-            f"{_repeats(len(rows))}, {streams} stream{'' if streams == 1 else 's'} of commands",
+            f"{repeats(len(rows))}, {streams} stream{'' if streams == 1 else 's'} of commands",
         ),
-        Tile("Verified", f"{verified} of {len(rows)} repeats", worst),
-        Tile("Interleaved", f"{interleaved} of {len(untraced)} repeats", "modes in turn, in random order"),
+        Tile("Verified", f"{verified:,} of {len(rows):,} repeats", worst),
+        Tile("Interleaved", f"{interleaved:,} of {len(untraced):,} repeats", "modes in turn, in random order"),
         _throttled(source),
-        Tile("Proven faster", _faster(source), "95% interval above 1.01x of the baseline"),
+        Tile("Proven faster", _faster(source), "95% interval above 1.01x of the base"),
     ]
 
 
@@ -89,56 +93,39 @@ def _throttled(source: Source) -> Tile:
     return Tile("Throttled", f"{sum(map(bool, known))} of {len(known)} repeats", "by NVML, during the repeats")
 
 
-def _compared(source: Source) -> list[Line]:
-    return [line for table in source.tables if not table["traced"] for line in table.lines if line.verdict is not None]
-
-
 def _faster(source: Source) -> str:
-    compared = _compared(source)
-    return f"{sum(line.verdict is Verdict.FASTER for line in compared)} of {len(compared)} comparisons"
+    lines = compared(source)
+    return f"{sum(line.verdict is Verdict.FASTER for line in lines)} of {len(lines)} comparisons"
 
 
-def warnings(source: Source) -> list[str]:
-    """Return warnings about the results; empty if there are none."""
-    found = []
-    bad = [row for row in source.rows if row["status"] != "ok" or not row["verified"]]
-    if bad:
-        found.append(f"{_repeats(len(bad))} failed or could not be verified. Such a line claims no speed-up.")
-    ended = [run for run in source.runs if run.manifest.get("status") not in ("ok", None)]
-    if ended:
-        names = ", ".join(f"{run.name} ({run.manifest['status']})" for run in ended[:6])
-        found.append(f"{len(ended)} of {len(source.runs)} runs did not end well: {names}.")
-    if throttled := sum(bool(row["throttled"]) for row in source.rows):
-        found.append(f"{_repeats(throttled)} ran while the clocks were throttled.")
-    few = sum(line.speedup is not None and line.speedup.low is None for line in _compared(source))
-    if few:
-        found.append(f"{few} comparisons have fewer than 3 repeats, and no interval: nothing is proven by them.")
-    if overloaded := sum(bool(row["overloaded"]) for row in source.rows):
-        found.append(f"{_repeats(overloaded)} could not keep up with the arrivals: their latencies grow with the run.")
-    dirty = sum(bool((run.manifest.get("environment") or {}).get("git_dirty")) for run in source.runs)
-    if dirty:
-        found.append(f"{dirty} of {len(source.runs)} runs came from a checkout with uncommitted changes.")
-    return found
-
-
-def headline(source: Source) -> str:
-    """Return one sentence over all streams: the number with a gain, and the range of the gains."""
+def headline(source: Source) -> list[str]:
+    """Return at most two sentences over all streams: the number with a gain, and the range of the gains."""
     found = glances(source.tables)
+    names = dict(zip(map(id, found), stream_names([one.table.lines[0].rows[0] for one in found]), strict=True))
     best = sorted((one for one in found if one.best), key=lambda one: _gain(one.best))
     if not any(one.has_comparison for one in found):
-        return "Nothing here was compared with a baseline, so no speed-up is claimed."
+        return ["Nothing here was compared with a baseline, so no speed-up is claimed."]
     if not best:
-        return "No mode is proven faster than the baseline in any stream of commands."
-    speedups = [
-        f"{one.best['mode']} {one.best.speedup} on {one.table.title}" for one in (best[0], best[-1]) if one.best
-    ]
-    range_ = speedups[0] if len(best) == 1 else f"from {speedups[0]} to {speedups[1]}"
-    return f"In {len(best)} of {len(found)} streams of commands a mode is proven faster than the baseline: {range_}."
+        return ["No mode is proven faster than the baseline in any stream of commands."]
+    gains = [f"{one.best['mode']} {one.best.speedup} on {names[id(one)]}" for one in best if one.best]
+    if len(found) == 1:
+        return [f"The fastest mode is {gains[0]}."]
+    counts = f"{len(best)} of {len(found)} streams of commands have a mode that is proven faster than the baseline."
+    range_ = f"The gain: {gains[0]}." if len(gains) == 1 else f"The gains are from {gains[0]} to {gains[-1]}."
+    return [counts, range_]
+
+
+def verdict_sentences(source: Source) -> list[str]:
+    """Return the verdict in at most three sentences."""
+    found, diagnoses = headline(source), source.diagnoses
+    if len(diagnoses) == 1:
+        # A diagnosis says the bottleneck first, then the strategy to try, with its gain.
+        lead = [] if any(one.has_comparison for one in glances(source.tables)) else found
+        return [*lead, *re.split(r"(?<=\.) (?=[A-Z])", diagnoses[0].sentence)][:3]
+    first = Counter(one.first_to_try for one in diagnoses if one.first_to_try)
+    tries = ", ".join(f"{mode} in {number}" for mode, number in first.most_common(4))
+    return [*found, *([f"First to try, by stream: {tries}."] if tries else [])][:3]
 
 
 def _gain(line: Line | None) -> float:
     return line.speedup.value if line is not None and line.speedup is not None else 0.0
-
-
-def _repeats(number: int) -> str:
-    return "1 repeat" if number == 1 else f"{number} repeats"

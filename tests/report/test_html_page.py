@@ -140,7 +140,7 @@ def test_what_is_left_out_says_what_records_it(tmp_path: Path) -> None:
     for path in folder.rglob("histograms.parquet"):
         path.unlink()
     text = Outline(page_html(read_source([folder]))).text
-    assert "Figures left out" in text
+    assert "Figures without data" in text
     assert "no repeat that may be compared has a histogram of latencies" in text
     assert "record.launches=all record.commands=all" in text
     assert "Nothing here was compared with a baseline" in text
@@ -150,14 +150,14 @@ def test_the_verdict_comes_first_and_failures_are_said(tmp_path: Path) -> None:
     text = Outline(page_html(read_source([write_run(tmp_path, verified=False, status="wrong <b>sums</b>")]))).text
     assert "6 repeats failed or could not be verified" in text
     assert "FAILED: wrong <b>sums</b>" in text
-    assert text.index("Beware.") < text.rindex("At a glance") < text.index("How each run ended")
+    assert text.index("Error:") < text.rindex("All modes") < text.index("How each run ended")
 
 
 def test_traced_runs_alone_decide_nothing(tmp_path: Path) -> None:
     text = Outline(page_html(read_source([write_run(tmp_path, traced=True, kernels=True)]))).text
     assert "No verdict: only traced runs of this work" in text
     assert "Traced runs" in text
-    assert "Of a traced run: the tracer makes each launch dearer." in text
+    assert "Of a traced run: the tracer makes each launch slower." in text
 
 
 def test_the_timeline_is_of_the_run_that_was_traced(tmp_path: Path) -> None:

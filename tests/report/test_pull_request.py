@@ -14,7 +14,10 @@ def test_verdict_table_and_environment(tmp_path: Path) -> None:
     text = pull_request_markdown(read_source([write_run(tmp_path / "run"), write_sweep(tmp_path / "sweep")]))
     lines = text.splitlines()
     assert lines[0] == "### Launch overhead on NVIDIA H200"
-    assert "In 1 of 2 streams of commands a mode is proven faster than the baseline: batched 4.00x" in text
+    assert (
+        "1 of 2 streams of commands have a mode that is proven faster than the baseline. The gain: batched 4.00x"
+        in text
+    )
     table = [line for line in lines if line.startswith("| ")]
     assert any("batched (max_batch 8, timeout 100 us) | 4.00x [4.00, 4.00] | 0.513 | 0.128" in line for line in table)
     details = text.index("<details>")

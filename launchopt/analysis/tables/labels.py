@@ -11,8 +11,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 FONT_SIZE = 9.0  # pixels
-_HALF_CHARACTER = 0.29 * FONT_SIZE  # half the width of a digit, pixels
-_HALF_LINE = 0.6 * FONT_SIZE  # half the height of a line, pixels
+_HALF_CHARACTER = 0.29  # half the width of a digit, per pixel of the font
+_HALF_LINE = 0.6  # half the height of a line, per pixel of the font
 _DOT = 4.0  # half the size of a dot, pixels
 _STEPS = 50  # pieces of a line that labels avoid
 # Directions in which a label may go from its dot, the best first: to the right, and up.
@@ -86,16 +86,23 @@ def box_around(spot: Spot, half_width: float, half_height: float) -> Box:
     return Box(spot.x - half_width, spot.y - half_height, spot.x + half_width, spot.y + half_height)
 
 
-def place(labels: Sequence[Label], lines: Sequence[Sequence[Spot]], frame: Box) -> list[tuple[str, Spot]]:
+def place(
+    labels: Sequence[Label],
+    lines: Sequence[Sequence[Spot]],
+    frame: Box,
+    dots: Sequence[Spot] = (),
+    font_size: float = FONT_SIZE,
+) -> list[tuple[str, Spot]]:
     """Return the text and the centre of every label that has space, or is needed.
 
     labels: one per dot within `frame`, the most important first. lines: corners of lines that labels avoid if they can.
+    dots: dots without a label. font_size: pixels.
     """
-    taken = [box_around(label.spot, _DOT, _DOT) for label in labels]
+    taken = [box_around(spot, _DOT, _DOT) for spot in (*(label.spot for label in labels), *dots)]
     avoided = [piece for line in lines for one, other in pairwise(line) for piece in _pieces(one, other)]
     placed = []
     for label in labels:
-        boxes = [_box(label, right, up) for right, up in _DIRECTIONS]
+        boxes = [_box(label, right, up, font_size) for right, up in _DIRECTIONS]
         free = [box for box in boxes if box.is_within(frame) and not any(map(box.overlaps, taken))]
         if not free and not label.is_needed:
             continue
@@ -106,9 +113,9 @@ def place(labels: Sequence[Label], lines: Sequence[Sequence[Spot]], frame: Box) 
     return placed
 
 
-def _box(label: Label, right: int, up: int) -> Box:
+def _box(label: Label, right: int, up: int, font_size: float) -> Box:
     """Return the box of a label in one direction from its dot."""
-    half_width, half_height = _HALF_CHARACTER * len(label.text), _HALF_LINE
+    half_width, half_height = _HALF_CHARACTER * font_size * len(label.text), _HALF_LINE * font_size
     gap = 0.5 * label.gap if right and up else label.gap
     centre = Spot(label.spot.x + right * (half_width + gap), label.spot.y + up * (half_height + gap))
     return box_around(centre, half_width, half_height)

@@ -1,4 +1,4 @@
-// Draws the figures in the colours of the theme, sorts tables, moves the window of timelines.
+// Draws the figures in the colours of the theme, sorts and filters, moves the window of timelines.
 (() => {
   "use strict";
   const specs = JSON.parse(document.getElementById("specs").textContent);
@@ -6,11 +6,24 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function theme() {
+  const MOST = 80; // figures that are drawn at the same time
+
+  // The longest text of a legend decides how many entries fit a row.
+  function longest(value) {
+    if (Array.isArray(value)) return Math.max(0, ...value.map(longest));
+    if (value === null || typeof value !== "object") return 0;
+    const own = ["color", "shape", "strokeDash"].map((name) => value.encoding?.[name]).filter((each) => each?.legend !== null);
+    const texts = own.flatMap((each) => each?.scale?.domain ?? []).map((text) => String(text).length);
+    return Math.max(0, ...texts, ...["layer", "hconcat", "vconcat"].map((name) => longest(value[name] ?? [])));
+  }
+
+  function theme(box, spec) {
     const [soft, line, font] = ["--soft", "--line", "--font"].map(colour);
     const ink = "currentColor"; // of the page, so that what was drawn for the dark prints dark on white
     const series = [1, 2, 3, 4, 5, 6, 7].map((n) => colour(`--series-${n}`));
     const text = { labelColor: soft, titleColor: ink, labelFont: font, titleFont: font };
+    const width = Math.max(200, box.clientWidth - 60);
+    const columns = Math.max(1, Math.min(6, Math.floor(width / (longest(spec) * 7 + 36))));
     return {
       background: "transparent",
       font,
@@ -18,13 +31,23 @@
       range: { category: series },
       axis: {
         ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500,
-        domainColor: soft, tickColor: soft, gridColor: line, labelOverlap: true,
+        domainColor: soft, tickColor: soft, gridColor: line,
       },
-      legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "bottom", direction: "horizontal", columns: 3, labelLimit: 260, symbolStrokeWidth: 2 },
+      axisX: { labelOverlap: "greedy", labelSeparation: 3, tickCount: { signal: "ceil(width / 45)" } },
+      legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "bottom", direction: "horizontal", columns, labelLimit: width, symbolStrokeWidth: 2, layout: { bottom: { anchor: "start", direction: "vertical" } } },
       line: { color: ink }, rule: { color: ink }, tick: { color: ink },
       bar: { color: series[0] }, point: { color: series[0] },
       text: { color: ink, font, fontSize: 12 },
     };
+  }
+
+  function release(box) {
+    const id = box.dataset.figure;
+    if (!views.has(id)) return;
+    box.style.minHeight = `${box.offsetHeight}px`; // the page must not move
+    views.get(id).finalize();
+    views.delete(id);
+    box.replaceChildren();
   }
 
   async function draw(box) {
@@ -32,8 +55,9 @@
     views.get(id)?.finalize();
     views.delete(id);
     try {
-      const options = { ast: true, renderer: "svg", actions: false, config: theme(), defaultStyle: false, tooltip: { disableDefaultStyle: true } };
+      const options = { ast: true, renderer: "svg", actions: false, config: theme(box, specs[id]), defaultStyle: false, tooltip: { disableDefaultStyle: true } };
       const result = await vegaEmbed(box, specs[id], options);
+      box.style.minHeight = "";
       views.set(id, result.view);
       if (box.closest("figure").dataset.zooms !== undefined) moves(box, result.view);
     } catch (error) {
@@ -42,17 +66,33 @@
     }
   }
 
-  // One at a time and in turn with the page's own work, so that reading can begin at once.
+  // A figure inside a closed section has no size, and is drawn once the section opens.
+  const boxes = [...document.querySelectorAll("[data-figure]")];
+  const isShown = (box) => box.offsetParent !== null && !box.closest("details:not([open])");
+  function distance(box) {
+    const { top, bottom } = box.getBoundingClientRect();
+    return Math.max(0, -bottom, top - window.innerHeight);
+  }
+
+  // One at a time, the nearest to the window first, in turn with the page's own work, so that reading can begin at once.
   let round = 0;
-  async function drawAll() {
+  async function drawShown() {
     const mine = ++round;
     document.documentElement.dataset.figures = "drawing";
-    for (const box of document.querySelectorAll("[data-figure]")) {
+    boxes.filter((box) => !isShown(box)).forEach(release);
+    const shown = boxes.filter(isShown).map((box) => [distance(box), box]).sort(([a], [b]) => a - b).map(([, box]) => box);
+    shown.slice(MOST).forEach(release);
+    for (const box of shown.slice(0, MOST)) {
       if (mine !== round) return;
+      if (views.has(box.dataset.figure)) continue;
       await draw(box);
       await new Promise((resume) => setTimeout(resume, 0));
     }
     if (mine === round) document.documentElement.dataset.figures = "drawn";
+  }
+  function drawAgain() {
+    boxes.forEach(release);
+    drawShown();
   }
 
   const home = new Map();
@@ -138,6 +178,52 @@
   }
   for (const button of document.querySelectorAll("th button")) button.addEventListener("click", () => sort(button));
 
-  dark.addEventListener("change", drawAll);
-  drawAll();
+  for (const button of document.querySelectorAll(".columns")) {
+    const more = button.textContent;
+    button.addEventListener("click", () => {
+      const isFew = button.parentNode.classList.toggle("few");
+      button.setAttribute("aria-pressed", String(!isFew));
+      button.textContent = isFew ? more : button.dataset.less;
+    });
+  }
+
+  // A section is found by all words that were typed, in its title, settings and modes.
+  const works = [...document.querySelectorAll("details.work[data-words]")];
+  const inputs = ["find", "workload", "dtype"].map((id) => document.getElementById(id));
+  const [find, workload, dtype] = inputs;
+  function filter() {
+    const words = find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let found = 0;
+    for (const work of works) {
+      const chosen = [[workload, "workload"], [dtype, "dtype"]].every(([input, name]) => !input?.value || input.value === work.dataset[name]);
+      const isFound = chosen && words.every((word) => work.dataset.words.includes(word));
+      for (const each of [work, ...document.querySelectorAll(`[data-work="${work.id}"]`)]) each.hidden = !isFound;
+      found += isFound;
+    }
+    document.getElementById("found").textContent = `${found} of ${works.length} streams`;
+    drawShown();
+  }
+  for (const input of inputs) input?.addEventListener("input", filter);
+  const open = (isOpen) => works.filter((work) => !work.hidden).forEach((work) => { work.open = isOpen; });
+  document.getElementById("open-all")?.addEventListener("click", () => open(true));
+  document.getElementById("close-all")?.addEventListener("click", () => open(false));
+
+  // A link to a closed section opens it.
+  function follow() {
+    const target = location.hash.length > 1 ? document.getElementById(location.hash.slice(1)) : null;
+    if (target?.matches("details.work")) target.open = true;
+    target?.scrollIntoView();
+  }
+  window.addEventListener("hashchange", follow);
+
+  let waiting = 0;
+  function soon() {
+    clearTimeout(waiting);
+    waiting = setTimeout(drawShown, 120);
+  }
+  document.addEventListener("toggle", soon, true);
+  if (boxes.length > MOST) document.addEventListener("scroll", soon, { passive: true });
+  dark.addEventListener("change", drawAgain);
+  follow();
+  drawShown();
 })();

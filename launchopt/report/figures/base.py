@@ -1,7 +1,7 @@
 """Parts that all figures share: a drawn `Figure`, an `Absent` one with its reason, and the lines that they show.
 
-Figures are Altair charts without colours. The script of the page sets those of the light or the dark theme. Series
-differ in dash and marker as well as in colour.
+Figures are Altair charts without colours, except where a colour has a meaning. The script of the page sets those of
+the light or the dark theme. Series differ in dash and marker as well as in colour.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from launchopt.analysis.tables.columns import mode_name, short_configuration
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.files import JsonObject
+from launchopt.recording.results import Row
 
 if TYPE_CHECKING:
     import altair as alt
@@ -22,6 +23,7 @@ Chart: TypeAlias = "alt.Chart | alt.LayerChart | alt.FacetChart"
 Datum = JsonObject  # one data row of a chart, or a specification
 
 MOST_SERIES = 6
+ALL_MODES = "All modes, medians over repeats"  # title of the table that holds every line
 DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2, 1, 2])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 HEIGHT = 260
@@ -31,12 +33,14 @@ HEIGHT = 260
 class Figure:
     """A Vega-Lite specification with its title and the sentence below it.
 
-    zooms: the user can move the time axis. is_wide: the figure takes the whole width of the page.
+    reading: how to read any figure of this kind; the page shows it once. zooms: the user can move the time axis.
+    is_wide: the figure takes the whole width of the page.
     """
 
     title: str
     note: str
     spec: Datum
+    reading: str = ""
     zooms: bool = False
     is_wide: bool = False
 
@@ -51,13 +55,26 @@ class Absent:
 
 
 def finished(
-    title: str, note: str, chart: Chart, height: int = HEIGHT, *, zooms: bool = False, is_wide: bool = False
+    title: str,
+    note: str,
+    chart: Chart,
+    height: int = HEIGHT,
+    *,
+    reading: str = "",
+    zooms: bool = False,
+    is_wide: bool = False,
 ) -> Figure:
     """Return a chart as wide as its container, with a description for screen readers."""
-    spec = chart.properties(width="container", height=height, description=f"{title}. {note}").to_dict()
+    about = " ".join(part for part in (f"{title}.", note, reading) if part)
+    spec = chart.properties(width="container", height=height, description=about).to_dict()
     spec.pop("config", None)  # the page sets the theme
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
-    return Figure(title, note, spec, zooms, is_wide or zooms)
+    return Figure(title, note, spec, reading, zooms, is_wide or zooms)
+
+
+def device_word(stream: Row) -> str:
+    """Return the name of what runs the commands: `GPU`, or `CPU`."""
+    return "GPU" if stream["device"] == "cuda" else "CPU"
 
 
 def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:
@@ -75,9 +92,11 @@ def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:
 
 
 def left_out(table: Table, shown: Sequence[Line]) -> str:
-    """Return ` 7 more modes are in the table.` where a figure does not show all lines."""
+    """Return a sentence that names the table of all modes, where a figure does not show all of them."""
     more = len(table.lines) - len(shown)
-    return f" {more} more {'is' if more == 1 else 'are'} in the table." if more > 0 else ""
+    if more <= 0:
+        return ""
+    return f" {more} more {'line is' if more == 1 else 'lines are'} in the table \u201c{ALL_MODES}\u201d."
 
 
 def series_names(lines: Sequence[Line]) -> list[str]:

@@ -1,6 +1,6 @@
 """Batch sizes: the share of the commands in batches of each size.
 
-In: a table and the histograms of its repeats. Out: a figure.
+In: a table and the histograms of its repeats. Out: a figure of every mode that has a histogram.
 """
 
 from __future__ import annotations
@@ -9,26 +9,28 @@ import altair as alt
 
 from launchopt.analysis.tables.frontier import Histograms
 from launchopt.analysis.tables.rows import Table
-from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, left_out, series_names, shown_lines
+from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, left_out, series_names
 from launchopt.statistics.histogram import LogHistogram
 
 TITLE = "Commands by the size of their batch"
-_MOST = 4
+READING = "A bar is all commands of a mode, by the number of commands in their batch. A batch is what one flush gave."
+_STEP = 22  # height of a row, pixels
 
 
 def batch_figure(table: Table, histograms: Histograms) -> Figure | Absent:
-    """Return bars of the shares by batch size, in powers of two, with a bar per mode."""
-    lines = shown_lines(table, _MOST)
-    names, values = series_names(lines), []
+    """Return a stacked bar per mode of the shares by batch size, in powers of two."""
+    lines = [line for line in table.lines if line.problem is None]
+    names, values, drawn = series_names(lines), [], []
     for name, line in zip(names, lines, strict=True):
         merged = histograms.merged(line.rows, "batch_size")
         if merged is not None and merged.count:
             values += [{"mode": name, **each} for each in shares(merged)]
+            drawn.append(line)
     if not values:
         why = "no repeat that may be compared has a histogram of batch sizes"
         return Absent(TITLE, why, "schema version 2 and later writes histograms.parquet with every run")
-    note = "A batch is what one flush of a bucket gave. Bars stand in the order of the legend."
-    return finished(TITLE, note + left_out(table, lines), _chart(values, names), 220)
+    shown = [name for name in names if any(each["mode"] == name for each in values)]
+    return finished(TITLE, left_out(table, drawn).strip(), _chart(values, shown), _STEP * len(shown), reading=READING)
 
 
 def shares(histogram: LogHistogram) -> list[Datum]:
@@ -57,19 +59,16 @@ def _label(octave: int) -> str:
 
 
 def _chart(values: list[Datum], names: list[str]) -> Chart:
-    sizes = [_label(octave) for octave in range(min(v["octave"] for v in values), max(v["octave"] for v in values) + 1)]
-    x = alt.X(
-        "size:N", sort=sizes, scale=alt.Scale(domain=sizes), title="commands a batch", axis=alt.Axis(labelAngle=0)
-    )
-    colour = alt.Color("mode:N", sort=names, scale=alt.Scale(domain=names), legend=alt.Legend(title="mode"))
+    sizes = [_label(octave) for octave in sorted({each["octave"] for each in values})]
+    colours = alt.Scale(domain=sizes, scheme="viridis")
     chart: Chart = (
         alt.Chart(alt.InlineData(values=values))
-        .mark_bar(stroke=None)
+        .mark_bar(height=14)
         .encode(
-            x=x,
-            xOffset=alt.XOffset("mode:N", sort=names, scale=alt.Scale(domain=names)),
-            y=alt.Y("percent:Q", title="share of the commands, %", scale=alt.Scale(domain=[0, 100])),
-            color=colour,
+            y=alt.Y("mode:N", sort=names, title=None, axis=alt.Axis(labelLimit=190)),
+            x=alt.X("percent:Q", title="share of the commands, %", scale=alt.Scale(domain=[0, 100]), stack="zero"),
+            color=alt.Color("size:O", sort=sizes, scale=colours, legend=alt.Legend(title="commands a batch")),
+            order=alt.Order("octave:Q"),
             tooltip=[
                 alt.Tooltip("mode:N"),
                 alt.Tooltip("size:N", title="commands a batch"),

@@ -11,10 +11,22 @@ import altair as alt
 
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
+from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import SHAPES, Absent, Datum, Figure, finished
+from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, label_marks
 
 HEAT_TITLE = "Timeout x bucket"
 FRONTIER_TITLE = "Throughput against tail latency"
+HEAT_READING = (
+    "Dark is low, bright is high, on a logarithmic scale; each cell has its number. "
+    "\u25cf on the frontier, \u2605 recommended, ! overloaded: its latencies grow with the length of the run."
+)
+FRONTIER_READING = (
+    "A point is a configuration, labelled max_batch / timeout: medians over repeats. The line joins the points that no "
+    "other equals or beats in both."
+)
+_PLOT = Box(0.0, 0.0, 520.0, 320.0)  # size for which the labels of points are placed, pixels
 _SWEEP = "experiment=timeout_bucket, or -m batching.max_batch=16,64 batching.timeout_us=50,150"
 _DARK_SHARE = 0.45
 _METRICS = {"p99_us": "p99 latency, us", "throughput_per_s": "throughput, {unit}/s"}
@@ -94,12 +106,8 @@ def _heat_map(frontier: Frontier, mode: str, metric: str) -> Figure | Absent:
     cells = base.mark_rect().encode(color=alt.Color(f"{metric}:Q", title=label, scale=scale, legend=None))
     colour = alt.condition("datum.dark", alt.value("#ffffff"), alt.value("#111111"))
     texts = base.mark_text(fontSize=12).encode(text="text:N", color=colour)
-    note = (
-        "Dark is low, bright is high, on a logarithmic scale; each cell says its number. "
-        "\u25cf on the frontier, \u2605 recommended, ! overloaded: its latencies grow with the length of the run."
-    )
     rows = len({each["max_batch"] for each in values})
-    return finished(title, note, alt.layer(cells, texts), max(120, 46 * rows))
+    return finished(title, "", alt.layer(cells, texts), max(120, 46 * rows), reading=HEAT_READING)
 
 
 def _span(numbers: list[float]) -> tuple[float, float]:
@@ -113,14 +121,19 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
     values = _values(frontier, frontier.measured)
     if not values:
         return Absent(FRONTIER_TITLE, "no point was verified and timed", _SWEEP)
-    rates = [each["throughput_per_s"] for each in values]
-    # The throughputs of an open loop hardly differ, so the axis spans at least 3% of the largest one. The margin on the
-    # right is twice the left one, for a label.
-    margin = max(0.15 * (max(rates) - min(rates)), 0.01 * max(rates))
-    scale = alt.Scale(domain=[min(rates) - margin, max(rates) + 2 * margin], nice=False, zero=False)
-    axis = alt.Axis(format=",.6~g", tickCount=5)
-    x = alt.X("throughput_per_s:Q", title=f"{frontier.unit}/s: more is better", scale=scale, axis=axis)
-    y = alt.Y("p99_us:Q", title="p99 latency, us (log): less is better", scale=alt.Scale(type="log", nice=False))
+    rates, latencies = ([each[name] for each in values] for name in ("throughput_per_s", "p99_us"))
+    # The throughputs of an open loop hardly differ, so the axis spans at least 3% of the largest one.
+    margin = max(0.15 * (max(rates) - min(rates)), 0.015 * max(rates))
+    across = Axis(min(rates) - margin, max(rates) + margin, is_log=False, pixels=_PLOT.right)
+    most = max([*latencies, frontier.slo_p99_us or 0.0])
+    space = max(1.2, (most / min(latencies)) ** 0.08)
+    up = Axis(min(latencies) / space, most * space, is_log=True, pixels=_PLOT.top)
+    scale = alt.Scale(domain=[across.low, across.high], nice=False, zero=False)
+    x_axis = alt.Axis(format=",.5~r", tickCount=alt.ExprRef("width < 480 ? 3 : 5"))
+    x = alt.X("throughput_per_s:Q", title=f"{frontier.unit}/s: more is better", scale=scale, axis=x_axis)
+    y_scale = alt.Scale(type="log", domain=[up.low, up.high], nice=False)
+    y_axis = alt.Axis(format=",~g", values=ticks(up.low, up.high))
+    y = alt.Y("p99_us:Q", title="p99 latency, us (log): less is better", scale=y_scale, axis=y_axis)
     modes = list(dict.fromkeys(each["mode"] for each in values))
     standings = ["beaten", "on the frontier", "recommended", "overloaded"]
     standings = [one for one in standings if any(each["standing"] == one for each in values)]
@@ -132,11 +145,25 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
         tooltip=_tooltips(frontier.unit),
     )
     line = base.transform_filter("datum.standing == 'on the frontier' || datum.standing == 'recommended'")
-    named = line.mark_text(align="left", dx=8, dy=-6, fontSize=11).encode(text="batching:N")
-    layers = [line.mark_line(strokeWidth=1).encode(order="throughput_per_s:Q"), marks, named]
-    note = "A point a configuration, medians over repeats; the line joins those that no other equals or beats in both."
+    layers = [line.mark_line(strokeWidth=1).encode(order="throughput_per_s:Q"), marks]
+    layers += [text.encode(x=x, y=y) for text in _names(frontier, across, up)]
+    note = ""
     if frontier.slo_p99_us is not None:
         limit = alt.Chart(alt.InlineData(values=[{"slo": frontier.slo_p99_us}])).mark_rule(strokeDash=[6, 4])
         layers.append(limit.encode(y="slo:Q"))
-        note += f" Dashed: the objective, p99 of {frontier.slo_p99_us:,g} us."
-    return finished(FRONTIER_TITLE, note, alt.layer(*layers), 320)
+        note = f"Dashed: the objective, p99 of {frontier.slo_p99_us:,g} us."
+    return finished(FRONTIER_TITLE, note, alt.layer(*layers), int(_PLOT.top), reading=FRONTIER_READING, is_wide=True)
+
+
+def _names(frontier: Frontier, across: Axis, up: Axis) -> list[alt.Chart]:
+    """Return the labels of the points on the frontier, beside their points and off the line, where there is space."""
+
+    def spot(point: Point) -> Spot:
+        return Spot(across.pixel(point.throughput_per_s or 0.0), up.pixel(point.p99_us or 0.0))
+
+    points = sorted(frontier.measured, key=lambda point: point not in frontier.frontier)
+    labels = [Label(point.batching, spot(point), LABEL_GAP, is_needed=False) for point in points]
+    lines = [[spot(point) for point in frontier.frontier]]
+    placed = place(labels[: len(frontier.frontier)], lines, _PLOT, [label.spot for label in labels], LABEL_SIZE)
+    data = {point.batching: {"throughput_per_s": point.throughput_per_s, "p99_us": point.p99_us} for point in points}
+    return label_marks(placed, {label.text: label.spot for label in labels}, data, _PLOT.right)

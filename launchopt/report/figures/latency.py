@@ -10,6 +10,7 @@ import altair as alt
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.frontier import Histograms
 from launchopt.analysis.tables.rows import Table
+from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import (
     DASHES,
     SHAPES,
@@ -25,6 +26,10 @@ from launchopt.report.figures.base import (
 from launchopt.statistics.histogram import LogHistogram
 
 TITLE = "Latency of a command"
+READING = (
+    "A curve is the share of the commands whose latency, enqueue to results, is at most that of the x axis. It covers "
+    "the commands of all repeats whose launches were timed; the marks are p50 and p99."
+)
 _MARKED = (50.0, 99.0)
 _PERCENTS = sorted({0.1, 0.5, *(float(at) for at in range(1, 100, 2)), 98.0, *_MARKED, 99.5, 99.9, 99.99, 100.0})
 
@@ -44,8 +49,8 @@ def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
     if not values:
         why = "no repeat that may be compared has a histogram of latencies"
         return Absent(TITLE, why, "schema version 2 and later writes histograms.parquet with every run")
-    note = f"Over the commands of all repeats whose launches were timed; p50 / p99: {'; '.join(latencies)}."
-    return finished(TITLE, note + left_out(table, lines), _chart(values, names))
+    note = f"p50 / p99: {'; '.join(latencies)}."
+    return finished(TITLE, note + left_out(table, lines), _chart(values, names), reading=READING)
 
 
 def _curve(name: str, histogram: LogHistogram) -> list[Datum]:
@@ -61,8 +66,13 @@ def _curve(name: str, histogram: LogHistogram) -> list[Datum]:
 def _chart(values: list[Datum], names: list[str]) -> Chart:
     data = alt.InlineData(values=values)
     legend = alt.Legend(title="mode", symbolSize=120)
-    x = alt.X("us:Q", scale=alt.Scale(type="log", nice=False), title="latency, us (log)", axis=alt.Axis(format="~s"))
-    y = alt.Y("percent:Q", title="commands at or below, %", scale=alt.Scale(domain=[0, 100]))
+    latencies = [each["us"] for each in values]
+    low, high = min(latencies) / 1.05, max(latencies) * 1.05
+    scale = alt.Scale(type="log", domain=[low, high], nice=False)
+    x = alt.X("us:Q", scale=scale, title="latency, us (log)", axis=alt.Axis(format="~s", values=ticks(low, high, 6)))
+    named = " : ".join(f"datum.value == {at:g} ? 'p{at:g}'" for at in _MARKED)
+    levels = alt.Axis(values=[0, 25, _MARKED[0], 75, _MARKED[1]], labelExpr=f"{named} : datum.label")
+    y = alt.Y("percent:Q", title="commands at or below, %", scale=alt.Scale(domain=[0, 100]), axis=levels)
     colour = alt.Color("mode:N", sort=names, scale=alt.Scale(domain=names), legend=legend)
     dash = alt.StrokeDash("mode:N", scale=alt.Scale(domain=names, range=list(DASHES[: len(names)])), legend=legend)
     tooltip = [
@@ -81,11 +91,4 @@ def _chart(values: list[Datum], names: list[str]) -> Chart:
         .encode(color=colour, shape=shape, tooltip=tooltip)
     )
     hover = base.mark_point(size=120, opacity=0, aria=False).encode(tooltip=tooltip)
-    rules = alt.InlineData(values=[{"at": percent, "name": f"p{percent:g}"} for percent in _MARKED])
-    levels = alt.Chart(rules).mark_rule(strokeDash=[2, 4], opacity=0.6).encode(y="at:Q")
-    texts = (
-        alt.Chart(rules)
-        .mark_text(align="left", dx=4, baseline="top", dy=3)
-        .encode(y="at:Q", x=alt.value(0), text="name:N")
-    )
-    return alt.layer(levels, texts, lines, marks, hover)
+    return alt.layer(lines, marks, hover)

@@ -5,21 +5,28 @@ In: the untraced tables of one device. Out: a figure with the ceilings that its 
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 
 import altair as alt
 
 from launchopt.analysis.tables.columns import number
+from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.rows import Line, Table
+from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished
+from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, label_marks
 
 TITLE = "Roofline"
 _BASELINE, _FASTEST, _OTHER = "baseline", "fastest", "other modes"
 _ROLES = [_BASELINE, _FASTEST, _OTHER]
+_SHAPES = {_BASELINE: "square", _FASTEST: "triangle-up", _OTHER: "circle"}
 _DRAWN = [_OTHER, _BASELINE, _FASTEST]
-_LABEL_DECADES = 0.5, 0.17  # factors of x and y that a label spans on the logarithmic axes
+READING = (
+    "Lines: ceilings that the runs measured. Intensity is FLOPs over the bytes of A, B and C of every command. A point "
+    "above the slope read a weight once for several requests, or inputs from a cache."
+)
+_PLOT = Box(0.0, 0.0, 700.0, 340.0)  # size for which the labels of points are placed, pixels
 
 
 def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
@@ -41,11 +48,8 @@ def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
     rates = [f"copy {number(ceilings['copy'])} GB/s"]
     rates += [f"read {number(ceilings['read'])} GB/s"] if ceilings.get("read") else []
     rates += [f"{dtype} peak {number(ceilings[dtype])} TFLOP/s" for dtype in dtypes]
-    note = (
-        f"Lines: ceilings measured in these runs ({', '.join(rates)}). Intensity counts A, B and C of every command; a "
-        "point above the slope had weights that one launch read once for several requests, or inputs in a cache."
-    )
-    return finished(title, note, _chart(values, roofs), 360, is_wide=True)
+    note = f"Measured: {', '.join(rates)}."
+    return finished(title, note, _chart(values, roofs), int(_PLOT.top), reading=READING, is_wide=True)
 
 
 def _points(table: Table) -> list[Datum]:
@@ -70,25 +74,20 @@ def _point(table: Table, line: Line, fastest: Line | None) -> Datum:
     }
 
 
-def _labels(values: Sequence[Datum]) -> list[Datum]:
-    """Return a label beside the fastest point of each workload. It moves up if another label is in its place."""
-    tops: dict[tuple[str, float], Datum] = {}
+def _names(values: Sequence[Datum], roofs: Sequence[Datum], across: Axis, up: Axis) -> list[alt.Chart]:
+    """Return a label beside the fastest point of each workload, off other points and lines; none without space."""
+
+    def spot(each: Datum) -> Spot:
+        return Spot(across.pixel(each["intensity"]), up.pixel(each["tflops"]))
+
+    tops: dict[str, Datum] = {}
     for each in sorted((v for v in values if v["role"] == _FASTEST), key=lambda v: float(v["tflops"])):
-        tops[each["name"], round(math.log10(each["intensity"]), 1)] = each
-    width, height = _LABEL_DECADES
-    placed: list[tuple[float, float, Datum]] = []
-    for each in tops.values():
-        x, y = math.log10(each["intensity"]), math.log10(each["tflops"])
-        while any(abs(x - other_x) < width and abs(y - other_y) < height for other_x, other_y, _ in placed):
-            y += height / 4
-        placed.append((x, y, each))
-    return [{"intensity": each["intensity"], "tflops": 10**y, "name": each["name"]} for _, y, each in placed]
-
-
-def _powers(values: Sequence[float]) -> list[float]:
-    """Return the powers of ten within `values`, for the ticks of a logarithmic axis."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
-    return [10.0**power for power in range(low, high + 1)]
+        tops[each["name"]] = each
+    labels = [Label(name, spot(each), LABEL_GAP, is_needed=False) for name, each in tops.items()]
+    lines = [[spot(each) for each in roofs if each["ceiling"] == name] for name in {each["ceiling"] for each in roofs}]
+    placed = place(labels, lines, _PLOT, list(map(spot, values)), LABEL_SIZE)
+    data = {name: {"intensity": each["intensity"], "tflops": each["tflops"]} for name, each in tops.items()}
+    return label_marks(placed, {label.text: label.spot for label in labels}, data, _PLOT.right)
 
 
 def _ceilings(tables: Sequence[Table]) -> dict[str, float]:
@@ -113,13 +112,12 @@ def _roof(name: str, dtype: str, ceilings: dict[str, float], memory: str, low: f
 
 
 def _chart(values: list[Datum], roofs: list[Datum]) -> Chart:
-    log = alt.Scale(type="log", nice=False)
     drawn = [*values, *roofs]
-    x_axis, y_axis = (
-        alt.Axis(format="~g", values=_powers([each[name] for each in drawn])) for name in ("intensity", "tflops")
-    )
-    x = alt.X("intensity:Q", scale=log, title="arithmetic intensity, FLOP/byte (log)", axis=x_axis)
-    y = alt.Y("tflops:Q", scale=log, title="TFLOP/s (log)", axis=y_axis)
+    across, up = _axis(drawn, "intensity", _PLOT.right), _axis(drawn, "tflops", _PLOT.top)
+    scales = [alt.Scale(type="log", domain=[each.low, each.high], nice=False) for each in (across, up)]
+    axes = [alt.Axis(format="~g", values=ticks(each.low, each.high, 6)) for each in (across, up)]
+    x = alt.X("intensity:Q", scale=scales[0], title="arithmetic intensity, FLOP/byte (log)", axis=axes[0])
+    y = alt.Y("tflops:Q", scale=scales[1], title="TFLOP/s (log)", axis=axes[1])
     roof = (
         alt.Chart(alt.InlineData(values=roofs))
         .mark_line(strokeWidth=1.5)
@@ -138,14 +136,20 @@ def _chart(values: list[Datum], roofs: list[Datum]) -> Chart:
         alt.Tooltip("intensity:Q", title="FLOP/byte", format=",.3~g"),
     ]
     legend = alt.Legend(title="mode")
-    shapes = alt.Scale(domain=_ROLES, range=["square", "triangle-up", "circle"])
+    roles = [role for role in _ROLES if any(each["role"] == role for each in values)]
+    shapes = alt.Scale(domain=roles, range=[_SHAPES[role] for role in roles])
     is_other = f"datum.role == '{_OTHER}'"
     marks = base.mark_point(filled=True).encode(
         size=alt.condition(is_other, alt.value(45), alt.value(110)),
         opacity=alt.condition(is_other, alt.value(0.6), alt.value(1)),
-        color=alt.Color("role:N", scale=alt.Scale(domain=_ROLES), legend=legend),
+        color=alt.Color("role:N", scale=alt.Scale(domain=roles), legend=legend),
         shape=alt.Shape("role:N", scale=shapes, legend=legend),
         tooltip=tooltip,
     )
-    names = alt.Chart(alt.InlineData(values=_labels(values))).mark_text(align="left", dx=9, dy=-2, fontSize=11)
-    return alt.layer(roof, marks, names.encode(x=x, y=y, text="name:N"))
+    return alt.layer(roof, marks, *(text.encode(x=x, y=y) for text in _names(values, roofs, across, up)))
+
+
+def _axis(drawn: Sequence[Datum], name: str, pixels: float) -> Axis:
+    """Return the logarithmic axis that shows all values of a column."""
+    found = [each[name] for each in drawn]
+    return Axis(min(found) / 1.3, max(found) * 1.3, is_log=True, pixels=pixels)

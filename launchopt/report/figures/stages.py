@@ -1,4 +1,4 @@
-"""Figures of times: wall, GPU busy and host time per command and mode; and the stages of one launch, if measured.
+"""Figures of times: wall, GPU busy and CPU time per command and mode; and the stages of one launch, if measured.
 
 In: all modes of a stream, or a calibration. Out: figures.
 """
@@ -13,27 +13,24 @@ from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished
 
 TITLE = "Where the time of a command goes"
 STAGES_TITLE = "Stages of one launch"
-_TRACED_NOTE = (
-    "Narrow bar: kernels running, counted by CUPTI in traced runs of the same work; where the wide bar goes on, the "
-    "GPU waits, and where the narrow one is longer, the tracer slowed the kernels. "
+READING = (
+    "Wide bar: wall time a command. Diamond: CPU time in launch calls, which overlaps with the work. Narrow bar, where "
+    "there is one: time with a kernel running, by CUPTI in traced runs of the same work. A narrow bar longer than the "
+    "wide one: the tracer slowed the kernels."
 )
-_WALL, _BUSY, _HOST = "wall", "GPU busy (traced)", "host, in launch calls"
+_WALL, _BUSY, _HOST = "wall time", "GPU busy (traced)", "CPU time in launch calls"
 
 
 def time_figure(table: StrategyTable) -> Figure | Absent:
-    """Return the wall time per command, the GPU's busy time within it, and the host's time in launch calls."""
+    """Return the wall time per command, the GPU's busy time within it, and the CPU time in launch calls."""
     sound = [strategy for strategy in table.strategies if strategy.line.problem is None]
     names = series_names([strategy.line for strategy in sound])
     values = [each for name, strategy in zip(names, sound, strict=True) for each in _parts(name, strategy)]
     if not values:
         return Absent(TITLE, "no repeat that may be compared has a wall time", "a run whose results are verified")
-    is_traced = any(each["part"] == _BUSY for each in values)
-    note = (
-        "Wide bar: wall time. Diamond: time inside launch calls. "
-        + (_TRACED_NOTE if is_traced else "The GPU's busy time is recorded with timing=cupti. ")
-        + "They overlap, as launches run ahead of the GPU. A diamond at the end of its bar: the host takes the time."
-    )
-    return finished(TITLE, note, _chart(values, names), max(120, 26 * len(names)))
+    failed = len(table.strategies) - len(sound)
+    note = f"{failed} failed and {'is' if failed == 1 else 'are'} not drawn." if failed else ""
+    return finished(TITLE, note, _chart(values, names), max(90, 22 * len(names)), reading=READING)
 
 
 def _parts(name: str, strategy: StrategyLine) -> list[Datum]:
@@ -53,7 +50,7 @@ def _parts(name: str, strategy: StrategyLine) -> list[Datum]:
 def _chart(values: list[Datum], names: list[str]) -> Chart:
     parts = [part for part in (_WALL, _BUSY, _HOST) if any(each["part"] == part for each in values)]
     base = alt.Chart(alt.InlineData(values=values)).encode(
-        y=alt.Y("mode:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=220)),
+        y=alt.Y("mode:N", sort=names, title=None, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=190)),
         x=alt.X("us:Q", title="us a command"),
         tooltip=[
             alt.Tooltip("mode:N"),
@@ -65,9 +62,9 @@ def _chart(values: list[Datum], names: list[str]) -> Chart:
         "part:N", scale=alt.Scale(domain=parts), legend=alt.Legend(title=None, symbolType="square", symbolOpacity=1)
     )
     marks = {
-        _WALL: lambda of: of.mark_bar(height=18, opacity=0.45),
-        _BUSY: lambda of: of.mark_bar(height=8),
-        _HOST: lambda of: of.mark_point(shape="diamond", size=90, filled=True, opacity=1),
+        _WALL: lambda of: of.mark_bar(height=16, opacity=0.45),
+        _BUSY: lambda of: of.mark_bar(height=7),
+        _HOST: lambda of: of.mark_point(shape="diamond", size=70, filled=True, opacity=1),
     }
     layers = [marks[part](base.transform_filter(alt.datum.part == part)).encode(color=colour) for part in parts]
     return alt.layer(*layers)

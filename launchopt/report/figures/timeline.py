@@ -1,4 +1,4 @@
-"""A slice of a run in time: waits in the queue, launch calls on the host, work on the GPU.
+"""A slice of a run in time: waits in the queue, launch calls on the host, work on the device.
 
 In: the recordings of a run. Out: a figure of two modes on one time scale, whose window the user can move.
 """
@@ -22,7 +22,13 @@ TITLE = "Timeline of a slice"
 _MODES = 2
 _LAUNCHES = 48  # launches per mode
 _MOST_ROWS = 600  # maximum bars per lane; a reader could not distinguish more
-_WAIT, _TURN, _HOST, _GPU = "queue wait", "flushed, waiting", "host: launch call", "GPU"
+_WAIT, _TURN, _HOST, _GPU, _CPU = "queue wait", "flushed, waiting", "host: launch call", "GPU", "CPU"
+READING = (
+    "Time 0 is the first launch call of each mode. Queue wait: first enqueue of a batch to its "
+    "flush; then the batch waits for its launch call. The darker, the more batches wait. GPU: kernels by CUPTI where "
+    "they were traced, else from the device reaching a launch to its results. Drag or use the buttons to move, Ctrl "
+    "and the wheel to zoom."
+)
 
 
 def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
@@ -48,16 +54,11 @@ def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
     if not values:
         return Absent(TITLE, "the recording holds no launch of these modes", "record.launches=all")
     end_us = min(span for span in spans_us if span > 0)
-    note = (
-        f"{_LAUNCHES} launches from the middle of a repeat of {' and '.join(names)}, both from their first launch "
-        "call on, on one scale. Queue wait: first enqueue of a batch to its flush; then it waits for its launch "
-        "call; the darker, the more wait at once. GPU: kernels by CUPTI where they were traced, "
-        "else from the device reaching a launch to its results, where that was timed. "
-        "Drag or use the buttons to move, Ctrl and the wheel to zoom."
-    )
+    note = f"{_LAUNCHES} launches from the middle of a repeat of {' and '.join(names)}."
     if lines[0]["traced"]:
-        note = f"Of a traced run: the tracer makes each launch dearer. {note}"
-    return finished(TITLE, note, _chart(values, lanes, end_us), 34 * len(lanes) + 20, zooms=True)
+        note = f"Of a traced run: the tracer makes each launch slower. {note}"
+    height = 34 * len(lanes) + 20
+    return finished(TITLE, note, _chart(values, lanes, end_us), height, reading=READING, zooms=True)
 
 
 def _folder(line: Line, source: Source) -> Path | None:
@@ -89,7 +90,8 @@ def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
         bars.append(_bar(name, _GPU, what, each["start_ns"], each["end_ns"]))
     if not kernels:
         timed = [each for each in launches if each["device_start_ns"] is not None and each["device_end_ns"] is not None]
-        bars += [_bar(name, _GPU, _named(each), each["device_start_ns"], each["device_end_ns"]) for each in timed]
+        track = _GPU if row["device"] == "cuda" else _CPU
+        bars += [_bar(name, track, _named(each), each["device_start_ns"], each["device_end_ns"]) for each in timed]
     for bar in bars:
         bar |= {"start": (bar["start"] - start_ns) / 1e3, "end": (bar["end"] - start_ns) / 1e3}
         bar["us"] = bar["end"] - bar["start"]
@@ -143,19 +145,19 @@ def _chart(values: list[Datum], lanes: Sequence[str], end_us: float) -> Chart:
     """Return the chart of the window [t0, t1], which the page's script moves."""
     t0, t1 = alt.param("t0", value=-0.04 * end_us), alt.param("t1", value=1.04 * end_us)
     scale = alt.Scale(domainMin=alt.ExprRef("t0"), domainMax=alt.ExprRef("t1"), nice=False, zero=False)
-    tracks = [track for track in (_WAIT, _TURN, _HOST, _GPU) if any(value["track"] == track for value in values)]
+    tracks = [track for track in (_WAIT, _TURN, _HOST, _GPU, _CPU) if any(value["track"] == track for value in values)]
     chart: Chart = (
         alt.Chart(alt.InlineData(values=values))
         .mark_bar(clip=True, height=18)
         .encode(
-            x=alt.X("start:Q", scale=scale, title="us since the first launch call of the slice"),
+            x=alt.X("start:Q", scale=scale, title="time, us"),
             x2="end:Q",
             y=alt.Y(
                 "lane:N",
                 sort=list(lanes),
                 title=None,
                 scale=alt.Scale(domain=list(lanes)),
-                axis=alt.Axis(labelLimit=260),
+                axis=alt.Axis(labelLimit=190),
             ),
             color=alt.Color("track:N", scale=alt.Scale(domain=tracks), legend=None),
             opacity=alt.condition(
