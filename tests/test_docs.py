@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 from support.config.composing import configured
-from support.doc_commands import FENCE, PAGES, Command, commands_of
+from support.doc_commands import FENCE, PAGES, Command, PagesFolder, commands_of
 from support.paths import ROOT
+from support.processes.ended_runs import Keeper
 
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
 SHOWN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "outputs/reference").glob("*.md"))]
 RUNS = [each for each in COMMANDS if each.words[:1] == ["run"] and not {"--help", "mode=help"} & set(each.words)]
+RUN_HERE = [each for each in COMMANDS if each.words and not each.mark]
 MARK = re.compile(r"needs |\d+ (s|minutes?)\b|hours|installs |changes ")
 # Words that the pages do not use, and their kind (what is said instead).
 OLD_WORDS = {
@@ -49,6 +52,32 @@ def test_every_run_composes(command: Command) -> None:
     words = [word for word in command.words[1:] if word not in ("-m", "$job")]
     if "--config-dir" not in words:
         configured(*(_first(word) for word in words if not word.startswith("hydra.")))
+
+
+@pytest.fixture(scope="module")
+def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesFolder]:
+    folder = tmp_path_factory.mktemp("pages")
+    keeper = Keeper(folder / "stderr")
+    (folder / "user").mkdir()
+    yield PagesFolder(folder / "user", keeper)
+    keeper.close()
+
+
+@pytest.mark.parametrize("command", RUN_HERE, ids=names)
+def test_every_command_without_a_mark_runs(command: Command, pages_folder: PagesFolder) -> None:
+    ran = pages_folder.run(command)
+    assert (ran.exit_code, ran.stderr) == (0, "")
+
+
+def test_the_readme_shows_what_the_first_command_prints(pages_folder: PagesFolder) -> None:
+    readme, first = ROOT / "README.md", next(each for each in RUN_HERE if each.page.name == "README.md")
+    (shown,) = re.findall(r"^```text\n(device: .*?)^```$", readme.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    assert _labels(shown) == _labels(pages_folder.run(first).stdout)
+
+
+def _labels(output: str) -> list[str]:
+    """The labels of a result's rows."""
+    return [line.split("  ")[0].strip() for line in output.splitlines() if line.startswith(" ")]
 
 
 def _first(word: str) -> str:

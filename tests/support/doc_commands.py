@@ -6,6 +6,9 @@ need, or how long they take; tests do not run them. All other commands run.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import io
 import re
 import shlex
 from collections.abc import Iterator
@@ -13,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from support.paths import ROOT
+from support.processes.ended_runs import Keeper, Ran
+
+TOOLS = {name: f"runner.{name}.__main__" for name in ("report", "doctor")} | {"trace": "runner.profiles.trace"}
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -49,3 +55,38 @@ def commands_of(page: Path) -> Iterator[Command]:
 def files_of(page: Path) -> dict[str, str]:
     """The files that a page shows, by the path that it names before them."""
     return dict(FILE.findall(page.read_text(encoding="utf-8")))
+
+
+class PagesFolder:
+    """A folder with the files that the pages show, in which each of their commands runs once."""
+
+    def __init__(self, folder: Path, keeper: Keeper) -> None:
+        self.folder = folder
+        self._keeper = keeper
+        self._ended: dict[str, Ran] = {}
+        for page in PAGES:
+            for name, text in files_of(page).items():
+                path = folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+
+    def run(self, command: Command) -> Ran:
+        """Run a command of launchopt, after the commands before it on its page."""
+        for each in commands_of(command.page):
+            if each.words and not each.mark and each.text not in self._ended:
+                self._ended[each.text] = self._call(each.words)
+            if each == command:
+                break
+        return self._ended[command.text]
+
+    def _call(self, words: list[str]) -> Ran:
+        tool, *arguments = words
+        if tool == "run":
+            return self._keeper.run(" ".join(arguments), self.folder)
+        with (
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as err,
+        ):
+            code = importlib.import_module(TOOLS.get(tool, f"runner.{tool}")).main(arguments)
+        return Ran(code, out.getvalue(), err.getvalue(), self.folder)
