@@ -28,6 +28,7 @@ from launchopt.arrivals.lines import shown
 from launchopt.errors import ConfigError, LaunchoptError
 from runner import app
 from runner.config.files import check_config_files
+from runner.renamed import current_words
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 HINT = f"\nSet the environment variable {FULL_ERROR}=1 for a complete stack trace."
@@ -40,7 +41,7 @@ HYDRA_EXIT_CODE = 1  # the exit code of Hydra itself
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Check the words, run `app.main`, and return the exit code. `arguments` are by default those of the process."""
-    words = list(sys.argv[1:] if arguments is None else arguments)
+    words = current_words(sys.argv[1:] if arguments is None else arguments)
     try:
         check_words(words)
         check_config_files(words)

@@ -21,7 +21,7 @@ RUN_HERE = [each for each in COMMANDS if each.words and not each.mark]
 MARK = re.compile(r"needs |\d+ (s|minutes?)\b|hours|installs |changes ")
 # Words that the pages do not use, and their kind (what is said instead).
 OLD_WORDS = {
-    "remed(y|ies)(?!/|\\.svg|\\.md)": "strategy",
+    "remed(y|ies)(?!/)": "strategy",
     "the predecessor": "gpu-kernel-batcher",
     "rehears": "warm-up run",
     "is told of|was told": "is notified",

@@ -157,6 +157,14 @@ HISTOGRAM_COLUMNS = (
 HISTOGRAMS = schema(*HISTOGRAM_COLUMNS)
 
 
+RENAMED = {"one_time_ms": "setup_ms"}  # names that older files have
+
+
+def current_names(names: Sequence[str]) -> list[str]:
+    """Return today's names of the columns of a file."""
+    return [RENAMED.get(name, name) for name in names]
+
+
 def missing_columns(names: Sequence[str], columns: Sequence[Column]) -> list[str]:
     """Return the required columns of a table that are not among the `names` of a file."""
     return [each.name for each in columns if each.is_required and each.name not in names]

@@ -1,8 +1,8 @@
 """Read one kind of table from all runs below given folders, as one table, from files of any version of this program.
 
 `batches` yields record batches in the current schema, in path order. A column that a file lacks is null. A column that
-this version does not know is left out. Column `folder` is the folder of the row's file. Only one batch is in memory at
-a time, so that commands of many runs can be read on any machine.
+this version does not know is left out. An old name of a column becomes today's. Column `folder` is the folder of the
+row's file. Only one batch is in memory at a time, so that commands of many runs can be read on any machine.
 
     for batch in batches([Path("outputs")], "summary"): ...
     table = pyarrow.Table.from_batches(batches([Path("outputs")], "summary"), schema_of("summary"))
@@ -24,6 +24,7 @@ from launchopt.recording.columns import (
     LAUNCH_COLUMNS,
     TOKEN_COLUMNS,
     Column,
+    current_names,
     missing_columns,
     schema,
 )
@@ -72,18 +73,18 @@ def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
     for path in files(folders, table):
         try:
             with pq.ParquetFile(path) as file:
-                _require_ours(path, file.schema_arrow, table)
+                _require_ours(path, names := current_names(file.schema_arrow.names), table)
                 for batch in file.iter_batches():
-                    yield _migrated(batch, wanted, str(path.parent))
+                    yield _migrated(batch.rename_columns(names), wanted, str(path.parent))
         except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
             raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
 
 
-def _require_ours(path: Path, schema: pa.Schema, table: str) -> None:
+def _require_ours(path: Path, names: list[str], table: str) -> None:
     """Raise DataError for a file that lacks a required column of the table, or has a column twice."""
-    if len(set(schema.names)) < len(schema.names):
+    if len(set(names)) < len(names):
         raise DataError(path, None, "two of its columns have one name")
-    if missing := missing_columns(schema.names, COLUMNS[table]):
+    if missing := missing_columns(names, COLUMNS[table]):
         raise DataError(path, None, f"not a table of this project: lacks {', '.join(missing)}")
 
 

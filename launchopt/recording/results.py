@@ -10,7 +10,8 @@
     manifest.json              status, composed config, environment, versions, ceilings, errors
 
 `columns` documents the columns. The Parquet metadata has the composed config under `launchopt.config`. Files are
-written atomically. Files of an earlier schema version are readable: a column that they lack is null.
+written atomically. Files of an earlier schema version are readable: a column that they lack is null, and an old
+name of a column becomes today's.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from launchopt.recording.columns import (
     TOKENS,
     Columns,
     Row,
+    current_names,
     missing_columns,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
@@ -146,6 +148,7 @@ def _read_rows(path: Path) -> list[Row]:
     try:
         _require_small(path)
         table = pq.read_table(path)
+        table = table.rename_columns(current_names(table.column_names))
     except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
         raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
     if missing := missing_columns(table.column_names, SUMMARY_COLUMNS):

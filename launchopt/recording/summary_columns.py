@@ -150,10 +150,10 @@ SUMMARY_COLUMNS = (
     ),
     column("padded_commands", INT64, "commands computed only to fill a batch up to a captured size"),
     column("graph_replays", INT64, "launches of a captured graph; null for a mode that captures none"),
-    column("one_time_ms", FLOAT, "setup of the mode, before any clock starts: plans, compilation, capture"),
-    column("capture_ms", FLOAT, "of one_time_ms: capturing graphs; null for a mode that captures none"),
-    column("instantiate_ms", FLOAT, "of one_time_ms: making captured graphs executable; null likewise"),
-    column("upload_ms", FLOAT, "of one_time_ms: uploading executable graphs to the device; null likewise"),
+    column("setup_ms", FLOAT, "setup of the mode, before any clock starts: plans, compilation, capture"),
+    column("capture_ms", FLOAT, "of setup_ms: capturing graphs; null for a mode that captures none"),
+    column("instantiate_ms", FLOAT, "of setup_ms: making captured graphs executable; null likewise"),
+    column("upload_ms", FLOAT, "of setup_ms: uploading executable graphs to the device; null likewise"),
     column(
         "update_ms", FLOAT, "changing parameters between replays, over the run: in wall_ms; null for a mode without"
     ),

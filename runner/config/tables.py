@@ -24,7 +24,7 @@ def conf_files() -> Traversable:
 
 
 def tables() -> dict[str, str]:
-    """Return the config of every table, such as /experiment/remedies/decode_1, by its name in the group `table`."""
+    """Return the config of every table, such as /experiment/strategies/decode_1, by its name in the group `table`."""
     found = {}
     for experiment in (conf_files() / "experiment").iterdir():
         for file in experiment.iterdir() if experiment.is_dir() else ():

@@ -3,20 +3,20 @@
     python -m runner.report DIR...                     tables here; Markdown in DIR/report.md
     python -m runner.report DIR... --plot speedup.svg  and a picture
     python -m runner.report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
-    python -m runner.report DIR... --remedies          all modes on each workload: gains, costs, break-even (and --plot)
+    python -m runner.report DIR... --strategies        all modes on each workload: gains, costs, break-even (and --plot)
     python -m runner.report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
     python -m runner.report DIR... --pr                Markdown for a pull request: verdict, one table, environment
     python -m runner.report RUN --timeline FILE.json   what was recorded of one run, for ui.perfetto.dev (.json.gz too)
     python -m runner.report --readme README.md         refresh the tables inside a README (--check: are they?)
 
-In: every summary.parquet (--frontier: and histograms.parquet; --remedies: and manifest.json) at or below the folders.
+In: every summary.parquet (--frontier: and histograms.parquet; --strategies: and manifest.json) at or below the folders.
 Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in `report.md`,
-`frontier.md` or `remedies.md` inside the first folder, or in --output. An objective is kept beside frontier.md in
+`frontier.md` or `strategies.md` inside the first folder, or in --output. An objective is kept beside frontier.md in
 `frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
-`<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the remedies where it has a
-remedies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and may be
-a file: goals.json, which_strategy.json (modules of runner/report) or a calibration. Between
-`<!-- matrix -->` and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
+`<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the strategies where it has
+a strategies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and
+may be a file: goals.json, which_strategy.json (modules of runner/report) or a calibration. Between `<!-- matrix -->`
+and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ from runner.bench import account, figures
 from runner.pager import until_closed
 from runner.profiles import ncu
 from runner.reading import command_parser, exit_code, page_code, read_page, save_page
+from runner.renamed import current_word, current_words
 from runner.report import goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
 
 FRONTIER_FILE = "frontier.json"
-REMEDIES_FILE = "remedies.md"
-KINDS = ("frontier", "remedies", "html", "pr", "timeline")
-REMEDIES_EXPERIMENTS = {"experiment=remedies", "experiment=qkv"}
+STRATEGIES_FILE = "strategies.md"
+KINDS = ("frontier", "strategies", "html", "pr", "timeline")
+STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parse_args(current_words(sys.argv[1:] if argv is None else argv))
     if not options.folders and options.readme is None:
         parser.error("name a folder with results, or a README with --readme")
     if options.check and (options.readme is None or options.folders):
@@ -90,8 +91,8 @@ def _make(kind: str, options: argparse.Namespace) -> None:
     folders: list[Path] = options.folders
     if kind == "frontier":
         frontier(folders, options.slo_p99_us, options.output, options.plot)
-    elif kind == "remedies":
-        remedies(folders, options.output, options.plot)
+    elif kind == "strategies":
+        strategies(folders, options.output, options.plot)
     elif kind == "html":
         folder = _folder(folders[0])
         slo_p99_us = options.slo_p99_us or _kept_slo(folder / FRONTIER_FILE)
@@ -145,19 +146,19 @@ def frontier(
         draw_frontiers(frontiers, plot)
 
 
-def remedies(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
+def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
     """Print a table of all modes per workload of `folders`; write their Markdown, and a plot where asked for.
 
     Raises DataError as `report` does.
     """
-    tables = _remedies(folders)
+    tables = _strategies(folders)
     shown = strategies_markdown(tables, "full")
-    _publish(shown, output or _folder(folders[0]) / REMEDIES_FILE, lambda console: print_strategies(tables, console))
+    _publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda console: print_strategies(tables, console))
     if plot is not None:
         draw_strategies(tables, plot)
 
 
-def _remedies(folders: Sequence[Path]) -> list[StrategyTable]:
+def _strategies(folders: Sequence[Path]) -> list[StrategyTable]:
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
     tables = build_strategies(results.read_summaries(folders), refusals)
     if not tables:
@@ -167,9 +168,10 @@ def _remedies(folders: Sequence[Path]) -> list[StrategyTable]:
 
 def _compares_strategies(folder: Path) -> bool:
     """Return whether a folder has a report of all modes, or comes from an experiment that compares them."""
-    if (folder / REMEDIES_FILE).is_file():
+    if any((folder / name).is_file() for name in (STRATEGIES_FILE, "remedies.md")):  # the second: of version 0.1
         return True
-    return any(REMEDIES_EXPERIMENTS & set(each.get("overrides", [])) for each in results.read_manifests([folder]))
+    overrides = (map(current_word, each.get("overrides", [])) for each in results.read_manifests([folder]))
+    return any(STRATEGIES_EXPERIMENTS & set(each) for each in overrides)
 
 
 def _frontiers(folders: Sequence[Path], slo_p99_us: float | None) -> list[Frontier]:
@@ -237,7 +239,7 @@ def _block(folder: Path) -> str:
     if (folder / FRONTIER_FILE).is_file():
         return frontier_markdown(_frontiers([folder], _read_slo(folder / FRONTIER_FILE)), "compact")
     if _compares_strategies(folder):
-        return strategies_markdown(_remedies([folder]), "compact")
+        return strategies_markdown(_strategies([folder]), "compact")
     return report_markdown(build_tables(results.read_summaries([folder])), "compact")
 
 
@@ -259,7 +261,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")
     parser.add_argument("--frontier", action="store_true", help="throughput against tail latency, instead of speed-ups")
-    parser.add_argument("--remedies", action="store_true", help="all modes side by side: gains, costs, break-even")
+    parser.add_argument("--strategies", action="store_true", help="all modes side by side: gains, costs, break-even")
     parser.add_argument(
         "--slo-p99-us", type=positive, metavar="X", help="recommend a point whose p99 latency keeps this"
     )

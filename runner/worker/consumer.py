@@ -55,7 +55,7 @@ class Consumer:
         self.device.open(job.stream, self.recorder, job.seed)
         self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
-        self._one_time_ns: list[int] = []
+        self._setup_ns: list[int] = []
         self.prepared = [self._prepare(mode, arm) for mode, arm in zip(modes, job.arms, strict=True)]
         self._ceilings = DeviceCeilings(self.device, job)
         self._tracer = tracer() if job.timing == "cupti" else None
@@ -67,7 +67,7 @@ class Consumer:
         start_ns = time.monotonic_ns()
         prepared = mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
         self.device.warm_up()
-        self._one_time_ns.append(time.monotonic_ns() - start_ns)
+        self._setup_ns.append(time.monotonic_ns() - start_ns)
         return prepared
 
     def __enter__(self) -> Consumer:
@@ -232,7 +232,7 @@ class Consumer:
         parts = {f"{name}_ms": counters.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}
         return {
             **{name: None if ns is None else ns / 1e6 for name, ns in parts.items()},
-            "one_time_ms": self._one_time_ns[index] / 1e6,
+            "setup_ms": self._setup_ns[index] / 1e6,
             "padded_commands": counters.padded_commands,
             "graph_replays": counters.graph_replays,
             "streams": prepared.path.stream_count,

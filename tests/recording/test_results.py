@@ -13,6 +13,7 @@ from support.paths import TESTS
 
 from launchopt.errors import DataError, RunError
 from launchopt.recording import results
+from launchopt.recording.dataset import batches
 from launchopt.recording.summary_columns import SUMMARY_COLUMNS, derived
 
 GOLDEN = TESTS / "golden"
@@ -88,6 +89,14 @@ def test_columns_that_nobody_knows_yet_are_left_out(version: str, tmp_path: Path
     write_without([], version, tmp_path, tomorrow_ms=[1.0])
     (row,) = results.read_summaries([tmp_path])
     assert row == dict.fromkeys(results.SUMMARY.names)
+
+
+def test_an_old_name_of_a_column_is_read_as_todays(tmp_path: Path) -> None:
+    write_without(["setup_ms"], "4", tmp_path, one_time_ms=[12.5])
+    (row,) = results.read_summaries([tmp_path])
+    (batch,) = batches([tmp_path], "summary")
+    assert row["setup_ms"] == batch.to_pylist()[0]["setup_ms"] == 12.5
+    assert "one_time_ms" not in row
 
 
 @pytest.mark.parametrize("missing", ["wall_ms", "run_id, mode"])

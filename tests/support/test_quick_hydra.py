@@ -12,7 +12,7 @@ from runner.config.schema import register
 from support.config import quick_hydra
 from support.paths import ROOT
 
-WORDS = ["mode=graph", "workload=decode", "experiment=remedies", "table=gemv_micro", "sampling=greedy"]
+WORDS = ["mode=graph", "workload=decode", "experiment=strategies", "table=gemv_micro", "sampling=greedy"]
 
 
 def composed(*words: str) -> Any:

@@ -63,7 +63,7 @@ class StrategyLine:
         line, baseline = self.line, self.line.baseline
         if baseline is None or line.speedup is None:
             return None
-        cost, base_cost = line.median("one_time_ms"), baseline.median("one_time_ms")
+        cost, base_cost = line.median("setup_ms"), baseline.median("setup_ms")
         time, base_time = (each.median_ratio("wall_ms", "commands") for each in (line, baseline))
         if cost is None or base_cost is None or time is None or base_time is None:
             return None

@@ -32,14 +32,14 @@ from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 LEGEND = (
     "Medians over repeats. Speed-up: of wall time over `baseline`, with a 95% bootstrap interval. Host: mean time in a "
     "launch call. Kernels and GPU busy are counted by CUPTI in traced runs of the same work; all else is from runs "
-    "without a tracer. p99: of the latency of a command, enqueue to results on the device. One-time: making the mode "
-    "ready. Break-even: commands after which what that costs beyond the baseline's is saved, in brackets how long the "
-    "mode takes for so many; `never`: it is no faster; `undecided`: whether it is, the interval leaves open. Roofline: "
-    "the larger of the shares of the measured copy bandwidth and of the measured matrix peak. Padded: commands "
-    "executed for nothing, to fill a batch up."
+    "without a tracer. p99: of the latency of a command, enqueue to results on the device. Setup: capture, "
+    "compile and tune, before any clock starts. Break-even: the number of commands that repays the setup beyond the "
+    "baseline's, with the time that the mode takes for them; `never`: the mode is no faster; `undecided`: the interval "
+    "includes 1. Roofline: the larger of the shares of the measured copy bandwidth and of the measured matrix peak. "
+    "Padded: commands computed only to fill a batch up to a captured size."
 )
 _PARTS = ("capture", "instantiate", "upload")
-_WITH_REMARKS, _WITH_PARTS = "speed-up", "one-time ms"
+_WITH_REMARKS, _WITH_PARTS = "speed-up", "setup ms"
 
 
 def _of_line(write: Callable[[Line], str]) -> Callable[[StrategyLine], str]:
@@ -84,7 +84,7 @@ COLUMNS: Sequence[Column[StrategyLine]] = (
     Column("GPU span ms", _of_line(median("gpu_span_ms")), FULL | COMPACT),
     Column("GPU busy ms", lambda strategy: number(strategy.busy_ms), FULL | COMPACT),
     Column("p99 us", _of_line(median("latency_p99_us")), ALL),
-    Column(_WITH_PARTS, _of_line(median("one_time_ms")), ALL),
+    Column(_WITH_PARTS, _of_line(median("setup_ms")), ALL),
     Column("break-even", _break_even, FULL | COMPACT),
     Column("break-even", _short_break_even, TERMINAL),
     Column("roofline", _roofline, ALL),
@@ -143,12 +143,12 @@ def refusals(table: StrategyTable) -> list[str]:
     modes: dict[str, list[str]] = {}
     for mode, reason in table.refused.items():
         modes.setdefault(reason, []).append(mode)
-    return [f"Refused by {', '.join(sorted(names))}: {reason}" for reason, names in modes.items()]
+    return [f"Not applicable: {', '.join(sorted(names))} ({reason})" for reason, names in modes.items()]
 
 
 def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:
     """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
-    parts = ["# Remedies", LEGEND] if kind == "full" else [LEGEND]
+    parts = ["# Strategies", LEGEND] if kind == "full" else [LEGEND]
     for table in tables:
         columns, cells, notes = strategies_grid(table, kind)
         title = stream_title(table.stream)

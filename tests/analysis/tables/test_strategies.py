@@ -23,7 +23,7 @@ def row(mode: str = "baseline", repeat: int = 0, **columns: Any) -> Row:
     plausible = {
         **{"run_id": "run", "workload": "gemv_256", "device": "cuda", "gpu": "NVIDIA H200", "dtype": "fp32"},
         **{"commands": 1000, "cache": "cold", "arrival": "closed", "shapes": "256x1x256", "requests": 1000},
-        **{"ordering": "per_request", "max_batch": 512, "timeout_us": 150.0, "wall_ms": 10.0, "one_time_ms": 5.0},
+        **{"ordering": "per_request", "max_batch": 512, "timeout_us": 150.0, "wall_ms": 10.0, "setup_ms": 5.0},
         **{"traced": False, "interleaved": True, "verified": True, "status": "ok"},
     }
     return {**dict.fromkeys(SUMMARY.names), **plausible, "mode": mode, "repeat": repeat, **columns}
@@ -74,14 +74,14 @@ def test_what_may_be_noise_pays_nothing_back(extra_ms: float, saved_ms: float, v
 def test_break_even_of_rows() -> None:
     base = repeats("baseline", 10.0, 10.1, 9.9)
     # 10 us a command of the baseline, 4 us of the graph: 12 ms more at first are 2,000 commands, which take it 8 ms.
-    graph = repeats("graph", 4.0, 4.0, 4.0, one_time_ms=17.0)
+    graph = repeats("graph", 4.0, 4.0, 4.0, setup_ms=17.0)
     found = strategy([*base, *graph], "graph")
     assert found.break_even == 2000
     assert found.break_even_ms == pytest.approx(8.0)
-    at_once = strategy([*base, *repeats("batched", 4.0, 4.0, 4.0, one_time_ms=5.0)], "batched")
+    at_once = strategy([*base, *repeats("batched", 4.0, 4.0, 4.0, setup_ms=5.0)], "batched")
     assert (at_once.break_even, at_once.break_even_ms) == (Payback.AT_ONCE, None)
-    assert strategy([*base, *repeats("graph", 11.0, 11.1, 11.2, one_time_ms=1.0)], "graph").break_even is Payback.NEVER
-    noisy = strategy([*base, *repeats("graph", 9.9, 12.0, 7.0, one_time_ms=17.0)], "graph")
+    assert strategy([*base, *repeats("graph", 11.0, 11.1, 11.2, setup_ms=1.0)], "graph").break_even is Payback.NEVER
+    noisy = strategy([*base, *repeats("graph", 9.9, 12.0, 7.0, setup_ms=17.0)], "graph")
     assert noisy.break_even is Payback.UNDECIDED
     assert strategy([*base[:1], *graph[:1]], "graph").break_even == 2000, (
         "one repeat has no interval to be undecided by"
@@ -89,7 +89,7 @@ def test_break_even_of_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "bad", [{"one_time_ms": None}, {"wall_ms": None}, {"verified": False}, {"status": "launch failed"}]
+    "bad", [{"setup_ms": None}, {"wall_ms": None}, {"verified": False}, {"status": "launch failed"}]
 )
 def test_what_is_not_known_or_not_sound_has_no_break_even(bad: dict[str, Any]) -> None:
     good, other = repeats("baseline", 10.0, 10.0, 10.0), repeats("graph", 4.0, 4.0, 4.0)

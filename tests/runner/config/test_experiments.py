@@ -1,4 +1,4 @@
-"""The experiments that compare remedies: every job composes, is sized as it says, and has something to compare."""
+"""The experiments that compare strategies: every job composes, is sized as it says, and has something to compare."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def checked(job: list[str]) -> Config:
     return to_config(composed(*job))
 
 
-ALL_MODES, QKV = jobs("remedies"), jobs("qkv")
+ALL_MODES, QKV = jobs("strategies"), jobs("qkv")
 
 
 def test_the_workloads_are_those_that_the_report_is_for() -> None:
     named = {table for job in ALL_MODES for name, _, table in [each.partition("=") for each in job] if name == "table"}
-    decode = {f"remedies_decode_{requests}" for requests in (1, 16, 64)}
-    assert {"remedies_gemv_micro", "remedies_gemv_256", "remedies_prefill", "remedies_layer", *decode} <= named
-    assert named == {f"remedies_{path.stem}" for path in (ROOT / "conf/experiment/remedies").glob("*.yaml")}
+    decode = {f"strategies_decode_{requests}" for requests in (1, 16, 64)}
+    assert {"strategies_gemv_micro", "strategies_gemv_256", "strategies_prefill", "strategies_layer", *decode} <= named
+    assert named == {f"strategies_{path.stem}" for path in (ROOT / "conf/experiment/strategies").glob("*.yaml")}
 
 
 @pytest.mark.parametrize("job", [*ALL_MODES, *QKV], ids=" ".join)

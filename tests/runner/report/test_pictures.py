@@ -18,7 +18,7 @@ from launchopt.recording.results import Row
 from runner.report import __main__ as report
 from runner.report import pictures
 
-KINDS = {"speedups": [], "strategies": ["--remedies"], "frontiers": ["--frontier", "--slo-p99-us", "200"]}
+KINDS = {"speedups": [], "strategies": ["--strategies"], "frontiers": ["--frontier", "--slo-p99-us", "200"]}
 needs_extra = pytest.mark.skipif(not pictures.has_extra(), reason="needs the report extra")
 
 

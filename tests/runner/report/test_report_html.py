@@ -69,7 +69,7 @@ def test_a_timeline_says_what_it_holds_and_what_was_cut(tmp_path: Path, capsys: 
     ("arguments", "message"),
     [
         ("--html --pr", "--html and --pr are 2 reports: ask for one"),
-        ("--html --remedies", "--remedies and --html are 2 reports: ask for one"),
+        ("--html --strategies", "--strategies and --html are 2 reports: ask for one"),
         ("--html --plot x.svg", "--output and --plot do not go with --html"),
         ("--pr --slo-p99-us 5", "--slo-p99-us goes with --frontier or --html"),
         ("--timeline-limit 5", "--timeline-limit goes with --timeline"),

@@ -55,7 +55,7 @@ GROUPS = {
     "scheduler": ("none", "continuous"),
     "timing": ("host", "events", "cupti"),
     "ordering": ("none", "per_request", "violated"),
-    "table": ("gemv_micro", "decode", "remedies_layer"),
+    "table": ("gemv_micro", "decode", "strategies_layer"),
 }
 NUMBERS = (
     *("0", "-1", "1", "2", "7", "64", "1000000", "2147483647", "2147483648", "4294967296", "1099511627776"),

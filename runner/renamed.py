@@ -1,0 +1,39 @@
+"""Old names of words that users type. An old name works for one release, with one line on standard error.
+
+    strategies = current_words(["experiment=remedies"])     ["experiment=strategies"]
+
+`launchopt.recording.columns` has the old names of columns, which files keep for good.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+DROPPED_IN = "0.3.0"
+OPTIONS = {"--remedies": "--strategies"}
+VALUES = {  # by key: a pattern of the old name, and the new name
+    "experiment": (re.compile(r"\bremedies\b"), "strategies"),
+    "table": (re.compile(r"\bremedies_"), "strategies_"),
+}
+
+
+def current_words(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with today's names. Print a notice for each word that had an old one."""
+    return [_noticed(word, current_word(word)) for word in words]
+
+
+def current_word(word: str) -> str:
+    """Return an option or an override with today's names."""
+    key, equals, value = word.partition("=")
+    if equals and (found := VALUES.get(key.lstrip("+"))):
+        pattern, name = found
+        return f"{key}={pattern.sub(name, value)}"
+    return OPTIONS.get(word, word)
+
+
+def _noticed(old: str, new: str) -> str:
+    if new != old:
+        print(f"notice: {old} is now {new}; version {DROPPED_IN} drops the old name", file=sys.stderr)
+    return new
