@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import indent
 
 import pandas as pd
 import pytest
 from support.paths import ROOT
+from support.processes.ended_runs import Keeper, Ran
 from support.processes.own_process import environ_of
 
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -21,6 +22,16 @@ END_OF_COLUMNS = "\n)\n\nSUMMARY = schema("
 # The whole files that the text shows, by their path.
 FILES = dict(re.findall(r"`(launchopt/\w+/\w+\.py)`[^\n]*\n\n```python\n(\"\"\".*?)```", TEXT, re.S))
 MODE, WORKLOAD = "launchopt/modes/pairs.py", "launchopt/workloads/mlp.py"
+READERS = """
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from launchopt.recording.results import read_summaries
+from runner import dataset, matrix
+matrix.main()
+dataset.main(["--columns"])
+print({row["launch_ns_per_command"] for row in read_summaries([Path(sys.argv[1])])})
+"""
 
 
 def entry() -> str:
@@ -30,10 +41,10 @@ def entry() -> str:
     return indent(found[1].rstrip().removesuffix(",") + ",", "    ")
 
 
-def command(start: str) -> list[str]:
-    """The one command of the text that begins so."""
+def words_of(start: str) -> str:
+    """Return the words after the module's name, of the text's one command that begins with `start`."""
     (line,) = [line for line in TEXT.splitlines() if line.startswith(start)]
-    return shlex.split(line)[2:]
+    return line.split(maxsplit=3)[3]
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +70,25 @@ def copy(pytestconfig: pytest.Config) -> Path:
 
 
 def call(copy: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", *arguments],
-        cwd=copy,
-        env=environ_of(copy),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    """Return the standard output of an interpreter that imports from `copy`."""
+    call = [sys.executable, *arguments]
+    done = subprocess.run(call, cwd=copy, env=environ_of(copy), capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def runner(copy: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
+    """Call `python -m runner` of the copy with these words. One process answers all calls."""
+    keeper = Keeper(tmp_path_factory.mktemp("contributing") / "kept.stderr", copy)
+    yield lambda words: keeper.run(words, copy)
+    keeper.close()
+
+
+def results_of(run: Ran) -> Path:
+    """Return the folder of the results of a run that ended well."""
+    assert (run.exit_code, run.stderr) == (0, "")
+    return run.folder / run.stdout.splitlines()[-1]
 
 
 def test_the_text_shows_a_mode_and_a_workload() -> None:
@@ -77,8 +96,8 @@ def test_the_text_shows_a_mode_and_a_workload() -> None:
     assert all(len(source.splitlines()) <= 60 for source in FILES.values())
 
 
-def test_the_mode_runs_as_written_with_its_option_and_the_column_is_filled(copy: Path) -> None:
-    folder = copy / call(copy, *command("python -m runner mode=")).splitlines()[-1]
+def test_the_mode_runs_as_written_with_its_option_and_the_column_is_filled(runner: Callable[[str], Ran]) -> None:
+    folder = results_of(runner(words_of("python -m runner mode=")))
     rows = pd.read_parquet(folder / "summary.parquet").set_index("mode")
     assert set(rows.index) == {"pairs", "baseline"}
     assert rows[["status", "verified", "commands"]].values.tolist() == [["ok", True, 64]] * 2
@@ -91,8 +110,8 @@ def test_the_mode_runs_as_written_with_its_option_and_the_column_is_filled(copy:
     assert rows["launch_ns_per_command"].tolist() == spent.tolist()
 
 
-def test_the_workload_runs_as_written_and_is_verified(copy: Path) -> None:
-    folder = copy / call(copy, *command("python -m runner workload=")).splitlines()[-1]
+def test_the_workload_runs_as_written_and_is_verified(runner: Callable[[str], Ran]) -> None:
+    folder = results_of(runner(words_of("python -m runner workload=")))
     rows = pd.read_parquet(folder / "summary.parquet")
     assert set(rows["mode"]) == {"batched", "baseline"}
     expected = ["ok", True, 4 * 3 * 8, 4, "mlp"]
@@ -100,47 +119,38 @@ def test_the_workload_runs_as_written_and_is_verified(copy: Path) -> None:
     assert "128x1x64" in rows["shapes"][0]
 
 
-def test_the_examples_are_listed(copy: Path) -> None:
-    text = call(copy, "runner", "--help", "mode=pairs", "workload=mlp")
+def test_the_help_lists_the_examples(runner: Callable[[str], Ran]) -> None:
+    text = runner("--help mode=pairs workload=mlp").stdout
     assert re.search(r"^pairs +one strided-batch call for every two commands", text, re.M)
     assert re.search(r"^workload: .*\bmlp\b", text, re.M)
     assert re.search(r"^mode.each +commands a launch", text, re.M)
     assert re.search(r"^workload.widening +inner features per outer feature", text, re.M)
-    matrix = call(copy, "runner.matrix")
-    assert re.search(r"^\| pairs \| cpu, cuda \| yes \|", matrix, re.M)
-    assert re.search(r"^\| mode \| device \|.* mlp \|", matrix, re.M)
-    assert re.search(
-        r"^\| `launch_ns_per_command` \| float64 \|", call(copy, *command("python -m runner.dataset --c")), re.M
-    )
 
 
-def test_an_option_beyond_its_limits_is_refused(copy: Path) -> None:
+def test_an_option_beyond_its_limits_is_refused(runner: Callable[[str], Ran]) -> None:
     for words, why in (
         ("mode=pairs mode.each=65", "from 1 to 64"),
         ("workload=mlp workload.widening=0", "from 1 to 64"),
     ):
-        call_it = [sys.executable, "-m", "runner", *words.split()]
-        done = subprocess.run(call_it, cwd=copy, env=environ_of(copy), capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (2, f"error: {words.split()[1]}: must be {why}\n")
+        refused = runner(words)
+        assert (refused.exit_code, refused.stderr) == (2, f"error: {words.split()[1]}: must be {why}\n")
 
 
-def test_older_files_read_as_null_in_the_new_column(copy: Path) -> None:
+def test_the_matrix_and_the_page_of_columns_list_the_examples_and_older_files_read_as_null(copy: Path) -> None:
+    assert words_of("python -m runner.dataset") == "--columns"
     committed = ROOT / "outputs/reference/h200/predecessor_tables/0"
-    script = (
-        "import sys; from pathlib import Path; from launchopt.recording.results import read_summaries;"
-        "print({row['launch_ns_per_command'] for row in read_summaries([Path(sys.argv[1])])})"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(committed)], cwd=copy, env=environ_of(copy), capture_output=True, text=True
-    )
-    assert (done.stdout, done.stderr) == ("{None}\n", "")
+    text = call(copy, "-c", READERS, str(committed))
+    assert re.search(r"^\| pairs \| cpu, cuda \| yes \|", text, re.M)
+    assert re.search(r"^\| mode \| device \|.* mlp \|", text, re.M)
+    assert re.search(r"^\| `launch_ns_per_command` \| float64 \|", text, re.M)
+    assert text.endswith("\n{None}\n")
 
 
 def test_the_examples_are_kept_to_our_own_rules(copy: Path) -> None:
     options = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
-    for path in (*FILES, COLUMNS):
-        call(copy, "ruff", "check", "--quiet", *options, str(copy / path))
-        call(copy, "ruff", "format", "--quiet", "--check", *options, str(copy / path))
+    paths = [str(copy / path) for path in (*FILES, COLUMNS)]
+    call(copy, "-m", "ruff", "check", "--quiet", *options, *paths)
+    call(copy, "-m", "ruff", "format", "--quiet", "--check", *options, *paths)
 
 
 def test_files_that_the_text_names_are_there() -> None:

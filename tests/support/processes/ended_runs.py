@@ -65,13 +65,15 @@ class Ran:
 class Keeper:
     """A process that makes one run after another, and keeps its children."""
 
-    def __init__(self, log: Path) -> None:
-        """Start it. `log`: the file for what it and its children write to standard error outside of runs."""
+    def __init__(self, log: Path, root: Path = ROOT) -> None:
+        """Start it with the packages in `root`. It and its children write to `log`, outside of runs."""
         self._log = log
-        call, environ = [sys.executable, "-m", "support.processes.keeping"], environ_of(ROOT, TESTS)
+        call, environ = [sys.executable, "-m", "support.processes.keeping"], environ_of(root, TESTS)
         with log.open("w") as stderr:
             pipe = subprocess.PIPE
-            self._process = subprocess.Popen(call, env=environ, stdin=pipe, stdout=pipe, stderr=stderr, text=True)
+            self._process = subprocess.Popen(
+                call, cwd=root, env=environ, stdin=pipe, stdout=pipe, stderr=stderr, text=True
+            )
 
     def run(self, arguments: str, folder: Path) -> Ran:
         """Make a run in a folder that is there."""
