@@ -33,7 +33,7 @@
         ...text, labelFontSize: 12, titleFontSize: 12, titleFontWeight: 500,
         domainColor: soft, tickColor: soft, gridColor: line,
       },
-      axisX: { labelOverlap: "greedy", labelSeparation: 3, tickCount: { signal: "ceil(width / 45)" } },
+      axisX: { labelOverlap: "parity", labelSeparation: 4, tickCount: { signal: "max(6, ceil(width / 70))" } },
       legend: { ...text, labelFontSize: 12, titleFontSize: 12, orient: "bottom", direction: "horizontal", columns, labelLimit: width, symbolStrokeWidth: 2, layout: { bottom: { anchor: "start", direction: "vertical" } } },
       line: { color: ink }, rule: { color: ink }, tick: { color: ink },
       bar: { color: series[0] }, point: { color: series[0] },

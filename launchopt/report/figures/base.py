@@ -65,8 +65,7 @@ def finished(
     is_wide: bool = False,
 ) -> Figure:
     """Return a chart as wide as its container, with a description for screen readers."""
-    about = " ".join(part for part in (f"{title}.", note, reading) if part)
-    spec = chart.properties(width="container", height=height, description=about).to_dict()
+    spec = chart.properties(width="container", height=height, description=f"{title}. {note}".rstrip()).to_dict()
     spec.pop("config", None)  # the page sets the theme
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return Figure(title, note, spec, reading, zooms, is_wide or zooms)

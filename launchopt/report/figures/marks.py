@@ -6,7 +6,9 @@ closer to each other, so there the texts are hidden; a tooltip has them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import altair as alt
 
@@ -15,6 +17,17 @@ from launchopt.report.figures.base import Datum
 
 LABEL_GAP = 9.0  # pixels from the centre of a point to its text
 LABEL_SIZE = 11.0  # height of the text, pixels
+
+
+def along(line: Sequence[Spot], step: float = 5.0) -> list[Spot]:
+    """Return spots along a line, `step` pixels apart, that a label must not cover."""
+    spots = []
+    for one, other in pairwise(line):
+        count = max(1, math.ceil(math.dist(one, other) / step))
+        spots += [
+            Spot(one.x + (other.x - one.x) * n / count, one.y + (other.y - one.y) * n / count) for n in range(count + 1)
+        ]
+    return spots
 
 
 def label_marks(

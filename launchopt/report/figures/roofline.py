@@ -15,7 +15,7 @@ from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished
-from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, label_marks
+from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, along, label_marks
 
 TITLE = "Roofline"
 _BASELINE, _FASTEST, _OTHER = "baseline", "fastest", "other modes"
@@ -84,8 +84,12 @@ def _names(values: Sequence[Datum], roofs: Sequence[Datum], across: Axis, up: Ax
     for each in sorted((v for v in values if v["role"] == _FASTEST), key=lambda v: float(v["tflops"])):
         tops[each["name"]] = each
     labels = [Label(name, spot(each), LABEL_GAP, is_needed=False) for name, each in tops.items()]
-    lines = [[spot(each) for each in roofs if each["ceiling"] == name] for name in {each["ceiling"] for each in roofs}]
-    placed = place(labels, lines, _PLOT, list(map(spot, values)), LABEL_SIZE)
+    lines = [
+        [spot(each) for each in roofs if each["ceiling"] == name]
+        for name in dict.fromkeys(each["ceiling"] for each in roofs)
+    ]
+    taken = [*map(spot, values), *(each for line in lines for each in along(line))]
+    placed = place(labels, (), _PLOT, taken, LABEL_SIZE)
     data = {name: {"intensity": each["intensity"], "tflops": each["tflops"]} for name, each in tops.items()}
     return label_marks(placed, {label.text: label.spot for label in labels}, data, _PLOT.right)
 

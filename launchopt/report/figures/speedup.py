@@ -105,7 +105,7 @@ def _layers(rows: list[Datum], axis: alt.Axis | None, down: int, *, with_bars: b
     right = label_space(low, high, _WIDTH, _LABEL) if with_bars else high
     scale = alt.Scale(type="log", domain=[low, right], nice=False)
     values = alt.ExprRef(f"width < 400 ? {ticks(low, right, 4)} : {ticks(low, right, 8)}")
-    x_axis = alt.Axis(format=",~g", values=values, grid=False, labelOverlap=False)
+    x_axis = alt.Axis(format=",~g", values=values, grid=False, labelOverlap=False, tickCount=20)
     x = alt.X("value:Q", scale=scale, axis=x_axis, title="speed-up, x (log)")
     order = list(dict.fromkeys(each["row"] for each in rows))
     firsts = {each["row"]: each for each in reversed(rows)}

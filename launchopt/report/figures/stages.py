@@ -83,7 +83,7 @@ def stages_figure(calibration: Calibration) -> Figure | Absent:
     if not values:
         return Absent(title, "the calibration has no stages", "python -m runner.doctor --save, on a GPU with CUPTI")
     base = alt.Chart(alt.InlineData(values=values)).encode(
-        y=alt.Y("stage:N", sort=order, title=None, axis=alt.Axis(labelLimit=320)),
+        y=alt.Y("stage:N", sort=order, title=None, axis=alt.Axis(labelLimit=190, labelExpr="split(datum.label, ': ')")),
         tooltip=[
             alt.Tooltip("stage:N"),
             alt.Tooltip("p50_us:Q", title="p50, us", format=",.3f"),
@@ -94,4 +94,4 @@ def stages_figure(calibration: Calibration) -> Figure | Absent:
     bars = base.mark_bar(height=14).encode(x=alt.X("p50_us:Q", title="us (bar: median, tick: p99)"))
     ticks = base.transform_filter("isValid(datum.p99_us)").mark_tick(thickness=2, size=18).encode(x="p99_us:Q")
     note = f"Measured by the doctor, {calibration.made_utc}, apart from the runs of this page."
-    return finished(title, note, alt.layer(bars, ticks), max(120, 24 * len(values)))
+    return finished(title, note, alt.layer(bars, ticks), max(120, 34 * len(values)))

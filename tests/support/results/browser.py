@@ -1,0 +1,47 @@
+"""A page of a report in headless Chromium, and everything that it must not say or ask for."""
+
+from __future__ import annotations
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+MISSING = [
+    name
+    for name in ("playwright", "axe_playwright_python", "altair", "vl_convert", "jinja2")
+    if find_spec(name) is None
+]
+MISSING += [] if CHROMIUM else ["Chromium on the path"]
+needs_browser = pytest.mark.skipif(
+    bool(MISSING), reason=f"needs a browser and the report extra: no {', '.join(MISSING)}"
+)
+FLAGS = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
+DRAWN = "html[data-figures=drawn]"
+
+
+class Heard(list[str]):
+    """What a page said or asked for that it should not have."""
+
+    def __init__(self, page: Page) -> None:
+        super().__init__()
+        page.on("console", lambda message: self.append(f"{message.type}: {message.text}"))
+        page.on("pageerror", lambda error: self.append(f"error: {error}"))
+        page.on("dialog", lambda dialog: (self.append("a dialog"), dialog.dismiss()))
+        page.on("request", lambda request: self.append(f"request: {request.url}"))
+
+
+def opened(browser: Browser, file: Path, **options: Any) -> tuple[Page, Heard]:
+    page = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
+    heard = Heard(page)
+    page.goto(file.as_uri())
+    page.wait_for_selector(DRAWN, state="attached")
+    assert heard == [f"request: {file.as_uri()}"], "but for the page itself"
+    heard.clear()
+    return page, heard
