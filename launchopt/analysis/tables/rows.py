@@ -216,7 +216,8 @@ def _table(rows: list[Row]) -> Table:
     for line in lines:
         if above := [row for row in line.rows if row["above_ceiling"]]:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
-            line.remarks.append(f"above a ceiling: {worst['above_ceiling']}")
+            # Without its own rate, which a column has, the remark is the same for every line.
+            line.remarks.append(str(worst["above_ceiling"]).partition(" is ")[2] or str(worst["above_ceiling"]))
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)

@@ -129,7 +129,7 @@ def sentence(lines: Sequence[Judged], choice: Choice | None, errors: Sequence[st
     if not subject.is_sound:
         return f"No verdict: {mode} {'was ' if subject.evidence[0] == 'not verified' else ''}{subject.evidence[0]}."
     opening = f"{mode} is {subject.name}: {_reason(subject)}." if subject.bound is not Bound.UNDECIDED else ""
-    parts = [opening or f"{mode} is undecided: {_reason(subject)}."]
+    parts = [opening or f"{mode} has an undetermined bottleneck: {_reason(subject)}."]
     return " ".join([*parts, _advice(lines, choice), *_others(lines, choice)]).replace("  ", " ").strip()
 
 
@@ -212,13 +212,13 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
         most = "" if subject.headroom is None else f", at most {times(subject.headroom)} by the roofline"
         return f"Try {choice.mode} first: not measured here{most}."
     if subject.roof >= NEAR_CEILING:
-        return f"Try nothing: {100 * subject.roof:.1f}% of {_ceiling(subject)} already."
+        return f"Already at the roofline: {100 * subject.roof:.1f}% of {_ceiling(subject)}."
     if subject.side is Side.DEADLINES:
         return "Try a shorter batching.timeout_us first."
     if subject.side is Side.ARRIVALS:
-        return "No remedy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
+        return "No strategy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
     if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
-        return "No remedy for launches removes that: fewer bytes or FLOPs would (a smaller dtype, more sharing)."
+        return "No launch strategy removes that: fewer bytes or FLOPs would (a smaller dtype, more sharing)."
     return "No other mode that was measured is certainly faster." if sum(each.is_sound for each in lines) > 1 else ""
 
 
@@ -244,7 +244,7 @@ def _left(judged: Judged) -> str:
     if headroom is None:
         return then
     if judged.roof >= NEAR_CEILING:
-        return f"it then runs at {100 * judged.roof:.1f}% of {_ceiling(judged)}, and nothing worth trying is left"
+        return f"it then runs at {100 * judged.roof:.1f}% of {_ceiling(judged)}, so no other strategy is worth trying"
     return f"{then}, and the roofline leaves {times(headroom)}"
 
 
@@ -256,9 +256,9 @@ def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
         fastest = min(faster, key=_wall_ms)
         if fastest is not choice.judged:
             disorder = fastest.strategy.line.disorder
-            why = f"but {disorder}" if disorder else "but asks more of an engine"
+            why = f"but {disorder}" if disorder else "but takes more work in an engine"
             sentences.append(f"Fastest is {fastest.strategy.line['mode']} ({number(_wall_ms(fastest))} ms), {why}.")
         if choice.judged.strategy.line.disorder:
-            sentences.append(f"Mind: {choice.judged.strategy.line.disorder}.")
+            sentences.append(f"Warning: {choice.judged.strategy.line.disorder}.")
     bad = [each.strategy.line["mode"] for each in lines if not each.is_sound]
     return [*sentences, *([f"No verdict on {', '.join(bad)}: failed or not verified."] if bad else [])]

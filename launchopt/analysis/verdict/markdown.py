@@ -16,7 +16,7 @@ LEGEND = (
     "Predicted: max(bytes / bandwidth, FLOPs / peak) + launches x cost, in ms, for the bandwidth and the peak that the "
     "run measured itself; it supposes that nothing overlaps. Bytes: a weight is read once a batch; "
     "what is packed is read and written as well. Bound: what takes at least half of the wall time. Headroom: how many "
-    "times faster at the roofline, without launches and with every weight read once for all requests: no remedy can "
+    "times faster at the roofline, without launches and with every weight read once for all requests: no strategy can "
     "bring more. Medians over repeats, of runs without a tracer."
 )
 

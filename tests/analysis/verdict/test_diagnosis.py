@@ -36,8 +36,8 @@ def test_launch_bound_by_the_host_and_what_to_try() -> None:
         "baseline is launch-bound (launching thread): 80% of its 100.0 ms is inside launch calls (10,000 x 8.000 us)."
         " Try batched first: measured 19.6x"
     )
-    assert "at 98.0% of 4,000 GB/s (read) bandwidth, and nothing worth trying is left" in found.sentence
-    assert "Fastest is graph (5.050 ms), but asks more of an engine." in found.sentence
+    assert "at 98.0% of 4,000 GB/s (read) bandwidth, so no other strategy is worth trying" in found.sentence
+    assert "Fastest is graph (5.050 ms), but takes more work in an engine." in found.sentence
     base = line(found, "baseline")
     assert (base.bound, base.side, base.headroom) == ("launch-bound", "launching thread", pytest.approx(20.0))
     assert (base.predicted_ms, base.launch_ms) == (pytest.approx(85.0), pytest.approx(80.0))
@@ -63,7 +63,9 @@ def test_gaps_on_the_gpu_where_neither_is_at_work() -> None:
 
 def test_untraced_and_unclear_is_said_so() -> None:
     found = only(few("baseline", 100.0, 100.0, 100.0))
-    assert found.sentence.startswith("baseline is undecided: launch calls take 1% of its 100.0 ms and the roofline 5%")
+    assert found.sentence.startswith(
+        "baseline has an undetermined bottleneck: launch calls take 1% of its 100.0 ms and the roofline 5%"
+    )
     assert "timing=cupti" in found.sentence
     assert found.first_to_try is None
 
@@ -71,13 +73,13 @@ def test_untraced_and_unclear_is_said_so() -> None:
 def test_nothing_is_to_be_gained_near_the_ceiling() -> None:
     found = only(few("baseline", 100.0, 100.0, 100.0, bytes_ms=95.0))
     assert found.first_to_try is None
-    assert "Try nothing: 95.0% of 4,000 GB/s (read) bandwidth already." in found.sentence
+    assert "Already at the roofline: 95.0% of 4,000 GB/s (read) bandwidth." in found.sentence
 
 
 def test_compute_bound_has_no_remedy_among_launches() -> None:
     found = only(few("baseline", 100.0, 100.0, 100.0, flops_ms=70.0))
     assert line(found, "baseline").bound == "compute-bound"
-    assert "No remedy for launches removes that" in found.sentence
+    assert "No launch strategy removes that" in found.sentence
 
 
 def test_an_open_loop_that_kept_up_is_bound_by_arrivals() -> None:
@@ -131,7 +133,7 @@ def test_order_comes_before_speed() -> None:
     assert found.first_to_try == "coalesced"
     assert "a weight read once for up to 16 requests" in found.sentence
     assert "Fastest is batched (5.000 ms), but dependencies ignored." in found.sentence
-    assert "Mind: dependencies ignored." in only([*base, *loose]).sentence
+    assert "Warning: dependencies ignored." in only([*base, *loose]).sentence
 
 
 @pytest.mark.parametrize(
