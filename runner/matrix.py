@@ -36,8 +36,8 @@ KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")
 MARKS = ("<!-- matrix -->", "<!-- /matrix -->")
 LEGEND = (
-    "`yes`: `python -m runner mode=MODE workload=WORKLOAD` runs, in every dtype unless some are named. A letter: it is "
-    "refused, for the reason below. Of `trace`: where its GEMMs have one column and come from one thread."
+    "`yes`: the mode runs the workload, in every dtype unless some are named. A letter: it does not, for the reason "
+    "below. `trace`: a trace of one thread, whose GEMMs have one column."
 )
 _MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # sizes of an imagined device
 

@@ -51,7 +51,16 @@ _SETTINGS = {
 # Columns of a wide table by importance. It shows the first _MOST; a smaller table shows all, in its own order.
 _FIRST = (
     *("run", "max_batch, timeout", "mode", "max_batch", "timeout us", "speed-up", "wall ms", "launch calls"),
-    *("CPU time per launch us", "host us", "measured ms", "predicted ms", "headroom", "bound", "p99 us", "roofline"),
+    *(
+        "CPU time per launch us",
+        "CPU us per launch",
+        "measured ms",
+        "predicted ms",
+        "headroom",
+        "bound",
+        "p99 us",
+        "roofline",
+    ),
     *("on the frontier", "commands/s", "tokens/s", "TTFT p50 / p99 ms", "TPOT p50 / p99 ms", "flushes", "overloaded"),
 )
 _LAST = "verified"  # is always shown

@@ -28,15 +28,14 @@ ABOUT = (
     "A decode step in one launch, without sampling (`python -m runner.bench megakernel`). Times of the kernel alone: "
     "medians of {launches} launches of the last token's step, queued ahead, each between two CUDA events, after a run "
     "of the same kernel whose every output was compared with float64. Least: the weights, each read once, at the "
-    "larger of the measured read and copy bandwidths. Two kernels lack a stage, and their outputs are wrong: one "
-    "fetches no weights, which leaves the chain of instructions; one waits for nobody, which leaves weights and "
-    "arithmetic."
+    "larger of the measured read and copy bandwidths. Two kernels lack a stage, and their outputs are wrong. The one "
+    "without weights shows the chain of instructions; the one without waits shows weights and arithmetic."
 )
 LEGEND = (
-    "Wait: from an instruction's begin on a block until all that it waits for is there; work: from then to its end. "
-    "Of each instruction the median over the blocks that have a share of it, or the most; an op's is the mean over its "
-    "instructions, and `all` their sum. Blocks wait for each other's work, so that these sums are not the whole; "
-    "those of block 0 add up: waits, work, and what lies between two instructions of which it has a share."
+    "Wait: from the begin of an instruction on a block until its inputs are there. Work: from then to its end. Each "
+    "instruction counts with the median, or the most, over its blocks; each op with the mean over its instructions; "
+    "`all` is the sum. Blocks wait for each other's work, so these sums differ from the whole. On block 0 the waits, "
+    "the work and the time between two instructions add up."
 )
 _TEXT, _I64, _F64, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 ACCOUNT = schema(

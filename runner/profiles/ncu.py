@@ -35,8 +35,8 @@ _HEADINGS = {
     "limit": "nearest\nlimit",
 }
 _NOTE = (
-    "Each kernel ran alone, several times over, caches flushed before each pass: durations are no headline times, and "
-    "what overlaps in a run does not here. latency: below 60% of every peak, it waits more than it works."
+    "ncu runs each kernel alone, several times, and flushes the caches before each pass. So these durations are no "
+    "headline times, and nothing overlaps. latency: the kernel stays below 60% of every peak."
 )
 
 

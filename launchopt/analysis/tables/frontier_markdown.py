@@ -13,9 +13,9 @@ from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.tables.rows import arrivals, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
-    "Medians over repeats; p99 is of the latency of a command, enqueue to results on the device. On the frontier: no "
-    "other point equals or beats it in both throughput and p99, and beats it in one. What failed, was not verified or "
-    "was overloaded claims nothing."
+    "Medians over repeats. p99: of a command's latency, enqueue to results on the device. A point on the frontier: no "
+    "other point has a better throughput or p99 without losing in the other. Failed, unverified and overloaded points "
+    "are never on it."
 )
 
 

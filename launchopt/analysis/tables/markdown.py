@@ -31,7 +31,7 @@ LEGEND = (
 )
 SHORT_LEGEND = "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval."
 PEER_LEGEND = (
-    " C++: GPU span a command that a C++ program got from cuBLASLt on the same GPU, for one shape of the workload, in a"
+    " C++: GPU span per command of a C++ program with cuBLASLt on the same GPU, for one shape of the workload, in a"
     " loop and in strided batches."
 )
 TOKENS_LEGEND = (

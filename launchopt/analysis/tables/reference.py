@@ -87,7 +87,7 @@ def predecessor(workload: str, shapes: str, dtype: str, commands: int) -> str | 
     if walls is None or _matching_shape(workload, shapes) is None:
         return None
     return (
-        f"History, not a peer: the predecessor (Venkat2811/gpu-kernel-batcher) printed {walls.baseline} -> "
+        f"History, not a peer: Venkat2811/gpu-kernel-batcher printed {walls.baseline} -> "
         f"{walls.batched} ms of wall on an RTX 3060, CUDA start-up included; its batches read one all-zero "
         "matrix, wrote one output and ignored order."
     )

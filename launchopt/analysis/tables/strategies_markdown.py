@@ -30,13 +30,16 @@ from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 
 LEGEND = (
-    "Medians over repeats. Speed-up: of wall time over `baseline`, with a 95% bootstrap interval. Host: mean time in a "
-    "launch call. Kernels and GPU busy are counted by CUPTI in traced runs of the same work; all else is from runs "
-    "without a tracer. p99: of the latency of a command, enqueue to results on the device. Setup: capture, "
-    "compile and tune, before any clock starts. Break-even: the number of commands that repays the setup beyond the "
-    "baseline's, with the time that the mode takes for them; `never`: the mode is no faster; `undecided`: the interval "
-    "includes 1. Roofline: the larger of the shares of the measured copy bandwidth and of the measured matrix peak. "
-    "Padded: commands computed only to fill a batch up to a captured size."
+    "Medians over repeats. Speed-up: wall time of `baseline` / wall time of the mode, with a 95% bootstrap interval. "
+    "Setup: the time to make the mode ready (plans, capture, compile, tune). Break-even: the number of commands that "
+    "repays the setup, in brackets the time of the mode for them; `never`: the mode is no faster; `undecided`: the "
+    "interval leaves open whether it is. "
+)
+FULL_LEGEND = (
+    "CPU time per launch: mean, with waits for a full launch queue. Kernels and GPU busy are counted by CUPTI in "
+    "traced runs of the same work; all other values are from untraced runs. p99: of a command's latency, enqueue to "
+    "results on the device. Roofline: the larger share of measured copy bandwidth and measured matrix peak. Padded: "
+    "commands executed for nothing, to fill a batch up."
 )
 _PARTS = ("capture", "instantiate", "upload")
 _WITH_REMARKS, _WITH_PARTS = "speed-up", "setup ms"
@@ -78,20 +81,20 @@ COLUMNS: Sequence[Column[StrategyLine]] = (
     Column("mode", lambda strategy: str(strategy.line["mode"]), TERMINAL, is_text=True),
     Column("repeats", lambda strategy: str(len(strategy.line.rows)), FULL),
     Column("wall ms", _of_line(median("wall_ms")), ALL),
-    Column("host us", _host_us, ALL),
+    Column("CPU us per launch", _host_us, ALL),
     Column("launch calls", _of_line(median("launch_calls", count)), ALL),
-    Column("kernels", lambda strategy: count(strategy.kernels), FULL | COMPACT),
-    Column("GPU span ms", _of_line(median("gpu_span_ms")), FULL | COMPACT),
-    Column("GPU busy ms", lambda strategy: number(strategy.busy_ms), FULL | COMPACT),
-    Column("p99 us", _of_line(median("latency_p99_us")), ALL),
+    Column("kernels", lambda strategy: count(strategy.kernels), FULL),
+    Column("GPU span ms", _of_line(median("gpu_span_ms")), FULL),
+    Column("GPU busy ms", lambda strategy: number(strategy.busy_ms), FULL),
+    Column("p99 us", _of_line(median("latency_p99_us")), FULL | TERMINAL),
     Column(_WITH_PARTS, _of_line(median("setup_ms")), ALL),
     Column("break-even", _break_even, FULL | COMPACT),
     Column("break-even", _short_break_even, TERMINAL),
-    Column("roofline", _roofline, ALL),
+    Column("roofline", _roofline, FULL | TERMINAL),
     Column(_WITH_REMARKS, _of_line(speedup), FULL | COMPACT),
     Column(_WITH_REMARKS, _of_line(short_speedup), TERMINAL),
     Column("verdict", lambda strategy: str(strategy.line.verdict or NOTHING), FULL, is_text=True),
-    Column("padded", _of_line(median("padded_commands", count)), FULL | COMPACT),
+    Column("padded", _of_line(median("padded_commands", count)), FULL),
     Column("verified", _of_line(verified), ALL, is_text=True),
     Column("max rel error", _of_line(largest_error), FULL),
 )
@@ -108,8 +111,8 @@ def _parts(strategy: StrategyLine) -> list[str]:
     replays, update_ms = strategy.line.median("graph_replays"), strategy.line.median("update_ms")
     more = [f"{count(replays)} replays"] if replays is not None else []
     more += [f"updates {number(update_ms)} ms in all"] if update_ms is not None else []
-    notes = [f"of it {', '.join(spelled)}"] if spelled else []
-    return ["; ".join(notes + ([f"in the run {', '.join(more)}"] if more else []))] if notes or more else []
+    notes = [f"{', '.join(spelled)}"] if spelled else []
+    return ["; ".join(notes + ([f"during the run {', '.join(more)}"] if more else []))] if notes or more else []
 
 
 def strategies_grid(table: StrategyTable, kind: str) -> tuple[list[Column[StrategyLine]], list[list[str]], list[str]]:
@@ -148,7 +151,7 @@ def refusals(table: StrategyTable) -> list[str]:
 
 def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:
     """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
-    parts = ["# Strategies", LEGEND] if kind == "full" else [LEGEND]
+    parts = ["# Strategies", LEGEND + FULL_LEGEND] if kind == "full" else [LEGEND.strip()]
     for table in tables:
         columns, cells, notes = strategies_grid(table, kind)
         title = stream_title(table.stream)

@@ -14,10 +14,10 @@ from launchopt.analysis.verdict.first_strategy import times
 
 LEGEND = (
     "Predicted: max(bytes / bandwidth, FLOPs / peak) + launches x cost, in ms, for the bandwidth and the peak that the "
-    "run measured itself; it supposes that nothing overlaps. Bytes: a weight is read once a batch; "
-    "what is packed is read and written as well. Bound: what takes at least half of the wall time. Headroom: how many "
-    "times faster at the roofline, without launches and with every weight read once for all requests: no strategy can "
-    "bring more. Medians over repeats, of runs without a tracer."
+    "run measured, if nothing overlaps. Bytes: each batch reads a weight once; packed operands are read and written "
+    "once more. Bound: the part that takes at least half of the wall time. Headroom: the factor to the roofline, "
+    "without launches and with every weight read once for all requests; no strategy gains more. Medians over the "
+    "repeats of untraced runs."
 )
 
 

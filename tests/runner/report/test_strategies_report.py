@@ -161,7 +161,7 @@ def test_on_a_terminal_140_columns_are_enough(folder: Path, monkeypatch: pytest.
         "FAILED (3)",
         "multistream ",
         "34,000",
-        "of it capture 100.0 ms",
+        "capture 100.0 ms",
         "Not applicable: fused_qkv (no q, k and v to merge)",
     ):
         assert text in shown
