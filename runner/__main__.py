@@ -1,19 +1,24 @@
-"""`python -m runner`, and the console script `launchopt`."""
+"""`python -m runner`, and the entry of the console script `launchopt`."""
 
 from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Callable
 
-from runner.importing import uncollected
+from runner import commands
+from runner.pager import until_closed
 
 
 def main() -> None:
-    """Run the application and end the process with its exit code."""
+    """Run the console script `launchopt`, and end the process with its exit code."""
+    end(commands.main)
+
+
+def end(program: Callable[[], int]) -> None:
+    """Run `program`, and end the process with its exit code."""
     try:
-        with uncollected():
-            from runner.cli import run
-        code = run()
+        code = until_closed(program)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         code = 130
@@ -23,4 +28,4 @@ def main() -> None:
 
 # A spawned child imports this module under another name. It must not start the application again.
 if __name__ == "__main__":
-    main()
+    end(lambda: commands.dispatch(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """What launches cost a day, in host hours and in idle GPU hours, under each mode.
 
-    python -m runner.budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/h200/remedies
-    python -m runner.budget launches_per_token=1200 launch_us=5 tokens_per_day=10e6            the textbook: 16.7 h
+    launchopt budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/h200/remedies
+    launchopt budget launches_per_token=1200 launch_us=5 tokens_per_day=10e6            the textbook: 16.7 h
 
     model=NAME              whose layers: an option of conf/model; without it those of the runs
     tokens_per_day=X        generated tokens a day; 10e6 is 10 million
@@ -17,7 +17,6 @@ each; on a terminal drawn, elsewhere Markdown; with --json FILE the same for pro
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, choices
 from launchopt.files import save_json
 from runner.pager import console, drawn, until_closed
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, command_parser, exit_code
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
@@ -41,7 +40,7 @@ HEADINGS = ("work", "mode", "launches a token", "us a launch", "host h a day", "
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parsed(argv)
     return exit_code(lambda: _budget(options.settings, options.json))
 
 
@@ -171,8 +170,8 @@ def _show(found: Budget) -> None:
         screen.print(f"  {escape(assumption)}", style="dim")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("runner.budget", __doc__)
+def _parser() -> CommandParser:
+    parser = command_parser("budget", __doc__)
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="as above; from=RUN may be given several times"
     )

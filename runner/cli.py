@@ -1,6 +1,6 @@
 """Entry from the command line: checks of the words before Hydra reads them, and short messages for Hydra's errors.
 
-In: the words after `python -m runner`. Out: the exit code. This module refuses words that would run arbitrary code:
+In: the words after `launchopt run`. Out: the exit code. This module refuses words that would run arbitrary code:
 `_target_`, which Hydra would import and call, and --experimental-rerun, which reads a pickle. `config.files` checks the
 user's own config files. None of our settings names code (`config.schema`).
 

@@ -1,10 +1,10 @@
 """Compares two runs, or two modes of one run, and says which is faster, or how many repeats would tell.
 
-    python -m runner.compare RUN:baseline RUN:batched       two modes of one run, pair by pair: the best case
-    python -m runner.compare OLD NEW                        all that occurs in both folders: two revisions, say
-    python -m runner.compare OLD NEW --metric latency_p99_us --effect 5%
-    python -m runner.compare OLD NEW --fail-on slower --markdown compare.md     in CI
-    python -m runner.compare OLD NEW --force                other machines, other work: says so in every output
+    launchopt compare RUN:baseline RUN:batched       two modes of one run, pair by pair: the best case
+    launchopt compare OLD NEW                        all that occurs in both folders: two revisions, say
+    launchopt compare OLD NEW --metric latency_p99_us --effect 5%
+    launchopt compare OLD NEW --fail-on slower --markdown compare.md     in CI
+    launchopt compare OLD NEW --force                other machines, other work: says so in every output
 
 In: summary.parquet and manifest.json at or below the folders (or a summary.parquet). Out: a block for each stream of
 commands, mode and configuration that occurs in both: medians, the factor between the two with its 95% interval, and
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import save_text
 from runner.pager import until_closed
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, command_parser, exit_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -40,7 +40,7 @@ _STYLES = {"FASTER": "green", "SLOWER": "red", "SAME": "cyan", "UNDECIDED": "yel
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parsed(argv)
     return exit_code(lambda: _compare(options))
 
 
@@ -143,8 +143,8 @@ def _print_table(outcome: Outcome, to: Console) -> None:
     to.print(table)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("runner.compare", __doc__)
+def _parser() -> CommandParser:
+    parser = command_parser("compare", __doc__)
     parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
     parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what is said to be faster or not")
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")

@@ -1,8 +1,8 @@
 """All runs below some folders in one Parquet file, whatever version wrote them; and what its columns mean.
 
-    python -m runner.dataset outputs --output all.parquet                      summaries of every run
-    python -m runner.dataset outputs --table kernels --output kernels.parquet
-    python -m runner.dataset --columns                                         every column of every table, as Markdown
+    launchopt dataset outputs --output all.parquet                      summaries of every run
+    launchopt dataset outputs --table kernels --output kernels.parquet
+    launchopt dataset --columns                                         every column of every table, as Markdown
 
 In: every TABLE.parquet at or below the folders. Out: one file in today's schema with a column `folder` before the
 others; rows stay in path order, a batch is in memory at a time. Between `<!-- columns -->` and `<!-- /columns -->` of
@@ -23,13 +23,13 @@ from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.pager import until_closed
-from runner.reading import command_parser, exit_code, page_code, sync_block
+from runner.reading import CommandParser, command_parser, exit_code, page_code, sync_block
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parsed(argv)
     if not (options.folders or options.columns or options.page):
         parser.error("name a folder with results, or ask for --columns or a --page")
     if options.folders and options.output is None:
@@ -46,7 +46,7 @@ def _dataset(options: argparse.Namespace) -> int:
     if options.page is None:
         return 0
     is_current = sync_block(options.page, "columns", columns_markdown(), check=options.check)
-    return page_code(options.page, is_current, f"runner.dataset --page {options.page}")
+    return page_code(options.page, is_current, f"dataset --page {options.page}")
 
 
 def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]:
@@ -91,8 +91,8 @@ def _doc(field: pa.Field) -> str:
     return str(field.metadata[b"doc"].decode()).replace("|", "\\|")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("runner.dataset", __doc__)
+def _parser() -> CommandParser:
+    parser = command_parser("dataset", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--table", default="summary", metavar="NAME", help=f"of {', '.join(TABLES)} (default summary)")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="where the rows go")

@@ -20,11 +20,11 @@ from runner.config.composing import composing, group_options
 
 EXAMPLES = """launchopt measures what GEMM launches cost, and what each strategy saves.
 
-  python -m runner workload=gemv_micro mode=batched                       one run
-  python -m runner -m mode=baseline,batched batching.max_batch=64,512     a sweep
-  python -m runner mode=batched against=[baseline] repeats=5              two modes in turn, on the same operands
-  python -m runner experiment=predecessor_tables                          a published figure, again
-  python -m runner.report outputs/run/...                                 read what landed
+    launchopt run workload=gemv_micro mode=batched                       one run
+    launchopt run -m mode=baseline,batched batching.max_batch=64,512     a sweep
+    launchopt run mode=batched against=[baseline] repeats=5              two modes in turn, on the same operands
+    launchopt run experiment=predecessor_tables                          a published figure, again
+    launchopt report outputs/run/...                                     read the results
 """
 FOOTER = """Any setting can be overridden: batching.timeout_us=300 workload.dtype=fp16 repeats=5.
 --cfg job prints a composed config without running it; --hydra-help lists Hydra's own options."""

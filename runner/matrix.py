@@ -1,6 +1,6 @@
 """Table of the workloads that each mode can run, by device and dtype. Each mode's own `refusal` gives the answers.
 
-    python -m runner.matrix        the table, as Markdown
+    launchopt matrix        the table, as Markdown
 
 In: all modes and workloads, and a small trace of our own for the workload `trace`. Out: a table with a row per mode and
 device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason. It names the dtypes if
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,6 +31,7 @@ from runner.config.composing import composing, group_options
 from runner.config.schema import Config, to_config
 from runner.pager import until_closed
 from runner.plan.streams import stream_on
+from runner.reading import command_parser
 
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")
@@ -164,8 +165,9 @@ def sync_matrix(text: str, path: Path) -> str:
     return f"{text[: start + len(MARKS[0])]}\n{matrix_markdown(build_matrix())}{text[end:]}"
 
 
-def main() -> int:
-    """Print the matrix."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the matrix. `argv`: without the program's name; it may only ask for help."""
+    command_parser("matrix", __doc__).parsed(argv, needs_words=False)
     print(matrix_markdown(build_matrix()), end="")
     return 0
 

@@ -1,6 +1,6 @@
 """Standard output of the commands: plain text in a pipe, and a quiet end when the reader closes the pipe.
 
-For example `head` closes it early: python -m runner.report DIR | head
+For example `head` closes it early: launchopt report DIR | head
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
 
     from launchopt.analysis.tables.columns import Column, T
@@ -23,6 +22,8 @@ PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
 
 def console(stderr: bool = False) -> Console:
     """Return a console on standard output, or on standard error. In a pipe it never wraps or cuts a line."""
+    from rich.console import Console
+
     stream = sys.stderr if stderr else sys.stdout
     return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
 

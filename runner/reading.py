@@ -5,21 +5,54 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError
 from launchopt.files import save_text
 
 
-def command_parser(program: str, doc: str | None) -> argparse.ArgumentParser:
-    """Return the parser of `python -m PROGRAM`.
+class CommandParser(argparse.ArgumentParser):
+    """A parser of a subcommand."""
+
+    brief = ""  # summary and examples
+
+    def parsed(self, words: Sequence[str] | None, *, needs_words: bool = True) -> argparse.Namespace:
+        """Return the options in `words`, by default those of the process.
+
+        Without words, where some are needed, the process ends with code 2 after the brief help on standard error.
+        """
+        given = sys.argv[1:] if words is None else list(words)
+        if needs_words and not given:
+            help_line = f"`{self.prog} --help` explains every option."
+            self.exit(DataError.exit_code, f"{self.format_usage()}\n{self.brief}\n\n{help_line}\n")
+        return self.parse_args(given)
+
+    def error(self, message: str) -> NoReturn:
+        """End the process with code 2, after usage and mistake on standard error."""
+        self.print_usage(sys.stderr)
+        self.exit(DataError.exit_code, f"error: {message}\n")
+
+
+def command_parser(name: str, doc: str | None) -> CommandParser:
+    """Return the parser of `launchopt NAME`.
 
     doc: the docstring of the program's module. Its first paragraph is the summary of --help, the rest the details.
     """
     summary, _, details = (doc or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    return argparse.ArgumentParser(program, None, summary, details, formatter_class=formatter)
+    parser = CommandParser(program(name), None, summary, details, formatter_class=argparse.RawDescriptionHelpFormatter)
+    indented = [part for part in details.split("\n\n") if part.startswith("    ")]
+    parser.brief = "\n\n".join([summary, *indented])
+    return parser
+
+
+def program(name: str) -> str:
+    """Return the words that call a subcommand, as the user typed them."""
+    called = Path(sys.argv[0])
+    if called.name == "__main__.py" and called.parent.name == "runner":
+        return f"python -m runner {name}"
+    return f"python -m runner.{name}" if "runner" in called.parts[-3:-1] else f"launchopt {name}"
 
 
 def exit_code(work: Callable[[], int]) -> int:
@@ -30,6 +63,7 @@ def exit_code(work: Callable[[], int]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
         return Interrupted.exit_code
 
 
@@ -64,5 +98,5 @@ def save_page(page: Path, old: str, new: str, *, check: bool) -> bool:
 def page_code(page: Path, is_current: bool, command: str) -> int:
     """Return 0 for a current page; else 1, after a line on stderr that names the command to refresh it."""
     if not is_current:
-        print(f"{page}: out of date: run python -m {command}", file=sys.stderr)
+        print(f"{page}: out of date: run launchopt {command}", file=sys.stderr)
     return 0 if is_current else 1

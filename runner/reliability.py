@@ -1,7 +1,7 @@
 """What a campaign of kills came to, as tables; and the page that shows them.
 
-    python -m runner.reliability outputs/reliability/20260101-120000                 Markdown of one campaign
-    python -m runner.reliability outputs/reference/reliability --readme outputs/reference/RELIABILITY.md
+    launchopt reliability outputs/reliability/20260101-120000                 Markdown of one campaign
+    launchopt reliability outputs/reference/reliability --readme outputs/reference/RELIABILITY.md
 
 In: a folder that scripts/kill_campaign.py wrote (campaign.parquet, a row a kill, and manifest.json), with or without
 the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. With --readme what stands between
@@ -10,7 +10,6 @@ the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. With --rea
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -24,7 +23,7 @@ from launchopt.files import read_json
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
 from runner.pager import until_closed
-from runner.reading import command_parser, exit_code, page_code, sync_block
+from runner.reading import CommandParser, command_parser, exit_code, page_code, sync_block
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
 BLOCK = "reliability"  # name of the block in a page
@@ -39,7 +38,7 @@ _MEMORY = {"first_bytes", "last_bytes", "peak_bytes"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parsed(argv)
     if options.check and options.readme is None:
         parser.error("--check goes with --readme")
     return exit_code(lambda: _reliability(options.folder, options.readme, options.check))
@@ -51,7 +50,7 @@ def _reliability(folder: Path, page: Path | None, check: bool) -> int:
         print(text, end="")
         return 0
     is_current = sync_block(page, BLOCK, text, check=check)
-    return page_code(page, is_current, f"runner.reliability {folder} --readme {page}")
+    return page_code(page, is_current, f"reliability {folder} --readme {page}")
 
 
 def campaign_markdown(folder: Path) -> str:
@@ -126,8 +125,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e18
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("runner.reliability", __doc__)
+def _parser() -> CommandParser:
+    parser = command_parser("reliability", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="of one campaign")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")

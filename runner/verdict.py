@@ -1,10 +1,10 @@
 """Says what bounds each mode, what is left to gain, and what to try first, with the evidence.
 
-    python -m runner.verdict outputs/reference/h200/remedies                 a verdict a stream of commands
-    python -m runner.verdict DIR... --calibration outputs/calibration/nvidia_h200.json
-    python -m runner.verdict DIR... --json verdict.json                      and the same for programs
+    launchopt verdict outputs/reference/h200/remedies                 a verdict a stream of commands
+    launchopt verdict DIR... --calibration outputs/calibration/nvidia_h200.json
+    launchopt verdict DIR... --json verdict.json                      and the same for programs
 
-In: every summary.parquet and manifest.json at or below the folders, and a calibration (`python -m runner.doctor
+In: every summary.parquet and manifest.json at or below the folders, and a calibration (`launchopt doctor
 --save`): the one given, or the newest of that device in outputs/calibration, or none: then a launch costs what the
 first calls of the run itself did, and the output says so. Out: on a terminal tables, elsewhere Markdown; with --json
 a file. Exit code 1 where a rate is above a ceiling that the run measured and nothing explains it.
@@ -12,7 +12,6 @@ a file. Exit code 1 where a rate is above a ceiling that the run measured and no
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import DataError
 from launchopt.files import save_json
 from runner.pager import console, drawn, until_closed
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, command_parser, exit_code
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.calibration import Calibration
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parsed(argv)
     return exit_code(lambda: verdict(options.folders, options.calibration, options.json))
 
 
@@ -90,8 +89,8 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
             screen.print(f"  {escape(fact)}", style="dim")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("runner.verdict", __doc__)
+def _parser() -> CommandParser:
+    parser = command_parser("verdict", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="what a launch costs on that device")
     parser.add_argument("--json", type=Path, metavar="FILE", help="the same for programs")

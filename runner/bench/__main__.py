@@ -1,8 +1,8 @@
 """Benchmarks of the command path, compared with the cost of a good C++ program.
 
-    python -m runner.bench                         every part that this machine can measure
-    python -m runner.bench ring batcher            some
-    python -m runner.bench --compare OLD NEW       two results, with verdicts
+    launchopt bench                         every part that this machine can measure
+    launchopt bench ring batcher            some
+    launchopt bench --compare OLD NEW       two results, with verdicts
 
 Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
 time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
@@ -23,7 +23,7 @@ from rich.table import Table
 
 from launchopt.analysis.tables.columns import Column
 from launchopt.devices import find_device
-from launchopt.errors import ConfigError, LaunchoptError
+from launchopt.errors import ConfigError
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.statistics.interval import ratio_interval, verdict
@@ -42,7 +42,8 @@ from runner.bench import (
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
-from runner.pager import console
+from runner.pager import console, until_closed
+from runner.reading import CommandParser, command_parser, exit_code
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
@@ -52,27 +53,23 @@ SUITES = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run or compare; return the exit code, which is 0 even if a goal is missed."""
-    arguments = _parser().parse_args(argv)
-    try:
-        if arguments.compare:
-            _compare(*arguments.compare)
-        else:
-            _bench(arguments)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    options = _parser().parsed(argv, needs_words=False)
+    return exit_code(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    if options.compare:
+        _compare(*options.compare)
+    else:
+        _bench(options)
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.bench", description=__doc__, formatter_class=formatter)
+def _parser() -> CommandParser:
+    parser = command_parser("bench", __doc__)
     parser.add_argument("suites", nargs="*", metavar="PART", help=f"of {', '.join(SUITES)}; none: all")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (default 5)")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="folders of two results")
     return parser
@@ -178,4 +175,4 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(until_closed(main))

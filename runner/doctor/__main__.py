@@ -1,10 +1,10 @@
 """Checks this machine for measurements, says how to fix it, and measures the floors of launches and bandwidth.
 
-    python -m runner.doctor                       every check, then the floors of the device
-    python -m runner.doctor --no-floors           the checks alone, in a second or two
-    python -m runner.doctor --save                and keep the floors: outputs/calibration/<device>.json
-    python -m runner.doctor --clean               remove shared memory that dead processes left behind
-    python -m runner.doctor --json                everything as JSON
+    launchopt doctor                       every check, then the floors of the device
+    launchopt doctor --no-floors           the checks alone, in a second or two
+    launchopt doctor --save                and keep the floors: outputs/calibration/<device>.json
+    launchopt doctor --clean               remove shared memory that dead processes left behind
+    launchopt doctor --json                everything as JSON
 
 Each check prints OK, missing or warning, and how to fix it. A killed run below outputs/ that no later run cleaned up
 gets a line, which says what will become of it. Each floor says how it was measured. On a GPU the doctor also splits one
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -26,10 +25,11 @@ from pathlib import Path
 
 from launchopt.analysis.verdict import calibration as calibrations
 from launchopt.analysis.verdict.calibration import Calibration, default_path, write_calibration
-from launchopt.errors import DeviceError, LaunchoptError
+from launchopt.errors import DeviceError
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
 from runner.pager import until_closed
+from runner.reading import CommandParser, command_parser, exit_code
 from runner.run.leftovers import FOLDER, clean, leftovers
 
 REPEATS = 7
@@ -39,17 +39,10 @@ DEFAULT_FILE = Path()
 def main(argv: Sequence[str] | None = None) -> int:
     """Check, measure and save; return the exit code."""
     parser = _parser()
-    options = parser.parse_args(argv)
+    options = parser.parsed(argv, needs_words=False)
     if options.save is not None and not options.floors:
         parser.error("--save keeps the floors: leave --no-floors out")
-    try:
-        return _doctor(options)
-    except LaunchoptError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return 130
+    return exit_code(lambda: _doctor(options))
 
 
 @dataclass
@@ -146,10 +139,8 @@ def _index(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.doctor", None, summary, details, formatter_class=formatter)
+def _parser() -> CommandParser:
+    parser = command_parser("doctor", __doc__)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument("--index", type=_index, default=0, metavar="N", help="of the GPU, as CUDA counts (default 0)")
     floors = "measure the floors (default), about 20 s on a GPU"

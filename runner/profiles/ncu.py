@@ -1,12 +1,14 @@
-"""`python -m runner.ncu FILE.csv`: a table of the bottleneck of each kernel that Nsight Compute replayed.
+"""Prints the bottleneck of each kernel that Nsight Compute replayed.
 
-Reads a CSV of ncu's raw page, which `scripts/ncu_profile.sh` makes. --output writes the rows to a Parquet file.
-`markdown` makes one table of several such files. The folder of each names the profiled run.
+    launchopt ncu profile.csv                             a line a kernel
+    launchopt ncu profile.csv --output kernels.parquet    the same rows as a Parquet file, with whole names
+
+Reads a CSV of ncu's raw page, which `scripts/ncu_profile.sh` makes. `markdown` makes one table of several such files.
+The folder of each names the profiled run.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +18,7 @@ from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import exit_code
+from runner.reading import command_parser, exit_code
 
 _HEADINGS = {
     "name": "kernel",
@@ -42,11 +44,11 @@ _NOTE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m runner.ncu", description="What bounded each profiled kernel.")
+    parser = command_parser("ncu", __doc__)
     parser.add_argument("file", type=Path, help="made with `ncu --import REPORT --csv --page raw`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here, names in full")
-    arguments = parser.parse_args(argv)
-    return exit_code(lambda: _print(arguments.file, arguments.output))
+    options = parser.parsed(argv)
+    return exit_code(lambda: _print(options.file, options.output))
 
 
 def _print(file: Path, output: Path | None) -> int:

@@ -1,11 +1,13 @@
-"""`python -m runner.nsys FILE.sqlite`: a table of the launches of each NVTX range of a profile.
+"""Prints the launches of each NVTX range of an nsys profile.
 
-Reads an nsys SQLite export. --output writes the rows to a Parquet file.
+    launchopt nsys profile.sqlite                            a line a range
+    launchopt nsys profile.sqlite --output ranges.parquet    the same rows as a Parquet file, too
+
+Reads what `nsys export --type sqlite` makes of a profile.
 """
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +16,7 @@ from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import exit_code
+from runner.reading import command_parser, exit_code
 
 _HEADINGS = {
     "name": "range",
@@ -33,11 +35,11 @@ _HEADINGS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m runner.nsys", description="What each NVTX range launched.")
+    parser = command_parser("nsys", __doc__)
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
-    arguments = parser.parse_args(argv)
-    return exit_code(lambda: _print(arguments.file, arguments.output))
+    options = parser.parsed(argv)
+    return exit_code(lambda: _print(options.file, options.output))
 
 
 def _print(file: Path, output: Path | None) -> int:

@@ -1,16 +1,15 @@
-"""`python -m runner.nsys_agree FILE.sqlite --run FOLDER`: do this project's kernel counts and times agree with nsys?
+"""Compares our kernel counts and times with those of nsys.
+
+    scripts/nsys_profile.sh mode=batched workload.commands=65536            # NSYS_OUT=profile
+    launchopt run mode=batched workload.commands=65536 timing=cupti hydra.run.dir=traced
+    launchopt nsys_agree profile/profile.sqlite --run traced
 
 Reads an nsys SQLite export twice: with `nsys stats` and with our own join. Also reads folders of timing=cupti runs of
 the same job. Prints a table; --output writes the rows to a Parquet file. Exit code 1: they disagree.
-
-    scripts/nsys_profile.sh mode=batched workload.commands=65536            # NSYS_OUT=profile
-    python -m runner mode=batched workload.commands=65536 timing=cupti hydra.run.dir=traced
-    python -m runner.nsys_agree profile/profile.sqlite --run traced
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreement
 from launchopt.errors import DataError, DeviceError
 from runner.pager import until_closed
 from runner.profiles.output import cell, print_table, write_parquet
-from runner.reading import exit_code
+from runner.reading import command_parser, exit_code
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600
@@ -31,16 +30,14 @@ _HEADINGS = ("quantity", "by", "theirs", "ours", "difference", "allowed", "agree
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.nsys_agree", description="Do our kernel counts and times agree with nsys?"
-    )
+    parser = command_parser("nsys_agree", __doc__)
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument(
         "--run", type=Path, action="append", default=[], metavar="FOLDER", help="a timing=cupti run of the same job"
     )
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
-    arguments = parser.parse_args(argv)
-    return exit_code(lambda: _print(arguments.file, arguments.run, arguments.output))
+    options = parser.parsed(argv)
+    return exit_code(lambda: _print(options.file, options.run, options.output))
 
 
 def _print(file: Path, runs: Sequence[Path], output: Path | None) -> int:

@@ -1,7 +1,10 @@
-"""`python -m runner.nsys_compare batched=A.sqlite graph=B.sqlite`: the launches of two modes for one job, side by side.
+"""Prints the launches of two modes for one job, side by side.
+
+    launchopt nsys_compare batched=A.sqlite graph=B.sqlite                          a line a quantity
+    launchopt nsys_compare batched=A.sqlite graph=B.sqlite --output both.parquet    the rows of both, too
 
 Reads two nsys SQLite exports, each after the name of its mode; `scripts/nsys_compare.sh` makes them. The table covers
-the NVTX ranges, which are the timed runs. --output writes the rows of both to a Parquet file.
+the NVTX ranges, which are the timed runs.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from runner.pager import until_closed
 from runner.profiles.nsys import notes
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import exit_code
+from runner.reading import command_parser, exit_code
 
 _LINES = {
     "ranges": "ranges (a launch of a batch each)",
@@ -38,14 +41,12 @@ _DELAY = "Launch delay: from the return of a launch call to its first kernel, an
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m runner.nsys_compare", description="What two modes launched for the same job, side by side."
-    )
+    parser = command_parser("nsys_compare", __doc__)
     parser.add_argument("a", type=_named, metavar="MODE=A.sqlite", help="a mode and its profile")
     parser.add_argument("b", type=_named, metavar="MODE=B.sqlite", help="the other; B / A is its share of the first")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows of both here")
-    arguments = parser.parse_args(argv)
-    return exit_code(lambda: _print((arguments.a, arguments.b), arguments.output))
+    options = parser.parsed(argv)
+    return exit_code(lambda: _print((options.a, options.b), options.output))
 
 
 def _print(sides: tuple[tuple[str, Path], tuple[str, Path]], output: Path | None) -> int:

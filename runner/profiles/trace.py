@@ -1,10 +1,10 @@
 """Computes the cost of launches in traces that other tools recorded.
 
-    python -m runner.trace trace.json.gz                          launch statistics of a PyTorch profiler trace
-    python -m runner.trace profile.sqlite                         of `nsys export --type sqlite`
-    python -m runner.trace before.json after.json                 a column a file
-    python -m runner.trace trace.json --output pairs.parquet      a row a kernel and the launch call that started it
-    python -m runner.trace trace.json --json statistics.json      every figure, and every stream and GPU
+    launchopt trace trace.json.gz                          launch statistics of a PyTorch profiler trace
+    launchopt trace profile.sqlite                         of `nsys export --type sqlite`
+    launchopt trace before.json after.json                 a column a file
+    launchopt trace trace.json --output pairs.parquet      a row a kernel and the launch call that started it
+    launchopt trace trace.json --json statistics.json      every figure, and every stream and GPU
 
 Reads Kineto or Chrome JSON, plain or gzip, and nsys SQLite; the content decides which. Large traces are streamed.
 Prints a table, and notes on what the trace lacks. A trace without CUDA is no error. A file that is no trace is one
@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import DataError
 from launchopt.files import save_json
 from runner.pager import until_closed
-from runner.reading import exit_code
+from runner.reading import CommandParser, command_parser, exit_code
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs
@@ -50,7 +50,7 @@ JSON_VERSION = 1
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the arguments `argv` and return the exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parsed(argv)
     return exit_code(lambda: _print(options))
 
 
@@ -139,10 +139,8 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
         temporary.unlink(missing_ok=True)
 
 
-def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("runner.trace", None, summary, details, formatter_class=formatter)
+def _parser() -> CommandParser:
+    parser = command_parser("trace", __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="launches and kernels, a row a pair")
     parser.add_argument("--json", type=Path, metavar="FILE.json", help="all statistics")

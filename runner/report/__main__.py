@@ -1,13 +1,13 @@
 """Turns the Parquet of runs into tables that a person can read.
 
-    python -m runner.report DIR...                     tables here; Markdown in DIR/report.md
-    python -m runner.report DIR... --plot speedup.svg  and a picture
-    python -m runner.report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
-    python -m runner.report DIR... --strategies        all modes on each workload: gains, costs, break-even (and --plot)
-    python -m runner.report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
-    python -m runner.report DIR... --pr                Markdown for a pull request: verdict, one table, environment
-    python -m runner.report RUN --timeline FILE.json   what was recorded of one run, for ui.perfetto.dev (.json.gz too)
-    python -m runner.report --readme README.md         refresh the tables inside a README (--check: are they?)
+    launchopt report DIR...                     tables here; Markdown in DIR/report.md
+    launchopt report DIR... --plot speedup.svg  and a picture
+    launchopt report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
+    launchopt report DIR... --strategies        all modes on each workload: gains, costs, break-even (and --plot)
+    launchopt report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
+    launchopt report DIR... --pr                Markdown for a pull request: verdict, one table, environment
+    launchopt report RUN --timeline FILE.json   what was recorded of one run, for ui.perfetto.dev (.json.gz too)
+    launchopt report --readme README.md         refresh the tables inside a README (--check: are they?)
 
 In: every summary.parquet (--frontier: and histograms.parquet; --strategies: and manifest.json) at or below the folders.
 Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in `report.md`,
@@ -16,7 +16,7 @@ Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itse
 `<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the strategies where it has
 a strategies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and
 may be a file: goals.json, which_strategy.json (modules of runner/report) or a calibration. Between `<!-- matrix -->`
-and `<!-- /matrix -->` comes what `python -m runner.matrix` prints.
+and `<!-- /matrix -->` comes what `launchopt matrix` prints.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from launchopt.recording import results
 from runner.bench import account, figures
 from runner.pager import until_closed
 from runner.profiles import ncu
-from runner.reading import command_parser, exit_code, page_code, read_page, save_page
+from runner.reading import CommandParser, command_parser, exit_code, page_code, read_page, save_page
 from runner.renamed import current_word, current_words
 from runner.report import goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
@@ -59,7 +59,7 @@ STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     parser = _parser()
-    options = parser.parse_args(current_words(sys.argv[1:] if argv is None else argv))
+    options = parser.parsed(current_words(sys.argv[1:] if argv is None else argv))
     if not options.folders and options.readme is None:
         parser.error("name a folder with results, or a README with --readme")
     if options.check and (options.readme is None or options.folders):
@@ -83,7 +83,7 @@ def _report(kind: str, options: argparse.Namespace) -> int:
     page: Path | None = options.readme
     if page is None:
         return 0
-    return page_code(page, sync_readme(page, check=options.check), f"runner.report --readme {page}")
+    return page_code(page, sync_readme(page, check=options.check), f"report --readme {page}")
 
 
 def _make(kind: str, options: argparse.Namespace) -> None:
@@ -255,8 +255,8 @@ def whole(text: str) -> int:
     return value
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = command_parser("runner.report", __doc__)
+def _parser() -> CommandParser:
+    parser = command_parser("report", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")

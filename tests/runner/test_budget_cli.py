@@ -87,7 +87,6 @@ def test_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         (["tokens_per_day=1", "tokens_per_day=2"], "tokens_per_day=2: given twice"),
         (["bogus=1"], "bogus=1: no such setting: known are from, gpu_hour_cost, launch_us"),
         (["llama_3_70b"], "llama_3_70b=: no such setting"),
-        ([], "tokens_per_day=: missing"),
         (["from=", "tokens_per_day=1"], "from=: must be a folder with results"),
         (["from=/nonexistent", "tokens_per_day=1"], "/nonexistent: no summary.parquet here or below"),
         (["tokens_per_day=1"], "launch_us=: missing"),

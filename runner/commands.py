@@ -1,0 +1,101 @@
+"""The console script `launchopt`: its subcommands, and the overview that it prints without one.
+
+`python -m runner WORDS` does the same, except that it runs the default experiment if there are no words. Settings and
+options of a run need no subcommand: `launchopt mode=batched` is `launchopt run mode=batched`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib import import_module
+from typing import NamedTuple, cast
+
+
+class Subcommand(NamedTuple):
+    """A subcommand: its line in the overview, and the function `(words) -> exit code` of a module."""
+
+    module: str
+    summary: str
+    function: str = "main"
+
+
+SUBCOMMANDS = {
+    "run": Subcommand("runner.cli", "run an experiment, or with -m a sweep; write results as Parquet", "run"),
+    "report": Subcommand("runner.report.__main__", "results as tables, pictures, or one HTML page"),
+    "verdict": Subcommand("runner.verdict", "what bounds each mode, and which strategy to try first"),
+    "compare": Subcommand("runner.compare", "is B faster than A? two folders, or two modes of one run"),
+    "doctor": Subcommand("runner.doctor.__main__", "check this machine, and measure its floors"),
+    "trace": Subcommand("runner.profiles.trace", "cost of launches in a PyTorch profiler trace or nsys profile"),
+    "budget": Subcommand("runner.budget", "what launches cost a day, in hours of host and GPU"),
+    "dataset": Subcommand("runner.dataset", "all runs below some folders in one Parquet file"),
+    "matrix": Subcommand("runner.matrix", "which mode runs which workload, as Markdown"),
+    "bench": Subcommand("runner.bench.__main__", "benchmarks of the path of a command, against good C++"),
+    "nsys": Subcommand("runner.profiles.nsys", "launches of each NVTX range of an nsys profile"),
+    "nsys_compare": Subcommand("runner.profiles.nsys_compare", "launches of two modes in nsys profiles, side by side"),
+    "nsys_agree": Subcommand("runner.profiles.nsys_agree", "do our kernel counts and times agree with nsys?"),
+    "ncu": Subcommand("runner.profiles.ncu", "bottleneck of each kernel that Nsight Compute replayed"),
+    "reliability": Subcommand("runner.reliability", "tables of a campaign of kills"),
+}
+OVERVIEW = """launchopt measures what GEMM launches cost, and what each strategy saves.
+
+usage: launchopt COMMAND ...
+
+Commands:
+{commands}
+
+Start with:
+  launchopt run workload=gemv_micro mode=batched
+
+`launchopt COMMAND --help` explains one; `launchopt run --help` lists every setting."""
+SETTING_STARTS = ("-", "+", "~")  # first characters of Hydra's options and overrides
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the subcommand that the words name, by default those of the process; return its exit code."""
+    given = list(sys.argv[1:] if words is None else words)
+    if not given or given in (["--help"], ["-h"], ["help"]):
+        print(overview())
+        return 0
+    return dispatch(given)
+
+
+def dispatch(words: Sequence[str]) -> int:
+    """Run the subcommand that the first word names; a run if that is a setting or an option. Return the exit code."""
+    if "--version" in words:
+        from launchopt.distribution import NAME, version
+
+        print(f"{NAME} {version()}")
+        return 0
+    if not words or "=" in words[0] or words[0].startswith(SETTING_STARTS):
+        return call("run", words)
+    name = words[0]
+    if name in SUBCOMMANDS:
+        return call(name, words[1:])
+    print(f"error: launchopt {name!r:.100}: no such command; {_instead(name)}", file=sys.stderr)
+    return 2
+
+
+def call(name: str, words: Sequence[str]) -> int:
+    """Run a subcommand with its words and return its exit code."""
+    from runner.importing import uncollected
+
+    with uncollected():
+        module, _, function = SUBCOMMANDS[name]
+        program = cast("Callable[[Sequence[str]], int]", getattr(import_module(module), function))
+    return program(words)
+
+
+def overview() -> str:
+    """Return what `launchopt` prints: a line a command, and the one to type first."""
+    width = max(map(len, SUBCOMMANDS))
+    return OVERVIEW.format(
+        commands="\n".join(f"  {name:<{width}}  {each.summary}" for name, each in SUBCOMMANDS.items())
+    )
+
+
+def _instead(name: str) -> str:
+    """Return what to type instead of an unknown command."""
+    near = get_close_matches(name, SUBCOMMANDS, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}? launchopt lists all" if near else "launchopt lists all"
