@@ -87,9 +87,7 @@ def test_a_tool_without_its_arguments_prints_how_to_call_it(name: str, capsys: p
     assert "error:" not in err
 
 
-@pytest.mark.parametrize(
-    "words", ["runner report --help", "runner.report --help", "runner --help"]
-)
+@pytest.mark.parametrize("words", ["runner report --help", "runner.report --help", "runner --help"])
 def test_a_closed_pipe_ends_a_program_quietly(words: str) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", *words.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
