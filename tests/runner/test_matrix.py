@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
 import pytest
-from support.paths import ROOT, TESTS
-from support.processes.own_process import environ_of
+from support.paths import ROOT
+from support.processes.ended_runs import Keeper
 
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
@@ -35,18 +34,6 @@ SMALL = {
     Trace: "workload.repeat=3",
 }
 COMMON = "device=cpu workload.cache=hot mode=baseline against=[all] batching.max_batch=4 record.launches=none"
-# Several calls of the application in one process: its children are kept, and with them what they measured and compiled.
-CALLS = """
-import sys
-from support.config.quick_hydra import quicken
-from runner import app
-from runner.run import children
-quicken()
-dismiss, children.dismiss = children.dismiss, lambda: None
-codes = [app.main(words.split()) for words in sys.argv[1:]]
-dismiss()
-sys.exit(max(codes))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -87,27 +74,23 @@ def small(workload: str, folder: Path) -> str:
     return few if settings is Gemv else " ".join([*matrix.smallest(settings, folder), few])
 
 
-def run_all(dtype: str, workloads: dict[str, str], folder: Path) -> str:
-    """Run every workload in a dtype, in every mode that says it can; what was written to standard error."""
-    jobs = [
-        f"{COMMON} workload={workload} workload.dtype={dtype} hydra.run.dir={dtype}/{workload} {overrides}"
-        for workload, overrides in workloads.items()
-    ]
-    environ = environ_of(ROOT, TESTS)
-    call = [sys.executable, "-c", CALLS, *jobs]
-    done = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
-    return done.stderr if done.returncode else ""
-
-
 def test_every_yes_on_the_cpu_runs_and_is_verified(answered: Matrix, tmp_path: Path) -> None:
-    workloads = {workload: small(workload, tmp_path) for workload in answered.workloads}
-    with ThreadPoolExecutor(2) as pool:
-        done = pool.map(run_all, DTYPES, [workloads] * len(DTYPES), [tmp_path] * len(DTYPES))
-        assert list(done) == [""] * len(DTYPES)
+    """Each workload runs in each dtype, in all modes that can run it. One process makes all runs."""
+    keeper = Keeper(tmp_path / "kept.stderr")
+    try:
+        for workload in answered.workloads:
+            few = small(workload, tmp_path)
+            for dtype in DTYPES:
+                folder = tmp_path / f"{workload}-{dtype}"
+                folder.mkdir()
+                ran = keeper.run(f"{COMMON} workload={workload} workload.dtype={dtype} {few}", folder)
+                assert (ran.exit_code, ran.stderr) == (0, "")
+    finally:
+        keeper.close()
     rows = results.read_summaries([tmp_path])
-    ran = {(row["mode"], row["workload"], row["device"], row["dtype"]) for row in rows}
+    cells = {(row["mode"], row["workload"], row["device"], row["dtype"]) for row in rows}
     here = {mode for mode in MODES if mode_class(mode).lacks() is None}
-    assert ran == {
+    assert cells == {
         cell for cell, why in answered.answers.items() if why is None and cell[2] == "cpu" and cell[0] in here
     }
     for row in rows:
