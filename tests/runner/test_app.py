@@ -21,12 +21,6 @@ COMMANDS = 500
 FLUSHES = ("full", "deadline", "idle", "stall", "drain")
 SMALL = f"device=cpu workload.m=16 workload.k=64 workload.commands={COMMANDS} workload.cache=hot"
 TINY = "device=cpu model=tiny workload.cache=hot"
-TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
-2023-11-16 18:17:03.0000000,4,2
-2023-11-16 18:17:04.0000000,3,0
-2023-11-16 18:17:05.0000000,4,5
-"""
-REPLAY = "workload=decode arrival=replay arrival.path=trace.csv arrival.requests=null arrival.speed=100"
 CHAINS = (
     "sampling=top_k scheduler=continuous scheduler.chunk_tokens=4 scheduler.budget_tokens=16 against=[baseline]"
     " record.tokens=all record.commands=all slo.ttft_ms=1e6"
@@ -37,25 +31,19 @@ RUNS = {
     "all": f"{SMALL} mode=baseline against=[all] record.launches=none",
     "sweep": f"-m {SMALL} mode=baseline,batched batching.max_batch=4,16",
     "partly": f"-m {SMALL} batching.max_batch=0,4",
-    "models": f"-m {TINY} workload=decode,prefill workload.dtype=fp32,fp16,bf16",
-    "ignored": f"-m {TINY} ordering=none workload=decode,prefill workload.dtype=fp32,fp16,bf16",
-    "replay": f"{TINY} {REPLAY}",
-    "replay_ignored": f"{TINY} {REPLAY} ordering=none",
     "chains": f"{TINY} workload=decode workload.requests=5 workload.prompt_tokens=6 workload.tokens=4 {CHAINS}",
     "violated": f"{TINY} workload=decode workload.requests=5 workload.tokens=4 ordering=violated",
     "open": f"{SMALL} arrival=constant arrival.rate_per_s=20000 record.commands=all",
     "help": "--help",
     "cfg": "--cfg job workload=decode batching.max_batch=7",
 }
-
-
 TYPED = ("bare", "sweep", "violated", "help", "cfg")  # each a process, as users start it
 
 
 @pytest.fixture(scope="session")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Ran]]:
     """The run of that name, when it has ended."""
-    with ended_runs(tmp_path_factory.mktemp("app"), RUNS, {"trace.csv": TRACE}, TYPED) as ended:
+    with ended_runs(tmp_path_factory.mktemp("app"), RUNS, {}, TYPED) as ended:
         yield ended
 
 
@@ -71,7 +59,7 @@ def test_a_bare_run_leaves_three_files_and_names_their_folder_last(ran: Callable
     assert run.folder / run.stdout.splitlines()[-1] == run.written
     names = sorted(path.name for path in run.written.iterdir())
     assert names == ["histograms.parquet", "manifest.json", "summary.parquet"]
-    assert [path.name for path in run.folder.iterdir() if path.name != "trace.csv"] == ["outputs"]
+    assert [path.name for path in run.folder.iterdir()] == ["outputs"]
 
 
 def test_tables_are_written_as_asked(ran: Callable[[str], Ran]) -> None:
@@ -187,41 +175,6 @@ def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
     assert refused["status"] == "refused"
     assert refused["error"] == "batching.max_batch=0: must be from 1 to 2147483647"
     assert results.read_manifest(good)["status"] == "ok"
-
-
-@pytest.mark.parametrize(("name", "ordering"), [("models", "per_request"), ("ignored", "none")])
-def test_models_in_every_dtype(name: str, ordering: str, ran: Callable[[str], Ran]) -> None:
-    run = ran(name)
-    assert run.stderr == ""
-    assert run.exit_code == 0
-    rows = [row for job in run.job_folders() for row in results.read_summaries([job])]
-    assert [(row["workload"], row["dtype"]) for row in rows] == [
-        (workload, dtype) for workload in ("decode", "prefill") for dtype in ("fp32", "fp16", "bf16")
-    ]
-    assert {(row["model"], row["layers"], row["status"], row["verified"]) for row in rows} == {("tiny", 2, "ok", True)}
-    assert {row["ordering"] for row in rows} == {ordering}
-    steps = {"decode": 64, "prefill": 1}  # each is 4 linears in 2 layers
-    assert [row["commands"] for row in rows] == [8 * steps[row["workload"]] for row in rows]
-
-
-# A step a prompt and a generated token; kept in order, a prompt's step gives the first token.
-@pytest.mark.parametrize(("name", "steps"), [("replay_ignored", 3 + 2 + 0 + 5), ("replay", 3 + 1 + 0 + 4)])
-def test_replay_takes_the_requests_of_the_trace(name: str, steps: int, ran: Callable[[str], Ran]) -> None:
-    run = ran(name)
-    assert run.stderr == ""
-    assert run.exit_code == 0
-    row = run.row
-    assert (row["arrival"], row["requests"], row["status"]) == ("replay", 3, "ok")
-    assert row["ordering"] == ("per_request" if name == "replay" else "none")
-    assert row["commands"] == 8 * steps
-    assert row["wall_ms"] >= 2_000 / 100  # two seconds of the trace, at 100 times its pace
-    assert row["producer_late_p99_us"] is not None
-    assert row["producer_late_max_us"] is not None
-    if name == "replay":
-        assert row["tokens"] == 2 + 1 + 5
-        assert row["arrival_rate_per_s"] == pytest.approx(2 / (2 / 100))  # requests after the first, a second
-    else:
-        assert row["tokens"] is None
 
 
 def test_requests_as_chains_from_end_to_end(ran: Callable[[str], Ran]) -> None:

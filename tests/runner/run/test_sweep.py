@@ -3,9 +3,7 @@
 All but the one that is interrupted run in this process, with children that are kept from one to the next.
 """
 
-import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -18,10 +16,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
 from support.processes.own_process import environ_of
+from support.results.sweeps import statuses, sweep_json
 
 from launchopt.recording import results
 from runner import app
@@ -29,7 +25,6 @@ from runner.run import children, folder_lock, watchdog
 from runner.run import run as run_module
 from runner.run.folder_lock import FolderLock
 from runner.run.resume import config_hash
-from runner.run.sweep import Sweep, SweepJob, planned
 
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
 DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"
@@ -81,15 +76,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def content(folder: Path) -> dict[str, bytes]:
     """Every file of a run: two that are equal are one that was left alone."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
-
-
-def sweep_json(folder: Path) -> dict[str, Any]:
-    about: dict[str, Any] = json.loads((folder / "sweep.json").read_text())
-    return about
-
-
-def statuses(folder: Path) -> list[str]:
-    return [job["status"] for job in sweep_json(folder)["jobs"]]
 
 
 def test_failing_jobs_are_recorded_and_only_they_are_done_again(run: Run, tmp_path: Path) -> None:
@@ -294,52 +280,6 @@ def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> Non
     assert again.exit_code == 1
     assert statuses(tmp_path / "s") == ["skipped", "failed", "failed"]
     assert content(tmp_path / "s/0") == kept
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "seed=1,2 mode=baseline,batched",
-        "seed=1,2 device=cpu seed=3,4,5",
-        "seed=range(1,9,3) +x='a b','c,d',null ~arrival",
-        "workload.dtype=choice(fp32,fp16) record={a:1} against=[baseline],[graph,batched]",
-        "seed=sort(3,1,2,reverse=true) batching.timeout_us=tag(a,b,interval(1.5,2))",
-        "seed=5",
-        "",
-    ],
-)
-def test_jobs_are_planned_as_hydra_does(words: str) -> None:
-    overrides = shlex.split(words.replace("'", "\\'").replace("a b", "a\\ b"))
-    parsed = OverridesParser.create().parse_overrides(overrides)
-    try:
-        (expected,) = BasicSweeper.split_arguments(parsed, None)
-    except HydraException:  # refused before the first job
-        return
-    assert planned(overrides) == expected
-
-
-def test_who_cannot_tell_which_jobs_are_left_names_none(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path, ["seed=1,2", "mode=glob(*)"], is_new=True)
-    assert planned(sweep.overrides) == []
-    other = Sweep(tmp_path, ["seed=1,2"], is_new=True)
-    for each in (sweep, other):
-        each.add(SweepJob(0, ["seed=7"], status="ok"), tmp_path / "0")
-        each.end()
-        assert statuses(tmp_path) == ["ok"]
-
-
-def test_jobs_in_a_random_order_are_told_by_their_overrides(tmp_path: Path) -> None:
-    sweep = Sweep(tmp_path, ["seed=shuffle(1,2,3)"], is_new=True)
-    sweep.add(SweepJob(0, ["seed=2"], status="ok"), tmp_path / "0")
-    sweep.end()
-    about = sweep_json(tmp_path)
-    assert (about["status"], about["exit_code"]) == ("failed", 1), "something other than the user ended it"
-    assert [each["job"] for each in about["jobs"]] == [0, 1, 2]
-    assert {each["overrides"][0] for each in about["jobs"][1:]} == {"seed=1", "seed=3"}
-    assert sweep.lines("s") == [
-        "sweep: 1 ok, 2 not run in s",
-        "finish it: the same command with hydra.sweep.dir=s resume=true",
-    ]
 
 
 def test_a_setting_that_does_not_resolve_refuses_its_job(run: Run, tmp_path: Path) -> None:

@@ -1,0 +1,58 @@
+"""The jobs of a sweep: planned as Hydra plans them, and those that are left when it ends early."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from support.results.sweeps import statuses, sweep_json
+
+from runner.run.sweep import Sweep, SweepJob, planned
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "seed=1,2 mode=baseline,batched",
+        "seed=1,2 device=cpu seed=3,4,5",
+        "seed=range(1,9,3) +x='a b','c,d',null ~arrival",
+        "workload.dtype=choice(fp32,fp16) record={a:1} against=[baseline],[graph,batched]",
+        "seed=sort(3,1,2,reverse=true) batching.timeout_us=tag(a,b,interval(1.5,2))",
+        "seed=5",
+        "",
+    ],
+)
+def test_jobs_are_planned_as_hydra_does(words: str) -> None:
+    overrides = shlex.split(words.replace("'", "\\'").replace("a b", "a\\ b"))
+    parsed = OverridesParser.create().parse_overrides(overrides)
+    try:
+        (expected,) = BasicSweeper.split_arguments(parsed, None)
+    except HydraException:  # refused before the first job
+        return
+    assert planned(overrides) == expected
+
+
+def test_who_cannot_tell_which_jobs_are_left_names_none(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=1,2", "mode=glob(*)"], is_new=True)
+    assert planned(sweep.overrides) == []
+    other = Sweep(tmp_path, ["seed=1,2"], is_new=True)
+    for each in (sweep, other):
+        each.add(SweepJob(0, ["seed=7"], status="ok"), tmp_path / "0")
+        each.end()
+        assert statuses(tmp_path) == ["ok"]
+
+
+def test_jobs_in_a_random_order_are_told_by_their_overrides(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=shuffle(1,2,3)"], is_new=True)
+    sweep.add(SweepJob(0, ["seed=2"], status="ok"), tmp_path / "0")
+    sweep.end()
+    about = sweep_json(tmp_path)
+    assert (about["status"], about["exit_code"]) == ("failed", 1), "something other than the user ended it"
+    assert [each["job"] for each in about["jobs"]] == [0, 1, 2]
+    assert {each["overrides"][0] for each in about["jobs"][1:]} == {"seed=1", "seed=3"}
+    assert sweep.lines("s") == [
+        "sweep: 1 ok, 2 not run in s",
+        "finish it: the same command with hydra.sweep.dir=s resume=true",
+    ]
