@@ -1,0 +1,42 @@
+"""Names of streams differ from each other, and warnings come by severity."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.results.recorded_runs import summary_row, write_run
+
+from launchopt.report.source import read_source
+from launchopt.report.tiles import verdict_sentences
+from launchopt.report.titles import stream_names
+from launchopt.report.warnings import Severity, counted, warnings
+
+
+def test_a_name_has_the_model_and_what_tells_it_from_others() -> None:
+    streams = [
+        {"model": "a"},
+        {"model": "b"},
+        {"cache": "hot"},
+        {"cache": "cold"},
+        {"shapes": "1x1x1", "cache": "cold"},
+    ]
+    rows = [summary_row("run", "baseline", 0, **each) for each in [*streams, {"cache": "cold"}]]
+    names = stream_names(rows)
+    assert len(set(names)) == len(names)
+    assert names[0] == "gemv_micro fp32, a, 64 commands"
+    assert names[2] == "gemv_micro fp32, 64 commands, hot cache"
+    assert "shapes 1x1x1" in names[4]
+
+
+def test_warnings_are_counted_by_severity_errors_first(tmp_path: Path) -> None:
+    assert warnings(read_source([write_run(tmp_path / "fine")])) == []
+    found = warnings(read_source([write_run(tmp_path / "bad", verified=False, throttled=True)]))
+    assert [one.severity for one in found] == [Severity.ERROR, Severity.WARNING]
+    assert counted(found) == "1 error, 1 warning"
+
+
+def test_a_verdict_has_at_most_three_sentences(tmp_path: Path) -> None:
+    one = read_source([write_run(tmp_path / "0")])
+    several = read_source([write_run(tmp_path / f"{at}", f"{at}", model=f"m{at}") for at in range(1, 4)])
+    for source in (one, several):
+        assert 1 <= len(verdict_sentences(source)) <= 3
