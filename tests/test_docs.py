@@ -14,6 +14,8 @@ from support.doc_commands import FENCE, PAGES, Command, PagesFolder, commands_of
 from support.paths import ROOT
 from support.processes.ended_runs import Keeper
 
+from launchopt.recording.summary_columns import SUMMARY
+
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
 SHOWN = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "outputs/reference").glob("*.md"))]
 RUNS = [each for each in COMMANDS if each.words[:1] == ["run"] and not {"--help", "mode=help"} & set(each.words)]
@@ -103,6 +105,13 @@ def test_pages_use_our_words(page: Path) -> None:
     text = re.sub(r"`[^`]*`|\]\([^)]*\)|<!--.*?-->", "", FENCE.sub("", page.read_text(encoding="utf-8")))
     found = {word: instead for word, instead in OLD_WORDS.items() if re.search(word, text)}
     assert found == {}
+
+
+def test_the_columns_that_the_page_on_results_explains_are_there() -> None:
+    table = (ROOT / "docs/results.md").read_text(encoding="utf-8").split("## The columns to look at first")[1]
+    names = [name for line in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)", line)]
+    assert len(names) > 20
+    assert [name for name in names if not any(each.startswith(name) for each in SUMMARY.names)] == []
 
 
 def test_the_site_has_every_page() -> None:
