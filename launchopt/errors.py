@@ -13,8 +13,10 @@ LaunchoptError              base: a short message and the exit code of the proce
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+LIKELY = 3  # maximum of names that a message proposes
 
 
 class LaunchoptError(Exception):
@@ -83,3 +85,33 @@ def one_line(text: object, most: int | None = None) -> str:
 def choices(names: Iterable[str]) -> str:
     """Return the sorted names for an error text: `a, b, c`."""
     return ", ".join(sorted(names))
+
+
+def explained(problem: str, allowed: str = "", meant: Sequence[str] = ()) -> str:
+    """Return `problem; allowed: ALLOWED; did you mean A, B or C?`, without the parts that are empty."""
+    parts = [problem, *([f"allowed: {allowed}"] if allowed else [])]
+    if meant:
+        *first, last = meant
+        parts.append(f"did you mean {', '.join(first) + ' or ' if first else ''}{last}?")
+    return "; ".join(parts)
+
+
+def nearest(name: str, names: Iterable[str]) -> list[str]:
+    """Return up to three of `names` that a misspelt `name` may stand for, the most likely first.
+
+    Capitals, `-`, `_`, spaces and dots do not count. A name that begins with or contains the other comes last.
+    """
+    from difflib import get_close_matches  # only an error needs it
+
+    plain: dict[str, str] = {}
+    for each in names:
+        plain.setdefault(_bare(each), each)
+    if (asked := _bare(name)) in plain:
+        return [plain[asked]]
+    close = get_close_matches(asked, plain, LIKELY, 0.7)
+    parts = [each for each in plain if len(asked) > 2 and (asked in each or (len(each) > 2 and asked.startswith(each)))]
+    return [plain[each] for each in dict.fromkeys([*close, *parts])][:LIKELY]
+
+
+def _bare(name: str) -> str:
+    return "".join(each for each in name.lower() if each not in "-_ .")

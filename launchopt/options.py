@@ -15,7 +15,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, explained, nearest
 from launchopt.errors import choices as listed
 
 if TYPE_CHECKING:
@@ -41,14 +41,17 @@ class Limits:
     def check(self, key: str, value: object) -> None:
         """Raise ConfigError if a value is not within these limits."""
         if self.choices and value is not None and value not in self.choices:
-            raise ConfigError(key, value, f"must be one of {listed(self.choices)}")
+            meant = [f"{key}={each}" for each in nearest(str(value), self.choices)]
+            raise ConfigError(key, value, explained("not one of its values", listed(self.choices), meant))
         number = value if isinstance(value, int | float) else None
         if self.low is not None:
             within(key, number, self.low, self.high)
         if self.is_above_zero:
             above_zero(key, number)
         if self.is_power_of_two and isinstance(value, int) and value.bit_count() != 1:
-            raise ConfigError(key, value, "must be a power of two")
+            near = 1 << max(value, 1).bit_length()
+            meant = [f"{key}={near >> 1}", f"{key}={near}"]
+            raise ConfigError(key, value, explained("out of range", "powers of two", meant))
 
     def __str__(self) -> str:
         """Return the limits as a phrase; "" if there are none."""
@@ -106,7 +109,7 @@ def check_options(group: str, options: DataclassInstance) -> None:
 def within(key: str, value: float | None, low: float, high: float = LARGEST) -> None:
     """Raise ConfigError if a value is neither None nor from `low` to `high`."""
     if value is not None and not low <= value <= high:  # also true for NaN
-        raise ConfigError(key, value, f"must be from {low:.10g} to {high:.10g}")
+        raise ConfigError(key, value, explained("out of range", f"from {low:.10g} to {high:.10g}"))
 
 
 def fixed(key: str, value: str, *allowed: str) -> None:
@@ -115,7 +118,8 @@ def fixed(key: str, value: str, *allowed: str) -> None:
     A user who overrides this name wants another option of the group; the message says how to choose it.
     """
     if value not in allowed:
-        raise ConfigError(key, value, f"must be {listed(allowed)}; to choose another, give {key.partition('.')[0]}=")
+        group = key.partition(".")[0]
+        raise ConfigError(key, value, explained(f"choose another with {group}=...", listed(allowed)))
 
 
 def above_zero(key: str, value: float | None) -> None:
@@ -123,4 +127,4 @@ def above_zero(key: str, value: float | None) -> None:
     if value is None:
         return
     if not (math.isfinite(value) and value > 0):
-        raise ConfigError(key, value, "must be finite and above 0")
+        raise ConfigError(key, value, explained("out of range", "finite numbers above 0"))

@@ -5,13 +5,11 @@ Hydra's own page takes over a second, since it asks the config loader for the op
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from importlib import resources
 
 from hydra import compose
-from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from launchopt.modes import MODES
@@ -33,11 +31,7 @@ FOOTER = """Any setting can be overridden: batching.timeout_us=300 workload.dtyp
 def print_help(words: Sequence[str]) -> int | None:
     """Print the help that a command line asks for and return the exit code; None where it asks for none."""
     if "--help" in words or "-h" in words:
-        try:
-            print(help_text([word for word in words if not word.startswith("-")]))
-        except HydraException as error:
-            print(error, file=sys.stderr)
-            return 1
+        print(help_text([word for word in words if not word.startswith("-")]))
     elif "mode=help" in words:
         print("\n".join(["Modes: what one launch means.", *mode_lines()]))
     else:

@@ -133,7 +133,7 @@ def test_an_option_beyond_its_limits_is_refused(runner: Callable[[str], Ran]) ->
         ("workload=mlp workload.widening=0", "from 1 to 64"),
     ):
         refused = runner(words)
-        assert (refused.exit_code, refused.stderr) == (2, f"error: {words.split()[1]}: must be {why}\n")
+        assert (refused.exit_code, refused.stderr) == (2, f"error: {words.split()[1]}: out of range; allowed: {why}\n")
 
 
 def test_the_matrix_and_the_page_of_columns_list_the_examples_and_older_files_read_as_null(copy: Path) -> None:

@@ -33,12 +33,15 @@ def test_help_has_the_limits() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"count": 1}, "group.count=1: must be from 2 to 64"),
-        ({"count": 6}, "group.count=6: must be a power of two"),
-        ({"rate_per_s": 0.0}, "group.rate_per_s=0.0: must be finite and above 0"),
-        ({"rate_per_s": float("nan")}, "group.rate_per_s=nan: must be finite and above 0"),
-        ({"size": 0}, "group.size=0: must be from 1 to 2147483647"),
-        ({"kind": "c"}, "group.kind=c: must be one of a, b"),
+        ({"count": 1}, "group.count=1: out of range; allowed: from 2 to 64"),
+        (
+            {"count": 6},
+            "group.count=6: out of range; allowed: powers of two; did you mean group.count=4 or group.count=8?",
+        ),
+        ({"rate_per_s": 0.0}, "group.rate_per_s=0.0: out of range; allowed: finite numbers above 0"),
+        ({"rate_per_s": float("nan")}, "group.rate_per_s=nan: out of range; allowed: finite numbers above 0"),
+        ({"size": 0}, "group.size=0: out of range; allowed: from 1 to 2147483647"),
+        ({"kind": "c"}, "group.kind=c: not one of its values; allowed: a, b"),
     ],
 )
 def test_a_value_beyond_its_limits_is_named_with_what_is_allowed(values: dict[str, Any], text: str) -> None:

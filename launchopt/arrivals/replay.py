@@ -71,7 +71,7 @@ class Replay(Arrival):
     kind: str = "replay"
     path: str = option(REQUIRED, "the file")
     format: TraceFormat = option(TraceFormat.auto, "the file's format; auto: by how it begins")
-    requests: int | None = option(20, "number of requests taken, from the first on; null: all", low=1)
+    requests: int | None = option(None, "number of requests taken, from the first on; null: all", low=1)
     speed: float = option(1.0, "pace; 2: twice that of the trace", is_above_zero=True)
 
     has_requests: ClassVar[bool] = True

@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, choices
+from launchopt.errors import ConfigError, choices, explained, nearest
 
 if TYPE_CHECKING:
     from launchopt.modes.base import Mode
@@ -22,7 +22,8 @@ MODES = tuple(sorted(module.name for module in iter_modules(__path__) if module.
 def check_mode(name: str) -> None:
     """Raise ConfigError, which lists the modes, if there is no mode of this name."""
     if name not in MODES:
-        raise ConfigError("mode", name, f"must be one of {choices(MODES)}")
+        meant = [f"mode={each}" for each in nearest(name, MODES)]
+        raise ConfigError("mode", name, explained("no such mode", choices(MODES), meant))
 
 
 def mode_class(name: str) -> type[Mode]:

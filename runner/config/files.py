@@ -36,7 +36,7 @@ PLAIN_TAG = "tag:yaml.org,2002:"
 
 
 def check_config_files(words: Sequence[str]) -> None:
-    """Raise DataError for a file, in a folder named in `words`, that Hydra should not load."""
+    """Raise DataError for a folder named in `words` that does not exist, or a file in it that Hydra should not load."""
     for folder in _folders(words):
         for path in _files(folder):
             _check(path)
@@ -48,6 +48,8 @@ def _folders(words: Sequence[str]) -> list[Path]:
     parser.add_argument("--config-path", "-cp")
     with contextlib.suppress(argparse.ArgumentError):  # Hydra reports this error
         named, _ = parser.parse_known_args(list(words))
+        if named.config_dir and not Path(named.config_dir).is_dir():
+            raise DataError(named.config_dir, None, "no such folder; allowed after --config-dir: a folder with configs")
         return [Path(each) for each in (named.config_dir, named.config_path) if each]
     return []
 

@@ -14,7 +14,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.arrivals import arrivals
-from launchopt.errors import ConfigError, choices
+from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.modes import MODES
 from launchopt.options import above_zero, within
 from launchopt.sampling import SamplingKind
@@ -41,7 +41,7 @@ class Config:
     scheduler: groups.Scheduler = MISSING
     slo: groups.Slo = field(default_factory=groups.Slo)
     record: groups.Recording = field(default_factory=groups.Recording)
-    against: list[str] = field(default_factory=list)  # modes to compare `mode` with, in turn, on the same operands
+    against: Any = field(default_factory=list)  # modes to compare `mode` with, in turn, on the same operands; or ALL
     ordering: Ordering = Ordering.per_request
     repeats: Any = 1  # number of repeats, or auto: repeat until the noise is low (runner.run.repeats)
     repeats_limit_s: float = 300.0  # with auto no further round of repeats begins after this time
@@ -85,21 +85,28 @@ class Config:
                 wanted = f"must follow /schema/{key}/NAME@_here_, NAME one of {choices(kinds)}"
                 raise ConfigError(key, f"(settings of {what})", wanted)
         if self.table is not None:
-            raise ConfigError("table", self.table, "must be one of the group's options; it holds no settings")
+            raise ConfigError("table", self.table, explained("holds no settings", "the options of the group table"))
 
     def _check_repeats(self) -> None:
         is_number = isinstance(self.repeats, int) and not isinstance(self.repeats, bool)
         if self.repeats != AUTO and not (is_number and 1 <= self.repeats <= MOST_REPEATS):
-            wanted = f"must be a whole number from 1 to {MOST_REPEATS}, or {AUTO}"
-            raise ConfigError("repeats", self.repeats, wanted)
+            wanted = f"whole numbers from 1 to {MOST_REPEATS}, or {AUTO}"
+            raise ConfigError("repeats", self.repeats, explained("not a number of repeats", wanted))
         above_zero("repeats_limit_s", self.repeats_limit_s)
 
     def _check_against(self) -> None:
+        if isinstance(self.against, str):  # one mode, as `against=baseline`
+            self.against = [self.against]
         others = sorted(set(MODES) - {self.mode.name})
-        for name in self.against:
+        allowed = f"{ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
+        for name in self.against if isinstance(self.against, list) else [self.against]:
             if name not in (*others, ALL) or (name == ALL and len(self.against) > 1):
-                wanted = f"must be {ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
-                raise ConfigError("against", name, wanted)
+                problem = "is the mode itself" if name == self.mode.name else "not a list of modes"
+                raise ConfigError(
+                    "against",
+                    name,
+                    explained(problem, allowed, [f"against={each}" for each in nearest(str(name), others)]),
+                )
 
     def _check_alone(self) -> None:
         """Check a workload of independent commands."""
@@ -224,10 +231,12 @@ def to_config(composed: DictConfig) -> Config:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
         key = str(error.full_key)
-        raise ConfigError(key, "???", f"is required: give {key}=...") from None
+        raise ConfigError(key, "???", f"required; give {key}=...") from None
     except OmegaConfBaseException as error:
+        from runner.config.names import unresolved
+
         key = str(error.full_key)
-        raise ConfigError(key, _as_typed(composed, key), str(error).splitlines()[0]) from None
+        raise ConfigError(key, _as_typed(composed, key), unresolved(error)) from None
     assert isinstance(config, Config)
     return config
 
@@ -247,7 +256,8 @@ def _refuse_unknown(node: DictConfig, above: str = "") -> None:
     for name in map(str, node):
         value = None if OmegaConf.is_missing(node, name) else node[name]
         if known is not None and name not in known:
-            where = f"settings of {above.rstrip('.')}" if above else "settings"
-            raise ConfigError(f"{above}{name}", value, f"no such setting; {where}: {choices(known)}")
+            from runner.config.names import unknown_setting  # which needs this module
+
+            raise unknown_setting(f"{above}{name}", value)
         if isinstance(value, DictConfig):
             _refuse_unknown(value, f"{above}{name}.")

@@ -49,7 +49,7 @@ class Plan:
     arms: tuple[Arm, ...]
     notices: tuple[str, ...]
     residency: str | None
-    refused: dict[str, str]  # with against=[all]: mode -> the reason why it cannot run this
+    refused: dict[str, str]  # with against=all: mode -> the reason why it cannot run this
 
     def job(self, folder: Path) -> Job:
         """Return the job with `folder` for its results."""
@@ -134,7 +134,7 @@ def _arms(config: Config) -> tuple[Arm, ...]:
 def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
     """Return the arms that can run the stream here, and the modes that cannot, with their reasons.
 
-    Raises ConfigError if one cannot; with `against=[all]` only if the config's own mode cannot.
+    Raises ConfigError if one cannot; with `against=all` only if the config's own mode cannot.
     """
     able, refused = [], {}
     for arm in arms:

@@ -158,7 +158,8 @@ def test_an_unknown_mode_lists_the_known() -> None:
     for ask in (check_mode, mode_class):
         with pytest.raises(ConfigError) as caught:
             ask("batchd")
-        assert str(caught.value) == f"mode=batchd: must be one of {', '.join(sorted(MODES))}"
+        modes = ", ".join(sorted(MODES))
+        assert str(caught.value) == f"mode=batchd: no such mode; allowed: {modes}; did you mean mode=batched?"
 
 
 def test_listing_modes_imports_no_cuda_and_no_compiler() -> None:

@@ -169,11 +169,11 @@ def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
     run = ran("partly")
     bad, good = run.job_folders()
     assert run.exit_code == 2
-    assert run.stderr == "error: batching.max_batch=0: must be from 1 to 2147483647\n"
+    assert run.stderr == "error: batching.max_batch=0: out of range; allowed: from 1 to 2147483647\n"
     assert [path.name for path in bad.iterdir()] == ["manifest.json"]
     refused = results.read_manifest(bad)
     assert refused["status"] == "refused"
-    assert refused["error"] == "batching.max_batch=0: must be from 1 to 2147483647"
+    assert refused["error"] == "batching.max_batch=0: out of range; allowed: from 1 to 2147483647"
     assert results.read_manifest(good)["status"] == "ok"
 
 

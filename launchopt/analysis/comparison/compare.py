@@ -10,12 +10,13 @@ those of the report.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
-from launchopt.errors import ConfigError, DataError, choices
+from launchopt.errors import ConfigError, DataError, choices, explained
 from launchopt.recording.summary_columns import SUMMARY
 from launchopt.statistics.interval import (
     SMALLEST_EFFECT,
@@ -91,17 +92,21 @@ def compare(
 ) -> Outcome:
     """Compare all arms that occur on both sides. `force` sets aside every objection but failed or unverified repeats.
 
-    Raises ConfigError for an unknown metric, and for a side without the mode that it names.
+    A side with one mode is compared whatever the mode of the other. Raises ConfigError for an unknown metric, and for a
+    side without the mode that it names.
     """
     if metric not in metrics():
         raise ConfigError("--metric", metric, f"allowed are {', '.join(metrics())}")
     ours, theirs = arms_of(a, "A"), arms_of(b, "B")
-    found = matched(ours, theirs, any_mode=bool(a.mode and b.mode))
+    modes, others = _modes(ours), _modes(theirs)
+    found = matched(ours, theirs, any_mode=bool(a.mode or modes[1:] == []) and bool(b.mode or others[1:] == []))
     if not found.matches and not found.ambiguous:
-        modes = [choices({str(arm["mode"]) for arm in arms}) for arms in (ours, theirs)]
-        raise ConfigError("B", b.name, f"no mode of A in it: A has {modes[0]}, B has {modes[1]}; choose by FOLDER:MODE")
+        side, several = (b, others) if len(others) > 1 else (a, modes)
+        problem = f"no mode of A in it: A has {choices(modes)}, B has {choices(others)}"
+        raise ConfigError("B", b.name, explained(problem, "", [f"{side.name}:{mode}" for mode in several]))
     if found.matches and all(_is_same(one, other) for one, other in found.matches):
-        raise ConfigError("B", b.name, "the same repeats as A; choose modes by FOLDER:MODE")
+        pair = [f"{a.name}:{modes[0]} {b.name}:{modes[1]}"] if len(modes) > 1 else []
+        raise ConfigError("B", b.name, explained("the same repeats as A", "", pair))
     if found.unlike and not force:
         raise DataError(b.name, None, _unlike(*found.matches[0]))
     comparisons, refused = [], list(found.ambiguous)
@@ -137,6 +142,10 @@ def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, force: bool
         overridden=forbidden,
         notes=_notes(a, b, metric, shared),
     )
+
+
+def _modes(arms: Sequence[Arm]) -> list[str]:
+    return sorted({str(arm["mode"]) for arm in arms})
 
 
 def _is_same(a: Arm, b: Arm) -> bool:

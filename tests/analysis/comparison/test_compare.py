@@ -105,10 +105,18 @@ def test_a_run_is_not_compared_with_itself() -> None:
         compare(one, one)
 
 
+def test_the_only_mode_of_each_side_is_compared_without_being_named() -> None:
+    a, b = sides(repeats(*NINE), repeats(*(value / 2 for value in NINE), mode="graph"))
+    (one,) = compare(a, b).comparisons
+    assert one.verdict is Verdict.FASTER
+
+
 def test_a_mode_or_metric_that_is_not_there_is_named() -> None:
     a, b = sides(repeats(*NINE), repeats(*NINE, mode="graph"))
-    with pytest.raises(ConfigError, match="no mode of A in it: A has baseline, B has graph"):
-        compare(a, b)
+    _, two = sides([], [*repeats(*NINE, mode="graph"), *repeats(*NINE, mode="batched")])
+    wanted = r"no mode of A in it: A has baseline, B has batched, graph; did you mean new:batched or new:graph\?"
+    with pytest.raises(ConfigError, match=wanted):
+        compare(a, two)
     with pytest.raises(ConfigError, match="no repeats of pdl there, only of graph"):
         compare(a, Side("new", "pdl", b.runs))
     with pytest.raises(ConfigError, match="there are no repeats"):

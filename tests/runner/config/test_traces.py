@@ -163,13 +163,17 @@ REFUSALS: dict[str, tuple[Callable[[Path], str], str, str]] = {
     "no commands": (
         lambda folder: written(folder, *EVENTS),
         "workload.commands=0",
-        "workload.commands=0: must be from 1",
+        "workload.commands=0: out of range; allowed: from 1",
     ),
-    "repeat": (lambda folder: written(folder, *EVENTS), "workload.repeat=0", "workload.repeat=0: must be from 1"),
+    "repeat": (
+        lambda folder: written(folder, *EVENTS),
+        "workload.repeat=0",
+        "workload.repeat=0: out of range",
+    ),
     "speed": (
         lambda folder: written(folder, *EVENTS),
         "workload.speed=0",
-        "workload.speed=0.0: must be finite and above",
+        "workload.speed=0.0: out of range; allowed: finite numbers above",
     ),
     "years": (lambda folder: written(folder, *EVENTS), "workload.speed=1e-13", "would be due in over 146 years"),
     "arrival": (

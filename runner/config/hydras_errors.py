@@ -1,0 +1,111 @@
+"""Short messages for the errors with which Hydra and OmegaConf refuse a command line.
+
+In: the exception and the settings that were typed. Out: a LaunchoptError. The type of the exception and its fields say
+what is wrong; Hydra's text is read only where it says more than these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from hydra.errors import CompactHydraException, ConfigCompositionException, MissingConfigException
+from omegaconf.errors import (
+    ConfigAttributeError,
+    ConfigKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+
+from launchopt.errors import ConfigError, LaunchoptError, explained
+from runner.config.composing import group_options
+from runner.config.names import owners, unknown_option, unknown_setting, unresolved, wrong_type
+from runner.config.words import MULTIRUN, WordsError, plain
+
+LINE_CHARACTERS = 400  # maximum of the part of a message that is Hydra's
+
+
+def for_user(error: Exception, settings: Sequence[str]) -> LaunchoptError:
+    """Return the error to show for an exception of Hydra or OmegaConf."""
+    if isinstance(error, MissingConfigException):
+        return _missing(error)
+    cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
+    if isinstance(cause, OmegaConfBaseException) and cause.full_key:
+        return _about_key(cause, str(cause.full_key), settings)
+    if isinstance(error, ConfigCompositionException):
+        return _composition(str(error), settings)
+    reason = first_line(error)
+    if isinstance(error, OmegaConfBaseException | CompactHydraException | OSError):
+        return WordsError(reason)
+    return WordsError(f"Hydra cannot read this: {_all(settings)} ({type(error).__name__}: {reason})")
+
+
+def _missing(error: MissingConfigException) -> LaunchoptError:
+    """Return the error for an option, or a config file, that does not exist."""
+    group, _, option = str(error.missing_cfg_file or "").rpartition("/")
+    if not group:
+        return ConfigError("--config-name", option, "no such config file; leave --config-name out for our own")
+    if error.options:
+        return unknown_option(group, option, error.options)
+    return unknown_setting(group, option)
+
+
+def _about_key(error: OmegaConfBaseException, key: str, settings: Sequence[str]) -> LaunchoptError:
+    """Return the error for a setting that does not exist or whose value does not fit."""
+    word = _word(key, settings)
+    typed_key, _, typed = word.partition("=")
+    typed_key = typed_key.lstrip("+~") or key
+    is_one_of_several = not word or ("," in typed and typed[:1] not in ("[", "{"))
+    value = plain(str(error.value) if is_one_of_several and error.value is not None else typed)
+    if isinstance(error, ConfigAttributeError | ConfigKeyError):
+        return unknown_setting(typed_key, value)
+    if isinstance(error, InterpolationResolutionError):
+        return ConfigError(key, value, first_line(unresolved(error)))
+    if typed_key != key and typed_key.startswith(f"{key}."):
+        return ConfigError(
+            typed_key, value, explained(f"{key} is one value and holds no settings", "", [f"{key}={value}"])
+        )
+    return wrong_type(key, value) if key in owners() else ConfigError(key, value, first_line(error))
+
+
+def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
+    """Return the error for a fault that Hydra describes only in its text."""
+    quoted = re.search(r"'([^']+)'", text)
+    name = quoted[1] if quoted else ""
+    word = _word(name, settings)
+    key, _, value = (word or name).partition("=")
+    bare = key.lstrip("+~")
+    if text.startswith("Ambiguous"):
+        number = [f"{bare}={value.replace(',', '')}"] if re.fullmatch(r"\d{1,3}(,\d{3})+", value) else []
+        why = explained("several values make a sweep", "", [*number, f"{MULTIRUN} {plain(word)}"])
+        return ConfigError(bare, plain(value), why)
+    if text.startswith("Could not append"):
+        return ConfigError(key, plain(value), explained("exists already", "", [f"{bare}={plain(value)}"]))
+    if text.startswith("Could not delete"):
+        return WordsError(f"{plain(word or name)}: nothing to delete; allowed: ~ before a setting that exists")
+    group = re.split(r"[@/]", bare)[0]
+    if "@" in bare and group in group_options():
+        return ConfigError(bare, plain(value), explained("no such group", "", [f"{group}={plain(value)}"]))
+    if (bare and "does not exist" in text) or text.startswith("Could not override"):
+        return unknown_setting(bare, plain(value))
+    return WordsError(first_line(text))
+
+
+def _word(key: str, settings: Sequence[str]) -> str:
+    """Return the word that set a key, or something in it, or what it is in; "" if none did."""
+    for word in reversed(settings):
+        name = word.partition("=")[0].lstrip("+~")
+        if word == key or name == key or name.startswith(f"{key}.") or (name and key.startswith(f"{name}.")):
+            return word
+    return ""
+
+
+def _all(settings: Sequence[str]) -> str:
+    return plain(" ".join(settings))
+
+
+def first_line(error: object) -> str:
+    """Return the first line of a text, cut, with control characters escaped: they could move a terminal's cursor."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in (lines or [""])[0])
+    return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 3] + "..."

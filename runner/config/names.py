@@ -1,0 +1,181 @@
+"""Names of all settings and options, and what a misspelt one may stand for.
+
+`owners` knows which option of a group has a setting (`mode.streams` belongs to mode=multistream). It reads the classes
+of the schemas. It composes nothing, so it also works for words that do not compose.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import Field, fields, is_dataclass
+from functools import cache
+from types import NoneType
+from typing import Any, get_args, get_type_hints
+
+from launchopt.errors import ConfigError, choices, explained, nearest
+from launchopt.workloads import workloads
+from runner.config.composing import group_options
+from runner.config.schema import FOUND, SCHEMAS, Config
+
+MOST_NAMES = 20  # maximum of options that a message lists beside a proposal
+USUAL = ("arrival=poisson", "mode=graph", "workload=decode", "workload=gemv_micro")
+KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "text", NoneType: "null"}
+SYNONYMS = {  # words of other programs
+    "batch": "batching.max_batch",
+    "batch_size": "batching.max_batch",
+    "concurrency": "workload.requests",
+    "gpu": "device.index",
+    "iterations": "repeats",
+    "iters": "repeats",
+    "output": "hydra.run.dir",
+    "output_dir": "hydra.run.dir",
+    "precision": "workload.dtype",
+    "qps": "arrival.rate_per_s",
+    "runs": "repeats",
+    "strategy": "mode",
+    "timeout": "batching.timeout_us",
+}
+HYDRAS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.mode", "hydra.searchpath", "hydra.verbose")
+OPTION_SYNONYMS = {("device", "gpu"): "cuda", ("timing", "nsys"): "cupti"}
+
+
+@cache
+def owners() -> dict[str, tuple[str, ...]]:
+    """Return each setting's key with the options that have it, such as `workload=decode`; () if all options have it."""
+    found: dict[str, tuple[str, ...]] = dict.fromkeys((*(each.name for each in fields(Config)), *group_options()), ())
+    for group, kinds in _schemas().items():
+        for kind, options in kinds:
+            for each in fields(kind):
+                key = f"{group}.{each.name}"
+                found[key] = (*found.get(key, ()), *(f"{group}={option}" for option in options))
+        everything = sum(len(options) for _, options in kinds)
+        found |= {key: () for key in found if key.startswith(f"{group}.") and len(found[key]) == everything}
+    return found
+
+
+@cache
+def _schemas() -> dict[str, list[tuple[type, list[str]]]]:
+    """Return the classes of each group's settings, each with the options of that class."""
+    kinds = {name: [(kind, [name])] for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
+    found: dict[str, list[tuple[type, list[str]]]] = dict(kinds)  # type: ignore[arg-type]  # classes all
+    found["mode"] = [(type(each), [name]) for name, each in FOUND["mode"].items()]
+    found["arrival"] = [(kind, [name]) for name, kind in SCHEMAS["arrival"].items()]
+    presets = [name for name in group_options()["workload"] if name not in FOUND["workload"]]
+    found["workload"] = [(kind, [kind.option() or ""]) for kind in workloads().values()]
+    found["workload"] = [(kind, options if options[0] else presets) for kind, options in found["workload"]]
+    return found
+
+
+def unknown_setting(key: str, value: object) -> ConfigError:
+    """Return the error for a setting that does not exist, or only with another option of its group."""
+    if others := owners().get(key):
+        group = key.partition(".")[0]
+        names = [each.partition("=")[2] for each in others]
+        options = ", ".join(names[:-1]) + (" or " if names[:-1] else "") + names[-1]
+        likely = next((each for each in others if each in USUAL), others[0])
+        return ConfigError(key, value, f"{key} belongs to {group}={options}; did you mean to add {likely}?")
+    group, meant = key.partition(".")[0], settings_near(key)
+    choice, slash, option = key.partition("/")
+    if slash and choice in group_options():
+        return ConfigError(key, value, explained("no such setting", "", [f"{choice}={option}"]))
+    if group == "hydra":
+        return ConfigError(key, value, explained("no such setting", "those of --hydra-help", meant))
+    section = [each for each in owners() if each.startswith(f"{group}.")] if "." in key else []
+    if section:
+        allowed = choices(each.removeprefix(f"{group}.") for each in section)
+        return ConfigError(key, value, explained(f"no such setting of {group}", allowed, meant))
+    allowed = "" if meant else choices(each for each in owners() if "." not in each)
+    return ConfigError(key, value, explained("no such setting", allowed, meant))
+
+
+def settings_near(key: str) -> list[str]:
+    """Return up to three settings that a misspelt key may stand for."""
+    known = HYDRAS if key.startswith("hydra.") else tuple(owners())
+    group, _, leaf = key.rpartition(".")
+    if key in known:
+        return [key]
+    if (synonym := SYNONYMS.get(leaf.lower().replace("-", "_"))) and group in ("", synonym.partition(".")[0]):
+        return [synonym]
+    if same_leaf := [each for each in known if each.rpartition(".")[2] == leaf]:
+        return same_leaf[:3]
+    siblings = {each.rpartition(".")[2]: each for each in known if group and each.rpartition(".")[0] == group}
+    if close := [siblings[each] for each in nearest(leaf, siblings)]:
+        return close
+    leaves = {each.rpartition(".")[2]: each for each in known}
+    found = [] if group and key.partition(".")[0] in known else nearest(key, known)
+    return list(dict.fromkeys([*found, *(leaves[each] for each in nearest(leaf, leaves))]))[:3]
+
+
+def unknown_option(group: str, option: str, options: Iterable[str]) -> ConfigError:
+    """Return the error for an option that a group does not have."""
+    names = sorted(options)
+    near = [OPTION_SYNONYMS[group, option]] if (group, option) in OPTION_SYNONYMS else nearest(option, names)
+    meant = [f"{group}={each}" for each in near] or _same_name(option)
+    allowed = "" if meant and len(names) > MOST_NAMES else ", ".join(names)
+    return ConfigError(group, option, explained(f"no such {group}", allowed, meant))
+
+
+def _same_name(option: str) -> list[str]:
+    """Return the choices whose option has this name."""
+    return [f"{group}={option}" for group, options in group_options().items() if option in options and group != "table"]
+
+
+def options_near(name: str) -> list[str]:
+    """Return up to three choices, such as `workload=decode`, whose option has this name or a similar one."""
+    groups = {group: options for group, options in group_options().items() if group != "table"}
+    found = {option: f"{group}={option}" for group, options in groups.items() for option in options}
+    return _same_name(name) or [found[each] for each in nearest(name, found)]
+
+
+def wrong_type(key: str, typed: str) -> ConfigError:
+    """Return the error for a value, as the user typed it, of a type that the setting does not have."""
+    group, _, name = key.rpartition(".")
+    kinds = [kind for kind, _ in _schemas().get(group, [])] if group else [Config]
+    for kind in kinds:
+        for each in fields(kind):
+            if each.name == name:
+                hint = get_type_hints(kind).get(name, Any)
+                return ConfigError(key, typed, _wanted(key, hint, each, typed))
+    return ConfigError(key, typed, "not a value of this setting")
+
+
+def _wanted(key: str, hint: Any, declared: Field[Any], typed: str) -> str:
+    """Return which values a setting takes, and the likeliest."""
+    parts = get_args(hint) or (hint,)
+    inner = next((each for each in parts if each is not NoneType), hint)
+    null = " or null" if NoneType in parts else ""
+    if is_dataclass(inner):
+        names = [each.name for each in fields(inner)]
+        first = f"{declared.name}.{names[0]}=..."
+        return explained("a section, not a value", ", ".join(names), [first])
+    if isinstance(inner, type) and issubclass(inner, enum.Enum):
+        values = [each.name for each in inner]
+        return explained(
+            "not one of its values", ", ".join(values) + null, [f"{key}={each}" for each in nearest(typed, values)]
+        )
+    limits = str(declared.metadata.get("limits", ""))
+    what = KINDS.get(inner, "the values that --help shows")
+    meant = [f"{key}={_number(typed)}"] if inner is int and _number(typed) is not None else []
+    return explained("not of the right type", f"{what}{f' {limits}' if limits else ''}{null}", meant)
+
+
+def _number(typed: str) -> int | None:
+    """Return the whole number that `10k`, `1_000`, `1e3` or `2.0` stands for; None for other text."""
+    scale = {"k": 1_000, "m": 1_000_000}.get(typed[-1:].lower(), 1)
+    try:
+        number = float(typed[:-1] if scale > 1 else typed) * scale
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and abs(number) < 2**31 else None
+
+
+def unresolved(error: Exception) -> str:
+    """Return what is wrong with an interpolation, and the likeliest setting."""
+    text = str(error).splitlines()[0]
+    name = text.partition("'")[2].partition("'")[0]
+    if "Environment variable" in text:
+        return explained(f"no such environment variable: {name}", "", [f"${{oc.env:{name},DEFAULT}}"])
+    if "key" in text and name:
+        return explained(f"no such setting: {name}", "", [f"${{{each}}}" for each in settings_near(name)])
+    return text

@@ -1,0 +1,159 @@
+"""What a tired user types, and the answer: one line that says what to type instead."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import pytest
+from support.config.override_sets import taken
+from support.config.quick_hydra import quicken
+from support.processes.refusals import HYDRAS_NOISE, MOST_CHARACTERS
+
+from runner.config.names import owners, settings_near, unknown_setting
+
+REPLAY = "workload=decode model=tiny arrival=replay arrival.path=own.csv"
+MISTAKES = {
+    # options of groups
+    "mode=batchd": "mode=batchd: no such mode; allowed: baseline, batched, coalesced,",
+    "mode=Batched": "did you mean mode=batched?",
+    "workload=batched": "did you mean mode=batched?",
+    "workload=gemv-micro": "did you mean workload=gemv_micro?",
+    "sampling=topk": "did you mean sampling=top_k?",
+    "device=gpu": "device=gpu: no such device; allowed: auto, cpu, cuda; did you mean device=cuda?",
+    "model=llama3": "did you mean model=llama_3_8b, model=llama_3_70b or model=llama_3_2_1b?",
+    "timing=nsys": "did you mean timing=cupti?",
+    "workload=null": "workload=null: no such workload; allowed: decode,",
+    "mode=3": "mode=3: no such mode; allowed: baseline,",
+    "table=null": "table=null: chooses nothing; leave table out",
+    "hydra/launcher=joblib": "hydra/launcher=joblib: no such hydra/launcher; allowed: basic",
+    "workload@x=decode": "did you mean workload=decode?",
+    "workload/decode=1": "did you mean workload=decode?",
+    # keys
+    "batching.timeot_us=5": "batching.timeot_us=5: no such setting of batching; allowed: idle_us, max_batch, stall,",
+    "batching.timeout=5": "did you mean batching.timeout_us?",
+    "timeout_us=5": "timeout_us=5: no such setting; did you mean batching.timeout_us?",
+    "max_batch=64": "did you mean batching.max_batch?",
+    "batch_size=64": "did you mean batching.max_batch?",
+    "iterations=5": "did you mean repeats?",
+    "output_dir=here": "did you mean hydra.run.dir?",
+    "modes=batched": "did you mean mode, ",
+    "workload.model=tiny": "did you mean model?",
+    "hydra.run.dri=here": "did you mean hydra.run.dir?",
+    "+batching.timeot_us=5": "did you mean batching.timeout_us?",
+    "+seed=1": "+seed=1: exists already; did you mean seed=1?",
+    "~bogus": "~bogus: nothing to delete",
+    "seed.x=1": "seed.x=1: seed is one value and holds no settings; did you mean seed=1?",
+    "batching=5": "did you mean batching.max_batch=...?",
+    # settings of another option
+    "mode=batched mode.streams=4": "mode.streams belongs to mode=multistream; did you mean to add mode=multistream?",
+    "workload.tokens=4": "workload.tokens belongs to workload=decode, elementwise_chain, layer, linear_epilogue,",
+    "arrival.rate_per_s=5": "belongs to arrival=bursty, constant or poisson; did you mean to add arrival=poisson?",
+    "arrival.path=own.csv": "did you mean to add arrival=replay?",
+    # values
+    "workload.dtype=fp8": "workload.dtype=fp8: not one of its values; allowed: fp32, fp16, bf16",
+    "ordering=per-request": "did you mean ordering=per_request?",
+    "batching.max_batch=many": "not of the right type; allowed: whole numbers from 1",
+    "batching.max_batch=1e3": "did you mean batching.max_batch=1000?",
+    "workload.commands=10k": "did you mean workload.commands=10000?",
+    "workload.commands=1,000": "did you mean workload.commands=1000 or -m workload.commands=1,000?",
+    "queue.capacity=1000": "allowed: powers of two; did you mean queue.capacity=512 or queue.capacity=1024?",
+    "batching.stall=perhaps": "allowed: true or false",
+    "slo.ttft_ms=soon": "allowed: numbers above 0 or null",
+    "repeats=often": "allowed: whole numbers from 1 to 10000, or auto",
+    "against=grph": "did you mean against=graph?",
+    "mode=graph against=baseline,graph": "against=graph: is the mode itself",
+    "workload.commands=${commands}": "did you mean ${record.commands} or ${workload.commands}?",
+    "workload.commands=${oc.env:NO_SUCH_NAME}": "no such environment variable: NO_SUCH_NAME",
+    # sweeps
+    "mode=baseline,batched": "several values make a sweep; did you mean -m mode=baseline,batched?",
+    "-m mode=baseline,batchd": "mode=batchd: no such mode",
+    "-m workload.commands=1,many": "workload.commands=many: not of the right type",
+    "-m repeats=1,2,": "did you mean repeats=1,2?",
+    "-m batching.max_batch=rnge(1,5)": "no such function: rnge; allowed:",
+    "-m batching.max_batch=range(1,": "a bracket is not closed",
+    # words that are no settings
+    "decode": "decode: not of the form key=value; did you mean workload=decode?",
+    "mode batched": "did you mean mode=batched?",
+    "workload = decode": "did you mean workload=decode?",
+    "mode:batched": "did you mean mode=batched?",
+    "repeats==5": "did you mean repeats=5?",
+    "=1": "no setting is named before the =",
+    "'seed=\"a'": "did you mean seed=a?",
+    "workload..commands=1": "did you mean workload.commands?",
+    "own.csv": "own.csv: not of the form key=value",
+    # options with dashes
+    "--bogus": "--bogus: no such option; allowed: -m, --help, --version,",
+    "--repeats=5": "did you mean repeats=5?",
+    "--mode batched": "did you mean mode=batched?",
+    "--max-batch=64": "did you mean batching.max_batch=64?",
+    "--multi-run": "did you mean --multirun?",
+    "--cfg=x": "invalid choice: 'x'; allowed: 'job', 'hydra', 'all'",
+    "--config-dir=nope": "nope: no such folder",
+    "--config-dir": "expected one argument",
+    "--config-name=nope": "--config-name=nope: no such config file",
+    # what is missing
+    "arrival=poisson": "arrival.rate_per_s=???: required; give arrival.rate_per_s=...",
+    "~mode": "mode=???: required; give mode=...",
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quickened() -> None:
+    quicken()
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_answered_in_one_line_with_what_to_type(typed: str, tmp_path: Path) -> None:
+    outcome = taken(["device=cpu", *shlex.split(typed)], tmp_path)
+    assert MISTAKES[typed] in outcome.stderr
+    assert outcome.stderr.startswith("error: ")
+    assert outcome.stderr.count("\n") == 1
+    assert len(outcome.stderr) <= MOST_CHARACTERS
+    assert [word for word in HYDRAS_NOISE if word in outcome.stderr] == []
+    assert (outcome.exit_code, outcome.stdout, outcome.plans, outcome.left) == (2, "", [], [])
+
+
+@pytest.mark.parametrize(
+    ("typed", "modes"),
+    [
+        ("against=baseline", ["baseline", "batched"]),
+        ("against=baseline,coalesced workload=decode model=tiny", ["baseline", "coalesced", "batched"]),
+        ("against=[baseline]", ["baseline", "batched"]),
+        ("against=[]", ["batched"]),
+    ],
+)
+def test_against_is_a_mode_or_a_list_of_modes(typed: str, modes: list[str], tmp_path: Path) -> None:
+    (plan,) = taken(["device=cpu", *typed.split()], tmp_path).plans
+    assert [arm.mode for arm in plan.arms] == modes
+
+
+def test_against_all_is_every_other_mode_that_can_run_the_work(tmp_path: Path) -> None:
+    for typed in ("against=all", "against=[all]"):
+        (plan,) = taken(["device=cpu", typed], tmp_path).plans
+        assert {"baseline", "batched"} <= {arm.mode for arm in plan.arms}
+        assert "coalesced" in plan.refused
+
+
+def test_in_a_sweep_several_modes_of_against_are_jobs(tmp_path: Path) -> None:
+    plans = taken(["-m", "device=cpu", "against=baseline,[]"], tmp_path).plans
+    assert [[arm.mode for arm in plan.arms] for plan in plans] == [["baseline", "batched"], ["batched"]]
+
+
+def test_a_file_of_arrivals_is_taken_whole(tmp_path: Path) -> None:
+    rows = "".join(f"{number},4,2\n" for number in range(30))
+    (tmp_path / "own.csv").write_text(f"arrival_ms,prompt_tokens,output_tokens\n{rows}")
+    (plan,) = taken(["device=cpu", *REPLAY.split()], tmp_path).plans
+    assert plan.stream.requests == 30
+
+
+def test_every_setting_is_near_itself_and_near_itself_with_a_letter_missing() -> None:
+    for key in owners():
+        assert settings_near(key) == [key]
+        if len(key.rpartition(".")[2]) > 5:
+            assert settings_near(f"{key[:-2]}{key[-1]}")
+
+
+def test_a_setting_that_every_option_has_belongs_to_none() -> None:
+    assert owners()["workload.dtype"] == owners()["batching.max_batch"] == ()
+    assert "belongs to" in str(unknown_setting("mode.patience_s", 1))
