@@ -209,23 +209,29 @@ def test_every_mode_can_be_asked_for(name: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["mode=multistream", "mode.streams=3"], "mode.streams=3: must be a power of two"),
-        (["mode=multistream", "mode.streams=1"], "mode.streams=1: must be from 2 to 64"),
-        (["mode=multistream", "mode.streams=128"], "mode.streams=128: must be from 2 to 64"),
-        (["mode=graph", "mode.cached=0"], "mode.cached=0: must be from 1 to 4096"),
-        (["mode=torch_graph", "mode.cached=4097"], "mode.cached=4097: must be from 1 to 4096"),
-        (["mode=persistent", "mode.patience_s=0.09"], "mode.patience_s=0.09: must be from 0.1 to 86400"),
-        (["mode=persistent", "mode.patience_s=86401"], "mode.patience_s=86401.0: must be from 0.1 to 86400"),
-        (["mode=persistent", "mode.patience_s=nan"], "mode.patience_s=nan: must be from 0.1 to 86400"),
+        (["mode=multistream", "mode.streams=3"], "mode.streams=3: out of range; allowed: powers of two"),
+        (["mode=multistream", "mode.streams=1"], "mode.streams=1: out of range; allowed: from 2 to 64"),
+        (["mode=multistream", "mode.streams=128"], "mode.streams=128: out of range; allowed: from 2 to 64"),
+        (["mode=graph", "mode.cached=0"], "mode.cached=0: out of range; allowed: from 1 to 4096"),
+        (["mode=torch_graph", "mode.cached=4097"], "mode.cached=4097: out of range; allowed: from 1 to 4096"),
+        (["mode=persistent", "mode.patience_s=0.09"], "mode.patience_s=0.09: out of range; allowed: from 0.1 to 86400"),
+        (
+            ["mode=persistent", "mode.patience_s=86401"],
+            "mode.patience_s=86401.0: out of range; allowed: from 0.1 to 86400",
+        ),
+        (["mode=persistent", "mode.patience_s=nan"], "mode.patience_s=nan: out of range; allowed: from 0.1 to 86400"),
         (
             ["against=[all,batched]", "mode=baseline"],
-            "against=all: must be all alone, or modes other than",
+            "against=all: not a list of modes; allowed: all alone, or modes other than",
         ),
         (
             ["against=[baseline]", "mode=baseline"],
-            "against=baseline: must be all alone, or modes other than",
+            "against=baseline: is the mode itself; allowed: all alone, or modes other than",
         ),
-        (["against=[nope]", "mode=baseline"], "against=nope: must be all alone, or modes other than"),
+        (
+            ["against=[nope]", "mode=baseline"],
+            "against=nope: not a list of modes; allowed: all alone, or modes other than",
+        ),
     ],
 )
 def test_a_bad_setting_is_refused(overrides: list[str], message: str) -> None:

@@ -248,5 +248,5 @@ def test_how_many_lists_are_kept_is_a_setting() -> None:
     others = {"ahead": True, "racecheck": False}
     assert config.mode.options == {"cached": 7, **others}
     assert mode_settings("megakernel").options == {"cached": 64, **others}
-    with pytest.raises(ConfigError, match=r"mode\.cached=0: must be from 1 to 4096"):
+    with pytest.raises(ConfigError, match=r"mode\.cached=0: out of range; allowed: from 1 to 4096"):
         configured("mode=megakernel", "mode.cached=0", "workload=decode", "model=tiny")
