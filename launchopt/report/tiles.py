@@ -106,11 +106,13 @@ def headline(source: Source) -> list[str]:
     if not any(one.has_comparison for one in found):
         return ["Nothing here was compared with a baseline, so no speed-up is claimed."]
     if not best:
-        return ["No mode is proven faster than the baseline in any stream of commands."]
+        return ["No mode is proven faster than its base in any stream of commands."]
     gains = [f"{one.best['mode']} {one.best.speedup} on {names[id(one)]}" for one in best if one.best]
     if len(found) == 1:
         return [f"The fastest mode is {gains[0]}."]
-    counts = f"{len(best)} of {len(found)} streams of commands have a mode that is proven faster than the baseline."
+    bases = dict.fromkeys(str(one.best.baseline["mode"]) for one in best if one.best and one.best.baseline)
+    base = "the baseline" if list(bases) == ["baseline"] else " or ".join(bases)
+    counts = f"{len(best)} of {len(found)} streams of commands have a mode that is proven faster than {base}."
     range_ = f"The gain: {gains[0]}." if len(gains) == 1 else f"The gains are from {gains[0]} to {gains[-1]}."
     return [counts, range_]
 
