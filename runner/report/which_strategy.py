@@ -23,6 +23,7 @@ LEGEND = (
     "mode / that of the fastest; in brackets the smallest and the largest factor of one repeat. The first one is over "
     "the second fastest mode. Tokens per s: of all requests."
 )
+NO_BREAK = "\u00a0"  # a space at which a cell does not wrap
 _HEADINGS = {"requests": "---:", "work": "---", "fastest": "---", "tokens per s": "---:", "factor over": "---"}
 _HEADINGS |= {"modes, repeats": "---:", "from": "---"}
 
@@ -49,7 +50,7 @@ def _cells(folder: Path, run: JsonObject) -> list[str]:
         _work(first[0]),
         f"**{order[0]}**",
         f"{statistics.median(1e3 * row['tokens'] / row['wall_ms'] for row in first):,.0f}",
-        "; ".join(f"{_factor(modes[base], first)} {base}" for base in bases),
+        "<br>".join(f"{_factor(modes[base], first)} {base}".replace(" ", NO_BREAK) for base in bases),
         f"{len(modes)}, {len(first)}",
         str(run["run"]),
     ]
