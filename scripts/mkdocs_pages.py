@@ -14,7 +14,8 @@ from mkdocs.structure.files import File, Files
 SOURCES = (
     "*.md",
     "LICENSE",
-    "docs/**/*.md",
+    "docs/*.md",
+    "docs/*.css",
     "scripts/README.md",
     "outputs/reference/*.md",
     "outputs/reference/h200/*/*.md",
