@@ -19,12 +19,21 @@ import pyarrow.parquet as pq
 import pytest
 from support.processes.own_mounts import in_own_mounts
 from support.processes.own_process import environ_of
+from support.thorough import some
 
 RUNNER = (sys.executable, "-m", "runner", "device=cpu", "workload.cache=hot")
 SMALL = ("workload.m=16", "workload.k=64")
 ENOSPC, EFBIG, EROFS = (os.strerror(code) for code in (errno.ENOSPC, errno.EFBIG, errno.EROFS))
 EMPTY_MB = 4  # what a run wants to find
 PATIENCE_S = 180
+# Disks without room: options of the mount, the command that fills the disk, and the reason in the message.
+DISKS = {
+    "too small": ("size=1m", "true", ENOSPC),
+    "nearly full": ("size=8m", "head -c 6000000 /dev/zero > other", ENOSPC),
+    "read-only": ("ro", "true", EROFS),
+}
+# Every disk for a run. By default one of them for a sweep, and all with --thorough.
+DISKS_BY_KIND = [*(("run", disk) for disk in DISKS), *(("sweep", disk) for disk in some(DISKS))]
 
 
 def ran(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -56,19 +65,9 @@ def manifest(folder: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("options", "before", "reason"),
-    [
-        ("size=1m", "true", ENOSPC),
-        ("size=8m", "head -c 6000000 /dev/zero > other", ENOSPC),
-        ("ro", "true", EROFS),
-    ],
-    ids=["too small", "nearly full", "read-only"],
-)
-@pytest.mark.parametrize("kind", ["run", "sweep"])
-def test_a_disk_without_room_is_refused_before_anything_is_written(
-    kind: str, options: str, before: str, reason: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("kind", "disk"), DISKS_BY_KIND)
+def test_a_disk_without_room_is_refused_before_anything_is_written(kind: str, disk: str, tmp_path: Path) -> None:
+    options, before, reason = DISKS[disk]
     target = tmp_path / "disk/results/one"
     asked = [f"hydra.{kind}.dir={target}", *(["-m"] if kind == "sweep" else [])]
     done = on_disk(tmp_path, options, *asked, before=before)
