@@ -24,6 +24,10 @@ class LaunchoptError(Exception):
 
     exit_code = 1
 
+    def __str__(self) -> str:
+        """Return the message with control characters escaped: a name or a path in it may hold any character."""
+        return printable(super().__str__())
+
 
 class ConfigError(LaunchoptError):
     """A setting that cannot work: `key`, its `value`, and the `allowed` values."""
@@ -76,10 +80,15 @@ class Interrupted(LaunchoptError):  # noqa: N818 (the user asked for it; it is n
 
 def one_line(text: object, most: int | None = None) -> str:
     """Return `text` for a message: line ends become spaces, control characters are escaped, `most` cuts its length."""
-    joined = " ".join(str(text).splitlines())
-    if not joined.isprintable():
-        joined = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in joined)
+    joined = printable(" ".join(str(text).splitlines()))
     return joined if most is None or len(joined) <= most else joined[: most - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """Return `text` with control characters escaped, except line ends: others could move a terminal's cursor."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
 def choices(names: Iterable[str]) -> str:

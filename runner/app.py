@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.recording.manifest import read_manifest, write_manifest
-from runner.config.schema import register, to_config
+from runner.config.schema import register, settled, to_config
 from runner.config.tables import conf_folder
 from runner.help import print_help
 from runner.importing import uncollected
@@ -73,9 +73,11 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
-            self._prepare_run(_without_hydra(config), config.hydra.run)
+            choices = config.hydra.runtime.choices
+            is_published = any(choices.get(group) for group in ("experiment", "table"))
+            self._prepare_run(_without_hydra(config), config.hydra.run, is_published)
 
-    def _prepare_run(self, task: DictConfig, place: DictConfig) -> None:
+    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool) -> None:
         folder = Path(place.dir)
         check_writable(RUN_KEY, folder)
         settings = to_config(task)
@@ -83,12 +85,12 @@ class Precheck(Callback):
             raise ConfigError("resume", "true", f"a single run is resumed in a folder of its own: give {RUN_KEY}=...")
         if is_there := folder.exists():
             _start.hold(folder, RUN_KEY)
-        if settings.resume and is_done(folder, plain(task), RUN_KEY):
+        with uncollected():
+            from runner.plan.base import plan_with_base
+        _start.plan = plan = _plan(task) if is_published else plan_with_base(settings, task)
+        if settings.resume and is_done(folder, plan.composed, RUN_KEY):
             print(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
-        with uncollected():
-            from runner.plan.plan import make_plan
-        _start.plan = make_plan(settings, task)
         if not is_there:
             _start.hold(folder, RUN_KEY)
 
@@ -149,7 +151,7 @@ def run_job(composed: DictConfig) -> None:
         return
     job = SweepJob(about.job.num, overrides)
     try:
-        _run_in_sweep(sweep, job, composed, folder)
+        _run_in_sweep(sweep, job, settled(composed), folder)
     except LaunchoptError as error:
         job.ended("refused", error)
         fail(error)
@@ -189,10 +191,11 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
 
 
 def _plan(composed: DictConfig) -> Plan:
-    settings = to_config(composed)
+    alone = settled(composed)
+    settings = to_config(alone)
     from runner.plan.plan import make_plan
 
-    return make_plan(settings, composed)
+    return make_plan(settings, alone)
 
 
 def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
@@ -209,11 +212,11 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | Non
         without_pandas()
         from launchopt.recording import results
         from runner.pager import console
+        from runner.run.result_screen import print_results
         from runner.run.run import execute
-        from runner.run.terminal import summary_table
 
-    out, shown = console(), _shown(folder)
-    rows, failure = [], None
+    shown, failure = _shown(folder), None
+    rows: list[results.Row] = []
     try:
         if (folder / "manifest.json").exists():
             print(f"{shown}: the earlier run in there is replaced")
@@ -226,9 +229,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | Non
         rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
     except Exception as error:  # a mistake of this program: its traceback goes to the folder
         failure = _unforeseen(folder, error)
-    if rows:
-        out.print(summary_table(rows))
-    out.print(shown, soft_wrap=True, markup=False)
+    print_results(rows, plan.config.mode.name, shown, console())
     return failure
 
 

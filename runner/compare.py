@@ -129,18 +129,13 @@ def _print(outcome: Outcome, to: Console) -> None:
 
 
 def _print_table(outcome: Outcome, to: Console) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     from launchopt.analysis.comparison.text import HEADINGS, cells
+    from launchopt.analysis.tables.markdown import TEXT
+    from runner.fitted import FittedTable, Heading
 
-    table = Table(box=box.SIMPLE if to.is_terminal else None)
-    for heading in HEADINGS:
-        table.add_column(heading, overflow="fold")
-    for one in outcome.comparisons:
-        table.add_row(*map(escape, cells(one)))
-    to.print(table)
+    order = {"metric": 1, "A median": 2, "B median": 3}  # a narrow terminal leaves these out
+    headings = [Heading(name, side == TEXT, order.get(name, 0)) for name, side in HEADINGS.items()]
+    to.print(FittedTable(headings, list(map(cells, outcome.comparisons))))
 
 
 def _parser() -> CommandParser:

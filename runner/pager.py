@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from launchopt.analysis.tables.columns import Column, T
+    from runner.fitted import FittedTable
 
 CLOSED = 141  # exit code of a program that SIGPIPE ended, in a shell: 128 + 13
-PIPED_COLUMNS = 200  # wide enough that no cell of a piped table is cut
+PIPED_COLUMNS = 100  # width of tables without a terminal
 
 
 def console(stderr: bool = False) -> Console:
-    """Return a console on standard output, or on standard error. In a pipe it never wraps or cuts a line."""
-    from rich.console import Console
+    """Return a console on standard output, or on standard error. All text of tables and notes goes through it."""
+    from runner.fitted import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
+    return SafeConsole(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
 
 
 def drawn(
@@ -33,24 +33,17 @@ def drawn(
     lines: Iterable[Sequence[str]],
     title: str = "",
     caption: str = "",
-    keeps_numbers: bool = False,
-) -> Table:
-    """Return a table for a terminal. lines: the cells of each line. keeps_numbers: a number is never folded.
+    drops: Sequence[str] = (),
+) -> FittedTable:
+    """Return a table that fits the terminal. lines: the cells of each line.
 
-    A status or a path may contain brackets, which are markup to rich, so all texts are escaped.
+    drops: headings of columns that a narrow terminal leaves out, the least important first.
     """
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
+    from runner.fitted import FittedTable, Heading
 
-    table = Table(title=escape(title), caption=escape(caption), box=box.SIMPLE_HEAD)
-    table.title_justify = table.caption_justify = "left"
-    for column in columns:
-        heading, is_whole = column.heading.replace(" ", "\n", 1), keeps_numbers and not column.is_text
-        table.add_column(heading, justify="left" if column.is_text else "right", no_wrap=is_whole, overflow="fold")
-    for line in lines:
-        table.add_row(*map(escape, line))
-    return table
+    order = {name: index for index, name in enumerate(drops, 1)}
+    headings = [Heading(column.heading, column.is_text, order.get(column.heading, 0)) for column in columns]
+    return FittedTable(headings, [list(line) for line in lines], title, caption)
 
 
 def until_closed(main: Callable[[], int]) -> int:

@@ -79,7 +79,7 @@ def test_the_readme_shows_what_the_first_command_prints(pages_folder: PagesFolde
 
 def _labels(output: str) -> list[str]:
     """The labels of a result's rows."""
-    return [line.split("  ")[0].strip() for line in output.splitlines() if line.startswith(" ")]
+    return [line.strip().split("  ")[0] for line in output.splitlines() if re.match(r"  \w", line)]
 
 
 def _first(word: str) -> str:

@@ -28,7 +28,7 @@ from launchopt.workloads import workloads
 
 SOURCES = ("conf", "launchopt", "runner", "tests", "pyproject.toml", "README.md", "LICENSE")
 SETUPTOOLS = 77  # the first that knows a license as an SPDX expression, and needs no wheel package
-SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=500 workload.cache=hot"
+SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=500 workload.cache=hot against=[]"
 
 
 def missing() -> str | None:

@@ -33,6 +33,7 @@ class Setting:
     cache_bytes: int  # size of the device's last-level cache
     max_batch: int  # commands that fill a bucket
     seed: int
+    device_kind: str = "cuda"  # cuda or cpu
     requests: Requests | None = None  # None: the options alone describe the commands
     is_ordered: bool = True  # the commands of each request run in order
     due_ns: NDArray[np.int64] | None = None  # int64 [commands], for independent commands; None: a closed loop
@@ -104,6 +105,10 @@ class Workload:
     def lower(self, is_ordered: bool) -> str:
         """Return the settings whose lower values need less memory, for an error text."""
         raise NotImplementedError
+
+    def count(self, device_kind: str) -> int:
+        """Return the number of independent commands on a device; 0 for any other workload."""
+        return 0
 
     def minimum(self) -> Minimum:
         """Return lower bounds for a workload of independent commands; zeros for any other."""

@@ -15,6 +15,9 @@ from launchopt.streams.operands import aligned_bytes
 from launchopt.streams.stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.workloads.base import Minimum, Setting, Workload
 
+FEWEST, MOST = 512, 8192  # commands by default
+CPU_BYTES = 1 << 30
+
 
 def gemv(
     m: int, n: int, k: int, commands: int, dtype: Dtype, replicas: int, order: CommandOrder = IN_TURN
@@ -31,11 +34,19 @@ class Gemv(Workload):
     m: int = option(REQUIRED, "rows of the weight matrix", low=1)
     n: int = option(1, "columns of the input", low=1)
     k: int = option(REQUIRED, "columns of the weight matrix", low=1)
-    commands: int = option(8192, "number of commands", low=1)
+    commands: int | None = option(None, "null: 8192, on a CPU as many as read 1 GB, from 512 on", low=1)
     shuffle: bool = option(False, "take the weights in a fixed random order instead of in turn")
 
     instead_of_model: ClassVar[str] = "decode or prefill"
     smallest: ClassVar[tuple[str, ...]] = ("workload.commands=64",)
+
+    def count(self, device_kind: str) -> int:
+        """Return the number of commands. By default a run on a CPU reads about 1 GB, so that it takes no minutes."""
+        if self.commands is not None:
+            return self.commands
+        if device_kind != "cpu":
+            return MOST
+        return min(MOST, max(FEWEST, CPU_BYTES // aligned_bytes(self.m * self.k * self.dtype.itemsize)))
 
     def lower(self, is_ordered: bool) -> str:
         """Return the settings whose lower values need less memory, for an error text."""
@@ -44,11 +55,13 @@ class Gemv(Workload):
     def minimum(self) -> Minimum:
         """Return the commands, and the bytes of all outputs and of `replicas` weights (of one weight, if not set)."""
         weights = aligned_bytes(self.m * self.k * self.dtype.itemsize) * (self.replicas or 1)
-        return Minimum(self.commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * self.commands)
+        commands = self.count("cpu")
+        return Minimum(commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * commands)
 
     def stream(self, layers: int, setting: Setting) -> Stream:
         """Return the stream, in which each command takes the next weight."""
         weight_bytes = self.m * self.k * self.dtype.itemsize
-        copies = self.copies(weight_bytes, setting, min(setting.max_batch, self.commands))
+        commands = self.count(setting.device_kind)
+        copies = self.copies(weight_bytes, setting, min(setting.max_batch, commands))
         order = CommandOrder(self.shuffle, setting.seed, setting.due_ns)
-        return gemv(self.m, self.n, self.k, self.commands, self.dtype, copies, order)
+        return gemv(self.m, self.n, self.k, commands, self.dtype, copies, order)

@@ -18,9 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from rich.console import JustifyMethod
-from rich.table import Table
-
 from launchopt.analysis.tables.columns import Column
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError
@@ -42,7 +39,8 @@ from runner.bench import (
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
-from runner.pager import console, until_closed
+from runner.fitted import FittedTable, Heading
+from runner.pager import console, drawn, until_closed
 from runner.reading import CommandParser, command_parser, exit_code
 
 SUITES = (
@@ -126,13 +124,9 @@ def _on_device(suite: Callable[[int, str], Iterator[Figure]], device: str, repea
     yield from suite(repeats, device)
 
 
-def _table(rows: Sequence[results.Row], machine: str) -> Table:
-    table = Table(title=machine, title_justify="left", box=None)
-    for heading, side in HEADINGS.items():
-        table.add_column(heading, justify="right" if side.endswith(":") else "left")
-    for row in rows:
-        table.add_row(*cells(row))
-    return table
+def _table(rows: Sequence[results.Row], machine: str) -> FittedTable:
+    headings = [Heading(heading, not side.endswith(":")) for heading, side in HEADINGS.items()]
+    return FittedTable(headings, list(map(cells, rows)), machine)
 
 
 def _print_account(folder: Path) -> None:
@@ -144,14 +138,8 @@ def _print_account(folder: Path) -> None:
         out.print(account.clock_line(own), soft_wrap=True, markup=False)
 
 
-def _grid(title: str, columns: Sequence[Column[results.Row]], cells: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, title_justify="left", box=None)
-    for column in columns:
-        side: JustifyMethod = "left" if column.is_text else "right"
-        table.add_column(column.heading.replace(" ", "\n", 1), justify=side)
-    for line in cells:
-        table.add_row(*line)
-    return table
+def _grid(title: str, columns: Sequence[Column[results.Row]], cells: Sequence[Sequence[str]]) -> FittedTable:
+    return drawn(columns, cells, title)
 
 
 def _compare(old_folder: Path, new_folder: Path) -> None:
@@ -159,9 +147,7 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
     machines = [results.read_manifest(folder)["device"]["name"] for folder in (old_folder, new_folder)]
     if machines[0] != machines[1]:
         raise ConfigError("--compare", str(new_folder), f"measured on {machines[1]}, the other on {machines[0]}")
-    table = Table(title=f"{old_folder} -> {new_folder}, {machines[0]}", title_justify="left", box=None)
-    for heading in ("part", "what", "old", "new", "better by", "verdict"):
-        table.add_column(heading)
+    rows = []
     for key in [key for key in new if key in old]:
         before, after = old[key], new[key]
         pair = (
@@ -170,8 +156,9 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
             else (before["samples"], after["samples"])
         )
         ratio = ratio_interval(*pair, paired=False)
-        table.add_row(*key, quantity(before["median"]), quantity(after["median"]), str(ratio), str(verdict(ratio)))
-    console().print(table)
+        rows.append((*key, quantity(before["median"]), quantity(after["median"]), str(ratio), str(verdict(ratio))))
+    headings = [Heading(each, is_text=True) for each in ("part", "what", "old", "new", "better by", "verdict")]
+    console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}"))
 
 
 if __name__ == "__main__":

@@ -5,12 +5,13 @@ Hydra checks names and types when it composes. `to_config` checks ranges and com
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.arrivals import arrivals
@@ -41,9 +42,9 @@ class Config:
     scheduler: groups.Scheduler = MISSING
     slo: groups.Slo = field(default_factory=groups.Slo)
     record: groups.Recording = field(default_factory=groups.Recording)
-    against: Any = field(default_factory=list)  # modes to compare `mode` with, in turn, on the same operands; or ALL
+    against: Any = "auto"  # modes to compare `mode` with, on the same operands; a list, or ALL (runner.plan.base)
     ordering: Ordering = Ordering.per_request
-    repeats: Any = 1  # number of repeats, or auto: repeat until the noise is low (runner.run.repeats)
+    repeats: Any = None  # number, or auto: until the noise is low (runner.run.repeats); null: 5 beside a base, else 1
     repeats_limit_s: float = 300.0  # with auto no further round of repeats begins after this time
     watchdog_s: float = 60.0  # limit for a run in which no command moves (runner.run.watchdog); 0: no limit
     seed: int = 0
@@ -53,6 +54,8 @@ class Config:
     job_timeout_s: float | None = None  # a job that takes longer is ended and counts as failed (runner.run.watchdog)
 
     def __post_init__(self) -> None:
+        self.against = [] if self.against in (None, AUTO) else self.against
+        self.repeats = 1 if self.repeats is None else self.repeats
         self._check_groups()
         self._check_against()
         self._check_repeats()
@@ -239,6 +242,17 @@ def to_config(composed: DictConfig) -> Config:
         raise ConfigError(key, _as_typed(composed, key), unresolved(error)) from None
     assert isinstance(config, Config)
     return config
+
+
+def settled(task: DictConfig, bases: Sequence[str] = (), repeats: int = 1) -> DictConfig:
+    """Return a copy of a composed config, with `bases` for `against: auto` and `repeats` for `repeats: null`."""
+    found = task.copy()
+    with read_write(found), open_dict(found):
+        if found.against == AUTO:
+            found.against = list(bases)
+        if found.repeats is None:
+            found.repeats = repeats
+    return found
 
 
 def _as_typed(composed: DictConfig, key: str) -> object:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from rich import box
 from rich.markup import escape
-from rich.table import Table
 
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published, from_json
 from runner.doctor.checks import Check, Status, usable
+from runner.fitted import FittedTable, Heading
 from runner.pager import console
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
@@ -38,23 +36,17 @@ def print_checks(checks: Sequence[Check], kind: str, removed: Sequence[str]) -> 
     line(f"device={kind} {verdict}")
 
 
-def _table(title: str, *numbers: str) -> Table:
-    """Return a table with a column of texts, columns of numbers, and one for how they were measured."""
-    shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE if sys.stdout.isatty() else None)
-    shown.add_column("")
-    for number in numbers:
-        shown.add_column(number, justify="right", no_wrap=True)
-    shown.add_column("how measured", overflow="fold")
-    return shown
-
-
 def print_floors(calibration: Calibration, absent: dict[str, str]) -> None:
     """Print median and interval of each floor, and why others are absent."""
-    shown = _table(f"Floors of {calibration.device['name']}", "median", "95% interval", "unit", "repeats")
-    for name, floor in calibration.floors.items():
-        cells = (_number(floor.value), _interval(floor), floor.unit, str(floor.repeats))
-        shown.add_row(escape(name), *cells, escape(floor.how))
-    console().print(shown)
+    rows = [
+        (name, _number(floor.value), _interval(floor), floor.unit, str(floor.repeats), floor.how)
+        for name, floor in calibration.floors.items()
+    ]
+    headings = [
+        *(Heading("floor", is_text=True), Heading("median"), Heading("95% interval", drops=3)),
+        *(Heading("unit", is_text=True), Heading("repeats", drops=2), Heading("how measured", is_text=True, drops=1)),
+    ]
+    console().print(FittedTable(headings, rows, f"Floors of {calibration.device['name']}"))
     for name, why in absent.items():
         line(f"not measured: {name}: {why}")
 
@@ -74,21 +66,25 @@ def print_stages(calibration: Calibration) -> None:
     if not calibration.stages:
         line("Stages of one launch: none, since nothing is launched on a CPU: a call computes before it returns.")
     for kernel, stages in from_json(calibration.stages).items():
-        shown = _table(f"One launch by stage: {kernel}", "p50 us", "p99 us")
-        for name in STAGES:
-            if name in stages:
-                one = stages[name]
-                shown.add_row(name, f"{one.p50_us:.3f}", f"{one.p99_us:.3f}", escape(one.how))
-        console().print(shown)
+        rows = [
+            (name, f"{one.p50_us:.3f}", f"{one.p99_us:.3f}", one.how)
+            for name in STAGES
+            if (one := stages.get(name)) is not None
+        ]
+        headings = [Heading("stage", is_text=True), Heading("p50 us"), Heading("p99 us")]
+        how = Heading("how measured", is_text=True, drops=1)
+        console().print(FittedTable([*headings, how], rows, f"One launch by stage: {kernel}"))
         _print_published(stages)
 
 
 def _print_published(stages: Breakdown) -> None:
-    shown = Table(box=box.SIMPLE if sys.stdout.isatty() else None)
-    for heading in ("published estimate", "us", "measured us", "which is", "of stages, and what it cannot tell"):
-        shown.add_column(heading, overflow="fold")
+    rows = []
     for one in beside_published(stages):
         estimate, measured_us = one.estimate, one.measured_us
         cells = (f"{estimate.low_us:g}-{estimate.high_us:g}", "-" if measured_us is None else f"{measured_us:.2f}")
-        shown.add_row(estimate.part, *cells, one.verdict, escape(estimate.about))
-    console().print(shown)
+        rows.append((estimate.part, *cells, one.verdict, estimate.about))
+    headings = [
+        *(Heading("published estimate", is_text=True), Heading("us"), Heading("measured us")),
+        *(Heading("which is", is_text=True), Heading("of stages, and its limits", is_text=True, drops=1)),
+    ]
+    console().print(FittedTable(headings, rows))

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.arrivals.requests import Requests
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
+from launchopt.devices.cpu.info import reported_cache_bytes
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.files import JsonObject
 from launchopt.modes import MODES, mode_class
@@ -219,7 +220,9 @@ def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
     if config.workload.cache is Cache.hot:
         return "inputs fit in the cache, as asked (workload.cache=hot)"
     if info.kind == "cpu":
-        return "a CPU's caches, shared with other tenants, cannot be ruled out"
+        reported, taken = reported_cache_bytes() >> 20, info.cache_bytes >> 20
+        host = f"; this machine reports {reported} MiB, of which its cores' share is taken as {taken} MiB"
+        return f"a CPU's caches, shared with other tenants, cannot be ruled out{host if taken < reported else ''}"
     if stream.batches_share_weights:
         return "requests of one batch share weights, which are read once"
     if stream.input_bytes < COLD_CACHES * info.cache_bytes:

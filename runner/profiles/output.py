@@ -8,12 +8,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
+from rich.cells import cell_len
 
-from launchopt.errors import DataError
+from launchopt.errors import DataError, printable
 from launchopt.files import write_atomically
-from runner.pager import PIPED_COLUMNS, console
+from runner.fitted import FittedTable, Heading
+from runner.pager import console
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -31,21 +31,16 @@ def cell(value: Cell) -> str:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str] = ()) -> None:
-    """Print a table: the first column is text, the others are numbers. In a pipe no heading has a line break."""
-    piped = not sys.stdout.isatty()
-    out = console()
-    # Rich drops columns that do not fit. With this width it drops none, and the terminal wraps long lines.
-    out.width = max(out.width, PIPED_COLUMNS)
-    table = Table(box=None if piped else box.SIMPLE_HEAD, pad_edge=False)
-    for index, heading in enumerate(headings):
-        heading = heading.replace("\n", " ") if piped else heading
-        table.add_column(heading, justify="right" if index else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*row)
-    if total:
-        table.add_section()
-        table.add_row(*total)
-    out.print(table, markup=False)
+    """Print a table: the first column is text, the others are numbers. In a pipe each row is one line."""
+    lines, names = [*rows, *([total] if total else [])], [heading.replace("\n", " ") for heading in headings]
+    if sys.stdout.isatty():
+        console().print(FittedTable([Heading(name, not index) for index, name in enumerate(names)], lines))
+        return
+    cells = [[printable(each) for each in line] for line in [names, *lines]]
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    for first, *others in cells:
+        numbers = (f"{' ' * (wide - cell_len(each))}{each}" for each, wide in zip(others, widths[1:], strict=True))
+        print("  ".join([first + " " * (widths[0] - cell_len(first)), *numbers]))
 
 
 def print_notes(notes: Iterable[str]) -> None:

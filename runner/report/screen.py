@@ -1,4 +1,4 @@
-"""A report on a terminal: tables about 140 characters wide, with notes below."""
+"""A report on a terminal: tables that fit its width, with notes below."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ from launchopt.analysis.tables.rows import Table, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
 from runner.pager import drawn
+
+# Columns that a narrow terminal leaves out, the least important first.
+DROPS = (
+    *("max rel error", "share of copy BW", "% of peak bandwidth", "roofline", "flushes", "batch size p50 / p99"),
+    *("break-even", "host us", "sampling us a token", "GPU ms", "launch calls", "latency p50 / p99 us", "p99 us"),
+    *("overloaded", "TTFT p50 / p99 ms", "max_batch, timeout", "verified"),
+)
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:
@@ -49,4 +56,4 @@ def print_strategies(tables: Sequence[StrategyTable], console: Console) -> None:
 def _print_table(
     console: Console, title: str, caption: str, columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
 ) -> None:
-    console.print(drawn(columns, cells, title, caption, keeps_numbers=True))
+    console.print(drawn(columns, cells, title, caption, DROPS))

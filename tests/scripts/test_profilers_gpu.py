@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from support.processes.own_process import alone
 from support.results.profiler_bench import BASH, SCRIPTS
 
 from launchopt.analysis.profiles.nsys import read_profile
@@ -46,7 +47,7 @@ def script(name: str, *arguments: str, out: Path, codes: tuple[int, ...] = (0,))
 
 def run(arguments: str, folder: Path) -> Path:
     """Run without an external profiler in `folder`; return the folder."""
-    call = [sys.executable, "-m", "runner", *arguments.split(), f"hydra.run.dir={folder}"]
+    call = [sys.executable, "-m", "runner", *alone(arguments.split()), f"hydra.run.dir={folder}"]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder

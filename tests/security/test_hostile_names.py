@@ -46,7 +46,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run whose workload, model and folder are named like that."""
     folder = tmp_path_factory.mktemp("out") / SCRIPT.replace("/", "|")
     done = python(
-        *("runner", "device=cpu", "model=tiny", "workload=decode", "workload.tokens=3", "workload.cache=hot"),
+        *(
+            "runner",
+            "device=cpu",
+            "model=tiny",
+            "workload=decode",
+            "workload.tokens=3",
+            "workload.cache=hot",
+            "against=[]",
+        ),
         *("mode=batched", f"workload.name={QUOTED}", f"model.name={QUOTED}", f"hydra.run.dir='{folder}'"),
         cwd=folder.parent,
     )

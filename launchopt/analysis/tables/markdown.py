@@ -20,7 +20,7 @@ from launchopt.analysis.tables.columns import (
     left_out,
 )
 from launchopt.analysis.tables.rows import Line, Table, arrivals
-from launchopt.errors import DataError
+from launchopt.errors import DataError, printable
 
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
@@ -173,5 +173,8 @@ def _pipes(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return the text without characters that would end its line or cell. A status may contain any character."""
-    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+    """Return the text without characters that would end its line or cell or move a terminal's cursor.
+
+    A status may contain any character.
+    """
+    return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")

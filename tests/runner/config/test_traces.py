@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_dir
 from support.paths import ROOT
-from support.processes.own_process import environ_of
+from support.processes.own_process import alone, environ_of
 
 from launchopt.errors import LaunchoptError
 from launchopt.recording import results
@@ -56,7 +56,7 @@ def trace(tmp_path: Path) -> Path:
 
 def replayed(arguments: str, folder: Path, device: str = "cpu") -> tuple[str, list[results.Row]]:
     """What was printed, and the rows."""
-    call = [sys.executable, "-m", "runner", "workload=trace", f"device={device}", *arguments.split()]
+    call = [sys.executable, "-m", "runner", "workload=trace", f"device={device}", *alone(arguments.split())]
     call += ["record.commands=all", f"hydra.run.dir={folder}"]
     done = subprocess.run(call, cwd=folder.parent, env=environ_of(), capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")

@@ -21,7 +21,7 @@ from support.processes.own_mounts import in_own_mounts
 from support.processes.own_process import environ_of
 from support.thorough import some
 
-RUNNER = (sys.executable, "-m", "runner", "device=cpu", "workload.cache=hot")
+RUNNER = (sys.executable, "-m", "runner", "device=cpu", "workload.cache=hot", "against=[]")
 SMALL = ("workload.m=16", "workload.k=64")
 ENOSPC, EFBIG, EROFS = (os.strerror(code) for code in (errno.ENOSPC, errno.EFBIG, errno.EROFS))
 EMPTY_MB = 4  # what a run wants to find

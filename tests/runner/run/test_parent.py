@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.processes.own_process import environ_of
 
-TINY = ["workload=gemv_256", "workload.commands=64", "mode=batched", "repeats=1", "device=cpu"]
+TINY = ["workload=gemv_256", "workload.commands=64", "mode=batched", "repeats=1", "device=cpu", "against=[]"]
 WATCHED = """
 import sys
 from numba.core.dispatcher import Dispatcher

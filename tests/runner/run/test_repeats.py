@@ -20,10 +20,9 @@ from support.results.summary_rows import row
 from launchopt.errors import Interrupted
 from launchopt.producing.production import Production
 from launchopt.recording import results
-from runner.pager import console
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
-from runner.run.terminal import summary_table, throttled_repeats
+from runner.run.terminal import throttled_repeats
 from runner.worker.messages import RepeatResult
 
 PAIR = ("baseline", "batched")
@@ -251,28 +250,3 @@ def test_throttled_repeats_are_counted_and_their_reasons_named(
     given_rows: list[dict[str, Any]], text: str | None
 ) -> None:
     assert throttled_repeats([row(**columns) for columns in given_rows]) == text
-
-
-def shown(rows: list[results.Row], capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
-    console().print(summary_table(rows))
-    lines = (line.strip().split("  ") for line in capsys.readouterr().out.splitlines()[1:])
-    return {words[0]: [word.strip() for word in words[1:] if word.strip()] for words in lines}
-
-
-def test_the_table_marks_throttled_repeats(capsys: pytest.CaptureFixture[str]) -> None:
-    seen = {"sm_clock_mhz": 1980.0, "sm_clock_min_mhz": 1200.0, "energy_mj_per_command": 2.51234, "power_w": 412.3}
-    rows = [
-        *(row(repeat=0, **CAPPED, **seen), row(repeat=1, throttled=False, **seen)),
-        *(row(repeat=0, mode="batched", throttled=False), row(repeat=0, mode="graph")),
-    ]
-    lines = shown(rows, capsys)
-    assert lines["throttled repeats"] == ["1 of 2 (sw_power_cap)", "none seen", "-"]
-    assert lines["SM clock MHz: median / lowest"] == ["1,980 / 1,200", "- / -", "- / -"]
-    assert lines["energy mJ a command"] == ["2.512", "-", "-"]
-    assert lines["power W"] == ["412", "-", "-"]
-
-
-def test_the_table_of_a_cpu_has_no_such_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown([row(device="cpu", gpu=None)], capsys)
-    assert "wall ms" in lines
-    assert not {"throttled repeats", "power W", "GPU span ms"} & set(lines)

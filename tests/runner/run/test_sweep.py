@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from support.processes.own_process import environ_of
+from support.processes.own_process import alone, environ_of
 from support.results.sweeps import statuses, sweep_json
 
 from launchopt.recording import results
@@ -65,7 +65,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     def start(arguments: str) -> Ran:
         capsys.readouterr()
         try:
-            code: Any = app.main(arguments.split())
+            code: Any = app.main(alone(arguments.split()))
         except SystemExit as ended:
             code = ended.code
         return Ran(code, *capsys.readouterr())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.processes.own_process import environ_of
 
-TINY = "workload=gemv_micro workload.m=16 workload.k=16 workload.commands=200 mode=batched repeats=1 device=cpu"
+TINY = "workload.m=16 workload.k=16 workload.commands=200 mode=batched repeats=1 device=cpu against=[]"
 IMPORTED = "from pathlib import Path\nPath(__file__).with_name('imported').touch()\n__version__ = '0'\n"
 MADE = "import pyarrow as pa; pa.array([1])"
 # Children end with os._exit, so only the parent writes.

@@ -21,7 +21,10 @@ time.time = lambda: wall() + next(steps_s)
 time.time_ns = lambda: wall_ns() + next(steps_s) * 10**9
 pathlib.Path(os.environ["STEPPED"], str(os.getpid())).touch()
 """
-JOB = "mode=batched workload.cache=hot workload.commands=3000 record.commands=all repeats=3 device=cpu watchdog_s=5"
+JOB = (
+    "mode=batched workload.cache=hot workload.commands=3000 record.commands=all repeats=3 device=cpu"
+    " watchdog_s=5 against=[]"
+)
 NAMES = ("queue_wait_max_us", "latency_max_us", "host_submit_ns_per_launch", "wall_ms", "producer_blocked_ms")
 
 

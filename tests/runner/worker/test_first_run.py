@@ -37,7 +37,7 @@ def send(self, message, *, plain=Connection.send):
 
 Dispatcher.compile, Connection.send = compile, send
 """
-GEMV = "workload=gemv_micro workload.commands=20000 workload.cache=hot mode=batched queue.capacity=4096"
+GEMV = "workload=gemv_micro workload.commands=20000 workload.cache=hot mode=batched queue.capacity=4096 against=[]"
 DECODE = "workload=decode model=tiny workload.tokens=20 workload.requests=4 mode=batched against=[coalesced]"
 LAYER = (
     "workload=layer model=tiny workload.layers=2 workload.requests=16 workload.tokens=6 workload.prompt_tokens=3"

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from support.paths import ROOT
 from support.processes.injected_faults import FAULT, LEFT_BYTES, REPEAT, SITECUSTOMIZE
-from support.processes.own_process import environ_of
+from support.processes.own_process import alone, environ_of
 from support.processes.own_run import Victim, assert_nothing_left, on_linux
 
 from launchopt.devices.cuda.errors import GpuErrors, StatusError, fault_of, is_lost
@@ -46,7 +46,7 @@ class Faulty(Victim):
         self.temporary = folder / "temporary"
         self.temporary.mkdir()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "runner", *arguments.split()],
+            [sys.executable, "-m", "runner", *alone(arguments.split())],
             cwd=folder,
             env=injecting(folder) | {FAULT: fault, "TMPDIR": str(self.temporary)},
             stdout=subprocess.PIPE,

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
+from support.processes.own_process import alone
 
 from launchopt.recording import results
 
@@ -20,7 +21,7 @@ CHUNKED = "scheduler=continuous scheduler.chunk_tokens=16 scheduler.budget_token
 
 def run(arguments: str, folder: Path) -> tuple[int, str, list[results.Row]]:
     """Exit code, standard error, rows."""
-    call = [sys.executable, "-m", "runner", *arguments.split(), f"hydra.run.dir={folder}"]
+    call = [sys.executable, "-m", "runner", *alone(arguments.split()), f"hydra.run.dir={folder}"]
     done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300)
     return done.returncode, done.stderr, results.read_summaries([folder])
 

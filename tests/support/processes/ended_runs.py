@@ -19,7 +19,7 @@ import pandas as pd
 
 from launchopt.recording import results
 from support.paths import ROOT, TESTS
-from support.processes.own_process import environ_of
+from support.processes.own_process import alone, environ_of
 
 PATIENCE_S = 300.0
 
@@ -115,7 +115,10 @@ def assert_ended_well(run: Ran) -> None:
 def ended_runs(
     base: Path, runs: Mapping[str, str], inputs: Mapping[str, str], typed: Collection[str] = ()
 ) -> Iterator[Callable[[str], Ran]]:
-    """Make `runs`, each in a folder of its own with the files `inputs`; yield a function that waits for one by name."""
+    """Make `runs`, each in a folder of its own with the files `inputs`; yield a function that waits for one by name.
+
+    A single run has no base beside it, unless it names one.
+    """
     with ThreadPoolExecutor(1) as apart, ThreadPoolExecutor(1) as together:
         keeper = Keeper(base / "kept.stderr")
         try:
@@ -126,7 +129,7 @@ def ended_runs(
                 for file, text in inputs.items():
                     (folder / file).write_text(text)
                 where, how = (apart, typed_run) if name in typed else (together, keeper.run)
-                ended[name] = where.submit(how, arguments, folder)
+                ended[name] = where.submit(how, " ".join(alone(arguments.split())), folder)
             yield lambda name: ended[name].result()
         finally:
             for pool in (apart, together):

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from support.paths import ROOT
+
+
+def alone(words: Iterable[str]) -> list[str]:
+    """Return the words of a run with against=[], unless they are a sweep or say what runs beside the mode."""
+    found = list(words)
+    names = {word.partition("=")[0] for word in found}
+    return found if names & {"-m", "--multirun", "against", "experiment", "table"} else [*found, "against=[]"]
 
 
 def environ_of(*roots: Path) -> dict[str, str]:

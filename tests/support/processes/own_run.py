@@ -14,7 +14,7 @@ import pytest
 
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
-from support.processes.own_process import environ_of
+from support.processes.own_process import alone, environ_of
 
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")
@@ -40,7 +40,7 @@ class Victim:
     def __init__(self, arguments: str, folder: Path) -> None:
         self.folder = folder
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "runner", *arguments.split(), "device=cpu"],
+            [sys.executable, "-m", "runner", *alone(arguments.split()), "device=cpu"],
             cwd=folder,
             env=environ_of(),
             stdout=subprocess.PIPE,

@@ -1,0 +1,48 @@
+"""The base of a run: the mode that a single run takes beside its own if the user names none.
+
+`against: auto` and `repeats: null` stand for it. A single run without a profiler gets a base and REPEATS interleaved
+repeats, so that its table ends with a factor. A job of a sweep, of an experiment or of a table gets neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from omegaconf import DictConfig
+
+from launchopt.errors import ArenaMemoryError, ConfigError
+from launchopt.timing.nvtx_ranges import is_profiled
+from runner.config.groups import Ordering, TimingKind
+from runner.config.schema import AUTO, Config, settled, to_config
+from runner.plan.plan import Plan, make_plan
+
+REPEATS = 5  # the fewest that give an interval
+INDEPENDENT, STEPS = "baseline", "coalesced"  # one launch a command; what an engine launches for a step
+
+
+def bases_of(config: Config) -> tuple[str, ...]:
+    """Return the modes that can be the base of a single run, the preferred one first; empty: it gets none."""
+    is_traced = config.timing.kind in (TimingKind.cupti, TimingKind.torch) or is_profiled()
+    if config.mode.name == INDEPENDENT or is_traced or config.ordering is Ordering.violated:
+        return ()
+    has_steps = config.workload.has_requests and config.ordering is not Ordering.none
+    return (STEPS, INDEPENDENT) if has_steps and config.mode.name != STEPS else (INDEPENDENT,)
+
+
+def plan_with_base(config: Config, task: DictConfig) -> Plan:
+    """Return the plan of a single run, with a base where it gets one. `task` is the composed config of `config`."""
+    if task.against != AUTO:
+        return make_plan(config, settled(task))
+    for base in bases_of(config):
+        beside = settled(task, [base], REPEATS)
+        try:
+            plan = make_plan(to_config(beside), beside)
+            notice = f"{base} runs beside {config.mode.name}, as the base of its factor (against=[] leaves it out)"
+            return replace(plan, notices=(*plan.notices, notice))
+        except ArenaMemoryError:
+            continue
+        except ConfigError as error:
+            if error.key != "against":
+                raise
+    alone = settled(task)
+    return make_plan(to_config(alone), alone)

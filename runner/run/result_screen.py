@@ -1,0 +1,209 @@
+"""The results of a run on the screen: a table with a column for each mode, and the answer in words."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+
+from rich.console import Console
+
+from launchopt.analysis.comparison.arms import Run, Side
+from launchopt.analysis.comparison.compare import Comparison, compare
+from launchopt.analysis.comparison.text import precise
+from launchopt.analysis.tables.rows import has_no_dependencies, stream_title
+from launchopt.errors import ConfigError, DataError
+from launchopt.recording.results import Row
+from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
+from runner.fitted import Heading, in_groups
+from runner.run.terminal import throttled_repeats
+
+BASES = ("baseline", "coalesced")  # modes that stand first, and that the others are compared with
+FEWEST_PAIRS = 5  # fewer repeats give no interval whose coverage was shown
+SATURATED = 2.0  # the median latency is more than this many times the service time of a launch
+QUEUE_FULL = (
+    "Closed loop, queue saturated: latency is queue depth, not service time, so the table shows the time per command."
+)
+
+
+def print_results(rows: Sequence[Row], mode: str, folder: str, out: Console) -> None:
+    """Print the table, the answer for `mode`, the next command, and last the folder as the user would type it.
+
+    No row gives the folder alone.
+    """
+    if rows:
+        _print_table(rows, mode, folder, out)
+    out.print(folder, soft_wrap=True, markup=False)
+
+
+def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console) -> None:
+    modes = _in_order(rows)
+    first = rows[0]
+    out.print(f"{stream_title(first)} on {first['gpu'] or 'CPU'}", style="bold", markup=False)
+    saturated = is_saturated(rows)
+    columns = [_column([row for row in rows if row["mode"] == each], not saturated) for each in modes]
+    cells = [[name, *(column[name] for column in columns)] for name in columns[0]]
+    label = Heading("median over repeats", is_text=True)
+    for table in in_groups(label, [Heading(each) for each in modes], cells, out.width):
+        out.print(table)
+    if saturated:
+        out.print(QUEUE_FULL, markup=False)
+    found = [_against(rows, base, mode) for base in modes if base in BASES and base != mode]
+    for one in found:
+        if one is not None:
+            out.print(answer(one), markup=False)
+    if all(row["status"] == "ok" for row in rows):
+        out.print(f"next: {_next(found, folder)}", soft_wrap=True, markup=False)
+
+
+def _in_order(rows: Sequence[Row]) -> list[str]:
+    """Return the modes: bases first, then the others by name."""
+    modes = sorted({str(row["mode"]) for row in rows})
+    return sorted(modes, key=lambda mode: BASES.index(mode) if mode in BASES else len(BASES))
+
+
+def _against(rows: Sequence[Row], base: str, mode: str) -> Comparison | None:
+    """Return the comparison of `mode` with `base`; None where one failed or does not compare."""
+    run = Run("", "this run", list(rows), None)
+    metric = "wall_ms" if rows[0]["arrival"] == "closed" else "latency_p50_us"
+    try:
+        return next(iter(compare(Side("", base, [run]), Side("", mode, [run]), metric=metric).comparisons), None)
+    except (ConfigError, DataError):
+        return None
+
+
+def answer(one: Comparison) -> str:
+    """Return the verdict with the factor over its base, in one or two sentences."""
+    mode, base = one.b["mode"], one.a["mode"]
+    what = "wall time" if one.metric == "wall_ms" else "median latency"
+    factor = one.factor.interval
+    if one.pairs is None or one.pairs < FEWEST_PAIRS:
+        ratios = sorted(a[one.metric] / b[one.metric] for a, b in zip(one.a.rows, one.b.rows, strict=False))
+        spread = f"spread {ratios[0]:.3f} to {ratios[-1]:.3f}" if len(ratios) > 1 else "one repeat, no spread"
+        return (
+            f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): no verdict. "
+            f"repeats={FEWEST_PAIRS} gives an interval."
+        )
+    border = f"{100 * SMALLEST_EFFECT:g}%"
+    endings = {
+        Verdict.FASTER: f"it is faster by more than {border}",
+        Verdict.SLOWER: f"it is slower by more than {border}",
+        Verdict.SAME: f"the two differ by no more than {border}",
+        Verdict.UNDECIDED: f"whether they differ by more than {border} is open",
+    }
+    return (
+        f"{mode} is {precise(factor)} as fast as {base} in {what} (95% interval, {one.pairs} interleaved repeats). "
+        f"{one.verdict}: {endings[one.verdict]}."
+    )
+
+
+def _next(found: Sequence[Comparison | None], folder: str) -> str:
+    """Return the next command to type."""
+    undecided = [one for one in found if one is not None and one.verdict is Verdict.UNDECIDED]
+    if undecided:
+        needed = max(one.repeats_needed or 0 for one in undecided)
+        return f"the same command with repeats={max(needed, 2 * FEWEST_PAIRS) if needed <= 100 else 'auto'}"
+    return f"python -m runner.verdict {folder}    (what bounds each mode, and what to try)"
+
+
+def is_saturated(rows: Sequence[Row]) -> bool:
+    """Return whether the queue of independent commands was always full, so that latency measures its depth."""
+    return any(_waits_for_others(row) for row in rows)
+
+
+def _waits_for_others(row: Row) -> bool:
+    if row["arrival"] != "closed" or row["tokens"] or not row["latency_p50_us"] or not row["launch_calls"]:
+        return False
+    together = min(row["commands"] / row["launch_calls"], row["max_batch"] or 1)
+    return bool(row["latency_p50_us"] > SATURATED * row["wall_ms"] * 1e3 / row["commands"] * together)
+
+
+def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
+    """Return the cells of one mode's column, by the name of the line."""
+
+    def median(name: str) -> float | None:
+        values = [row[name] for row in rows if row[name] is not None]
+        return statistics.median(values) if values else None
+
+    def shown(form: str, *names: str) -> str:
+        values = [median(name) for name in names]
+        return " / ".join("-" if value is None else format(value, form) for value in values)
+
+    first = rows[0]
+    order = {"none": "dependencies ignored", "violated": "broken on purpose"}.get(first["ordering"], "kept")
+    verified = "yes" if all(row["verified"] for row in rows) else "NO"
+    flushes = [f"flush_{reason}" for reason in ("full", "deadline", "stall", "idle", "drain")]
+    lines = {
+        "repeats": str(len(rows)),
+        "wall ms": shown(",.2f", "wall_ms"),
+        "GPU span ms": shown(",.2f", "gpu_span_ms"),
+        "GPU busy ms (traced)": shown(",.2f", "gpu_busy_ms"),
+        "launch calls": shown(",.0f", "launch_calls"),
+        "kernels (traced)": shown(",.0f", "kernels"),
+        "commands/s": shown(",.0f", "commands_per_s"),
+        "GB/s (% of peak bandwidth)": _bandwidth(median("achieved_gb_per_s"), median("read_gb_per_s")),
+        "TFLOP/s": shown(",.3f", "achieved_tflops"),
+        "CPU time per launch us (mean; unqueued)": _us(
+            median("host_submit_ns_per_launch"), median("host_submit_burst_ns")
+        ),
+        **_waiting_lines(shown, rows, shows_latency),
+        "flushes full / deadline / stall / idle / drain": shown(".0f", *flushes),
+        "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
+        **(_token_lines(shown, first) if first["tokens"] else {}),
+        "order": "independent" if has_no_dependencies(first["workload"]) else order,
+        "verified (max error)": f"{verified} ({shown('.1e', 'max_rel_error')})",
+    }
+    optional = ("GPU busy ms (traced)", "kernels (traced)", "GPU span ms", "packed MB")
+    if first["device"] == "cuda":
+        return lines | _gpu_lines(shown, rows)
+    return {name: text for name, text in lines.items() if name not in optional}
+
+
+def _bandwidth(rate: float | None, peak: float | None) -> str:
+    """Return the rate and its share of the measured read bandwidth; a shared input counts for each command."""
+    if not rate or not peak:
+        return "-"
+    return f"{rate:,.1f} ({rate / peak:.1%})" if rate <= peak else f"{rate:,.1f} (reused)"
+
+
+def _waiting_lines(shown: Callable[..., str], rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
+    """Return the lines of waiting; of a saturated queue the time per command instead, which does not grow with it."""
+    if not shows_latency:
+        return {"time per command us": f"{statistics.median(r['wall_ms'] * 1e3 / r['commands'] for r in rows):,.2f}"}
+    return {
+        "queue wait us p50 / p99": shown(",.1f", "queue_wait_p50_us", "queue_wait_p99_us"),
+        "latency us p50 / p99": shown(",.1f", "latency_p50_us", "latency_p99_us"),
+    }
+
+
+def _gpu_lines(shown: Callable[..., str], rows: Sequence[Row]) -> dict[str, str]:
+    """Return the lines with clocks, energy and power; `-` for values that NVML did not give."""
+    lines = {
+        "SM clock MHz (median / lowest)": shown(",.0f", "sm_clock_mhz", "sm_clock_min_mhz"),
+        "energy mJ per command": shown(",.4g", "energy_mj_per_command"),
+        "power W": shown(",.0f", "power_w"),
+    }
+    known = [row["throttled"] for row in rows if row["throttled"] is not None]
+    return {"throttled repeats": throttled_repeats(rows) or ("none seen" if known else "-"), **lines}
+
+
+def _token_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:
+    """Return the lines that only requests have."""
+    lines = {
+        "tokens/s": shown(",.0f", "tokens_per_s"),
+        "time to first token ms p50 / p99": shown(",.2f", "ttft_p50_ms", "ttft_p99_ms"),
+        "time per output token ms p50 / p99": shown(",.3f", "tpot_p50_ms", "tpot_p99_ms"),
+    }
+    if first["sampling_ms"] is not None:
+        lines[f"sampling ms ({first['sampling']}, {first['sampling_where']})"] = shown(",.2f", "sampling_ms")
+        lines["token ids (hash)"] = first["token_hash"]
+    if first["goodput_per_s"] is not None:
+        lines["goodput, requests/s"] = shown(",.1f", "goodput_per_s")
+    if first["arrival_rate_per_s"] is not None:
+        held = " OVERLOADED" if first["overloaded"] else ""
+        name = "requests/s: arriving / done in the last half of the arrivals"
+        lines[name] = shown(",.1f", "arrival_rate_per_s", "completed_rate_per_s") + held
+    return lines
+
+
+def _us(*values_ns: float | None) -> str:
+    return " / ".join("-" if value is None else f"{value / 1e3:,.2f}" for value in values_ns)

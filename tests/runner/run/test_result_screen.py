@@ -1,0 +1,133 @@
+"""The results of a run on the screen: whole cells at any width, an answer that names its base, and a full queue."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from rich.console import Console
+from support.results.summary_rows import row
+
+from launchopt.recording.results import Row
+from runner.fitted import SafeConsole
+from runner.pager import console
+from runner.run.result_screen import print_results
+
+WIDTHS = (60, 80, 100, 120, 200)
+CAPPED = {"throttled": True, "throttle_reasons": "sw_power_cap"}
+MODES = ("graph", "batched", "coalesced", "multistream", "baseline")
+
+
+def drawn(
+    rows: list[Row], capsys: pytest.CaptureFixture[str], out: Console | None = None, mode: str = "batched"
+) -> str:
+    capsys.readouterr()
+    print_results(rows, "batched", "outputs/run/x", out or console())
+    return capsys.readouterr().out
+
+
+def shown(rows: list[Row], capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
+    """Return the cells of each line by its label."""
+    lines = (line.strip().split("  ") for line in drawn(rows, capsys).splitlines())
+    return {words[0]: [word.strip() for word in words[1:] if word.strip()] for words in lines}
+
+
+def pairs(factors: list[float], **columns: object) -> list[Row]:
+    """Return interleaved repeats of baseline, and of batched that is faster by each factor."""
+    rows = []
+    for repeat, factor in enumerate(factors):
+        common = {"repeat": repeat, "interleaved": True, **columns}
+        rows += [row(mode="batched", wall_ms=100.0 / factor, **common), row(mode="baseline", wall_ms=100.0, **common)]
+    return rows
+
+
+def many() -> list[Row]:
+    values = {"latency_p50_us": 2_311_061.4, "latency_p99_us": 2_663_383.0, "launch_calls": 8192, "commands": 8192}
+    return [row(mode=mode, device="cpu", gpu=None, repeat=0, arrival="poisson", **values) for mode in MODES]
+
+
+def test_the_table_marks_throttled_repeats(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = {"sm_clock_mhz": 1980.0, "sm_clock_min_mhz": 1200.0, "energy_mj_per_command": 2.51234, "power_w": 412.3}
+    rows = [
+        *(row(repeat=0, **CAPPED, **seen), row(repeat=1, throttled=False, **seen)),
+        *(row(repeat=0, mode="batched", throttled=False), row(repeat=0, mode="graph")),
+    ]
+    lines = shown(rows, capsys)
+    assert lines["throttled repeats"] == ["1 of 2 (sw_power_cap)", "none seen", "-"]
+    assert lines["SM clock MHz (median / lowest)"] == ["1,980 / 1,200", "- / -", "- / -"]
+    assert lines["energy mJ per command"] == ["2.512", "-", "-"]
+    assert lines["power W"] == ["412", "-", "-"]
+
+
+def test_the_table_of_a_cpu_has_no_such_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown([row(device="cpu", gpu=None)], capsys)
+    assert "wall ms" in lines
+    assert not {"throttled repeats", "power W", "GPU span ms"} & set(lines)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_number_and_no_word_is_cut(width: int, capsys: pytest.CaptureFixture[str]) -> None:
+    text = drawn(many(), capsys, SafeConsole(file=sys.stdout, width=width))
+    table = text[: text.index("next:")]
+    assert max(map(len, table.splitlines())) <= width
+    assert table.count("2,311,061.4 / 2,663,383.0") == len(MODES)
+    assert len(re.findall(r"(?<![\d,])8,192(?![\d,])", table)) == len(MODES) + 1, "launch calls, and the title"
+    words = set(re.findall(r"[^\s─]+", table))
+    assert {*MODES, "queue", "latency", "verified", "commands/s", "independent"} <= words
+
+
+def test_bases_stand_first_and_the_others_in_alphabetical_order(capsys: pytest.CaptureFixture[str]) -> None:
+    text = drawn(many(), capsys, SafeConsole(file=sys.stdout, width=200))
+    heading = next(line for line in text.splitlines() if "multistream" in line)
+    assert heading.split()[-5:] == ["baseline", "coalesced", "batched", "graph", "multistream"]
+
+
+@pytest.mark.parametrize(
+    ("factors", "said"),
+    [
+        ([1.5, 1.51, 1.49, 1.5, 1.52], "FASTER: it is faster by more than 1%."),
+        ([0.5, 0.51, 0.49, 0.5, 0.52], "SLOWER: it is slower by more than 1%."),
+        ([1.0, 1.0001, 0.9999, 1.0, 1.0002], "SAME: the two differ by no more than 1%."),
+        ([0.8, 1.3, 1.0, 0.9, 1.2], "UNDECIDED: whether they differ by more than 1% is open."),
+    ],
+)
+def test_the_answer_names_its_base_and_its_interval(
+    factors: list[float], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = " ".join(drawn(pairs(factors), capsys).split())
+    assert re.search(r"batched is [\d.]+x \[[\d.]+, [\d.]+\] as fast as baseline in wall time", text)
+    assert "(95% interval, 5 interleaved repeats). " + said in text
+
+
+def test_fewer_than_five_repeats_give_a_spread_and_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(drawn(pairs([1.5, 1.4, 1.6]), capsys).split())
+    said = r"batched is 1\.\d+x as fast as baseline in wall time \(spread 1\.400 to 1\.600\): no verdict\."
+    assert re.search(said, text)
+    assert "interval, " not in text
+
+
+def test_the_next_command_follows_and_the_folder_is_last(capsys: pytest.CaptureFixture[str]) -> None:
+    decided = drawn(pairs([1.5, 1.51, 1.49, 1.5, 1.52]), capsys).splitlines()
+    assert decided[-2].startswith("next: python -m runner.verdict outputs/run/x ")
+    assert decided[-1] == "outputs/run/x"
+    undecided = drawn(pairs([0.99, 1.04, 1.0, 1.01, 1.03]), capsys).splitlines()
+    assert re.fullmatch(r"next: the same command with repeats=(\d+|auto)", undecided[-2])
+
+
+def test_a_full_queue_says_so_instead_of_a_latency(capsys: pytest.CaptureFixture[str]) -> None:
+    full = {"arrival": "closed", "commands": 1000, "launch_calls": 1000, "tokens": None}
+    rows = [row(mode="baseline", wall_ms=100.0, latency_p50_us=50_000.0, latency_p99_us=99_000.0, **full)]
+    text = drawn(rows, capsys)
+    assert "queue saturated: latency is queue depth, not service time" in " ".join(text.split())
+    assert "latency us" not in text
+    assert re.search(r"time per command us +100\.00", text)
+    quick = [row(mode="baseline", wall_ms=100.0, latency_p50_us=110.0, latency_p99_us=150.0, **full)]
+    assert "latency us p50 / p99" in drawn(quick, capsys)
+
+
+def test_a_name_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    text = drawn([row(mode="bat\x1b[2Jched", workload="gemv\x1b]0;x\x07")], capsys)
+    assert "\x1b" not in text
+    assert "\x07" not in text
+    assert "bat\\x1b[2Jched" in text
