@@ -98,4 +98,9 @@ def overview() -> str:
 def _instead(name: str) -> str:
     """Return what to type instead of an unknown command."""
     near = get_close_matches(name, SUBCOMMANDS, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}? launchopt lists all" if near else "launchopt lists all"
+    if near:
+        return f"did you mean {' or '.join(near)}? launchopt lists all"
+    from runner.config.names import options_near
+
+    settings = options_near(name)
+    return f"did you mean launchopt run {settings[0]}?" if settings else "launchopt lists all"

@@ -20,7 +20,7 @@ EXAMPLES = """launchopt measures what GEMM launches cost, and what each strategy
 
     launchopt run workload=gemv_micro mode=batched                       one run
     launchopt run -m mode=baseline,batched batching.max_batch=64,512     a sweep
-    launchopt run mode=batched against=[baseline] repeats=5              two modes in turn, on the same operands
+    launchopt run mode=batched against=baseline repeats=5                two modes in turn, on the same operands
     launchopt run experiment=predecessor_tables                          a published figure, again
     launchopt report outputs/run/...                                     read the results
 """

@@ -5,25 +5,24 @@ it is broken, not UTF-8, too long or too deep, grows without bounds through alia
 names code is refused, too: Hydra calls `_target_`, and logging calls `()`. This module parses the file but makes no
 objects from it.
 
-Everything else under `hydra:` in such a file (output folders, environment variables, plugins) works as Hydra documents
-it. Use a config file only from a source whose programs you would run.
+Under `hydra:` a file may set only what HYDRA_KEYS names: environment variables, handlers of logs, callbacks, launchers
+and further folders of configs are refused.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
-from runner.config.composing import group_options
-from runner.config.schema import Config
+from runner.config.words import BUILDERS
 
 yaml: Any = import_module("yaml")  # a package without type hints
 
@@ -31,6 +30,12 @@ MOST_BYTES = 64 << 10  # maximum size of a file; our largest has under 2 KiB
 MOST_NODES = 10_000  # maximum values in a file, with every alias written out
 MOST_OPEN = 100  # maximum depth of nested brackets
 TOO_DEEP = "nested too deeply, or an alias within itself"
+MOST_FOLDERS = 1000
+HYDRA_KEYS = {  # the settings of Hydra that a file may have: none starts a program, names a folder of configs, or logs
+    "hydra": ("run", "sweep", "mode", "sweeper", "output_subdir", "job"),
+    "hydra.job": ("name", "chdir"),
+    "hydra.sweeper": ("params",),
+}
 CODE_KEYS = ("_target_", "()")
 PLAIN_TAG = "tag:yaml.org,2002:"
 
@@ -39,6 +44,8 @@ def check_config_files(words: Sequence[str]) -> None:
     """Raise DataError for a folder named in `words` that does not exist, or a file in it that Hydra should not load."""
     for folder in _folders(words):
         for path in _files(folder):
+            if path.relative_to(folder).parts[0] == "hydra":
+                raise DataError(path, None, "an option of Hydra's own groups can start programs: refused")
             _check(path)
 
 
@@ -55,10 +62,12 @@ def _folders(words: Sequence[str]) -> list[Path]:
 
 
 def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files that a command line can name; other files of the folder are not read."""
-    yield from folder.glob("*.yaml")
-    for group in sorted({*group_options(), *(each.name for each in fields(Config)), "hydra"}):
-        yield from (folder / group).rglob("*.yaml")
+    """Yield the YAML files of a folder and all folders below it, also behind links, without hidden folders."""
+    for count, (top, below, names) in enumerate(os.walk(folder, followlinks=True)):
+        if count == MOST_FOLDERS:
+            raise DataError(folder, None, f"over {MOST_FOLDERS} folders: name a folder that holds nothing but configs")
+        below[:] = [name for name in below if not name.startswith(".")]
+        yield from (Path(top, name) for name in sorted(names) if name.endswith(".yaml"))
 
 
 def _check(path: Path) -> None:
@@ -71,6 +80,8 @@ def _check(path: Path) -> None:
         if _most_open(text) > MOST_OPEN:
             raise DataError(path, None, TOO_DEEP)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if "@package hydra" in text or any(name in text for name in BUILDERS):
+            raise DataError(path, None, "sets what Hydra itself runs, or builds settings from text: refused")
         nodes = _nodes(path, root, {}) if root is not None else 0
     except OSError as error:
         raise DataError(path, None, f"cannot be read: {error.strerror or error}") from None
@@ -108,4 +119,19 @@ def _nodes(path: Path, node: yaml.Node, known: dict[int, int]) -> int:
     elif isinstance(node, yaml.SequenceNode):
         inner = node.value
     known[id(node)] = 1 + sum(_nodes(path, each, known) for each in inner)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            if key.value == "hydra":
+                _check_hydra(path, "hydra", value)
     return known[id(node)]
+
+
+def _check_hydra(path: Path, section: str, node: yaml.Node) -> None:
+    """Raise DataError for a setting of Hydra that is not among HYDRA_KEYS."""
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        name, allowed = f"{section}.{key.value}", HYDRA_KEYS[section]
+        if key.value not in allowed:
+            line = int(key.start_mark.line) + 1
+            raise DataError(path, line, f"{name}: no config file may set this; allowed: {', '.join(allowed)}")
+        if name in HYDRA_KEYS:
+            _check_hydra(path, name, value)

@@ -70,6 +70,10 @@ def _about_key(error: OmegaConfBaseException, key: str, settings: Sequence[str])
 
 def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
     """Return the error for a fault that Hydra describes only in its text."""
+    if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", text):
+        full_key = re.search(r"full_key: (\S+)", text)
+        where = f"{in_file[1]}.yaml: {full_key[1]}" if full_key else f"{in_file[1]}.yaml"
+        return WordsError(f"{plain(where)}: {first_line(in_file[2])}")
     quoted = re.search(r"'([^']+)'", text)
     name = quoted[1] if quoted else ""
     word = _word(name, settings)

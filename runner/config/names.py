@@ -36,7 +36,7 @@ SYNONYMS = {  # words of other programs
     "strategy": "mode",
     "timeout": "batching.timeout_us",
 }
-HYDRAS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.mode", "hydra.searchpath", "hydra.verbose")
+HYDRAS = ("hydra.run.dir", "hydra.sweep.dir", "hydra.sweep.subdir", "hydra.mode", "hydra.verbose")
 OPTION_SYNONYMS = {("device", "gpu"): "cuda", ("timing", "nsys"): "cupti"}
 
 

@@ -23,6 +23,7 @@ from runner.config.names import options_near, owners, settings_near, unknown_opt
 
 MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values has fewer
 MOST_JOBS = 100_000  # maximum jobs of one sweep
+BUILDERS = ("oc.create", "oc.decode")  # resolvers of OmegaConf
 RERUN = "--experimental-rerun"
 MULTIRUN = "-m"
 OPTIONS = "-m, --help, --version, --cfg job, --config-dir DIR"  # named in a message; Hydra has more
@@ -42,6 +43,10 @@ def check_words(words: Sequence[str]) -> None:
             raise ConfigError(plain(key), "...", f"{len(word):,} characters; allowed: at most {MOST_CHARACTERS:,}")
         if "_target_" in word:
             raise ConfigError(plain(key), plain(value), "names code to be run: no setting takes _target_")
+        if any(name in word for name in BUILDERS):
+            raise ConfigError(plain(key), plain(value), "builds settings from text, which can name code: refused")
+        if key.lstrip("+") == "hydra.searchpath":
+            raise ConfigError(plain(key), plain(value), explained("folders are not checked", "", ["--config-dir=DIR"]))
         if len(key) > len("--") and RERUN.startswith(key):
             raise ConfigError(RERUN, plain(value), "reads a pickle, which can run any code: refused")
 
@@ -107,6 +112,8 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
 
 def _unreadable(key: str, value: str, why: str) -> str:
     """Return the message for a setting that breaks Hydra's grammar."""
+    if value.startswith("[") and value.endswith(",]"):
+        return explained("Hydra cannot read this", "", [f"{key}={value.rstrip(',]')}]"])
     bare = value.strip("=,'\" ")
     if value != bare and bare and bare.replace(",", "").replace("_", "").replace(".", "").isalnum():
         return explained("Hydra cannot read this", "", [f"{key}={bare}"])
@@ -122,6 +129,10 @@ def _unreadable(key: str, value: str, why: str) -> str:
 def _check_group(override: Override, groups: dict[str, list[str]]) -> None:
     """Raise ConfigError for `mode=null` or `mode=3`: Hydra says of these only that they are no text."""
     key, value = str(override.key_or_group), override.value()
+    if key in groups and key != "experiment" and isinstance(value, list) and len(value) > 1:
+        options = ",".join(map(str, value))
+        why = explained("one option, not several", "", [f"{MULTIRUN} {key}={plain(options)}"])
+        raise ConfigError(key, f"[{plain(options)}]", why)
     if key in groups and not override.is_delete() and (value is None or isinstance(value, int | float)):
         typed = "null" if value is None else str(value)
         if value is None and key in ("experiment", "table"):

@@ -41,11 +41,22 @@ BAD: dict[str, tuple[bytes, str]] = {
         b"# @package _global_\nhydra:\n  job_logging:\n    handlers: {x: {(): os.abort}}\n",
         "evil.yaml:4: names code to be run: ()",
     ),
+    "environment": (
+        b"# @package _global_\nhydra:\n  job: {env_set: {LD_PRELOAD: x}}\n",
+        "evil.yaml:3: hydra.job.env_set",
+    ),
+    "handlers": (b"# @package _global_\nhydra:\n  job_logging: {root: {}}\n", "evil.yaml:3: hydra.job_logging"),
+    "merged": (b"# @package _global_\nhydra: {<<: {searchpath: [x]}}\n", "evil.yaml:2: hydra.<<"),
+    "package": (b"# @package hydra.job\nenv_set: {A: b}\n", "sets what Hydra itself runs"),
+    "built": (b"m: ${oc.create:${oc.decode:x}}\n", "builds settings from text"),
     "plain": (b"m: 1\n", "workload=(settings of its own)"),
     "list": (b"- 1\n- 2\n", ""),
     "scalar": (b"x\n", ""),
     "nothing": (b"", ""),
-    "schema": (b"defaults:\n  - /schema/workload/gemv@_here_\nm: many\n", "Integer"),
+    "schema": (
+        b"defaults:\n  - /schema/workload/gemv@_here_\nm: many\n",
+        "workload/evil.yaml: workload.m: Value 'many'",
+    ),
     "unknown": (b"defaults:\n  - /schema/workload/gemv@_here_\nbogus: 1\n", "bogus"),
     "circle": (b"defaults:\n  - evil\n", ""),
     "elsewhere": (b"defaults:\n  - /../../../etc/passwd\n", "passwd"),
@@ -87,6 +98,17 @@ def test_a_primary_config_of_ones_own_is_looked_at(tmp_path: Path) -> None:
     outcome = taken([f"--config-path={tmp_path}"], tmp_path)
     assert outcome.exit_code == 2
     assert "config.yaml:1: names code to be run: _target_" in outcome.stderr
+
+
+def test_files_of_other_groups_behind_links_and_on_a_search_path_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/x.yaml").write_text(f"x: {{_target_: {SYSTEM}}}\n")
+    (tmp_path / "user").mkdir()
+    (tmp_path / "user/any").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "cwd").mkdir()
+    for words in ([f"--config-dir={tmp_path / 'user'}", "+any=x"], [f"hydra.searchpath=[file://{tmp_path}/user]"]):
+        outcome = taken(["device=cpu", *words], tmp_path / "cwd")
+        assert (outcome.exit_code, outcome.plans, outcome.left) == (2, [], [])
 
 
 def test_mutants_of_our_own_files(tmp_path: Path) -> None:

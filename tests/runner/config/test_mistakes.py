@@ -69,6 +69,8 @@ MISTAKES = {
     "mode=baseline,batched": "several values make a sweep; did you mean -m mode=baseline,batched?",
     "-m mode=baseline,batchd": "mode=batchd: no such mode",
     "-m workload.commands=1,many": "workload.commands=many: not of the right type",
+    "workload=[decode,prefill]": "one option, not several; did you mean -m workload=decode,prefill?",
+    "against=baseline,": "did you mean against=[baseline]?",
     "-m repeats=1,2,": "did you mean repeats=1,2?",
     "-m batching.max_batch=rnge(1,5)": "no such function: rnge; allowed:",
     "-m batching.max_batch=range(1,": "a bracket is not closed",
