@@ -1,37 +1,63 @@
-"""`--help`: the options of every group, a line per mode, a line per option of the chosen groups, and every setting.
+"""`launchopt run --help`: a line per mode, and a line per setting with its value, meaning, unit and range.
 
 Hydra's own page takes over a second, since it asks the config loader for the options of each group one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import resources
+from pathlib import Path
+from typing import NamedTuple, get_type_hints
 
 from hydra import compose
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from launchopt.modes import MODES
-from launchopt.options import help_of
+from launchopt.options import Limits
 from runner.config.composing import composing, group_options
 
-EXAMPLES = """launchopt measures what GEMM launches cost, and what each strategy saves.
+MOST_COLUMNS = 100
+TEXT_COLUMN = 32  # where the meaning of a setting begins
+UNITS = {"_per_s": "1/s", "_us": "us", "_ms": "ms", "_s": "s"}  # by the end of a setting's name
+EXAMPLES = """usage: launchopt run [SETTING=VALUE ...] [-m] [--config-dir DIR]
 
-    launchopt run workload=gemv_micro mode=batched                       one run
-    launchopt run -m mode=baseline,batched batching.max_batch=64,512     a sweep
-    launchopt run mode=batched against=baseline repeats=5                two modes in turn, on the same operands
-    launchopt run experiment=predecessor_tables                          a published figure, again
-    launchopt report outputs/run/...                                     read the results
+Runs an experiment, or a sweep of them, and writes the results as Parquet.
+
+    launchopt run workload=gemv_micro mode=batched                     one run
+    launchopt run -m mode=baseline,batched batching.max_batch=64,512   a sweep
+    launchopt run mode=batched against=baseline repeats=5              two modes in turn
+    launchopt run experiment=predecessor_tables                        a published figure, again
+    launchopt report outputs/run/...                                   read the results
 """
-FOOTER = """Any setting can be overridden: batching.timeout_us=300 workload.dtype=fp16 repeats=5.
---cfg job prints a composed config without running it; --hydra-help lists Hydra's own options."""
+FOOTER = """Options:
+  -m                run a sweep: KEY=A,B runs a job for each value
+  --cfg job         print the composed settings, and run nothing
+  --config-dir DIR  add your own options: DIR/GROUP/NAME.yaml is GROUP=NAME
+  --version         print the version
+  --hydra-help      list the options of Hydra"""
+
+
+class Setting(NamedTuple):
+    """One setting of a composed config: its key, its value as text, its meaning, and its values if they have names."""
+
+    key: str
+    value: str
+    meaning: str
+    values: tuple[str, ...]
 
 
 def print_help(words: Sequence[str]) -> int | None:
     """Print the help that a command line asks for and return the exit code; None where it asks for none."""
     if "--help" in words or "-h" in words:
-        print(help_text([word for word in words if not word.startswith("-")]))
+        options = get_args_parser().parse_args(list(words))
+        print(help_text(options.overrides, options.config_dir))
     elif "mode=help" in words:
         print("\n".join(["Modes: what one launch means.", *mode_lines()]))
     else:
@@ -39,28 +65,103 @@ def print_help(words: Sequence[str]) -> int | None:
     return 0
 
 
-def help_text(overrides: Sequence[str]) -> str:
-    """Return the whole page, with `overrides` composed in."""
+def help_text(overrides: Sequence[str], config_dir: str | None = None) -> str:
+    """Return the whole page, with `overrides` composed in. config_dir: a folder with options of the user."""
+    config = composed(overrides, config_dir)
+    columns = min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)
+    lines = [EXAMPLES, *_wrapped("  ", mode_lines(), columns, "Modes (mode=NAME): what one launch means")]
+    lines += ["", "Settings, with the value that a run takes without one:"]
+    above = ""
+    options = own_options(config_dir)
+    for setting in settings(config):
+        group = setting.key.partition(".")[0] if "." in setting.key else ""
+        if group != above or not above:
+            if group != above:
+                lines.append("")
+            if group in options:
+                lines += _folded(f"{group}: ", ", ".join(options.pop(group)), columns)
+            above = group
+        lines += _folded(f"  {setting.key}={setting.value}".ljust(TEXT_COLUMN) + "  ", setting.meaning, columns)
+    lines.append("")
+    for group, names in options.items():
+        lines += _folded(f"{group}: ", ", ".join(names), columns)
+    return "\n".join([*lines, "", FOOTER])
+
+
+def composed(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
+    """Return the composed config, as a run has it."""
     with composing():
-        config = compose("config", list(overrides))
-    lines = [EXAMPLES, "== Groups (group=option) =="]
-    lines += [f"{group}: {', '.join(options)}" for group, options in group_options().items()]
-    lines += ["", "== Modes: what one launch means =="]
-    lines += mode_lines()
-    lines += ["", "== Options, as chosen above =="]
-    lines += option_lines(config)
-    return "\n".join([*lines, "", "== Settings ==", OmegaConf.to_yaml(config), FOOTER])
+        if config_dir is not None:
+            path = GlobalHydra.instance().config_loader().get_search_path()
+            path.append("command-line", f"file://{Path(config_dir).absolute()}")
+        return compose("config", list(overrides))
 
 
-def option_lines(config: DictConfig) -> list[str]:
-    """Return a line per option of the chosen groups: its key and its help."""
-    lines: dict[str, str] = {}
-    for group in map(str, config):
-        kind = OmegaConf.get_type(config, group)
-        declared = fields(kind) if is_dataclass(kind) else ()
-        lines |= {f"{group}.{each.name}": help_of(each) for each in declared if help_of(each)}
-    width = max(map(len, lines))
-    return [f"{key:<{width}}  {text}" for key, text in lines.items()]
+def own_options(config_dir: str | None) -> dict[str, list[str]]:
+    """Return the names of the options of every group, with those of the user's folder."""
+    found = group_options()
+    for file in sorted(Path(config_dir).glob("*/*.yaml")) if config_dir else ():
+        found[file.parent.name] = sorted({*found.get(file.parent.name, []), file.stem})
+    return found
+
+
+def settings(config: DictConfig) -> Iterator[Setting]:
+    """Yield every setting of a composed config: those of the groups, then those outside of groups."""
+    root = OmegaConf.get_type(config)
+    groups = [str(key) for key in config if isinstance(config._get_node(key), DictConfig)]
+    for group in groups:
+        yield from _declared(config[group], OmegaConf.get_type(config, group), f"{group}.")
+    yield from _declared(config, root, "", set(groups))
+
+
+def _declared(
+    config: DictConfig, kind: type | None, above: str, left_out: Sequence[str] | set[str] = ()
+) -> Iterator[Setting]:
+    if kind is None or not is_dataclass(kind):
+        return
+    types = get_type_hints(kind)
+    for each in fields(kind):
+        text, limits = each.metadata.get("help"), each.metadata.get("limits", Limits())
+        if not text or each.name in left_out:
+            continue
+        hint = types[each.name]
+        names = tuple(hint.__members__) if isinstance(hint, type) and issubclass(hint, enum.Enum) else limits.choices
+        names = ("true", "false") if hint is bool else names
+        unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "")
+        of = "" if hint is bool or limits.choices else " | ".join(names)
+        notes = [note for note in (unit, of, str(limits)) if note]
+        value = "???" if OmegaConf.is_missing(config, each.name) else _text(config[each.name])
+        yield Setting(above + each.name, value, f"{text} ({', '.join(notes)})" if notes else text, names)
+
+
+def _text(value: object) -> str:
+    """Return a value as a user types it."""
+    if isinstance(value, enum.Enum):
+        return value.name
+    if OmegaConf.is_list(value):
+        return f"[{','.join(map(_text, value))}]"  # type: ignore[call-overload]
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _wrapped(indent: str, lines: Sequence[str], columns: int, title: str) -> list[str]:
+    width = max(map(len, MODES))
+    return [
+        f"{title}:",
+        *(part for line in lines for part in _folded(indent + line[: width + 2], line[width + 2 :], columns)),
+    ]
+
+
+def _folded(head: str, text: str, columns: int) -> list[str]:
+    """Return `head` and `text` in lines of at most `columns`; further lines are indented as the text is."""
+    hang = " " * min(len(head), TEXT_COLUMN + 2)
+    return textwrap.wrap(
+        head + text,
+        columns,
+        subsequent_indent=hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+        drop_whitespace=True,
+    )
 
 
 def mode_lines() -> list[str]:

@@ -24,6 +24,7 @@ from launchopt.analysis.tables.columns import Column
 from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.command import Dtype
 from launchopt.devices.base import DeviceInfo
+from launchopt.distribution import install_command
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
 from launchopt.workloads.base import Workload
@@ -151,7 +152,7 @@ def _letters(index: int) -> str:
 def _extras(matrix: Matrix) -> Iterable[str]:
     for extra in dict.fromkeys(matrix.extras.values()):
         modes = [mode for mode, needed in matrix.extras.items() if needed == extra]
-        yield f"{', '.join(modes)}: once installed with `pip install -e '.[{extra}]'`"
+        yield f"{', '.join(modes)}: once installed with `{install_command(extra)}`"
 
 
 def sync_matrix(text: str, path: Path) -> str:

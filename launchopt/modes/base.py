@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
+from launchopt.distribution import install_command
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
 from launchopt.options import Value
@@ -91,7 +92,7 @@ class Mode:
         missing = [name for name in cls.packages if find_spec(name) is None]
         if not missing:
             return None
-        return f"needs {' and '.join(missing)}: pip install -e '.[{cls.extra}]'"
+        return f"needs {' and '.join(missing)}: {install_command(cls.extra)}"
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:

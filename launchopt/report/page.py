@@ -15,6 +15,7 @@ from launchopt.analysis.tables.markdown import TOKENS_LEGEND
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies_markdown import LEGEND as MODES_LEGEND
 from launchopt.analysis.verdict.markdown import LEGEND as VERDICT_LEGEND
+from launchopt.distribution import install_command
 from launchopt.errors import ConfigError
 from launchopt.report.environment import Environment, environment
 from launchopt.report.glance import glance_grid, glances
@@ -69,7 +70,7 @@ def page_html(source: Source) -> str:
     """Return the whole page; ConfigError where the report extra is missing."""
     missing = [name for name in ("altair", "jinja2", "vl_convert") if find_spec(name) is None]
     if missing:
-        raise ConfigError("html", ", ".join(missing), "not installed: pip install 'launchopt[report]'")
+        raise ConfigError("html", ", ".join(missing), f"not installed: {install_command('report')}")
     import jinja2
 
     from launchopt.report.scripts import inline, inline_json, policy, vega_bundle

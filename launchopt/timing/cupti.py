@@ -18,6 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
+from launchopt.distribution import install_command
 from launchopt.errors import DeviceError
 from launchopt.timing.activity import Activity, ActivityColumn, ActivityKind, CallColumn, Rows, outermost
 
@@ -44,7 +45,7 @@ class Record(Protocol):
 def require() -> None:
     """Raise DeviceError if cupti-python is not installed."""
     if find_spec("cupti") is None:
-        raise DeviceError("timing=cupti: cupti-python not installed: install launchopt[cuda13]")
+        raise DeviceError(f"timing=cupti: cupti-python not installed: {install_command('cuda13')}")
 
 
 class KernelTracer:

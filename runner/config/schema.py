@@ -17,7 +17,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from launchopt.arrivals import arrivals
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.modes import MODES
-from launchopt.options import above_zero, within
+from launchopt.options import above_zero, option, within
 from launchopt.sampling import SamplingKind
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
@@ -42,16 +42,18 @@ class Config:
     scheduler: groups.Scheduler = MISSING
     slo: groups.Slo = field(default_factory=groups.Slo)
     record: groups.Recording = field(default_factory=groups.Recording)
-    against: Any = "auto"  # modes to compare `mode` with, on the same operands; a list, or ALL (runner.plan.base)
-    ordering: Ordering = Ordering.per_request
-    repeats: Any = None  # number, or auto: until the noise is low (runner.run.repeats); null: 5 beside a base, else 1
-    repeats_limit_s: float = 300.0  # with auto no further round of repeats begins after this time
-    watchdog_s: float = 60.0  # limit for a run in which no command moves (runner.run.watchdog); 0: no limit
-    seed: int = 0
-    verify_columns: int = 256  # maximum columns of an output that are compared; of more, a random choice
-    table: Any = None  # one table of an experiment (runner.config.tables): it sets the groups above
-    resume: bool = False  # True: skip jobs that are finished in the named folder (runner.run.resume)
-    job_timeout_s: float | None = None  # a job that takes longer is ended and counts as failed (runner.run.watchdog)
+    against: Any = option("auto", "modes that run in turn with `mode`; auto: its base (runner.plan.base); all: every other")
+    ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
+    repeats: Any = option(None, "number; auto: until the noise is low; null: 5 beside a base, else 1")
+    repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
+    watchdog_s: float = option(60.0, "limit of a run in which no command moves; 0: none (runner.run.watchdog)", low=0)
+    seed: int = option(0, "seed of operands, arrivals and sampling", low=0)
+    verify_columns: int = option(256, "most columns of an output that are compared; of more, a random choice", low=2)
+    table: Any = option(None, "one table of an experiment: it sets the groups above")
+    resume: bool = option(False, "skip jobs that are finished in the named folder (runner.run.resume)")
+    job_timeout_s: float | None = option(
+        None, "a job that takes longer is ended and counts as failed", is_above_zero=True
+    )
 
     def __post_init__(self) -> None:
         self.against = [] if self.against in (None, AUTO) else self.against

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from launchopt.distribution import install_command
 from runner.run.leftovers import FOLDER, killed_runs, leftovers
 from runner.run.resume import SWEEP
 
@@ -102,10 +103,10 @@ def requirements(project: Path = PROJECT) -> dict[str, list[Requirement]]:
 
 def package_checks(wanted: dict[str, list[Requirement]], version: Version = metadata.version) -> Iterator[Check]:
     """Check the packages of every install, and those of each extra except for a GPU and for development."""
-    yield _group_check("packages", wanted.get("", []), version, "pip install -e .", needed=True)
+    yield _group_check("packages", wanted.get("", []), version, install_command(), needed=True)
     for extra, use in USES.items():
         if extra in wanted:
-            yield _group_check(f"extra {extra}", wanted[extra], version, f"pip install -e '.[{extra}]'", use=use)
+            yield _group_check(f"extra {extra}", wanted[extra], version, install_command(extra), use=use)
 
 
 def gpu_package_check(wanted: dict[str, list[Requirement]], cuda: int, version: Version = metadata.version) -> Check:
@@ -113,11 +114,11 @@ def gpu_package_check(wanted: dict[str, list[Requirement]], cuda: int, version: 
     extras = [f"cuda{cuda}", *(extra for extra in wanted if extra.startswith("cuda") and extra != f"cuda{cuda}")]
     known = [extra for extra in extras if extra in wanted]
     for extra in known:
-        check = _group_check(f"extra {extra}", wanted[extra], version, f"pip install -e '.[{extra}]'")
+        check = _group_check(f"extra {extra}", wanted[extra], version, install_command(extra))
         if check.status is Status.OK:
             return check
     use = "the GPU, and timing=cupti"
-    return _group_check(f"extra {known[0]}", wanted[known[0]], version, f"pip install -e '.[{known[0]}]'", use=use)
+    return _group_check(f"extra {known[0]}", wanted[known[0]], version, install_command(known[0]), use=use)
 
 
 def _group_check(

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from launchopt.distribution import install_command
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import write_atomically
 
@@ -60,7 +61,7 @@ def has_extra() -> bool:
 
 def _require_extra(path: Path) -> None:
     if not has_extra():
-        raise ConfigError("plot", path, "needs Altair and vl-convert: pip install 'launchopt[report]'")
+        raise ConfigError("plot", path, f"needs Altair and vl-convert: {install_command('report')}")
 
 
 def _write(chart: Chart | None, path: Path, why_none: str) -> None:

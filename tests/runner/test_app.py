@@ -250,7 +250,7 @@ def test_help_names_every_group_option_and_example(ran: Callable[[str], Ran]) ->
     for path in (ROOT / "conf").glob("*/*.yaml"):
         assert path.parent.name in text
         assert path.stem in text
-    for key in ("batching:", "max_batch: 64", "timeout_us: 150", "repeats: null", "seed: 0"):
+    for key in ("batching.max_batch=64 ", "batching.timeout_us=150.0 ", "repeats=null ", "seed=0 "):
         assert key in text
     assert text.count("launchopt run ") >= 4
     assert "experiment=predecessor_tables" in text

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module, metadata
+from pathlib import Path
 
 import pytest
 
 import launchopt
+from launchopt import distribution
 from runner import commands
 
 # Tools that do something without words.
@@ -103,3 +105,13 @@ def test_a_closed_pipe_ends_a_program_quietly(words: str) -> None:
 def test_every_module_of_a_subcommand_runs_alone() -> None:
     for module, _, function in commands.SUBCOMMANDS.values():
         assert callable(getattr(import_module(module), function))
+
+
+def test_an_install_command_can_be_typed_in_a_checkout_and_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert distribution.install_command("cuda13") == "pip install -e '.[cuda13]'"
+    assert distribution.install_command() == "pip install -e ."
+    monkeypatch.setattr(distribution, "__file__", str(tmp_path / "launchopt" / "distribution.py"))
+    assert distribution.install_command("cuda13") == "pip install 'launchopt[cuda13]'"
+    assert distribution.install_command() == "pip install launchopt"

@@ -16,13 +16,14 @@ from importlib.util import find_spec
 from typing import Any
 
 from launchopt.devices.base import DeviceInfo
+from launchopt.distribution import install_command
 from launchopt.errors import DeviceError
 from launchopt.files import JsonObject
 from launchopt.timing.nvml import nvml_handle
 
 NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
 PACK_BYTES_PER_LAUNCH = 12 << 20  # bytes that an H200 copies (reads and writes) in 6 us, the cost of a launch call
-INSTALL = "install launchopt[cuda13] (driver 580 or newer) or launchopt[cuda12]"
+INSTALL = f"{install_command('cuda13')} (driver 580 or newer), or {install_command('cuda12')}"
 
 
 def cuda_info(index: int = 0) -> DeviceInfo:

@@ -153,5 +153,5 @@ def test_without_the_extra_it_says_what_to_install(
     folder = write(tmp_path / "runs", sweep() if kind == "frontiers" else everything())
     monkeypatch.setitem(sys.modules, library, None)
     assert report.main([str(folder), *KINDS[kind], "--plot", str(path)]) == 2
-    assert "pip install 'launchopt[report]'" in capsys.readouterr().err
+    assert "pip install -e '.[report]'" in capsys.readouterr().err
     assert not path.exists()

@@ -108,7 +108,7 @@ def test_errors_are_one_line_and_leave_nothing(
         assert err.count("\n") == 1
     monkeypatch.setattr(page, "find_spec", lambda name: None)
     assert report.main([str(run), "--html"]) == 2
-    assert "not installed: pip install 'launchopt[report]'" in capsys.readouterr().err
+    assert "not installed: pip install -e '.[report]'" in capsys.readouterr().err
     assert not [
         path for path in tmp_path.rglob("*") if path.suffix in (".html", ".json", ".tmp") and path.parent == tmp_path
     ]
