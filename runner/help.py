@@ -16,7 +16,6 @@ from typing import NamedTuple, get_type_hints
 
 from hydra import compose
 from hydra._internal.utils import get_args_parser
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from launchopt.modes import MODES
@@ -90,11 +89,12 @@ def help_text(overrides: Sequence[str], config_dir: str | None = None) -> str:
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
     """Return the composed config, as a run has it."""
+    own = []
+    if config_dir is not None:
+        quoted = str(Path(config_dir).absolute()).replace("\\", "\\\\").replace("'", "\\'")
+        own = [f"hydra.searchpath=['file://{quoted}']"]
     with composing():
-        if config_dir is not None:
-            path = GlobalHydra.instance().config_loader().get_search_path()
-            path.append("command-line", f"file://{Path(config_dir).absolute()}")
-        return compose("config", list(overrides))
+        return compose("config", [*own, *overrides])
 
 
 def own_options(config_dir: str | None) -> dict[str, list[str]]:
