@@ -42,9 +42,7 @@ class Config:
     scheduler: groups.Scheduler = MISSING
     slo: groups.Slo = field(default_factory=groups.Slo)
     record: groups.Recording = field(default_factory=groups.Recording)
-    against: Any = option(
-        "auto", "modes that run in turn with `mode`; auto: its base (runner.plan.base); all: every other"
-    )
+    against: Any = option("auto", "modes that run in turn with `mode`; auto: its base; all: every other")
     ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
     repeats: Any = option(None, "number; auto: until the noise is low; null: 5 beside a base, else 1")
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
