@@ -7,7 +7,6 @@ need, or how long they take; tests do not run them. All other commands run.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import re
 import shlex
@@ -15,10 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.commands import main as launchopt
 from support.paths import ROOT
 from support.processes.ended_runs import Keeper, Ran
-
-TOOLS = {name: f"runner.{name}.__main__" for name in ("report", "doctor")} | {"trace": "runner.profiles.trace"}
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -88,5 +86,5 @@ class PagesFolder:
             contextlib.redirect_stdout(io.StringIO()) as out,
             contextlib.redirect_stderr(io.StringIO()) as err,
         ):
-            code = importlib.import_module(TOOLS.get(tool, f"runner.{tool}")).main(arguments)
+            code = launchopt(words)
         return Ran(code, out.getvalue(), err.getvalue(), self.folder)
