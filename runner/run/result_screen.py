@@ -102,7 +102,7 @@ def _next(found: Sequence[Comparison | None], folder: str) -> str:
     if undecided:
         needed = max(one.repeats_needed or 0 for one in undecided)
         return f"the same command with repeats={max(needed, 2 * FEWEST_PAIRS) if needed <= 100 else 'auto'}"
-    return f"python -m runner.verdict {folder}    (what bounds each mode, and what to try)"
+    return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
 
 
 def is_saturated(rows: Sequence[Row]) -> bool:

@@ -109,7 +109,7 @@ def test_fewer_than_five_repeats_give_a_spread_and_no_interval(capsys: pytest.Ca
 
 def test_the_next_command_follows_and_the_folder_is_last(capsys: pytest.CaptureFixture[str]) -> None:
     decided = drawn(pairs([1.5, 1.51, 1.49, 1.5, 1.52]), capsys).splitlines()
-    assert decided[-2].startswith("next: python -m runner.verdict outputs/run/x ")
+    assert decided[-2].startswith("next: launchopt verdict outputs/run/x ")
     assert decided[-1] == "outputs/run/x"
     undecided = drawn(pairs([0.99, 1.04, 1.0, 1.01, 1.03]), capsys).splitlines()
     assert re.fullmatch(r"next: the same command with repeats=(\d+|auto)", undecided[-2])

@@ -1,0 +1,55 @@
+"""The base of a single run: which mode it is, and which runs get none."""
+
+from __future__ import annotations
+
+import pytest
+from support.config.composing import configured
+
+from launchopt.devices.cpu import info
+from launchopt.workloads.gemv import Gemv
+from runner.plan.base import bases_of
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("words", "bases"),
+    [
+        ("mode=batched", ("baseline",)),
+        ("mode=baseline", ()),
+        ("mode=batched timing=cupti", ()),
+        ("mode=batched timing=torch", ()),
+        ("workload=decode mode=graph", ("coalesced", "baseline")),
+        ("workload=decode mode=coalesced", ("baseline",)),
+        ("workload=decode mode=baseline", ()),
+        ("workload=decode mode=batched ordering=none", ("baseline",)),
+        ("workload=decode workload.requests=2 mode=batched ordering=violated", ()),
+    ],
+)
+def test_the_base_suits_the_workload(words: str, bases: tuple[str, ...]) -> None:
+    assert bases_of(configured(*words.split())) == bases
+
+
+def test_a_profiled_run_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_INJECTION64_PATH", "injected.so")
+    assert bases_of(configured("mode=batched")) == ()
+
+
+@pytest.mark.parametrize(
+    ("reported", "cores", "taken"),
+    [(32, 2, 32), (96, 8, 96), (480, 2, 96), (480, 96, 480), (504, 128, 504), (260, 40, 260)],
+)
+def test_few_cores_own_no_cache_of_a_whole_host(
+    reported: int, cores: int, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(info.CACHE_VARIABLE, raising=False)
+    monkeypatch.setattr(info, "reported_cache_bytes", lambda default=0: reported * MIB)
+    monkeypatch.setattr(info.psutil, "cpu_count", lambda: cores)
+    assert info.cpu_info().cache_bytes == taken * MIB
+
+
+def test_a_run_on_a_cpu_has_fewer_commands_by_default() -> None:
+    large, small = Gemv("large", m=64, k=8192), Gemv("small", m=256, k=256)
+    assert [each.count("cpu") for each in (large, small)] == [512, 4096]
+    assert [each.count("cuda") for each in (large, small)] == [8192, 8192]
+    assert Gemv("given", m=64, k=8192, commands=7).count("cpu") == 7
