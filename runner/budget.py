@@ -25,9 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices
-from launchopt.files import save_json
 from runner.pager import console, drawn, until_closed
-from runner.reading import CommandParser, command_parser, exit_code
+from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
@@ -46,9 +45,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _budget(settings: Sequence[str], output: Path | None) -> int:
     found = budget(settings)
-    _show(found)
-    if output is not None:
-        save_json(output, asdict(found))
+    if output != STDOUT:
+        _show(found)
+    put_json(output, asdict(found))
     return 0
 
 
@@ -175,7 +174,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="as above; from=RUN may be given several times"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the same for programs")
+    add_json(parser)
     return parser
 
 

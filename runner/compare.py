@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import save_text
 from runner.pager import until_closed
-from runner.reading import CommandParser, command_parser, exit_code
+from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,17 +46,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from launchopt.analysis.comparison.compare import compare
-    from launchopt.analysis.comparison.text import as_json, markdown
+    from launchopt.analysis.comparison.text import fields, markdown
     from launchopt.statistics.interval import Verdict
     from runner.pager import console
 
     effect = share(options.effect)
     a, b = read_side(options.a, "A"), read_side(options.b, "B")
     outcome = compare(a, b, metric=options.metric, smallest_effect=effect, force=options.force)
-    _print(outcome, console())
-    for path, text in ((options.json, as_json), (options.markdown, markdown)):
-        if path is not None:
-            save_text(path, text(outcome))
+    if options.json != STDOUT:
+        _print(outcome, console())
+    put_json(options.json, fields(outcome))
+    if options.markdown is not None:
+        save_text(options.markdown, markdown(outcome))
     for reason in outcome.refused:
         print(f"error: {reason}", file=sys.stderr)
     if outcome.refused:
@@ -146,7 +147,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--metric", default="wall_ms", metavar="COLUMN", help="column of the summary (wall_ms)")
     parser.add_argument("--force", action="store_true", help="compare what should not be, and say so everywhere")
     parser.add_argument("--fail-on", choices=["slower"], help="exit 1 where B is SLOWER, for CI")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all of it as JSON")
+    add_json(parser)
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request")
     return parser
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError
-from launchopt.files import save_text
+from launchopt.files import save_json, save_text
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -45,6 +46,39 @@ def command_parser(name: str, doc: str | None) -> CommandParser:
     indented = [part for part in details.split("\n\n") if part.startswith("    ")]
     parser.brief = "\n\n".join([summary, *indented])
     return parser
+
+
+STDOUT = Path("-")
+JSON_VERSION = 1  # raised when a key of any --json is renamed or removed
+
+
+def add_json(parser: CommandParser) -> None:
+    """Add --json, which is the same for every subcommand that has it."""
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const=STDOUT,
+        type=_json_file,
+        metavar="FILE.json",
+        help="print JSON and nothing else; with FILE.json write it there, beside the usual output",
+    )
+
+
+def _json_file(text: str) -> Path:
+    if not text.endswith(".json"):
+        raise argparse.ArgumentTypeError(f"{text}: must end in .json; to print JSON, put --json last")
+    return Path(text)
+
+
+def put_json(target: Path | None, content: Mapping[str, object]) -> None:
+    """Print `content` as JSON, or write it to a file; nothing for None."""
+    if target is None:
+        return
+    whole = {"schema_version": JSON_VERSION, **content}
+    if target == STDOUT:
+        print(json.dumps(whole, indent=2))
+    else:
+        save_json(target, whole)
 
 
 def program(name: str) -> str:

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
-from launchopt.files import save_json
 from runner.pager import console, drawn, until_closed
-from runner.reading import CommandParser, command_parser, exit_code
+from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.calibration import Calibration
@@ -47,10 +46,10 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
     used = _calibration(rows, folders, calibration)
     diagnoses = diagnose(rows, refusals, used)
-    _show(diagnoses)
-    if output is not None:
-        made = None if used is None else {"made_utc": used.made_utc, "device": used.device}
-        save_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
+    if output != STDOUT:
+        _show(diagnoses)
+    made = None if used is None else {"made_utc": used.made_utc, "device": used.device}
+    put_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
     errors = [f"{one.title}: {error}" for one in diagnoses for error in one.errors]
     for error in errors:
         print(f"error: {error}", file=sys.stderr)
@@ -93,7 +92,7 @@ def _parser() -> CommandParser:
     parser = command_parser("verdict", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="what a launch costs on that device")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="the same for programs")
+    add_json(parser)
     return parser
 
 

@@ -17,7 +17,6 @@ read the saved floors. Measure on an otherwise idle machine.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from launchopt.errors import DeviceError
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
 from runner.pager import until_closed
-from runner.reading import CommandParser, command_parser, exit_code
+from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
 
 REPEATS = 7
@@ -72,20 +71,19 @@ class Findings:
 def _doctor(options: argparse.Namespace) -> int:
     removed = [str(segment.path) for segment in clean(leftovers(FOLDER))] if options.clean else []
     found = Findings(*look(options.device, options.index), removed)
-    if not options.json:
+    if options.json != STDOUT:
         screen.print_checks(found.checks, found.kind, found.removed)
     if options.floors and usable(found.checks):
         found.calibration, found.absent = measure(found.kind, options.index, options.repeats)
-        if not options.json:  # before saving, which may fail
+        if options.json != STDOUT:  # before saving, which may fail
             screen.print_floors(found.calibration, found.absent)
             screen.print_stages(found.calibration)
         if options.save is not None:
             is_default = options.save == DEFAULT_FILE
             found.saved = default_path(found.calibration.device["name"]) if is_default else options.save
             write_calibration(found.saved, found.calibration)
-    if options.json:
-        print(json.dumps(found.as_json(), indent=2))
-    elif found.saved is not None:
+    put_json(options.json, found.as_json())
+    if found.saved is not None and options.json != STDOUT:
         screen.line(f"calibration: {found.saved}")
     return 0 if usable(found.checks) else 1
 
@@ -149,7 +147,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--repeats", type=_repeats, default=REPEATS, metavar="N", help=repeats)
     save = "keep the floors, in outputs/calibration/<device>.json unless named"
     parser.add_argument("--save", nargs="?", type=Path, const=DEFAULT_FILE, metavar="FILE.json", help=save)
-    parser.add_argument("--json", action="store_true", help="print everything as JSON, and nothing else")
+    add_json(parser)
     parser.add_argument("--clean", action="store_true", help="remove shared memory that dead processes left behind")
     return parser
 

@@ -35,17 +35,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
-from launchopt.files import save_json
 from runner.pager import until_closed
-from runner.reading import CommandParser, command_parser, exit_code
+from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs
     from launchopt.analysis.profiles.launch_stats import LaunchStats
     from launchopt.traces.events import Trace
     from launchopt.traces.kineto import TimeUnit
-
-JSON_VERSION = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,12 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _print(options: argparse.Namespace) -> int:
     found = statistics(options.files, options.output, options.time_unit)
-    if options.json is not None:
-        files = [{"file": str(file), **asdict(stats)} for file, stats in found]
-        save_json(options.json, {"schema_version": JSON_VERSION, "files": files})
-    from runner.profiles.trace_screen import print_statistics
+    put_json(options.json, {"files": [{"file": str(file), **asdict(stats)} for file, stats in found]})
+    if options.json != STDOUT:
+        from runner.profiles.trace_screen import print_statistics
 
-    print_statistics(found)
+        print_statistics(found)
     return 0
 
 
@@ -143,7 +139,7 @@ def _parser() -> CommandParser:
     parser = command_parser("trace", __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="launches and kernels, a row a pair")
-    parser.add_argument("--json", type=Path, metavar="FILE.json", help="all statistics")
+    add_json(parser)
     parser.add_argument(
         "--time-unit",
         choices=("us", "ns"),

@@ -6,7 +6,6 @@ digits.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 
@@ -16,7 +15,6 @@ from launchopt.analysis.tables.rows import stream_subtitle, stream_title
 from launchopt.statistics.interval import Interval, Verdict
 from launchopt.statistics.power import FIRST_REPEATS, POWER
 
-SCHEMA_VERSION = 1  # version of the JSON
 HEADINGS = {  # alignment in Markdown, by heading
     **dict.fromkeys(("work", "A", "B", "metric"), TEXT),
     **dict.fromkeys(("A median", "B median", "factor"), NUMBER),
@@ -145,21 +143,14 @@ def _points(one: Comparison) -> Iterator[str]:
     yield from (f"  - {text}" for text in [*forced, *map(escaped, rest)])
 
 
-def as_json(outcome: Outcome) -> str:
-    """Return the outcome as JSON. A factor without an interval has null bounds."""
-    return (
-        json.dumps(
-            {
-                "schema_version": SCHEMA_VERSION,
-                **{"a": outcome.a, "b": outcome.b, "metric": outcome.metric},
-                **{"smallest_effect": outcome.smallest_effect, "forced": outcome.forced, "warning": banner(outcome)},
-                "comparisons": [_fields(one) for one in outcome.comparisons],
-                **{"refused": outcome.refused, "not_compared": outcome.alone},
-            },
-            indent=2,
-        )
-        + "\n"
-    )
+def fields(outcome: Outcome) -> dict[str, object]:
+    """Return the outcome for JSON. A factor without an interval has null bounds."""
+    return {
+        **{"a": outcome.a, "b": outcome.b, "metric": outcome.metric},
+        **{"smallest_effect": outcome.smallest_effect, "forced": outcome.forced, "warning": banner(outcome)},
+        "comparisons": [_fields(one) for one in outcome.comparisons],
+        **{"refused": outcome.refused, "not_compared": outcome.alone},
+    }
 
 
 def _fields(one: Comparison) -> dict[str, object]:

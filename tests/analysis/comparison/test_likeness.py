@@ -108,7 +108,7 @@ def assert_loud(outcome: Outcome) -> None:
     markdown = compare_text.markdown(outcome)
     assert markdown.startswith("**FORCED")
     assert "- **FORCED**: " in markdown
-    fields = json.loads(compare_text.as_json(outcome))
+    fields = json.loads(json.dumps(compare_text.fields(outcome)))
     assert fields["forced"] is True
     assert "FORCED" in fields["warning"]
     assert fields["comparisons"][0]["forced"] == one.overridden

@@ -91,7 +91,7 @@ def test_json_has_everything(tmp_path: Path) -> None:
     path, output = written(tmp_path, SOME), tmp_path / "statistics.json"
     assert main([str(path), "--json", str(output)]) == 0
     found = json.loads(output.read_text())
-    assert found["schema_version"] == trace.JSON_VERSION
+    assert found["schema_version"] == 1
     (one,) = found["files"]
     assert one["file"] == str(path)
     assert one["launch_delay"] == {
@@ -187,7 +187,7 @@ def test_bad_files_leave_nothing(
 
 @pytest.mark.parametrize("option", ["--output", "--json"])
 def test_an_output_that_cannot_be_written(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "none" / "file"
+    path = tmp_path / "none" / "file.json"
     assert main([str(written(tmp_path, SOME)), option, str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {path}: cannot be written (")
 
