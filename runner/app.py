@@ -8,9 +8,8 @@ reason, and the other jobs run.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import traceback
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,17 +20,23 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
-from launchopt.recording.manifest import read_manifest, write_manifest
+from launchopt.errors import ConfigError, Interrupted, LaunchoptError
 from runner.config.schema import register, settled, to_config
 from runner.config.tables import conf_folder
 from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
+from runner.run.executing import execute_into, note_refusal, shown_path, unforeseen
 from runner.run.folder_lock import FolderLock, check_writable
-from runner.run.resume import clear, config_hash, earlier_run, is_done, is_finished, is_timed, newest_sweep, plain
+from runner.run.resume import (
+    config_hash,
+    is_done,
+    is_timed,
+    newest_sweep,
+    plain,
+    work_key,
+)
 from runner.run.sweep import Sweep, SweepJob
-from runner.worker.child import without_pandas
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -104,7 +109,8 @@ class Precheck(Callback):
             folder = Path(config.hydra.sweep.dir)
             check_writable(SWEEP_KEY, folder)
             lock = _start.hold(folder, SWEEP_KEY)
-            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made))
+            params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
+            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
 
 @contextlib.contextmanager
@@ -156,38 +162,49 @@ def run_job(composed: DictConfig) -> None:
         job.ended("refused", error)
         fail(error)
     except Exception as error:  # a mistake of this program; the other jobs still run
-        job.ended("failed", _unforeseen(folder, error))
+        job.ended("failed", unforeseen(folder, error, fail))
     if job.status == "interrupted":
         raise SystemExit(Interrupted.exit_code)
 
 
 def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
     """Skip or run a job, and record how it ended. Raises a LaunchoptError for a job that is refused."""
-    header, shown = f"job {job.job}: {' '.join(job.overrides)}", Path(_shown(folder))
-    try:
-        sweep.add(job, folder)
-        if children.interrupted():
-            raise Interrupted(f"interrupted before job {job.job}")
-        config = plain(composed)
-        job.config_hash = config_hash(config) if config else None
-        is_skipped = config.get("resume") and is_done(shown, config, SWEEP_KEY)
-    except LaunchoptError:
-        print(f"\n{header}")
-        raise
-    if is_skipped:
+    shown = Path(shown_path(folder))
+    sweep.add(job, folder)
+    if children.interrupted():
+        raise Interrupted(f"interrupted before job {job.job}")
+    config = plain(composed)
+    job.config_hash = config_hash(config) if config else None
+    if config.get("resume") and is_done(shown, config, SWEEP_KEY):
         job.ended("skipped")
+        if sweep.varies_batching:
+            sweep.stands_in(job, work_key(_plan(composed)))
         print(f"job {job.job} is skipped, finished before: {sweep.own(job)}")
         return
-    print(f"\n{header}")
     sweep.save()
     with FolderLock(shown, SWEEP_KEY):
         try:
             plan = _plan(composed)
         except LaunchoptError as error:
-            _note_refusal(folder, job, error)
+            note_refusal(folder, job.overrides, error)
             raise
-        failure = _run(plan, folder, job.overrides)
+        if sweep.varies_batching and sweep.stands_in(job, work_key(plan)):
+            print(f"{sweep.name(job)}: {sweep.own(job)}: the same work as job {job.same_as}, which stands for it")
+        else:
+            _run_job(plan, sweep, job, folder)
+    with contextlib.suppress(OSError):  # usually: it is not empty
+        shown.rmdir()
+
+
+def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
+    """Run a job of a sweep, and print a line about it."""
+    began_s = time.monotonic()
+    rows, failure = execute_into(plan, folder, job.overrides, fail, sweep.name(job), sweep.said)
     job.ended("failed" if failure else "ok", failure)
+    from runner.run.sweep_screen import job_line
+
+    text = job_line(rows) if failure is None else job.status
+    print(f"{sweep.name(job)}: {sweep.own(job)}: {text}; took {time.monotonic() - began_s:.1f} s")
 
 
 def _plan(composed: DictConfig) -> Plan:
@@ -198,61 +215,13 @@ def _plan(composed: DictConfig) -> Plan:
     return make_plan(settings, alone)
 
 
-def _note_refusal(folder: Path, job: SweepJob, error: LaunchoptError) -> None:
-    """Write a manifest with the reason, unless the folder holds results of a finished run."""
-    if not is_finished(folder, earlier_run(folder)):
-        clear(folder)
-        write_manifest(folder, {"status": "refused", "error": str(error), "overrides": job.overrides})
+def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
+    """Execute the plan of a single run and print its results."""
+    rows, _ = execute_into(plan, folder, overrides, fail)
+    from runner.pager import console
+    from runner.run.result_screen import print_results
 
-
-def _run(plan: Plan, folder: Path, overrides: list[str]) -> LaunchoptError | None:
-    """Execute a plan into its folder and print its summary. Return the error of the run; None if it succeeded."""
-    children.start_early()  # children import modules while this process does
-    with uncollected():
-        without_pandas()
-        from launchopt.recording import results
-        from runner.pager import console
-        from runner.run.result_screen import print_results
-        from runner.run.run import execute
-
-    shown, failure = _shown(folder), None
-    rows: list[results.Row] = []
-    try:
-        if (folder / "manifest.json").exists():
-            print(f"{shown}: the earlier run in there is replaced")
-            clear(folder)
-        rows = execute(plan, folder, overrides).rows
-    except LaunchoptError as error:
-        failure = error
-        fail(error)
-        _settle(folder, error)
-        rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
-    except Exception as error:  # a mistake of this program: its traceback goes to the folder
-        failure = _unforeseen(folder, error)
-    print_results(rows, plan.config.mode.name, shown, console())
-    return failure
-
-
-def _unforeseen(folder: Path, error: Exception) -> LaunchoptError:
-    """Write the traceback of a mistake of this program into the folder, and return the error to report."""
-    fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {_shown(folder)}"))
-    with contextlib.suppress(OSError):
-        (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
-    _settle(folder, failure)
-    return failure
-
-
-def _settle(folder: Path, failure: LaunchoptError) -> None:
-    """Record the failure in the manifest, unless that says interrupted or refused."""
-    with contextlib.suppress(OSError, LaunchoptError):  # on a full disk the line on standard error must suffice
-        about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
-        if about.get("status") not in ("interrupted", "refused"):
-            write_manifest(folder, {"error": str(failure)} | about | {"status": "failed"})
-
-
-def _shown(folder: Path) -> str:
-    """Return the folder as the user would type it."""
-    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+    print_results(rows, plan.config.mode.name, shown_path(folder), console())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -283,6 +252,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _start.exit_code
 
 
+def _print_sweep(sweep: Sweep) -> None:
+    """Print a table of all jobs with results, then how the jobs ended."""
+    from runner.pager import console
+    from runner.run.sweep_screen import print_jobs
+
+    shown = shown_path(sweep.folder)
+    print()
+    if not children.interrupted():
+        print_jobs(sweep, console())
+    print("\n".join(sweep.lines(shown)))
+
+
 def _close() -> None:
     """Print the results of the sweep, and unlock the folder."""
     sweep = _start.sweep
@@ -291,7 +272,7 @@ def _close() -> None:
             try:
                 sweep.end()
             finally:  # also if a full disk made `end` fail
-                print("\n" + "\n".join(sweep.lines(_shown(sweep.folder))))
+                _print_sweep(sweep)
         elif sweep is not None and sweep.is_new:
             (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's file; the sweep did not compose
     except LaunchoptError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,21 @@ def console(stderr: bool = False) -> Console:
 
     stream = sys.stderr if stderr else sys.stdout
     return SafeConsole(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
+
+
+@dataclass(slots=True)
+class Voice:
+    """What the jobs of a command line share on the screen. name: of a job, `job 3 (4 of 12)`; empty for a single run."""
+
+    name: str = ""
+    said: set[str] = field(default_factory=set)
+
+    def notices(self, notices: Sequence[str]) -> None:
+        """Print a line for each notice, unwrapped. In a sweep each appears once."""
+        for notice in notices:
+            if notice not in self.said:
+                self.said.add(notice)
+                console().print(notice, soft_wrap=True, markup=False)
 
 
 def drawn(

@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -22,6 +23,9 @@ from launchopt.errors import ConfigError
 from launchopt.files import JsonObject
 from launchopt.recording.manifest import Manifest, read_manifest
 from runner.run.folder_lock import FolderError
+
+if TYPE_CHECKING:
+    from runner.plan.plan import Plan
 
 PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
 SWEEP = "sweep.json"
@@ -55,6 +59,24 @@ def config_hash(config: Mapping[str, object]) -> str:
     kept = {key: value for key, value in config.items() if key not in PASSING}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def work_key(plan: Plan) -> str | None:
+    """Return a key of the work of a job whose modes ignore batching; None for any other job.
+
+    Two jobs of one key differ in `batching` only, and launch the same commands in the same way.
+    """
+    from launchopt.modes import mode_class
+    from launchopt.modes.base import Takes
+    from launchopt.recording.identity import stream_hash
+
+    stream = plan.stream
+    if any(mode_class(arm.mode).takes_of(stream) is not Takes.commands for arm in plan.arms):
+        return None
+    if plan.config.scheduler.kind != "none":  # a continuous scheduler takes its batches from `batching`
+        return None
+    others = {key: value for key, value in plan.composed.items() if key != "batching"}
+    return f"{config_hash(others)} {stream_hash(stream)} {plan.residency}"
 
 
 def earlier_run(folder: Path) -> Manifest | None:

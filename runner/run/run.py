@@ -24,13 +24,14 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
+from runner.pager import Voice
 from runner.plan.plan import Plan
 from runner.run.leftovers import remove_halves, tidy
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.session import ChildError, Session
 from runner.run.signals import Signals
-from runner.run.terminal import Terminal, print_notices, throttled_repeats
+from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import limited
 from runner.worker.messages import HistogramRows, RepeatResult
@@ -98,7 +99,7 @@ def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     ]
 
 
-def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
+def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice) -> Run:
     """Run the plan into `folder`. Raises a LaunchoptError if it ends early; the folder is consistent either way."""
     notices = [*plan.notices, *tidy(folder)]
     watch = _watch(plan, notices)
@@ -118,10 +119,11 @@ def execute(plan: Plan, folder: Path, overrides: list[str]) -> Run:
         "runs": [],
     }
     run.save("running")
+    voice.notices(notices)
     try:
-        with Signals() as signals, Terminal(plan, rounds.runs, notices) as terminal:
+        with Signals() as signals, Terminal(plan, rounds.runs, voice.name) as terminal:
             _repeats(run, terminal, watch, signals)
-        print_notices(run.late_notices())
+        voice.notices(run.late_notices())
         failed = [row for row in run.rows if row["status"] != "ok"]
         run.end("failed" if failed else "ok")
     except KeyboardInterrupt:
@@ -170,11 +172,12 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Sign
     with Session(plan.job(run.folder), progress_of_job, watch, config.watchdog_s) as session, tokens:
         about = dict(session.about)
         run.manifest |= {"device_versions": about.pop("versions"), **about}
+        terminal.begun()
         for arm, repeat in run.rounds:
             terminal.expects(run.rounds.runs)
             with signals.finishing(label := run.rounds.label(arm, repeat)):
                 _keep(run, tokens, arm, *session.run(arm, repeat, label))
-                terminal.finished(len(run.rows))
+                terminal.finished(arm)
 
 
 def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produced: Production) -> None:

@@ -26,7 +26,7 @@ from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
 
-POLL_S = 0.1  # between two reads of the ring's tail, for the progress bar
+POLL_S = 0.1  # between two reads of the ring's tail, for the progress
 
 
 class ChildError(RunError):
@@ -52,6 +52,7 @@ class Session:
         self._rings: list[RingSegment] = []
         self._open_loop = False
         self._announced = job.stream.commands
+        self._is_counted = False  # True: the commands in the ring belong to a run under way
         self.about: Manifest = {}
         try:
             self._ring = self._new_ring(job.capacity)
@@ -63,11 +64,11 @@ class Session:
             if watch:
                 watch.learn()  # while the children start
             self._await(self._producer, ReplyKind.READY, "starting")
-            facts = self._await(self._consumer, ReplyKind.READY, "starting: operands, plans, warm-up").value
+            facts = self._await(self._consumer, ReplyKind.READY, "filling operands, making plans").value
             assert isinstance(facts, dict)
             self.about = facts
             for arm, each in enumerate(job.arms):
-                self._warm_up(arm, f"rehearsing {each.mode}")
+                self._warm_up(arm, f"warm-up run of {each.mode}")
         except BaseException:
             self.close()
             raise
@@ -94,9 +95,10 @@ class Session:
         """Run one repeat of the arm with this index. Return the consumer's result and the producer's."""
         produced = self._start_run(Order(OrderKind.RUN, arm=arm, repeat=repeat), label)
         readings = self._watch.end() if self._watch else None
-        result = self._await(self._consumer, ReplyKind.RESULT, f"{label}: checking every output").value
+        result = self._await(self._consumer, ReplyKind.RESULT, f"{label}: checking outputs").value
         assert isinstance(result, RepeatResult)
-        self._await(self._producer, ReplyKind.READY, label)
+        self._await(self._producer, ReplyKind.READY, f"{label}: preparing commands")
+        self._is_counted = False
         if readings:
             self._add(readings, result)
         return result, produced
@@ -112,6 +114,7 @@ class Session:
     def _start_run(self, order: Order, label: str) -> Production:
         for ring in self._rings:
             ring.reset()
+        self._is_counted = order.kind is OrderKind.RUN
         self._send(self._consumer, order)
         self._await(self._consumer, ReplyKind.ARMED, label)
         if self._watch and order.kind is OrderKind.RUN:
@@ -130,7 +133,7 @@ class Session:
         """
         self._watchdog.begin(label, timed=bool(moving))
         while True:
-            self._progress(label, self._ring.word(HeaderWord.TAIL))
+            self._progress(label, self._ring.word(HeaderWord.TAIL) if self._is_counted else 0)
             pause_s = min(POLL_S, self._watch.pause_s()) if self._watch else POLL_S
             if not wait([child.pipe, *(other.process.sentinel for other in self._children)], pause_s) and self._watch:
                 self._watch.look()
@@ -207,7 +210,7 @@ class Session:
         """End the job: both children write their results and wait for another job."""
         for child in list(self._children):
             self._send(child, Order(OrderKind.DONE))
-            self._await(child, ReplyKind.IDLE, "putting away")
+            self._await(child, ReplyKind.IDLE, "writing results")
             self._children.remove(child)
             keep(child)
 

@@ -5,9 +5,10 @@
      "status": "ok", "error": null, "exit_code": 0}, ...]}
 
 Status of a job: `running`; `ok`; `failed` (its manifest says more); `refused` (its config cannot work, or its folder
-holds a finished run of another config); `skipped` (finished before, with `resume=true`); `interrupted`; `not run` (the
-sweep ended first; such a job has no folder). Status of a sweep: `running`; `ok`; `failed` (a job failed, was refused or
-was not run); `interrupted`.
+holds a finished run of another config); `skipped` (finished before, with `resume=true`); `same` (its mode ignores the
+settings in which it differs from job `same_as`, which stands for it; such a job has no results); `interrupted`;
+`not run` (the sweep ended first; such a job has no folder). Status of a sweep: `running`; `ok`; `failed` (a job failed,
+was refused or was not run); `interrupted`.
 
 The file is replaced as each job begins. So a killed process leaves the status `running`. Jobs that did not begin are
 added at the end.
@@ -32,8 +33,8 @@ from launchopt.files import write_atomically
 from runner.run.resume import SWEEP, without_passing
 
 SCHEMA_VERSION = 1
-NOT_RUN = "not run"
-STATUSES = ("ok", "failed", "refused", "skipped", "interrupted", NOT_RUN)
+NOT_RUN, SAME = "not run", "same"
+STATUSES = ("ok", "failed", "refused", "skipped", SAME, "interrupted", NOT_RUN)
 
 
 def _now() -> str:
@@ -65,6 +66,7 @@ class SweepJob:
     status: str = "running"
     error: str | None = None
     exit_code: int = 0
+    same_as: int | None = None  # the job that stands for this one
 
     def ended(self, status: str, error: LaunchoptError | None = None) -> None:
         """Record how the job ended. An `Interrupted` error makes the status `interrupted` instead of `status`."""
@@ -80,9 +82,12 @@ class Sweep:
     folder: Path
     overrides: list[str]  # as typed: settings with their values
     is_new: bool  # True: this start made its folder
+    params: list[str] = field(default_factory=list)  # settings that the experiment sweeps
     was_stopped: bool = False
     jobs: list[SweepJob] = field(default_factory=list)
     started_utc: str = field(default_factory=_now)
+    said: set[str] = field(default_factory=set)  # notices that the user has read
+    _work: dict[str, SweepJob] = field(default_factory=dict)  # jobs whose mode ignores batching, by `work_key`
 
     def add(self, job: SweepJob, folder: Path) -> None:
         """Add the next job, in `folder`; ConfigError if an earlier job of this sweep has that folder."""
@@ -110,7 +115,7 @@ class Sweep:
 
     def end(self) -> None:
         """Add the jobs that did not begin, and save `sweep.json` with the final status."""
-        left = planned(self.overrides)
+        left = planned([*self.params, *self.overrides])
         try:
             for job in self.jobs:
                 left.remove(job.overrides)
@@ -143,6 +148,28 @@ class Sweep:
         found = Counter(job.status for job in self.jobs)
         return {status: found[status] for status in STATUSES if found[status]}
 
+    @property
+    def varies_batching(self) -> bool:
+        """Whether jobs differ in their settings of batching."""
+        jobs = planned([*self.params, *self.overrides])
+        return len({tuple(each for each in job if each.lstrip("+").startswith("batching")) for job in jobs}) > 1
+
+    def stands_in(self, job: SweepJob, key: str | None) -> bool:
+        """Return whether an earlier job of the same work stands for `job`, which is then noted. key: `work_key`."""
+        first = None if key is None else self._work.get(key)
+        if first is not None and first.status in ("ok", "skipped"):
+            job.same_as = first.job
+            job.ended(SAME)
+            return True
+        if key is not None:
+            self._work[key] = job
+        return False
+
+    def name(self, job: SweepJob) -> str:
+        """Return `job 3 (4 of 12)`, or `job 3` where only Hydra knows how many there are."""
+        count = len(planned([*self.params, *self.overrides]))
+        return f"job {job.job}" + (f" ({job.job + 1} of {count})" if count > job.job else "")
+
     def own(self, job: SweepJob) -> str:
         """Return the overrides of a job that not all jobs share."""
         return " ".join(each for each in without_passing(job.overrides) if each not in self.overrides)
@@ -150,7 +177,7 @@ class Sweep:
     def lines(self, shown: str) -> list[str]:
         """Return the lines that the user reads at the end. shown: the sweep's folder, as the user would type it."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
-        bad = [job for job in self.jobs if job.status not in ("ok", "skipped", NOT_RUN)]
+        bad = [job for job in self.jobs if job.status not in ("ok", "skipped", SAME, NOT_RUN)]
         lines = [f"sweep: {counts} in {shown}"]
         for job in bad:
             lines.append(f"job {job.job} {job.status} ({self.own(job)}): {job.error}")

@@ -1,9 +1,15 @@
-"""Output of a run while it runs: notices and a progress bar. Plain lines in a pipe."""
+"""Progress of a job, on standard error.
+
+On a terminal the progress is a bar. In a pipe it is one line every 30 seconds, without escape codes:
+
+    [1:30] batched 2/5: checking outputs; 1 of 5 runs, 20,000 of 50,000 commands, about 6:00 left
+"""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -11,32 +17,31 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from launchopt.recording.results import Row
 from runner.pager import console
 from runner.plan.plan import Plan
+from runner.run.pace import Pace, clock_text
 
-
-def print_notices(notices: Sequence[str]) -> None:
-    """Print a line for each notice, unwrapped."""
-    for notice in notices:
-        console().print(notice, soft_wrap=True, markup=False)
+SPEAKS_EVERY_S = 30.0  # in a pipe
 
 
 class Terminal:
-    """The progress bar of one job of `runs` runs, on standard error; silent if that is not a terminal."""
+    """The progress of one job of `runs` runs, on standard error. `name` stands before each phase: `job 3 (4 of 12)`."""
 
-    def __init__(self, plan: Plan, runs: int, notices: Sequence[str]) -> None:
-        self._commands = plan.stream.commands
-        self._done = 0
+    def __init__(self, plan: Plan, runs: int, name: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        self._commands, self._runs, self._done = plan.stream.commands, runs, 0
+        self._pace, self._name, self._clock = Pace(len(plan.arms), clock), name, clock
+        self._began_s = self._spoke_s = clock()
+        self._is_piped = not sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("commands"),
             TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console(stderr=True),
             transient=True,
-            disable=not sys.stderr.isatty(),
+            disable=self._is_piped,
         )
-        self._task = self._bar.add_task("starting", total=self._commands * runs)
-        print_notices(notices)
+        self._task = self._bar.add_task(self._named("starting"), total=self._commands * runs, left="")
 
     def __enter__(self) -> Terminal:
         self._bar.start()
@@ -48,18 +53,36 @@ class Terminal:
         self._bar.stop()
 
     def progress(self, label: str, popped: int) -> None:
-        """Show the phase and the number of commands that this repeat has popped."""
+        """Show the phase, and how many commands of the run under way have been popped; 0 if none is under way."""
         completed = self._done * self._commands + min(popped, self._commands)
-        self._bar.update(self._task, description=label, completed=completed)
+        left_s = self._pace.left_s(self._runs)
+        left = "" if left_s is None else f"about {clock_text(left_s)} left"
+        if not self._is_piped:
+            self._bar.update(self._task, description=self._named(label), completed=completed, left=left)
+        elif self._clock() - self._spoke_s >= SPEAKS_EVERY_S:
+            self._spoke_s = self._clock()
+            commands = f"{completed:,} of {self._runs * self._commands:,} commands"
+            parts = [f"{self._done} of {self._runs} runs", commands, *([left] if left else [])]
+            took = clock_text(self._clock() - self._began_s)
+            print(f"[{took}] {self._named(label)}; {', '.join(parts)}", file=sys.stderr, flush=True)
+
+    def begun(self) -> None:
+        """Start the clock of the first run: what came before, such as operands and plans, does not come again."""
+        self._pace.begun()
 
     def expects(self, runs: int) -> None:
         """Set the number of runs, which `repeats=auto` can raise."""
+        self._runs = runs
         self._bar.update(self._task, total=runs * self._commands)
 
-    def finished(self, repeats: int) -> None:
-        """Set the number of finished repeats."""
-        self._done = repeats
-        self._bar.update(self._task, completed=repeats * self._commands)
+    def finished(self, arm: int) -> None:
+        """Count a run of the arm with this index."""
+        self._done += 1
+        self._pace.finished(arm)
+        self._bar.update(self._task, completed=self._done * self._commands)
+
+    def _named(self, label: str) -> str:
+        return f"{self._name}: {label}" if self._name else label
 
 
 def throttled_repeats(rows: Sequence[Row]) -> str | None:

@@ -30,7 +30,7 @@ CHECKS = 4  # minimum number of checks of the children within one limit
 CHECK_S_MAX = 1.0  # between two checks; a longer pause of the parent counts as this much
 
 Pulse = tuple[float, ...]  # a process's times and context switches
-Progress = Callable[[str, int], None]  # label of the phase, commands popped so far
+Progress = Callable[[str, int], None]  # label of the phase, commands popped in the run under way
 
 
 def limited(progress: Progress, limit_s: float | None) -> Progress:

@@ -142,7 +142,7 @@ def _consume(job: Job, pipe: Connection) -> None:
     with GpuErrors() as gpu, Consumer(job) as consumer:
         pipe.send(Reply(ReplyKind.READY, consumer.about()))
         while (order := _order(pipe)).kind in (OrderKind.RUN, OrderKind.WARM_UP):
-            which = f"repeat {order.repeat}" if order.kind is OrderKind.RUN else "rehearsal"
+            which = f"repeat {order.repeat}" if order.kind is OrderKind.RUN else "warm-up run"
             gpu.where = f"in {job.arms[order.arm].mode}, {which}"
             consumer.arm(order.arm, warm_up=order.kind is OrderKind.WARM_UP)
             pipe.send(Reply(ReplyKind.ARMED))

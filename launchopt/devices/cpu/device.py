@@ -52,7 +52,7 @@ class CpuDevice:
         self.threads = threads or max(1, cores - 1)
         self._limits = threadpool_limits(self.threads, user_api="blas")
         self._domain = nvtx_ranges.domain()
-        self._unnamed = nvtx_ranges.attributes(self._domain, "rehearsal", 0)
+        self._unnamed = nvtx_ranges.attributes(self._domain, "warm-up run", 0)
         self._ranges: dict[tuple[str, int, int], object] = {}
         self._scratch: dict[int, tuple[Array, ...]] = {}
         self._steps: CpuSteps | None = None

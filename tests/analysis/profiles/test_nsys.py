@@ -55,7 +55,7 @@ def test_inside_leaves_out_what_no_range_of_the_mode_launched(export: Export) ->
     export.domain("launchopt")
     export.span("batched 64x1x8192 fp32", 100, 200)
     export.span("batched 8x1x8 fp32", 150, 260)  # overlaps the first: 160 ns in all
-    export.span("rehearsal", 300, 400)
+    export.span("warm-up run", 300, 400)
     for correlation, start in enumerate([110, 160, 310, 500]):
         export.call(start, correlation)
         export.kernel(start + 10, start + 20, correlation)

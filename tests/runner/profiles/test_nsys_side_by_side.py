@@ -16,7 +16,7 @@ def profile(path: Path, mode: str, kernels: int) -> Path:
     """One range of a mode; a call that starts so many kernels of 10 ns; a warm-up run, which is not its work."""
     export = Export(path)
     export.domain("launchopt")
-    export.span("rehearsal", 0, 50)
+    export.span("warm-up run", 0, 50)
     export.call(10, 1)
     export.kernel(20, 30, 1)
     export.span(f"{mode} 64x1x8192 fp32", 100, 2_000_100)

@@ -220,8 +220,8 @@ def test_a_status_is_told_by_its_number() -> None:
             raise error
     no_memory = StatusError.of_cublas(3, "NAME")
     with (
-        pytest.raises(GpuError, match=r"^CUDA error 2 \(cublasLtMatmul failed: NAME\) in graph, rehearsal: "),
-        later("in graph, rehearsal"),
+        pytest.raises(GpuError, match=r"^CUDA error 2 \(cublasLtMatmul failed: NAME\) in graph, warm-up run: "),
+        later("in graph, warm-up run"),
     ):
         raise no_memory
     assert fault_of(StatusError.of_cublas(7, "an invalid value")) is None

@@ -1,0 +1,86 @@
+"""One job executed into its folder, however it ends: rows, and the error that the user reads.
+
+`fail` prints an error and keeps its exit code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from launchopt.errors import LaunchoptError, RunError
+from launchopt.recording.manifest import read_manifest, write_manifest
+from runner.importing import uncollected
+from runner.run import children
+from runner.run.resume import clear, earlier_run, is_finished
+from runner.worker.child import without_pandas
+
+if TYPE_CHECKING:
+    from launchopt.recording.results import Row
+    from runner.plan.plan import Plan
+
+Fail = Callable[[LaunchoptError], None]
+
+
+def execute_into(
+    plan: Plan, folder: Path, overrides: list[str], fail: Fail, name: str = "", said: set[str] | None = None
+) -> tuple[list[Row], LaunchoptError | None]:
+    """Execute a plan into its folder. Return the rows, and the error of the run; None if it succeeded.
+
+    name: of the job within a sweep. said: notices of earlier jobs, which are not printed again.
+    """
+    children.start_early()  # children import modules while this process does
+    with uncollected():
+        without_pandas()
+        from launchopt.recording import results
+        from runner.pager import Voice
+        from runner.run.run import execute
+
+    shown, failure = shown_path(folder), None
+    rows: list[results.Row] = []
+    try:
+        if (folder / "manifest.json").exists():
+            print(f"{shown}: the earlier run in there is replaced")
+            clear(folder)
+        rows = execute(plan, folder, overrides, Voice(name, set() if said is None else said)).rows
+    except LaunchoptError as error:
+        failure = error
+        fail(error)
+        _settle(folder, error)
+        rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
+    except Exception as error:  # a mistake of this program: its traceback goes to the folder
+        failure = unforeseen(folder, error, fail)
+    return rows, failure
+
+
+def unforeseen(folder: Path, error: Exception, fail: Fail) -> LaunchoptError:
+    """Write the traceback of a mistake of this program into the folder, and return the error to report."""
+    fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {shown_path(folder)}"))
+    with contextlib.suppress(OSError):
+        (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
+    _settle(folder, failure)
+    return failure
+
+
+def _settle(folder: Path, failure: LaunchoptError) -> None:
+    """Record the failure in the manifest, unless that says interrupted or refused."""
+    with contextlib.suppress(OSError, LaunchoptError):  # on a full disk the line on standard error must suffice
+        about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
+        if about.get("status") not in ("interrupted", "refused"):
+            write_manifest(folder, {"error": str(failure)} | about | {"status": "failed"})
+
+
+def note_refusal(folder: Path, overrides: list[str], error: LaunchoptError) -> None:
+    """Write a manifest with the reason, unless the folder holds results of a finished run."""
+    if not is_finished(folder, earlier_run(folder)):
+        clear(folder)
+        write_manifest(folder, {"status": "refused", "error": str(error), "overrides": overrides})
+
+
+def shown_path(folder: Path) -> str:
+    """Return the folder as the user would type it."""
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)

@@ -1,0 +1,82 @@
+"""Progress of a job: each command counts once, the time left, and a line every 30 seconds in a pipe."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runner.run.pace import Pace, clock_text
+from runner.run.terminal import Terminal
+
+
+class Clock:
+    """Seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def job(arms: int = 1, commands: int = 100) -> Any:
+    return SimpleNamespace(arms=[None] * arms, stream=SimpleNamespace(commands=commands))
+
+
+def test_the_time_left_is_unknown_until_a_run_is_finished_and_counts_down_within_one(clock: Clock) -> None:
+    pace = Pace(2, clock)
+    clock.now_s = 7.0
+    assert pace.left_s(4) is None
+    pace.begun()
+    clock.now_s = 17.0
+    pace.finished(0)
+    assert pace.left_s(4) == 30.0
+    clock.now_s = 21.0
+    assert pace.left_s(4) == 26.0
+
+
+def test_each_arm_has_its_own_pace(clock: Clock) -> None:
+    pace = Pace(2, clock)
+    for arm, now_s in ((0, 10.0), (1, 11.0)):
+        clock.now_s = now_s
+        pace.finished(arm)
+    assert pace.left_s(4) == 11.0
+    clock.now_s = 100.0
+    assert pace.left_s(4) == 0.0
+
+
+def test_in_a_pipe_it_speaks_every_30_seconds_in_plain_lines(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal(job(), 2, "job 1 of 3", clock) as terminal:
+        terminal.begun()
+        for now_s in range(0, 61, 10):
+            clock.now_s = float(now_s)
+            terminal.progress("batched 1/2: checking outputs", 100)
+        terminal.finished(0)
+        clock.now_s = 95.0
+        terminal.progress("batched 2/2", 40)
+    assert capsys.readouterr().err.splitlines() == [
+        "[0:30] job 1 of 3: batched 1/2: checking outputs; 0 of 2 runs, 100 of 200 commands",
+        "[1:00] job 1 of 3: batched 1/2: checking outputs; 0 of 2 runs, 100 of 200 commands",
+        "[1:35] job 1 of 3: batched 2/2; 1 of 2 runs, 140 of 200 commands, about 0:25 left",
+    ]
+
+
+def test_a_short_run_says_nothing_in_a_pipe(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal(job(), 1, clock=clock) as terminal:
+        terminal.progress("starting", 0)
+        clock.now_s = 29.0
+        terminal.progress("baseline 1/1", 50)
+        terminal.finished(0)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(7.2, "0:07"), (750.0, "12:30"), (3723.0, "1:02:03")])
+def test_times_are_written_as_a_clock(seconds: float, text: str) -> None:
+    assert clock_text(seconds) == text
