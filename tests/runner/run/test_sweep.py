@@ -93,7 +93,8 @@ def test_failing_jobs_are_recorded_and_only_they_are_done_again(run: Run, tmp_pa
         assert (manifest["status"], manifest.get("error")) == (job["status"], job["error"])
     assert first.line("sweep: ") == f"sweep: 1 ok, 1 failed, 2 refused in {folder.relative_to(tmp_path)}"
     assert first.line("job 2 failed").startswith("job 2 failed (batching.max_batch=4 ordering=violated): 1 of 1 rep")
-    assert [line[:7] for line in first.stderr.splitlines()] == ["error: "] * 3
+    errors = [line for line in first.stderr.splitlines() if not line.startswith("[")]  # "[": progress
+    assert [line[:7] for line in errors] == ["error: "] * 3
     assert "1 of 1 repeats failed" in first.stderr
 
     failed, kept = content(folder / "2"), content(folder / "3")
@@ -270,6 +271,7 @@ def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> Non
         "status": "not run",
         "error": None,
         "exit_code": 0,
+        "same_as": None,
     }
     assert not (tmp_path / "s/2").exists()
     assert "sweep: 1 ok, 1 interrupted, 1 not run in s" in stdout.splitlines()
@@ -280,6 +282,29 @@ def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> Non
     assert again.exit_code == 1
     assert statuses(tmp_path / "s") == ["skipped", "failed", "failed"]
     assert content(tmp_path / "s/0") == kept
+
+
+def test_a_mode_that_ignores_batching_runs_once_and_a_line_a_job_says_so(run: Run, tmp_path: Path) -> None:
+    words = f"-m {SMALL} mode=baseline,batched batching.timeout_us=50,150 hydra.sweep.dir=s"
+    first = run(words)
+    assert statuses(tmp_path / "s") == ["ok", "same", "ok", "ok"]
+    assert [job["same_as"] for job in sweep_json(tmp_path / "s")["jobs"]] == [None, 0, None, None]
+    assert not (tmp_path / "s/1").exists()
+    assert first.line("job 1 (2 of 4): ").endswith(
+        "mode=baseline batching.timeout_us=150: the same work as job 0, which stands for it"
+    )
+    assert first.line("job 3 (4 of 4): mode=batched batching.timeout_us=150: batched: ").endswith(" s")
+    assert first.stdout.count("device: cpu") == 1, "a notice appears once"
+    table = [line.split() for line in first.stdout.splitlines() if line.startswith("    ")]
+    assert [row[:3] for row in table if row and row[0].isdigit()] == [
+        ["0", "batching.timeout_us=50", "baseline"],
+        ["2", "batching.timeout_us=50", "batched"],
+        ["3", "batching.timeout_us=150", "batched"],
+    ]
+    assert "sweep: 3 ok, 1 same in s" in first.stdout.splitlines()
+
+    run(f"{words} resume=true")
+    assert statuses(tmp_path / "s") == ["skipped", "same", "skipped", "skipped"]
 
 
 def test_a_setting_that_does_not_resolve_refuses_its_job(run: Run, tmp_path: Path) -> None:
