@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib import resources
 from importlib.resources.abc import Traversable
+from itertools import takewhile
 from pathlib import Path
 
 NAMED_ALONE = "predecessor_tables"
@@ -21,6 +22,22 @@ def conf_folder() -> Path | None:
 def conf_files() -> Traversable:
     """Return conf/ from the checkout or from the installed package."""
     return conf_folder() or resources.files("runner.conf")
+
+
+def experiments() -> dict[str, str]:
+    """Return what each experiment needs and shows: the first comment of its file up to the end of a sentence.
+
+    The first line of the comment is the mark: `needs a GPU, 10 minutes`, or how long a CPU takes.
+    """
+    found = {}
+    for file in (conf_files() / "experiment").iterdir():
+        if file.name.endswith(".yaml"):
+            lines = file.read_text(encoding="utf-8").splitlines()[1:]
+            mark, *text = [
+                line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines)
+            ]
+            found[file.name.removesuffix(".yaml")] = f"({mark}) {' '.join(text).partition('. ')[0].rstrip('.')}"
+    return dict(sorted(found.items()))
 
 
 def tables() -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from support.paths import ROOT
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
 from runner.config.schema import Config, register, to_config
-from runner.config.tables import tables
+from runner.config.tables import experiments, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
 
@@ -110,3 +111,17 @@ def test_a_table_can_be_cut_short_and_swept() -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "conf/experiment").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_experiment_composes(path: Path) -> None:
     assert composed(f"experiment={path.stem}").mode.name in MODES
+
+
+def test_every_experiment_says_what_it_needs_or_how_long_a_cpu_takes() -> None:
+    found = experiments()
+    assert found.keys() == {path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")}
+    assert found["quick"].startswith("(20 s on two cores) The whole way on little work")
+    assert [name for name, text in found.items() if not re.match(r"\((needs a GPU, )?\d+ (s|minutes?)\b", text)] == []
+
+
+def test_the_quick_experiment_has_a_base_an_interval_and_little_work() -> None:
+    config = checked(["experiment=quick"])
+    assert config.against == ["baseline"]
+    assert config.repeats >= 5, "fewer have no interval whose coverage was shown"
+    assert stream_on(config, H200).commands <= 2000
