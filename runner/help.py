@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.modes import MODES
 from launchopt.options import Limits
 from runner.config.composing import composing, group_options
+from runner.config.tables import experiments
 
 MOST_COLUMNS = 100
 TEXT_COLUMN = 32  # where the meaning of a setting begins
@@ -84,6 +85,9 @@ def help_text(overrides: Sequence[str], config_dir: str | None = None) -> str:
     lines.append("")
     for group, names in options.items():
         lines += _folded(f"{group}: ", ", ".join(names), columns)
+    lines += ["", "Experiments (experiment=NAME), with what they need:"]
+    for name, text in experiments().items():
+        lines += _folded(f"  {name}: ", text, columns)
     return "\n".join([*lines, "", FOOTER])
 
 

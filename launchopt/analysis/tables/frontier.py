@@ -27,9 +27,11 @@ from typing import Any, NamedTuple
 from launchopt.analysis.tables.rows import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram
+from launchopt.statistics.interval import median_interval
 
 HISTOGRAMS_USED = ("latency", "batch_size")
 SAME_THROUGHPUT = 0.02
+FEWEST_FOR_INTERVAL = 5  # fewer repeats have no interval whose coverage was shown
 FLUSHES = tuple(name for name in SUMMARY.names if name.startswith("flush_"))
 _CONFIGURATION = ("mode", "max_batch", "timeout_us")
 
@@ -64,6 +66,14 @@ def _repeat(row: Row) -> tuple[object, ...]:
     return row["run_id"], row["mode"], row["repeat"]
 
 
+class Bounds(NamedTuple):
+    """Bounds of a median over repeats: its 95% bootstrap interval, or the spread of few repeats."""
+
+    low: float
+    high: float
+    is_interval: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Point:
     """One configuration of a stream, over its repeats. None: not measured."""
@@ -80,6 +90,8 @@ class Point:
     batch_size_p50: float | None = None
     batch_size_p99: float | None = None
     flush_shares: dict[str, float] | None = None
+    throughput_bounds: Bounds | None = None  # None: one repeat
+    p99_bounds: Bounds | None = None
 
     @property
     def claims(self) -> bool:
@@ -113,6 +125,13 @@ class Frontier:
     slo_p99_us: float | None = None
     recommended: Point | None = None
     closest: Point | None = None
+
+    @property
+    def mapped_modes(self) -> list[str]:
+        """Modes with buckets that ran with several settings: a map of bucket size and timeout can show them."""
+        modes = dict.fromkeys(point.mode for point in self.points)
+        own = {mode: [point for point in self.points if point.mode == mode] for mode in modes}
+        return [mode for mode in modes if len(own[mode]) > 1 and any((p.batch_size_mean or 2) > 1 for p in own[mode])]
 
     @property
     def measured(self) -> list[Point]:
@@ -212,7 +231,19 @@ def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
         batch_size_p50=None if sizes is None else sizes.percentile(50),
         batch_size_p99=None if sizes is None else sizes.percentile(99),
         flush_shares={name.removeprefix("flush_"): n / batches for name, n in flushes.items()} if batches else None,
+        throughput_bounds=_bounds(rows, throughput),
+        p99_bounds=_bounds(rows, "latency_p99_us"),
     )
+
+
+def _bounds(rows: Sequence[Row], column: str) -> Bounds | None:
+    """Return the bounds of the median of a column; None where fewer than two repeats measured it."""
+    values = [row[column] for row in rows if row[column] is not None]
+    if len(values) >= FEWEST_FOR_INTERVAL:
+        found = median_interval(values)
+        if found.low is not None and found.high is not None:
+            return Bounds(found.low, found.high, is_interval=True)
+    return Bounds(min(values), max(values), is_interval=False) if len(values) > 1 else None
 
 
 def _median(rows: Sequence[Row], column: str) -> float | None:

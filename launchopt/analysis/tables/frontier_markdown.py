@@ -5,17 +5,17 @@ In: `frontier.Frontier`. Out: Markdown, or cells for a terminal, in sets of colu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
-from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.tables.frontier import Bounds, Frontier, Point
 from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.tables.rows import arrivals, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
-    "Medians over repeats. p99: of a command's latency, enqueue to results on the device. A point on the frontier: no "
-    "other point has a better throughput or p99 without losing in the other. Failed, unverified and overloaded points "
-    "are never on it."
+    "Medians over repeats, with their 95% bootstrap interval in [], or below five repeats the smallest to the largest "
+    "in (). p99: of a command's latency, enqueue to results on the device. A point on the frontier: no other point has "
+    "a better throughput or p99 without losing in the other. Failed, unverified and overloaded points are never on it."
 )
 
 
@@ -32,6 +32,14 @@ def _batch_sizes(point: Point) -> str:
 def _flushes(point: Point) -> str:
     shares = sorted((point.flush_shares or {}).items(), key=lambda item: -item[1])
     return ", ".join(f"{reason} {share:.0%}" for reason, share in shares if share >= 0.005) or NOTHING
+
+
+def _bounded(write: Callable[[float | None], str], value: float | None, bounds: Bounds | None) -> str:
+    """Return the value with its interval, `10 [9, 11]`, or with the spread of few repeats, `10 (9 to 11)`."""
+    if value is None or bounds is None or bounds.low == bounds.high:
+        return write(value)
+    low, high = write(bounds.low), write(bounds.high)
+    return f"{write(value)} [{low}, {high}]" if bounds.is_interval else f"{write(value)} ({low} to {high})"
 
 
 def _standing(frontier: Frontier, point: Point) -> str:
@@ -52,8 +60,8 @@ def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]
         Column("max_batch", lambda point: count(point.max_batch), ALL),
         Column("timeout us", lambda p: NOTHING if p.timeout_us is None else f"{p.timeout_us:g}", ALL),
         Column("repeats", lambda point: str(point.repeats), FULL),
-        Column(f"{frontier.unit}/s", lambda point: count(point.throughput_per_s), ALL),
-        Column("p99 us", lambda point: number(point.p99_us), ALL),
+        Column(f"{frontier.unit}/s", lambda p: _bounded(count, p.throughput_per_s, p.throughput_bounds), ALL),
+        Column("p99 us", lambda point: _bounded(number, point.p99_us, point.p99_bounds), ALL),
         Column("batch size p50 / p99", _batch_sizes, ALL),
         Column("batch size mean", lambda point: number(point.batch_size_mean), FULL),
         Column("flushes", _flushes, ALL, is_text=True),

@@ -38,12 +38,11 @@ def is_sweep(frontier: Frontier) -> bool:
 
 
 def frontier_figures(frontier: Frontier) -> list[Figure | Absent]:
-    """Return two heat maps per mode, of the p99 and of the throughput; then the frontier."""
+    """Return two heat maps per mode with buckets, of the p99 and of the throughput; then the frontier."""
     if not is_sweep(frontier):
         why = "one bucket size and one timeout were tried"
         return [Absent(title, why, _SWEEP) for title in (HEAT_TITLE, FRONTIER_TITLE)]
-    modes = dict.fromkeys(point.mode for point in frontier.points)
-    maps = [_heat_map(frontier, mode, metric) for mode in modes for metric in _METRICS]
+    maps = [_heat_map(frontier, mode, metric) for mode in frontier.mapped_modes for metric in _METRICS]
     return [*maps, _scatter(frontier)]
 
 

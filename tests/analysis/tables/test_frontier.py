@@ -191,3 +191,25 @@ def test_throughput_is_in_tokens_where_there_are_any() -> None:
     (frontier,) = build_frontiers(rows, slo_p99_us=100)
     assert [point.throughput_per_s for point in frontier.points] == [70.0, 77.0]
     assert "77 tokens/s, p99 100.0 us" in frontier_markdown([frontier], "compact")
+
+
+@pytest.mark.parametrize(("repeats", "is_interval"), [(1, None), (3, False), (5, True)])
+def test_a_point_has_an_interval_from_five_repeats_on_and_below_that_the_spread(
+    repeats: int, is_interval: bool | None
+) -> None:
+    rows = [row(repeat=i, commands_per_s=1000.0 + i, latency_p99_us=50.0 + i) for i in range(repeats)]
+    (point,) = build_frontiers(rows)[0].points
+    assert (point.throughput_bounds and point.throughput_bounds.is_interval) is is_interval
+    text = frontier_markdown(build_frontiers(rows), "full")
+    assert ("1,001 (1,000 to 1,002)" in text) is (is_interval is False)
+    assert ("1,002 [1,000, 1,004]" in text) is (is_interval is True)
+
+
+def test_a_map_is_of_modes_with_several_settings_and_batches() -> None:
+    rows = [
+        row(mode=mode, max_batch=size, batch_size_mean=mean)
+        for mode, mean in (("baseline", 1.0), ("batched", 7.5))
+        for size in (8, 64)
+    ]
+    (found,) = build_frontiers([*rows, row(mode="graph", max_batch=64, batch_size_mean=9.0)])
+    assert found.mapped_modes == ["batched"]
