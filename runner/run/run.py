@@ -99,9 +99,9 @@ def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     ]
 
 
-def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice) -> Run:
+def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None = None) -> Run:
     """Run the plan into `folder`. Raises a LaunchoptError if it ends early; the folder is consistent either way."""
-    notices = [*plan.notices, *tidy(folder)]
+    voice, notices = voice or Voice(), [*plan.notices, *tidy(folder)]
     watch = _watch(plan, notices)
     config = plan.config
     rounds = Rounds(config.rounds, config.repeats_limit_s, [arm.mode for arm in plan.arms], config.seed)
