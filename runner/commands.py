@@ -37,6 +37,7 @@ SUBCOMMANDS = {
     "nsys_agree": Subcommand("runner.profiles.nsys_agree", "do our kernel counts and times agree with nsys?"),
     "ncu": Subcommand("runner.profiles.ncu", "bottleneck of each kernel that Nsight Compute replayed"),
     "reliability": Subcommand("runner.reliability", "tables of a campaign of kills"),
+    "completion": Subcommand("runner.completion", "a script that completes words in bash"),
 }
 OVERVIEW = """launchopt measures what GEMM launches cost, and what each strategy saves.
 

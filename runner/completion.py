@@ -1,0 +1,69 @@
+"""Completes the words of a command line in bash.
+
+    eval "$(launchopt completion bash)"          now, or in ~/.bashrc
+    launchopt completion words run mode=ba       what the script asks: a line a candidate for the last word
+
+Candidates are subcommands, groups with their options, and settings with the names of their values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from runner.commands import SUBCOMMANDS
+from runner.pager import until_closed
+from runner.reading import CommandParser, command_parser
+
+# bash splits words at "=" and keeps what stands before it: candidates lose that part.
+BASH = r"""_launchopt() {
+    local line words word cut
+    line=${COMP_LINE:0:COMP_POINT}
+    read -ra words <<< "$line"
+    [[ $line == *" " ]] && words+=("")
+    word=${words[-1]}
+    cut=""
+    [[ $COMP_WORDBREAKS == *"="* && $word == *"="* ]] && cut="${word%%=*}="
+    mapfile -t COMPREPLY < <(launchopt completion words "${words[@]:1}" 2>/dev/null)
+    COMPREPLY=("${COMPREPLY[@]#"$cut"}")
+}
+complete -o nospace -o default -F _launchopt launchopt"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    options = _parser().parsed(argv)
+    print(BASH if options.what == "bash" else "\n".join(candidates(options.words)))
+    return 0
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """Return what the last word may become; `words` are those after `launchopt`."""
+    last = words[-1] if words else ""
+    is_run = "=" in last or (words[:1] == ["run"] and len(words) > 1)
+    found = _settings(last) if is_run else SUBCOMMANDS if len(words) < 2 else ()
+    return sorted(each for each in found if each.startswith(last))
+
+
+def _settings(last: str) -> Iterator[str]:
+    from runner.help import composed, own_options, settings
+
+    key = last.partition("=")[0]
+    groups = own_options(None)
+    for group, names in groups.items():
+        yield from (f"{group}={name}" for name in names) if key == group else [f"{group}="]
+    for setting in settings(composed([])):
+        if "=" in last and setting.key == key:
+            yield from (f"{key}={value}" for value in setting.values)
+        elif "=" not in last:
+            yield f"{setting.key}="
+
+
+def _parser() -> CommandParser:
+    parser = command_parser("completion", __doc__)
+    parser.add_argument("what", choices=("bash", "words"), help="the script of a shell, or candidates for words")
+    parser.add_argument("words", nargs="...", metavar="WORD", help="the words so far, the unfinished one last")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(until_closed(main))
