@@ -57,7 +57,7 @@ CASES: dict[str, str] = {
     "repeats=true": "repeats=True whole number auto",
     "repeats=[auto]": "repeats=['auto'] whole number auto",
     "repeats=often": "repeats=often whole number auto",
-    "against={a:b}": "against={a:b}",
+    "against={a:b}": "against= not a list of modes",
     "ordering=sideways": "ordering sideways none per_request violated",
     "batching.stall=perhaps": "batching.stall perhaps",
     "record.tokens=some": "record.tokens some all none",
