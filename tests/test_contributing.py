@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from launchopt.recording.results import read_summaries
 from runner import dataset, matrix
-matrix.main()
+matrix.main([])
 dataset.main(["--columns"])
 print({row["launch_ns_per_command"] for row in read_summaries([Path(sys.argv[1])])})
 """

@@ -228,9 +228,7 @@ def test_a_page_is_refreshed_and_a_stale_one_is_seen(
     page.write_text("before\n<!-- reliability -->\nold\n<!-- /reliability -->\nafter\n")
     capsys.readouterr()
     assert main([folder, "--readme", str(page), "--check"]) == 1
-    assert capsys.readouterr().err.startswith(
-        f"{page}: out of date: run python -m runner.reliability {folder} --readme "
-    )
+    assert capsys.readouterr().err.startswith(f"{page}: out of date: run launchopt reliability {folder} --readme ")
     assert "old" in page.read_text()
     assert main([folder, "--readme", str(page)]) == 0
     assert main([folder, "--readme", str(page), "--check"]) == 0

@@ -13,5 +13,5 @@ def test_a_refusal_is_timed() -> None:
 
 
 def test_what_ends_otherwise_is_no_figure() -> None:
-    with pytest.raises(RunError, match="runner mode=nope: exit 1: "):
+    with pytest.raises(RunError, match="runner mode=nope: exit 2: "):
         pipeline.seconds(["mode=nope"])

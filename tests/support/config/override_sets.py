@@ -207,7 +207,11 @@ def taken(words: list[str], folder: Path) -> Outcome:
     def run(plan: Any, folder: Path, overrides: list[str]) -> None:
         plans.append(plan)
 
-    code = _within(folder, lambda: _exit_code(words, out, stderr, run))
+    def run_job(plan: Any, sweep: Any, job: Any, folder: Path) -> None:
+        plans.append(plan)
+        job.ended("ok")
+
+    code = _within(folder, lambda: _exit_code(words, out, stderr, {"_run": run, "_run_job": run_job}))
     left = sorted(path.name for path in folder.rglob("*"))
     return Outcome(words, code, out.getvalue(), stderr.getvalue(), plans, left)
 
@@ -217,11 +221,11 @@ def _within(folder: Path, act: Callable[[], object]) -> object:
         return act()
 
 
-def _exit_code(words: list[str], out: io.StringIO, stderr: io.StringIO, run: Callable[..., None]) -> object:
+def _exit_code(words: list[str], out: io.StringIO, stderr: io.StringIO, runs: dict[str, Callable[..., None]]) -> object:
     """Return the exit code, or the exception that would have ended the process."""
     try:
         with (
-            mock.patch.object(app, "_run", run),
+            mock.patch.multiple(app, **runs),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(stderr),
             limited(CPU_S, MORE_BYTES),
