@@ -161,7 +161,10 @@ def test_a_sweep_makes_a_folder_a_job(ran: Callable[[str], Ran]) -> None:
         ("batched", 16, "ok"),
     ]
     assert [row["run_id"] for row in rows] == [f"{job.parent.name}/{job.name}" for job in run.job_folders()]
-    assert [run.folder / line for line in run.stdout.splitlines() if line.startswith("outputs")] == run.job_folders()
+    assert [line.split(":")[0] for line in run.stdout.splitlines() if line.startswith("job ")] == [
+        f"job {job} ({job + 1} of 4)" for job in range(4)
+    ]
+    assert run.stdout.splitlines()[-1].endswith(f" in {run.job_folders()[0].parent.relative_to(run.folder)}")
 
 
 def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
