@@ -65,7 +65,7 @@ def test_who_waits_owns_room_as_it_comes() -> None:
         assert waiting.longest == 8
         data = waiting.ring.arrays[1]
         waiting.wait()
-        assert data[:, RecordWord.SEQ].tolist() == list(range(8)), "the ring is full of what nobody has read"
+        assert data[:, RecordWord.SEQ].tolist() == list(range(8)), "the ring is full of unread records"
         for popped in (3, 5, 8):
             assert waiting.ring.pop(np.zeros(popped - waiting.ring.word(HeaderWord.TAIL), COMMAND_DTYPE)) > 0
             waiting.wait()

@@ -149,5 +149,5 @@ def test_a_mark_alone_is_an_error(text: str, tmp_path: Path) -> None:
 def test_it_is_printed(answered: Matrix, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """tests/test_readme.py compares it with the README."""
     monkeypatch.setattr(matrix, "build_matrix", lambda: answered)
-    assert matrix.main() == 0
+    assert matrix.main([]) == 0
     assert capsys.readouterr().out == matrix_markdown(answered)

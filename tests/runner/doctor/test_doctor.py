@@ -111,7 +111,7 @@ def test_where_nothing_can_be_saved_is_one_line(tmp_path: Path, capsys: pytest.C
     assert doctor.main(["--device", "cpu", "--repeats", "1", "--save", str(path)]) == 2
     captured = capsys.readouterr()
     assert captured.err == f"error: {path}: cannot be written (File exists)\n"
-    assert "copy_gb_per_s" in captured.out, "what was measured is shown first"
+    assert "copy_gb_per_s" in captured.out, "the floors are printed before the file is opened"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from runner.profiles.nsys_compare import main
 
 
 def profile(path: Path, mode: str, kernels: int) -> Path:
-    """One range of a mode; a call that starts so many kernels of 10 ns; a warm-up run, which is not its work."""
+    """Write a profile with one range of a mode, in which one call starts `kernels` kernels of 10 ns, behind a warm-up run."""
     export = Export(path)
     export.domain("launchopt")
     export.span("warm-up run", 0, 50)

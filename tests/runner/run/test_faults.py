@@ -79,6 +79,7 @@ class InterruptedImport:
 
 
 def test_interrupted_before_it_began(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["launchopt", "run", "mode=batched"])
     monkeypatch.setattr(sys, "meta_path", [InterruptedImport(), *sys.meta_path])
     monkeypatch.delitem(sys.modules, "runner.cli", raising=False)
     with pytest.raises(SystemExit) as ended:
