@@ -13,7 +13,7 @@ from runner.profiles.nsys_compare import main
 
 
 def profile(path: Path, mode: str, kernels: int) -> Path:
-    """Write a profile with one range of a mode, in which one call starts `kernels` kernels of 10 ns, behind a warm-up run."""
+    """Write a profile with a warm-up run and one range of `mode`, where one call starts `kernels` kernels of 10 ns."""
     export = Export(path)
     export.domain("launchopt")
     export.span("warm-up run", 0, 50)
