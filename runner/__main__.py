@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 
 from runner import commands
-from runner.pager import until_closed
+from runner.screen.pager import until_closed
 
 
 def main() -> None:

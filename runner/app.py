@@ -201,7 +201,7 @@ def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
     began_s = time.monotonic()
     rows, failure = execute_into(plan, folder, job.overrides, fail, sweep.name(job), sweep.said)
     job.ended("failed" if failure else "ok", failure)
-    from runner.run.sweep_screen import job_line
+    from runner.run.screens.sweep_results import job_line
 
     text = job_line(rows) if failure is None else job.status
     print(f"{sweep.name(job)}: {sweep.own(job)}: {text}; took {time.monotonic() - began_s:.1f} s")
@@ -218,8 +218,8 @@ def _plan(composed: DictConfig) -> Plan:
 def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
     """Execute the plan of a single run and print its results."""
     rows, _ = execute_into(plan, folder, overrides, fail)
-    from runner.pager import console
-    from runner.run.result_screen import print_results
+    from runner.run.screens.run_results import print_results
+    from runner.screen.pager import console
 
     print_results(rows, plan.config.mode.name, shown_path(folder), console())
 
@@ -254,8 +254,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _print_sweep(sweep: Sweep) -> None:
     """Print a table of all jobs with results, then how the jobs ended."""
-    from runner.pager import console
-    from runner.run.sweep_screen import print_jobs
+    from runner.run.screens.sweep_results import print_jobs
+    from runner.screen.pager import console
 
     shown = shown_path(sweep.folder)
     print()

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices
-from runner.pager import console, drawn, until_closed
 from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.screen.pager import console, drawn, until_closed
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import save_text
-from runner.pager import until_closed
 from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.screen.pager import until_closed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,7 +48,7 @@ def _compare(options: argparse.Namespace) -> int:
     from launchopt.analysis.comparison.compare import compare
     from launchopt.analysis.comparison.text import fields, markdown
     from launchopt.statistics.interval import Verdict
-    from runner.pager import console
+    from runner.screen.pager import console
 
     effect = share(options.effect)
     a, b = read_side(options.a, "A"), read_side(options.b, "B")
@@ -132,7 +132,7 @@ def _print(outcome: Outcome, to: Console) -> None:
 def _print_table(outcome: Outcome, to: Console) -> None:
     from launchopt.analysis.comparison.text import HEADINGS, cells
     from launchopt.analysis.tables.markdown import TEXT
-    from runner.fitted import FittedTable, Heading
+    from runner.screen.fitted import FittedTable, Heading
 
     order = {"metric": 1, "A median": 2, "B median": 3}  # a narrow terminal leaves these out
     headings = [Heading(name, side == TEXT, order.get(name, 0)) for name, side in HEADINGS.items()]

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from runner.commands import SUBCOMMANDS
-from runner.pager import until_closed
 from runner.reading import CommandParser, command_parser
+from runner.screen.pager import until_closed
 
 # bash splits words at "=" and keeps what stands before it: candidates lose that part.
 BASH = r"""_launchopt() {

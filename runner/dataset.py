@@ -22,8 +22,8 @@ from launchopt.errors import DataError
 from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
-from runner.pager import until_closed
 from runner.reading import CommandParser, command_parser, exit_code, page_code, sync_block
+from runner.screen.pager import until_closed
 
 
 def main(argv: Sequence[str] | None = None) -> int:

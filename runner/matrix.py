@@ -30,9 +30,9 @@ from launchopt.modes import MODES, mode_class
 from launchopt.workloads.base import Workload
 from runner.config.composing import composing, group_options
 from runner.config.schema import Config, to_config
-from runner.pager import until_closed
 from runner.plan.streams import stream_on
 from runner.reading import command_parser
+from runner.screen.pager import until_closed
 
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")

@@ -22,8 +22,8 @@ from launchopt.errors import DataError
 from launchopt.files import read_json
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
-from runner.pager import until_closed
 from runner.reading import CommandParser, command_parser, exit_code, page_code, sync_block
+from runner.screen.pager import until_closed
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
 BLOCK = "reliability"  # name of the block in a page

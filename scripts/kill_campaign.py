@@ -49,8 +49,8 @@ from launchopt.files import write_atomically
 from launchopt.queue.ring import Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import write_manifest
-from runner.pager import console
 from runner.run.leftovers import FOLDER, held, tidy
+from runner.screen.pager import console
 from scripts.watched_run import Run, eventually
 
 VICTIMS = ("consumer", "producer", "parent", "group")

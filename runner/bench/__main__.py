@@ -39,9 +39,9 @@ from runner.bench import (
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
-from runner.fitted import FittedTable, Heading
-from runner.pager import console, drawn, until_closed
 from runner.reading import CommandParser, command_parser, exit_code
+from runner.screen.fitted import FittedTable, Heading
+from runner.screen.pager import console, drawn, until_closed
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),

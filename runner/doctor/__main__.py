@@ -27,9 +27,9 @@ from launchopt.analysis.verdict.calibration import Calibration, default_path, wr
 from launchopt.errors import DeviceError
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
-from runner.pager import until_closed
 from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
+from runner.screen.pager import until_closed
 
 REPEATS = 7
 DEFAULT_FILE = Path()
@@ -109,7 +109,7 @@ def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str,
     from launchopt.devices.floors import floor_of
     from launchopt.devices.launch_breakdown import as_json
     from launchopt.recording.environment import environment
-    from runner.pager import console
+    from runner.screen.pager import console
 
     with console(stderr=True).status("opening the device") as status:
         floors = open_floors(kind, index)

@@ -9,8 +9,8 @@ from rich.markup import escape
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published, from_json
 from runner.doctor.checks import Check, Status, usable
-from runner.fitted import FittedTable, Heading
-from runner.pager import console
+from runner.screen.fitted import FittedTable, Heading
+from runner.screen.pager import console
 
 _STYLES = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
-from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import command_parser, exit_code
+from runner.screen.pager import until_closed
 
 _HEADINGS = {
     "name": "kernel",

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.timing.nvtx_ranges import DOMAIN
-from runner.pager import until_closed
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import command_parser, exit_code
+from runner.screen.pager import until_closed
 
 _HEADINGS = {
     "name": "range",

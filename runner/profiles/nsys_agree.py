@@ -19,9 +19,9 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError
-from runner.pager import until_closed
 from runner.profiles.output import cell, print_table, write_parquet
 from runner.reading import command_parser, exit_code
+from runner.screen.pager import until_closed
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600

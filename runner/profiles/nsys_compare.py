@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
-from runner.pager import until_closed
 from runner.profiles.nsys import notes
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import command_parser, exit_code
+from runner.screen.pager import until_closed
 
 _LINES = {
     "ranges": "ranges (a launch of a batch each)",

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 
 from launchopt.errors import DataError, printable
 from launchopt.files import write_atomically
-from runner.fitted import FittedTable, Heading
-from runner.pager import console
+from runner.screen.fitted import FittedTable, Heading
+from runner.screen.pager import console
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

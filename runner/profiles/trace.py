@@ -35,8 +35,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
-from runner.pager import until_closed
 from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.screen.pager import until_closed
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs
@@ -97,7 +97,7 @@ def _status(text: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    from runner.pager import console
+    from runner.screen.pager import console
 
     with console(stderr=True).status(text):
         yield

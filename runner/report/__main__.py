@@ -41,7 +41,6 @@ from launchopt.errors import DataError
 from launchopt.files import save_text
 from launchopt.recording import results
 from runner.bench import account, figures
-from runner.pager import until_closed
 from runner.profiles import ncu
 from runner.reading import CommandParser, command_parser, exit_code, page_code, read_page, save_page
 from runner.renamed import current_word, current_words
@@ -49,6 +48,7 @@ from runner.report import goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
+from runner.screen.pager import until_closed
 
 FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"

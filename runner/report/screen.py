@@ -14,7 +14,7 @@ from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
-from runner.pager import drawn
+from runner.screen.pager import drawn
 
 # Columns that a narrow terminal leaves out, the least important first.
 DROPS = (

@@ -37,8 +37,8 @@ def execute_into(
     with uncollected():
         without_pandas()
         from launchopt.recording import results
-        from runner.pager import Voice
         from runner.run.run import execute
+        from runner.screen.pager import Voice
 
     shown, failure = shown_path(folder), None
     rows: list[results.Row] = []

@@ -24,7 +24,6 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
-from runner.pager import Voice
 from runner.plan.plan import Plan
 from runner.run.leftovers import remove_halves, tidy
 from runner.run.repeats import Rounds
@@ -34,6 +33,7 @@ from runner.run.signals import Signals
 from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import limited
+from runner.screen.pager import Voice
 from runner.worker.messages import HistogramRows, RepeatResult
 
 SHAPES_LISTED = 8  # maximum shapes that a summary lists; it only counts the others

@@ -15,9 +15,9 @@ from types import TracebackType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from launchopt.recording.results import Row
-from runner.pager import console
 from runner.plan.plan import Plan
 from runner.run.pace import Pace, clock_text
+from runner.screen.pager import console
 
 SPEAKS_EVERY_S = 30.0  # in a pipe
 

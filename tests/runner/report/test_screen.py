@@ -8,7 +8,7 @@ import sys
 import pytest
 from support.processes.own_process import ROOT, environ_of
 
-from runner.pager import CLOSED
+from runner.screen.pager import CLOSED
 
 LONG = {
     "report": ["outputs/reference/h200/remedies", "--pr"],

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from launchopt.analysis.tables.columns import Column, T
-    from runner.fitted import FittedTable
+    from runner.screen.fitted import FittedTable
 
 CLOSED = 141  # exit code of a program that SIGPIPE ended, in a shell: 128 + 13
 PIPED_COLUMNS = 100  # width of tables without a terminal
@@ -23,7 +23,7 @@ PIPED_COLUMNS = 100  # width of tables without a terminal
 
 def console(stderr: bool = False) -> Console:
     """Return a console on standard output, or on standard error. All text of tables and notes goes through it."""
-    from runner.fitted import SafeConsole
+    from runner.screen.fitted import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
     return SafeConsole(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
@@ -55,7 +55,7 @@ def drawn(
 
     drops: headings of columns that a narrow terminal leaves out, the least important first.
     """
-    from runner.fitted import FittedTable, Heading
+    from runner.screen.fitted import FittedTable, Heading
 
     order = {name: index for index, name in enumerate(drops, 1)}
     headings = [Heading(column.heading, column.is_text, order.get(column.heading, 0)) for column in columns]

@@ -10,9 +10,9 @@ from rich.console import Console
 from support.results.summary_rows import row
 
 from launchopt.recording.results import Row
-from runner.fitted import SafeConsole
-from runner.pager import console
-from runner.run.result_screen import print_results
+from runner.run.screens.run_results import print_results
+from runner.screen.fitted import SafeConsole
+from runner.screen.pager import console
 
 WIDTHS = (60, 80, 100, 120, 200)
 CAPPED = {"throttled": True, "throttle_reasons": "sw_power_cap"}

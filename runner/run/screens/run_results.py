@@ -14,8 +14,8 @@ from launchopt.analysis.tables.rows import has_no_dependencies, stream_title
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
-from runner.fitted import Heading, in_groups
 from runner.run.terminal import throttled_repeats
+from runner.screen.fitted import Heading, in_groups
 
 BASES = ("baseline", "coalesced")  # modes that stand first, and that the others are compared with
 FEWEST_PAIRS = 5  # fewer repeats give no interval whose coverage was shown

@@ -15,10 +15,10 @@ from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.analysis.verdict.diagnosis import diagnose
 from launchopt.analysis.verdict.markdown import diagnosis_grid
 from launchopt.recording.results import read_summaries
-from runner import pager
 from runner.doctor import screen as doctor_screen
-from runner.fitted import FittedTable, Heading, SafeConsole
 from runner.report.screen import print_tables
+from runner.screen import pager
+from runner.screen.fitted import FittedTable, Heading, SafeConsole
 
 WIDTHS = (60, 80, 100, 120, 200)
 H200 = ROOT / "outputs/reference/h200"

@@ -10,8 +10,8 @@ from rich.console import Console
 from launchopt.errors import LaunchoptError
 from launchopt.recording import results
 from launchopt.recording.results import Row
-from runner.fitted import FittedTable, Heading
 from runner.run.sweep import NOT_RUN, SAME, Sweep
+from runner.screen.fitted import FittedTable, Heading
 
 NOTHING = "-"
 

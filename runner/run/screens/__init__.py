@@ -1,0 +1,1 @@
+"""What a run and a sweep print when they end."""
