@@ -27,9 +27,6 @@ _UNITS = {
     "speed-up": "speed-up, x [95%]",
     "roofline": "roofline, % of a ceiling",
     "break-even": "break-even, commands (ms)",
-    "share of copy BW": "memory bandwidth, % of copy",
-    "host us": "CPU time per launch us",
-    "host ns a launch": "CPU time per launch ns",
     "launch reduction": "launch reduction, x",
     "headroom": "headroom, x",
     "predicted / measured": "predicted / measured, %",
@@ -53,16 +50,7 @@ _SETTINGS = {
 # Columns of a wide table by importance. It shows the first _MOST; a smaller table shows all, in its own order.
 _FIRST = (
     *("run", "max_batch, timeout", "mode", "max_batch", "timeout us", "speed-up", "wall ms", "launch calls"),
-    *(
-        "CPU time per launch us",
-        "CPU us per launch",
-        "measured ms",
-        "predicted ms",
-        "headroom",
-        "bound",
-        "p99 us",
-        "roofline",
-    ),
+    *("CPU us per launch", "measured ms", "predicted ms", "headroom", "bound", "p99 us", "roofline"),
     *("on the frontier", "commands/s", "tokens/s", "TTFT p50 / p99 ms", "TPOT p50 / p99 ms", "flushes", "overloaded"),
 )
 _LAST = "verified"  # is always shown

@@ -16,7 +16,7 @@ from launchopt.recording.results import Row
 
 UNTRACED, CUPTI, TORCH, ATTACHED = "none", "timing=cupti", "timing=torch", "nsys, attached"
 ORDER = (UNTRACED, CUPTI, ATTACHED, TORCH)
-COSTS = {"mode": TEXT, "tracer": TEXT, "repeats": NUMBER, "wall ms": NUMBER, "host us a launch": NUMBER}
+COSTS = {"mode": TEXT, "tracer": TEXT, "repeats": NUMBER, "wall ms": NUMBER, "CPU us per launch": NUMBER}
 AGREEMENTS = {
     **{"quantity": TEXT, "counted by": TEXT, "theirs": NUMBER, "ours": NUMBER},
     **{"difference": NUMBER, "allowed": NUMBER, "agrees": TEXT},

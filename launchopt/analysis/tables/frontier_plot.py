@@ -157,7 +157,10 @@ def _dots(frontier: Frontier, colours: Mapping[str, str]) -> Panel:
 
     joined = [_data(frontier, point)._asdict() for point in frontier.frontier]
     dots = [_dot(frontier, point, colours) for point in _visible(frontier)]
-    labels = [{"text": text, "x": x_axis.value(spot.x), "y": y_axis.value(spot.y)} for text, spot in _labels(frontier)]
+    labels = [
+        {"text": label.text, "x": x_axis.value(centre.x), "y": y_axis.value(centre.y)}
+        for label, centre in _labels(frontier)
+    ]
     style = {
         "fill": alt.Fill("fill:N", scale=None),
         "stroke": alt.Stroke("stroke:N", scale=None),
@@ -189,7 +192,7 @@ def _dot(frontier: Frontier, point: Point, colours: Mapping[str, str]) -> JsonOb
     }
 
 
-def _labels(frontier: Frontier) -> list[tuple[str, Spot]]:
+def _labels(frontier: Frontier) -> list[tuple[Label, Spot]]:
     """Return the labels max_batch/timeout of the dots, and their centres in pixels.
 
     A dot off the frontier has none if there is no space for it.

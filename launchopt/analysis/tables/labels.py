@@ -1,6 +1,6 @@
 """Places for the labels of dots in a picture, so that they overlap as little as possible.
 
-In: dots and lines, in pixels of a panel from its lower left corner. Out: a centre per label that has space.
+In: dots and lines, in pixels of a panel from its lower left corner. Out: labels that have space, with their centres.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ FONT_SIZE = 9.0  # pixels
 _HALF_CHARACTER = 0.29  # half the width of a digit, per pixel of the font
 _HALF_LINE = 0.6  # half the height of a line, per pixel of the font
 _DOT = 4.0  # half the size of a dot, pixels
-_STEPS = 50  # pieces of a line that labels avoid
+_STEP = 5.0  # distance of the spots of a line that labels avoid, pixels
 # Directions in which a label may go from its dot, the best first: to the right, and up.
 _DIRECTIONS = ((1, 1), (1, -1), (-1, 1), (-1, -1), (0, 1), (0, -1), (1, 0), (-1, 0))
 
@@ -92,14 +92,14 @@ def place(
     frame: Box,
     dots: Sequence[Spot] = (),
     font_size: float = FONT_SIZE,
-) -> list[tuple[str, Spot]]:
-    """Return the text and the centre of every label that has space, or is needed.
+) -> list[tuple[Label, Spot]]:
+    """Return every label that has space, or is needed, with its centre.
 
     labels: one per dot within `frame`, the most important first. lines: corners of lines that labels avoid if they can.
     dots: dots without a label. font_size: pixels.
     """
     taken = [box_around(spot, _DOT, _DOT) for spot in (*(label.spot for label in labels), *dots)]
-    avoided = [piece for line in lines for one, other in pairwise(line) for piece in _pieces(one, other)]
+    avoided = [box_around(spot, 1, 1) for line in lines for spot in along(line)]
     placed = []
     for label in labels:
         boxes = [_box(label, right, up, font_size) for right, up in _DIRECTIONS]
@@ -109,8 +109,18 @@ def place(
         clear = [box for box in free if not any(map(box.overlaps, avoided))]
         chosen = (clear or free or boxes)[0]
         taken.append(chosen)
-        placed.append((label.text, chosen.centre))
+        placed.append((label, chosen.centre))
     return placed
+
+
+def along(line: Sequence[Spot]) -> list[Spot]:
+    """Return spots along the line with these corners, at most `_STEP` pixels apart."""
+    spots = []
+    for one, other in pairwise(line):
+        count = max(1, math.ceil(math.dist(one, other) / _STEP))
+        shares = [step / count for step in range(count + 1)]
+        spots += [Spot(one.x + (other.x - one.x) * share, one.y + (other.y - one.y) * share) for share in shares]
+    return spots
 
 
 def _box(label: Label, right: int, up: int, font_size: float) -> Box:
@@ -119,10 +129,3 @@ def _box(label: Label, right: int, up: int, font_size: float) -> Box:
     gap = 0.5 * label.gap if right and up else label.gap
     centre = Spot(label.spot.x + right * (half_width + gap), label.spot.y + up * (half_height + gap))
     return box_around(centre, half_width, half_height)
-
-
-def _pieces(one: Spot, other: Spot) -> list[Box]:
-    """Return small boxes along a line."""
-    shares = [step / _STEPS for step in range(_STEPS + 1)]
-    spots = [Spot(one.x + (other.x - one.x) * share, one.y + (other.y - one.y) * share) for share in shares]
-    return [box_around(spot, 1, 1) for spot in spots]

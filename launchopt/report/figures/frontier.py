@@ -14,7 +14,7 @@ from launchopt.analysis.tables.frontier import Frontier, Point
 from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import SHAPES, Absent, Datum, Figure, finished
-from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, label_marks
+from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, Scaled, label_marks
 
 HEAT_TITLE = "Timeout x bucket"
 FRONTIER_TITLE = "Throughput against tail latency"
@@ -164,5 +164,4 @@ def _names(frontier: Frontier, across: Axis, up: Axis) -> list[alt.Chart]:
     labels = [Label(point.batching, spot(point), LABEL_GAP, is_needed=False) for point in points]
     lines = [[spot(point) for point in frontier.frontier]]
     placed = place(labels[: len(frontier.frontier)], lines, _PLOT, [label.spot for label in labels], LABEL_SIZE)
-    data = {point.batching: {"throughput_per_s": point.throughput_per_s, "p99_us": point.p99_us} for point in points}
-    return label_marks(placed, {label.text: label.spot for label in labels}, data, _PLOT.right)
+    return label_marks(placed, Scaled("throughput_per_s", across), Scaled("p99_us", up), _PLOT.right)

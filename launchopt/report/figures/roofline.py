@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import altair as alt
 
 from launchopt.analysis.tables.columns import number
-from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
+from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, along, place
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished
-from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, along, label_marks
+from launchopt.report.figures.marks import LABEL_GAP, LABEL_SIZE, Scaled, label_marks
 
 TITLE = "Roofline"
 _BASELINE, _FASTEST, _OTHER = "baseline", "fastest", "other modes"
@@ -90,8 +90,7 @@ def _names(values: Sequence[Datum], roofs: Sequence[Datum], across: Axis, up: Ax
     ]
     taken = [*map(spot, values), *(each for line in lines for each in along(line))]
     placed = place(labels, (), _PLOT, taken, LABEL_SIZE)
-    data = {name: {"intensity": each["intensity"], "tflops": each["tflops"]} for name, each in tops.items()}
-    return label_marks(placed, {label.text: label.spot for label in labels}, data, _PLOT.right)
+    return label_marks(placed, Scaled("intensity", across), Scaled("tflops", up), _PLOT.right)
 
 
 def _ceilings(tables: Sequence[Table]) -> dict[str, float]:

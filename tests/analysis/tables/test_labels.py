@@ -25,7 +25,7 @@ def test_labels_without_need_are_apart_and_inside(spots: list[Spot]) -> None:
 @given(st.lists(places, max_size=12))
 def test_what_is_needed_is_always_there(spots: list[Spot]) -> None:
     placed = place([Label(str(i), spot, 6.0, is_needed=True) for i, spot in enumerate(spots)], [], FRAME)
-    assert [text for text, _ in placed] == [str(i) for i in range(len(spots))]
+    assert [label.text for label, _ in placed] == [str(i) for i in range(len(spots))]
 
 
 def test_a_line_is_avoided_where_there_is_another_place() -> None:
@@ -42,3 +42,9 @@ def test_pixels_and_values_are_each_others_opposite(is_log: bool) -> None:
     assert axis.pixel(50.0) == pytest.approx(300.0)
     assert axis.value(axis.pixel(7.0)) == pytest.approx(7.0)
     assert axis.value(150.0) == pytest.approx(10.0 if is_log else 26.0)
+
+
+def test_labels_of_the_same_text_keep_their_dots() -> None:
+    spots = [Spot(100.0, 50.0), Spot(300.0, 250.0)]
+    placed = place([Label("16/50", spot, 6.0, is_needed=True) for spot in spots], [], FRAME)
+    assert [label.spot for label, _ in placed] == spots

@@ -1,4 +1,4 @@
-"""Programs that print tables end quietly when nobody reads on."""
+"""Programs that print tables end quietly when nobody reads on, and a narrow terminal leaves out columns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import sys
 
 import pytest
 from support.processes.own_process import ROOT, environ_of
+from support.results.headings import headings
 
+from runner.report.screen import DROPS
 from runner.screen.pager import CLOSED
 
 LONG = {
@@ -28,3 +30,7 @@ def test_a_reader_that_leaves_is_no_error(name: str) -> None:
         running.stdout.close()
         message = running.stderr.read()
     assert (running.returncode, message) == (CLOSED, "")
+
+
+def test_every_column_that_a_narrow_terminal_leaves_out_exists() -> None:
+    assert set(DROPS) <= headings()

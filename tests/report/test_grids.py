@@ -1,0 +1,13 @@
+"""Tables of the page: the settings by heading are of headings that exist."""
+
+from __future__ import annotations
+
+import pytest
+from support.results.headings import headings
+
+from launchopt.report import grids
+
+
+@pytest.mark.parametrize("name", ["_FIRST", "_UNITS", "_SETTINGS"])
+def test_every_heading_with_a_place_a_unit_or_a_caption_is_of_a_column(name: str) -> None:
+    assert set(getattr(grids, name)) <= headings()
