@@ -36,6 +36,9 @@ HYDRA_KEYS = {  # the settings of Hydra that a file may have: none starts a prog
     "hydra.job": ("name", "chdir"),
     "hydra.sweeper": ("params",),
 }
+HYDRA_HEADER = re.compile(r"\s*#+\s*@.*\bhydra\b")  # puts a file below `hydra:`; matched line by line, as Hydra reads
+HYDRA_DEFAULT = re.compile(r".*@.*\bhydra\b", re.DOTALL)  # the same in an entry of `defaults`
+HIDDEN_DEFAULT = re.compile(r"(.*[/\s])?\.+[^/]", re.DOTALL)  # an entry of `defaults` in a folder that is not checked
 CODE_KEYS = ("_target_", "()")
 PLAIN_TAG = "tag:yaml.org,2002:"
 
@@ -44,7 +47,7 @@ def check_config_files(words: Sequence[str]) -> None:
     """Raise DataError for a folder named in `words` that does not exist, or a file in it that Hydra should not load."""
     for folder in _folders(words):
         for path in _files(folder):
-            if path.relative_to(folder).parts[0] == "hydra":
+            if "hydra" in re.split(r"[./]", path.relative_to(folder).as_posix()):
                 raise DataError(path, None, "an option of Hydra's own groups can start programs: refused")
             _check(path)
 
@@ -80,7 +83,7 @@ def _check(path: Path) -> None:
         if _most_open(text) > MOST_OPEN:
             raise DataError(path, None, TOO_DEEP)
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        if "@package hydra" in text or any(name in text for name in BUILDERS):
+        if any(map(HYDRA_HEADER.match, text.splitlines())) or any(name in text for name in BUILDERS):
             raise DataError(path, None, "sets what Hydra itself runs, or builds settings from text: refused")
         nodes = _nodes(path, root, {}) if root is not None else 0
     except OSError as error:
@@ -123,6 +126,8 @@ def _nodes(path: Path, node: yaml.Node, known: dict[int, int]) -> int:
         for key, value in node.value:
             if key.value == "hydra":
                 _check_hydra(path, "hydra", value)
+            if key.value == "defaults":
+                _check_defaults(path, value)
     return known[id(node)]
 
 
@@ -135,3 +140,29 @@ def _check_hydra(path: Path, section: str, node: yaml.Node) -> None:
             raise DataError(path, line, f"{name}: no config file may set this; allowed: {', '.join(allowed)}")
         if name in HYDRA_KEYS:
             _check_hydra(path, name, value)
+
+
+def _check_defaults(path: Path, node: yaml.Node) -> None:
+    """Raise DataError for an entry of `defaults` that goes below `hydra:`, or that names a file nobody checked."""
+    for each in _scalars(node, set()):
+        line = int(each.start_mark.line) + 1
+        if HYDRA_DEFAULT.match(each.value):
+            raise DataError(path, line, f"defaults: {each.value} sets what Hydra itself runs: refused")
+        if HIDDEN_DEFAULT.match(each.value):
+            raise DataError(path, line, f"defaults: {each.value} is in a hidden folder or above this one: refused")
+
+
+def _scalars(node: yaml.Node, seen: set[int]) -> Iterator[yaml.ScalarNode]:
+    """Yield the keys and values at and below `node`, those of an alias once."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.ScalarNode):
+        yield node
+    elif isinstance(node, yaml.MappingNode):
+        for pair in node.value:
+            for each in pair:
+                yield from _scalars(each, seen)
+    else:
+        for each in node.value:
+            yield from _scalars(each, seen)

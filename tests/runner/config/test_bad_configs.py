@@ -48,6 +48,15 @@ BAD: dict[str, tuple[bytes, str]] = {
     "handlers": (b"# @package _global_\nhydra:\n  job_logging: {root: {}}\n", "evil.yaml:3: hydra.job_logging"),
     "merged": (b"# @package _global_\nhydra: {<<: {searchpath: [x]}}\n", "evil.yaml:2: hydra.<<"),
     "package": (b"# @package hydra.job\nenv_set: {A: b}\n", "sets what Hydra itself runs"),
+    "package, two blanks": (b"# @package  hydra.job.env_set\nA: b\n", "sets what Hydra itself runs"),
+    "package, global": (b"# @package _global_.hydra.job\nenv_set: {A: b}\n", "sets what Hydra itself runs"),
+    "package, another line end": (b"# @x y\r# @package hydra.job\rA: b\n", "sets what Hydra itself runs"),
+    "defaults": (
+        b"defaults:\n- /extra@_global_.hydra.job.env_set: e\n",
+        "evil.yaml:2: defaults: /extra@_global_.hydra.job.env_set sets what Hydra itself runs",
+    ),
+    "defaults, one word": (b"x: &x [/extra/e@hydra.job]\ndefaults: *x\n", "evil.yaml:1: defaults: /extra/e@hydra.job"),
+    "hidden": (b"defaults:\n- /.extra: e\n", "evil.yaml:2: defaults: /.extra is in a hidden folder"),
     "built": (b"m: ${oc.create:${oc.decode:x}}\n", "builds settings from text"),
     "plain": (b"m: 1\n", "workload=(settings of its own)"),
     "list": (b"- 1\n- 2\n", ""),
@@ -98,6 +107,15 @@ def test_a_primary_config_of_ones_own_is_looked_at(tmp_path: Path) -> None:
     outcome = taken([f"--config-path={tmp_path}"], tmp_path)
     assert outcome.exit_code == 2
     assert "config.yaml:1: names code to be run: _target_" in outcome.stderr
+
+
+@pytest.mark.parametrize("name", ["hydra/job_logging/x.yaml", "hydra.job/x.yaml", "any/hydra.job.yaml"])
+def test_a_name_that_puts_a_file_below_hydras_settings_is_refused(name: str, tmp_path: Path) -> None:
+    (tmp_path / "user" / name).parent.mkdir(parents=True)
+    (tmp_path / "user" / name).write_text("# @package _global_._name_\nenv_set: {A: b}\n")
+    outcome = taken([f"--config-dir={tmp_path / 'user'}", "device=cpu"], tmp_path)
+    assert outcome.exit_code == 2
+    assert "Hydra's own groups" in outcome.stderr
 
 
 def test_files_of_other_groups_behind_links_and_on_a_search_path_are_looked_at(tmp_path: Path) -> None:
