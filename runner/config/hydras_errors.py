@@ -20,7 +20,7 @@ from omegaconf.errors import (
 from launchopt.errors import ConfigError, LaunchoptError, explained
 from runner.config.composing import group_options
 from runner.config.names import owners, unknown_option, unknown_setting, unresolved, wrong_type
-from runner.config.words import MULTIRUN, WordsError, plain
+from runner.config.words import MULTIRUN, WordsError, plain, proposed
 
 LINE_CHARACTERS = 400  # maximum of the part of a message that is Hydra's
 
@@ -63,7 +63,7 @@ def _about_key(error: OmegaConfBaseException, key: str, settings: Sequence[str])
         return ConfigError(key, value, first_line(unresolved(error)))
     if typed_key != key and typed_key.startswith(f"{key}."):
         return ConfigError(
-            typed_key, value, explained(f"{key} is one value and holds no settings", "", [f"{key}={value}"])
+            typed_key, value, explained(f"{key} is one value and holds no settings", "", proposed(f"{key}={typed}"))
         )
     return wrong_type(key, value) if key in owners() else ConfigError(key, value, first_line(error))
 
@@ -81,15 +81,15 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
     bare = key.lstrip("+~")
     if text.startswith("Ambiguous"):
         number = [f"{bare}={value.replace(',', '')}"] if re.fullmatch(r"\d{1,3}(,\d{3})+", value) else []
-        why = explained("several values make a sweep", "", [*number, f"{MULTIRUN} {plain(word)}"])
+        why = explained("several values make a sweep", "", proposed(*number, f"{MULTIRUN} {word}"))
         return ConfigError(bare, plain(value), why)
     if text.startswith("Could not append"):
-        return ConfigError(key, plain(value), explained("exists already", "", [f"{bare}={plain(value)}"]))
+        return ConfigError(key, plain(value), explained("exists already", "", proposed(f"{bare}={value}")))
     if text.startswith("Could not delete"):
         return WordsError(f"{plain(word or name)}: nothing to delete; allowed: ~ before a setting that exists")
     group = re.split(r"[@/]", bare)[0]
     if "@" in bare and group in group_options():
-        return ConfigError(bare, plain(value), explained("no such group", "", [f"{group}={plain(value)}"]))
+        return ConfigError(bare, plain(value), explained("no such group", "", proposed(f"{group}={value}")))
     if (bare and "does not exist" in text) or text.startswith("Could not override"):
         return unknown_setting(bare, plain(value))
     return WordsError(first_line(text))

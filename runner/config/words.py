@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -26,6 +28,7 @@ MOST_JOBS = 100_000  # maximum jobs of one sweep
 BUILDERS = ("oc.create", "oc.decode")  # resolvers of OmegaConf
 RERUN = "--experimental-rerun"
 MULTIRUN = "-m"
+MOST_PROPOSED = 200  # characters of a command that a message proposes; a longer one is left out
 OPTIONS = "-m, --help, --version, --cfg job, --config-dir DIR"  # named in a message; Hydra has more
 
 
@@ -98,8 +101,10 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
         return parser.parse_overrides([word])[0]
     except (HydraException, ValueError) as error:
         key, _, value = word.partition("=")
-        lines = [line for line in str(error).splitlines() if line and "hydra.cc" not in line]
+        lines = [line for line in str(error).splitlines() if re.search(r"[A-Za-z]", line) and "hydra.cc" not in line]
         why = lines[-1] if isinstance(error, OverrideParseException) and len(lines) > 1 else (lines or [""])[0]
+        if "LexerNoViableAlt" in why:
+            why = "a quote or bracket without its partner"
         unknown = next((line for line in lines if "Unknown function" in line), None)
         if unknown:
             name = unknown.partition("Unknown function '")[2].rstrip("'")
@@ -113,17 +118,18 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
 def _unreadable(key: str, value: str, why: str) -> str:
     """Return the message for a setting that breaks Hydra's grammar."""
     if value.startswith("[") and value.endswith(",]"):
-        return explained("Hydra cannot read this", "", [f"{key}={value.rstrip(',]')}]"])
+        return explained("Hydra cannot read this", "", proposed(f"{key}={value.rstrip(',]')}]"))
     bare = value.strip("=,'\" ")
     if value != bare and bare and bare.replace(",", "").replace("_", "").replace(".", "").isalnum():
-        return explained("Hydra cannot read this", "", [f"{key}={bare}"])
+        return explained("Hydra cannot read this", "", proposed(f"{key}={bare}"))
     if any(each in key for each in "[]") or ".." in key:
         name = key.partition("[")[0].replace("..", ".")
         return explained("Hydra cannot read the key", "names with one dot between them", settings_near(name))
     if any(value.count(opened) != value.count(closed) for opened, closed in ("()", "[]", "{}")):
         return explained("a bracket is not closed", "2,4 or [2,4] or range(2,5)")
-    quoted = value.replace("'", "\\'")
-    return explained(f"Hydra cannot read this ({plain(why)[:120]})", "", [f"\"{key}='{plain(quoted)}'\""])
+    word = "{}='{}'".format(key, value.replace("'", "\\'"))
+    word = shlex.quote(word) if any(each in word for each in '$`"') else f'"{word}"'
+    return explained(f"Hydra cannot read this ({plain(why)[:120]})", "", proposed(word))
 
 
 def _check_group(override: Override, groups: dict[str, list[str]]) -> None:
@@ -131,7 +137,7 @@ def _check_group(override: Override, groups: dict[str, list[str]]) -> None:
     key, value = str(override.key_or_group), override.value()
     if key in groups and key != "experiment" and isinstance(value, list) and len(value) > 1:
         options = ",".join(map(str, value))
-        why = explained("one option, not several", "", [f"{MULTIRUN} {key}={plain(options)}"])
+        why = explained("one option, not several", "", proposed(f"{MULTIRUN} {key}={options}"))
         raise ConfigError(key, f"[{plain(options)}]", why)
     if key in groups and not override.is_delete() and (value is None or isinstance(value, int | float)):
         typed = "null" if value is None else str(value)
@@ -154,7 +160,7 @@ def _no_setting(word: str, following: Sequence[str]) -> WordsError:
     elif Path(word[:255]).exists():
         meant = [f"launchopt report {word}"]
     meant = meant or options_near(word) or [f"{each}=..." for each in settings_near(word)]
-    return WordsError(explained(f"{plain(word)}: not of the form key=value", "", [plain(each) for each in meant]))
+    return WordsError(explained(f"{plain(word)}: not of the form key=value", "", proposed(*meant)))
 
 
 def _refuse_argument(message: str) -> NoReturn:
@@ -173,15 +179,18 @@ def _unknown_argument(word: str, words: Sequence[str], parser: argparse.Argument
     keys = [name] if name in owners() else [] if options else settings_near(name)
     meant = [*(f"{key}={value}" for key in keys), *options][:3]
     return WordsError(
-        explained(
-            f"{plain(word)}: no such option", f"{OPTIONS}; settings are key=value", [plain(each) for each in meant]
-        )
+        explained(f"{plain(word)}: no such option", f"{OPTIONS}; settings are key=value", proposed(*meant))
     )
 
 
 def plain(text: str) -> str:
     """Return the text for a message: cut, and with its control characters escaped."""
     return shown(text)[1:-1]
+
+
+def proposed(*commands: str) -> list[str]:
+    """Return the commands for a message, as the user would type them, without those too long to be shown whole."""
+    return [each for each in commands if len(each) <= MOST_PROPOSED and each.isprintable()]
 
 
 def _choices(value: object) -> int:

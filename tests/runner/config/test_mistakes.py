@@ -13,6 +13,7 @@ from support.processes.refusals import HYDRAS_NOISE, MOST_CHARACTERS
 from runner.config.names import owners, settings_near, unknown_setting
 
 REPLAY = "workload=decode model=tiny arrival=replay arrival.path=own.csv"
+MANY = ",".join(map(str, range(1000, 1030)))
 MISTAKES = {
     # options of groups
     "mode=batchd": "mode=batchd: no such mode; allowed: baseline, batched, coalesced,",
@@ -74,6 +75,12 @@ MISTAKES = {
     "-m repeats=1,2,": "did you mean repeats=1,2?",
     "-m batching.max_batch=rnge(1,5)": "no such function: rnge; allowed:",
     "-m batching.max_batch=range(1,": "a bracket is not closed",
+    # what Hydra's grammar cannot read
+    'workload.path="it\'s"': "(a quote or bracket without its partner); did you mean \"workload.path='it\\'s'\"?",
+    "'workload.path=$x:{a}'": "did you mean 'workload.path='\"'\"'$x:{a}'\"'\"''?",
+    # a proposed command is whole
+    f"workload.commands={MANY}": f"did you mean -m workload.commands={MANY}?",
+    f"-m workload.commands={MANY},": f"did you mean workload.commands={MANY}?",
     # words that are no settings
     "decode": "decode: not of the form key=value; did you mean workload=decode?",
     "mode batched": "did you mean mode=batched?",
