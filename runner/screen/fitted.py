@@ -67,37 +67,39 @@ class FittedTable:
             yield self._table(shown, options.max_width)
         if self.caption:
             yield Text(self.caption, style="dim")
-        left_out = [each.text for each in self.headings if shown is not None and each not in shown]
+        left_out = [each.text for index, each in enumerate(self.headings) if shown is not None and index not in shown]
         if left_out:
             yield Text(f"A wider terminal also shows: {', '.join(left_out)}.", style="dim")
 
-    def _fitting(self, width: int) -> list[Heading] | None:
-        """Return the columns that fit into `width`; None if not even those fit that are always shown."""
-        shown = list(self.headings)
-        while _table_width(self._minimum(each) for each in shown) > width:
-            droppable = [each for each in shown if each.drops]
+    def _fitting(self, width: int) -> list[int] | None:
+        """Return the indices of the columns that fit into `width`; None if those always shown do not fit."""
+        shown = list(range(len(self.headings)))
+        while _table_width(map(self._minimum, shown)) > width:
+            droppable = [each for each in shown if self.headings[each].drops]
             if not droppable:
                 return None
-            shown.remove(min(droppable, key=lambda each: each.drops))
+            shown.remove(min(droppable, key=lambda each: self.headings[each].drops))
         return shown
 
-    def _cells(self, heading: Heading) -> list[str]:
-        index = self.headings.index(heading)
-        return [row[index] for row in self.rows]
+    def _minimum_width(self) -> int:
+        return _table_width(map(self._minimum, range(len(self.headings))))
 
-    def _minimum(self, heading: Heading) -> int:
+    def _cells(self, column: int) -> list[str]:
+        return [row[column] for row in self.rows]
+
+    def _minimum(self, column: int) -> int:
         """Return the width below which a number or a word of the column would be cut."""
+        heading, cells = self.headings[column], self._cells(column)
         head = _longest_word([heading.text])
-        cells = self._cells(heading)
         if not heading.is_text:
             return max([head, *map(cell_len, cells)])
         return max(head, _longest_word(cells), min(LABEL_WIDTH, max(map(cell_len, cells), default=0)))
 
-    def _natural(self, heading: Heading) -> int:
-        cells = [cell_len(cell) for cell in self._cells(heading)]
+    def _natural(self, column: int) -> int:
+        heading, cells = self.headings[column], [cell_len(cell) for cell in self._cells(column)]
         return max([cell_len(heading.text) if heading.is_text else min(HEADING_WIDTH, cell_len(heading.text)), *cells])
 
-    def _table(self, shown: Sequence[Heading], width: int) -> Table:
+    def _table(self, shown: Sequence[int], width: int) -> Table:
         widths = [self._minimum(each) for each in shown]
         spare = width - _table_width(widths)
         for index, each in enumerate(shown):
@@ -106,10 +108,10 @@ class FittedTable:
             spare -= more
         table = Table(box=box.SIMPLE_HEAD)
         for each, wide in zip(shown, widths, strict=True):
-            table.add_column(Text(each.text), justify="left" if each.is_text else "right", width=wide, overflow="fold")
-        cells = [self._cells(each) for each in shown]
-        for row in range(len(self.rows)):
-            table.add_row(*(Text(column[row]) for column in cells))
+            head = self.headings[each]
+            table.add_column(Text(head.text), justify="left" if head.is_text else "right", width=wide, overflow="fold")
+        for row in self.rows:
+            table.add_row(*(Text(row[each]) for each in shown))
         return table
 
     def _blocks(self) -> Iterator[RenderableType]:
@@ -128,7 +130,7 @@ def in_groups(
     groups: list[list[int]] = [[]]
     for index in range(1, len(others) + 1):
         wider = _chosen(first, others, rows, [*groups[-1], index])
-        if groups[-1] and _table_width(map(wider._minimum, wider.headings)) > width:
+        if groups[-1] and wider._minimum_width() > width:
             groups.append([])
         groups[-1].append(index)
     return [_chosen(first, others, rows, group) for group in groups]

@@ -14,6 +14,9 @@ from launchopt.analysis.tables.rows import has_no_dependencies, stream_title
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
+from launchopt.statistics.power import FIRST_REPEATS
+from runner.config.schema import MOST_REPEATS
+from runner.run.repeats import MAX_ROUNDS
 from runner.run.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
@@ -100,8 +103,10 @@ def _next(found: Sequence[Comparison | None], folder: str) -> str:
     """Return the next command to type."""
     undecided = [one for one in found if one is not None and one.verdict is Verdict.UNDECIDED]
     if undecided:
-        needed = max(one.repeats_needed or 0 for one in undecided)
-        return f"the same command with repeats={max(needed, 2 * FEWEST_PAIRS) if needed <= 100 else 'auto'}"
+        twice = 2 * max(one.repeats for one in undecided)
+        needed = max(one.repeats_needed or FIRST_REPEATS for one in undecided)
+        asked = min(max(needed, twice), max(MAX_ROUNDS, twice), MOST_REPEATS)  # a few repeats overestimate the noise
+        return f"the same command with repeats={asked}"
     return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
 
 

@@ -96,3 +96,12 @@ def test_the_tables_of_the_doctor(
 def test_control_characters_of_cells_are_shown_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(FittedTable([Heading("mode", True), Heading("ms")], [["a\x1b[2Jb", "1\x9b"]]), 60, capsys)
     assert {"a\\x1b[2Jb", "1\\x9b"} <= words(text)
+
+
+def test_columns_of_equal_headings_show_their_own_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    headings = [Heading("mode", True), Heading("p50"), Heading("p50"), Heading("p50", drops=1)]
+    wide = printed(FittedTable(headings, [["graph", "1.5", "2.5", "3.5"]]), 60, capsys)
+    assert ["graph", "1.5", "2.5", "3.5"] in [line.split() for line in wide.splitlines()]
+    narrow = printed(FittedTable(headings, [["graph", "1.5", "2.5", "3.5"]]), 25, capsys)
+    assert ["graph", "1.5", "2.5"] in [line.split() for line in narrow.splitlines()]
+    assert "A wider terminal also shows: p50." in " ".join(narrow.split())

@@ -112,7 +112,19 @@ def test_the_next_command_follows_and_the_folder_is_last(capsys: pytest.CaptureF
     assert decided[-2].startswith("next: launchopt verdict outputs/run/x ")
     assert decided[-1] == "outputs/run/x"
     undecided = drawn(pairs([0.99, 1.04, 1.0, 1.01, 1.03]), capsys).splitlines()
-    assert re.fullmatch(r"next: the same command with repeats=(\d+|auto)", undecided[-2])
+    assert re.fullmatch(r"next: the same command with repeats=\d+", undecided[-2])
+
+
+@pytest.mark.parametrize("noise", [0.012, 0.3])
+@pytest.mark.parametrize("taken", [4, 5, 12, 60])
+def test_an_open_verdict_proposes_at_least_twice_the_repeats_taken(
+    taken: int, noise: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    factors = [1.01 + noise * (-1) ** each * (1 + each / taken) / 2 for each in range(taken)]
+    text = drawn(pairs(factors), capsys)
+    asked = re.search(r"next: the same command with repeats=(\d+)", text)
+    assert asked is not None, text
+    assert 2 * taken <= int(asked[1]) <= max(50, 2 * taken)
 
 
 def test_a_full_queue_says_so_instead_of_a_latency(capsys: pytest.CaptureFixture[str]) -> None:
