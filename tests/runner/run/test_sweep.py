@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.processes.own_process import alone, environ_of
-from support.results.sweeps import statuses, sweep_json
+from support.results.sweeps import Ran, content, statuses, sweep_json
 
 from launchopt.recording import results
 from runner import app
@@ -29,18 +28,6 @@ from runner.run.resume import config_hash
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
 DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"
 PATIENCE_S = 60.0
-
-
-@dataclass(frozen=True)
-class Ran:
-    exit_code: int
-    stdout: str
-    stderr: str
-
-    def line(self, beginning: str) -> str:
-        """The only line of its output that begins so."""
-        (line,) = [line for line in self.stdout.splitlines() if line.startswith(beginning)]
-        return line
 
 
 Run = Callable[[str], Ran]
@@ -71,11 +58,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
         return Ran(code, *capsys.readouterr())
 
     return start
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a run: two that are equal are one that was left alone."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def test_failing_jobs_are_recorded_and_only_they_are_done_again(run: Run, tmp_path: Path) -> None:

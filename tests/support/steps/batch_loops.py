@@ -5,7 +5,6 @@ NumPy feeds back the results of each step when the step ends.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver
 from launchopt.producing.production import Schedule, Tokens
 from launchopt.queue.ring import Ring
-from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
@@ -35,12 +33,12 @@ from launchopt.streams.model import ModelShape
 from launchopt.verify.commands import Verification
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
+from support.steps.driving import run_beside
 from support.steps.launching import recorded
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS = 2
 VOCAB = 256
-PATIENCE_S = 120.0  # time after which a thread that still waits will wait for ever; compiling takes part of it
 SECOND_NS = 10**9
 PLAIN = Sampling(SamplingKind.none)
 GREEDY, TOP_K = Sampling(SamplingKind.greedy), Sampling(SamplingKind.top_k, 0.8, 5, seed=3)
@@ -82,18 +80,7 @@ class Loop:
             except Interrupted as error:
                 self.error = error
 
-        thread = threading.Thread(target=drive, daemon=True)
-        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (HeaderWord.STOP, 1))
-        watch.start()
-        thread.start()
-        try:
-            self.pump.run()
-        finally:
-            watch.cancel()
-            if thread.is_alive() and not self.ring.drained:
-                self.ring.set_word(HeaderWord.STOP, 1)
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+        run_beside(drive, self.pump.run, self.ring)
 
     @property
     def ids(self) -> NDArray[np.int64]:

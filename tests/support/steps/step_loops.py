@@ -28,7 +28,6 @@ from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver
 from launchopt.producing.production import Schedule, Tokens
 from launchopt.queue.ring import Ring
-from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
@@ -38,11 +37,11 @@ from launchopt.streams.model import ModelShape
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
+from support.steps.driving import PATIENCE_S, run_beside
 from support.steps.launching import recorded
 
 TINY = ModelShape("tiny", 64, 2, 4, 2, 16, 128).linear_sizes()
 LAYERS, VOCAB = 2, 256
-PATIENCE_S = 120.0  # time after which a thread that still waits will wait for ever; compiling takes part of it
 HOUR_NS = 3600 * 10**9
 PLAIN, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)
 NONE, CONTINUOUS, AHEAD = Schedule(), Schedule(continuous=True), Schedule(ahead=True)
@@ -195,18 +194,7 @@ class Loop:
             except Interrupted as error:
                 self.error = error
 
-        thread = threading.Thread(target=drive, daemon=True)
-        watch = threading.Timer(PATIENCE_S, self.ring.set_word, (HeaderWord.STOP, 1))
-        watch.start()
-        thread.start()
-        try:
-            self.pump.run()
-        finally:
-            watch.cancel()
-            if thread.is_alive() and not self.ring.drained:
-                self.ring.set_word(HeaderWord.STOP, 1)
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
+        run_beside(drive, self.pump.run, self.ring)
 
     def check(self) -> None:
         """Check that each command ran once, in its request's order, that tokens are right, and that nothing is left."""
