@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+# Uncommitted changes below these paths of the checkout count; a folder of results does not.
+CODE = tuple(f":/{path}" for path in ("launchopt", "runner", "conf", "scripts", "pyproject.toml"))
 PACKAGES = (
     "launchopt",
     "hydra-core",
@@ -52,7 +54,7 @@ def _packages() -> dict[str, str]:
 
 
 def _git(folder: Path) -> dict[str, object]:
-    """Return the revision of the checkout that holds this file, and whether it has uncommitted changes.
+    """Return the revision of the checkout that holds this file, and whether its code has uncommitted changes.
 
     LAUNCHOPT_GIT_REVISION takes precedence. It names the revision of a copy without a history, such as a container
     image. Such a copy may be inside another repository.
@@ -65,6 +67,6 @@ def _git(folder: Path) -> dict[str, object]:
         return subprocess.run(call, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
 
     try:
-        return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain"))}
+        return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain", "--", *CODE))}
     except (OSError, subprocess.SubprocessError):
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from support.config.composing import planned
 
 from launchopt.command import COMMAND_DTYPE, Dtype
-from launchopt.recording.environment import environment
+from launchopt.recording.environment import _git, environment
 from launchopt.recording.identity import DIGEST_BYTES, stream_hash
 from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandOrder, CommandStream
 from launchopt.workloads.gemv import gemv
@@ -119,3 +121,19 @@ def test_results_carry_revision_and_whether_it_was_changed(monkeypatch: pytest.M
     monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "f" * 40)
     found = environment()
     assert (found["git_revision"], found["git_dirty"]) == ("f" * 40, None)
+
+
+def test_changes_of_code_count_and_folders_of_results_do_not(tmp_path: Path) -> None:
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "first")
+    package = tmp_path / "launchopt"
+    package.mkdir()
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / "manifest.json").write_text("{}")
+    assert _git(package)["git_dirty"] is False
+    (package / "new.py").write_text("")
+    assert _git(package)["git_dirty"] is True

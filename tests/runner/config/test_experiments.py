@@ -116,7 +116,7 @@ def test_every_experiment_composes(path: Path) -> None:
 def test_every_experiment_says_what_it_needs_or_how_long_a_cpu_takes() -> None:
     found = experiments()
     assert found.keys() == {path.stem for path in (ROOT / "conf/experiment").glob("*.yaml")}
-    assert found["quick"].startswith("(20 s on two cores) The whole way on little work")
+    assert found["quick"].startswith("(20 s on two cores) Every stage on little work")
     assert [name for name, text in found.items() if not re.match(r"\((needs a GPU, )?\d+ (s|minutes?)\b", text)] == []
 
 
