@@ -178,7 +178,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     if config.get("resume") and is_done(shown, config, SWEEP_KEY):
         job.ended("skipped")
         if sweep.varies_batching:
-            sweep.stands_in(job, work_key(_plan(composed)))
+            sweep.remember(job, work_key(_plan(composed)))
         print(f"job {job.job} is skipped, finished before: {sweep.own(job)}")
         return
     sweep.save()
@@ -188,9 +188,12 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         except LaunchoptError as error:
             note_refusal(folder, job.overrides, error)
             raise
-        if sweep.varies_batching and sweep.stands_in(job, work_key(plan)):
-            print(f"{sweep.name(job)}: {sweep.own(job)}: the same work as job {job.same_as}, which stands for it")
+        key = work_key(plan) if sweep.varies_batching else None
+        if twin := sweep.twin_of(key):
+            job.is_like(twin)
+            print(f"{sweep.name(job)}: {sweep.own(job)}: the same work as job {twin.job}, which stands for it")
         else:
+            sweep.remember(job, key)
             _run_job(plan, sweep, job, folder)
     with contextlib.suppress(OSError):  # usually: it is not empty
         shown.rmdir()

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -74,8 +75,12 @@ class SweepJob:
         if error is not None:
             self.error, self.exit_code = str(error), error.exit_code
 
+    def is_like(self, twin: SweepJob) -> None:
+        """Record that `twin` stands for this job."""
+        self.status, self.same_as = SAME, twin.job
 
-@dataclass(slots=True)
+
+@dataclass
 class Sweep:
     """The overrides of a sweep, and its jobs so far."""
 
@@ -87,16 +92,22 @@ class Sweep:
     jobs: list[SweepJob] = field(default_factory=list)
     started_utc: str = field(default_factory=_now)
     said: set[str] = field(default_factory=set)  # notices that the user has read
+    _folders: set[str] = field(default_factory=lambda: {"."})  # taken by the jobs so far
     _work: dict[str, SweepJob] = field(default_factory=dict)  # jobs whose mode ignores batching, by `work_key`
+
+    @cached_property
+    def _planned(self) -> list[list[str]]:
+        """The overrides of each job, expanded once: a sweep can have 100,000 jobs."""
+        return planned([*self.params, *self.overrides])
 
     def add(self, job: SweepJob, folder: Path) -> None:
         """Add the next job, in `folder`; ConfigError if an earlier job of this sweep has that folder."""
         job.folder = os.path.relpath(folder, self.folder)
-        taken = {".", *(each.folder for each in self.jobs)}
         self.jobs.append(job)
-        if job.folder in taken:
+        if job.folder in self._folders:
             wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
             raise ConfigError("hydra.sweep.subdir", job.folder, wanted)
+        self._folders.add(job.folder)
 
     @property
     def status(self) -> str:
@@ -115,11 +126,14 @@ class Sweep:
 
     def end(self) -> None:
         """Add the jobs that did not begin, and save `sweep.json` with the final status."""
-        left = planned([*self.params, *self.overrides])
-        try:
-            for job in self.jobs:
-                left.remove(job.overrides)
-        except ValueError:  # other jobs than these overrides give: the remaining ones are unknown
+        begun = Counter(tuple(job.overrides) for job in self.jobs)
+        left = []
+        for each in self._planned:
+            if begun[tuple(each)]:
+                begun[tuple(each)] -= 1
+            else:
+                left.append(each)
+        if begun.total():  # other jobs than these overrides give: the remaining ones are unknown
             left = []
         self.jobs += [SweepJob(number, each, status=NOT_RUN) for number, each in enumerate(left, len(self.jobs))]
         self.save(ended=True)
@@ -148,26 +162,26 @@ class Sweep:
         found = Counter(job.status for job in self.jobs)
         return {status: found[status] for status in STATUSES if found[status]}
 
-    @property
+    @cached_property
     def varies_batching(self) -> bool:
         """Whether jobs differ in their settings of batching."""
-        jobs = planned([*self.params, *self.overrides])
-        return len({tuple(each for each in job if each.lstrip("+").startswith("batching")) for job in jobs}) > 1
+        return (
+            len({tuple(each for each in job if each.lstrip("+").startswith("batching")) for job in self._planned}) > 1
+        )
 
-    def stands_in(self, job: SweepJob, key: str | None) -> bool:
-        """Return whether an earlier job of the same work stands for `job`, which is then noted. key: `work_key`."""
+    def twin_of(self, key: str | None) -> SweepJob | None:
+        """Return the earlier job of the same work that has results; None if there is none. key: `work_key`."""
         first = None if key is None else self._work.get(key)
-        if first is not None and first.status in ("ok", "skipped"):
-            job.same_as = first.job
-            job.ended(SAME)
-            return True
-        if key is not None:
+        return first if first is not None and first.status in ("ok", "skipped") else None
+
+    def remember(self, job: SweepJob, key: str | None) -> None:
+        """Let `job` stand for later jobs of the same work, unless an earlier one does. key: `work_key`."""
+        if key is not None and self.twin_of(key) is None:
             self._work[key] = job
-        return False
 
     def name(self, job: SweepJob) -> str:
         """Return `job 3 (4 of 12)`, or `job 3` where only Hydra knows how many there are."""
-        count = len(planned([*self.params, *self.overrides]))
+        count = len(self._planned)
         return f"job {job.job}" + (f" ({job.job + 1} of {count})" if count > job.job else "")
 
     def own(self, job: SweepJob) -> str:

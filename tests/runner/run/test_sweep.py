@@ -289,6 +289,17 @@ def test_a_mode_that_ignores_batching_runs_once_and_a_line_a_job_says_so(run: Ru
     assert statuses(tmp_path / "s") == ["skipped", "same", "skipped", "skipped"]
 
 
+def test_a_finished_job_keeps_its_results_beside_its_twin(run: Run, tmp_path: Path) -> None:
+    words = f"-m {SMALL} mode=baseline hydra.sweep.dir=s"
+    run(f"{words} batching.timeout_us=150")
+    (tmp_path / "s/0").rename(tmp_path / "s/1")
+    run(f"{words} batching.timeout_us=50,150 resume=true")
+    again = run(f"{words} batching.timeout_us=50,150 resume=true")
+    assert statuses(tmp_path / "s") == ["skipped", "skipped"]
+    assert [job["same_as"] for job in sweep_json(tmp_path / "s")["jobs"]] == [None, None]
+    assert "sweep: 2 skipped in s" in again.stdout.splitlines()
+
+
 def test_a_setting_that_does_not_resolve_refuses_its_job(run: Run, tmp_path: Path) -> None:
     ran = run(f"-m {SMALL} seed=${{nothing}},1 hydra.sweep.dir=s")
     assert ran.exit_code == 2

@@ -9,6 +9,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from support.results.sweeps import statuses, sweep_json
 
+from runner.run import sweep as sweep_module
 from runner.run.sweep import Sweep, SweepJob, planned
 
 
@@ -56,3 +57,40 @@ def test_jobs_in_a_random_order_are_told_by_their_overrides(tmp_path: Path) -> N
         "sweep: 1 ok, 2 not run in s",
         "finish it: the same command with hydra.sweep.dir=s resume=true",
     ]
+
+
+def test_the_overrides_are_expanded_once_for_all_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expanded: list[list[str]] = []
+
+    def counted(overrides: list[str]) -> list[list[str]]:
+        expanded.append(overrides)
+        return planned(overrides)
+
+    monkeypatch.setattr(sweep_module, "planned", counted)
+    sweep = Sweep(tmp_path, ["seed=range(0,20)"], is_new=True, params=["batching.timeout_us=1,2"])
+    assert sweep.varies_batching
+    jobs = [
+        SweepJob(number, [f"batching.timeout_us={1 + number // 20}", f"seed={number % 20}"]) for number in range(39)
+    ]
+    for job in jobs:
+        sweep.add(job, tmp_path / str(job.job))
+        job.ended("ok")
+        assert sweep.name(job) == f"job {job.job} ({job.job + 1} of 40)"
+    sweep.end()
+    assert len(expanded) == 1
+    assert statuses(tmp_path) == ["ok"] * 39 + ["not run"]
+
+
+@pytest.mark.parametrize("status", ["skipped", "ok", "failed"])
+def test_asking_for_a_twin_changes_no_job(status: str, tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["batching.timeout_us=1,2,3"], is_new=True)
+    first, second, third = (SweepJob(number, []) for number in range(3))
+    assert sweep.twin_of("work") is None
+    for job in (first, second):
+        job.ended(status)
+        sweep.remember(job, "work")
+    stands = {"failed": None}.get(status, first)
+    assert sweep.twin_of("work") is stands
+    assert (second.status, second.same_as) == (status, None)
+    sweep.remember(third, None)
+    assert sweep.twin_of(None) is None
