@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.tables.columns import NOTHING
+from launchopt.analysis.tables.rows import counted
 from launchopt.recording.results import Row
 from launchopt.report.grids import Grid, Head, make_grid
 from launchopt.report.source import Run, Source
@@ -143,4 +144,4 @@ def _refused(runs: Iterable[Run]) -> list[str]:
     for run in runs:
         for mode, reason in (run.manifest.get("refused") or {}).items():
             found.setdefault(f"{mode}: {reason}", []).append(run.name)
-    return [f"{text} ({len(names)} run{'' if len(names) == 1 else 's'})" for text, names in found.items()]
+    return [f"{text} ({counted(len(names), 'run')})" for text, names in found.items()]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from launchopt.analysis.tables.columns import NOTHING, count, mode_name, number, speedup
 from launchopt.analysis.tables.rows import Line, Table, arrivals
 from launchopt.report.grids import Grid, Head, make_grid
+from launchopt.report.titles import stream_names
 from launchopt.statistics.interval import Verdict
 
 HEADS = (
@@ -22,9 +23,10 @@ HEADS = (
 
 @dataclass(frozen=True, slots=True)
 class Glance:
-    """One workload stream with its best line. `best` is None if no line is proven faster."""
+    """One workload stream with its name on the page and its best line. `best` is None if no line is proven faster."""
 
     table: Table
+    name: str
     best: Line | None
 
     @property
@@ -57,9 +59,8 @@ class Glance:
 
     @property
     def best_measured(self) -> Line | None:
-        """Return the line with the largest speed-up, proven or not; None without a comparison."""
-        compared = [line for line in self.table.lines if line.speedup is not None]
-        return max(compared, key=lambda line: line.speedup.value if line.speedup else 0.0, default=None)
+        """Return the line of the highest rank, proven faster or not; None without a comparison."""
+        return max((line for line in self.table.lines if line.speedup is not None), key=rank, default=None)
 
     @property
     def has_comparison(self) -> bool:
@@ -73,18 +74,23 @@ def _described(line: Line) -> str:
 
 def glances(tables: Iterable[Table]) -> list[Glance]:
     """Return a glance per untraced stream."""
-    return [Glance(table, _best(table)) for table in tables if not table["traced"]]
+    untraced = [table for table in tables if not table["traced"]]
+    names = stream_names([table.lines[0].rows[0] for table in untraced])
+    return [Glance(table, name, _best(table)) for table, name in zip(untraced, names, strict=True)]
+
+
+def rank(line: Line) -> tuple[bool, float]:
+    """Return a key that sorts by speed-up. A line that ignored the order of the commands did other work: it is last."""
+    return line.disorder is None, line.speedup.value if line.speedup else 0.0
 
 
 def _best(table: Table) -> Line | None:
-    """Return the line proven fastest. A line that ignored the order of the commands did other work and comes last."""
+    """Return the line of the highest rank among those proven faster."""
     faster = [line for line in table.lines if line.verdict is Verdict.FASTER and line.speedup is not None]
-    return max(
-        faster, key=lambda line: (line.disorder is None, line.speedup.value if line.speedup else 0), default=None
-    )
+    return max(faster, key=rank, default=None)
 
 
-def glance_grid(found: Sequence[Glance], names: Sequence[str], anchors: Sequence[str]) -> Grid:
+def glance_grid(found: Sequence[Glance], anchors: Sequence[str]) -> Grid:
     """Return all glances as one table, with a link from each to its section."""
-    texts = [[name, *one.cells[1:]] for one, name in zip(found, names, strict=True)]
+    texts = [[one.name, *one.cells[1:]] for one in found]
     return make_grid("At a glance: the fastest verified mode of each stream", HEADS, texts, links=anchors)

@@ -23,7 +23,7 @@ from launchopt.report.grids import Grid
 from launchopt.report.source import Source
 from launchopt.report.tiles import Tile, subtitle, tiles, title, verdict_sentences
 from launchopt.report.titles import stream_names
-from launchopt.report.warnings import Caution, counted, warnings
+from launchopt.report.warnings import Caution, severities, warnings
 
 if TYPE_CHECKING:
     from launchopt.report.sections import Figures, Numbered, Section, Traced
@@ -101,12 +101,12 @@ def _page(source: Source, figures: Figures) -> Page:
     from launchopt.report.figures.speedup import modes_figure, streams_figure
 
     found, traced = glances(source.tables), [table for table in source.tables if table["traced"]]
-    names = stream_names([one.table.lines[0].rows[0] for one in found])
-    first = modes_figure(source.strategies[0]) if len(found) == 1 else streams_figure(found, names) if found else None
-    first_figures = figures.add([first], names[0] if len(found) == 1 else "all streams") if first else []
+    is_alone = len(found) == 1
+    first = modes_figure(source.strategies[0]) if is_alone else streams_figure(found) if found else None
+    first_figures = figures.add([first], found[0].name if is_alone else "all streams") if first else []
     parts = [
-        sections.section(index, name, one, strategy, source, figures)
-        for index, (name, one, strategy) in enumerate(zip(names, found, source.strategies, strict=True), 1)
+        sections.section(index, one, strategy, source, figures, is_alone=is_alone)
+        for index, (one, strategy) in enumerate(zip(found, source.strategies, strict=True), 1)
     ]
     traced_names = stream_names([table.lines[0].rows[0] for table in traced])
     cautions = warnings(source)
@@ -116,11 +116,11 @@ def _page(source: Source, figures: Figures) -> Page:
         title=title(source),
         subtitle=subtitle(source),
         first_figures=first_figures,
-        sentences=verdict_sentences(source),
+        sentences=verdict_sentences(found, source.diagnoses),
         warnings=cautions,
-        counted=counted(cautions),
+        counted=severities(cautions),
         tiles=tiles(source),
-        glance=glance_grid(found, names, [part.anchor for part in parts]),
+        glance=glance_grid(found, [part.anchor for part in parts]),
         sections=parts,
         machine_figures=machine_figures,
         traced=shown,

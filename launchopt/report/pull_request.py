@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.tables.markdown import SHORT_LEGEND, escaped
+from launchopt.analysis.tables.markdown import NUMBER, SHORT_LEGEND, TEXT, escaped, pipe_table
 from launchopt.report.environment import environment
 from launchopt.report.glance import HEADS, glances
 from launchopt.report.source import Source
@@ -21,16 +21,16 @@ _MOST_CHARACTERS = 600  # maximum length of one text; a status may be longer
 
 def pull_request_markdown(source: Source) -> str:
     """Return the comment; ends with a newline. It gives the number of lines for which it has no space."""
-    found = glances(source.tables)
+    found, cautions = glances(source.tables), warnings(source)
     cells = [one.cells for one in found[:MOST_ROWS]]
     diagnoses = [f"- **{_short(one.title)}**: {_short(one.sentence)}" for one in source.diagnoses[:MOST_ROWS]]
     more = len(found) - len(cells)
     parts = [
         f"### {_short(title(source))}",
-        _short(" ".join(headline(source))),
+        _short(" ".join(headline(found))),
         *(
-            ["\n>\n".join(f"> **{one.severity.capitalize()}:** {_short(one.text)}" for one in warnings(source))]
-            if warnings(source)
+            ["\n>\n".join(f"> **{one.severity.capitalize()}:** {_short(one.text)}" for one in cautions)]
+            if cautions
             else []
         ),
         *(["\n".join(diagnoses)] if diagnoses else []),
@@ -46,14 +46,13 @@ def pull_request_markdown(source: Source) -> str:
 
 
 def _table(cells: Sequence[Sequence[str]]) -> str:
-    rule = ["---" if head.is_text else "---:" for head in HEADS]
-    rows = [[head.text for head in HEADS], rule, *([_short(cell) for cell in line] for line in cells)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    headings = {head.text: TEXT if head.is_text else NUMBER for head in HEADS}
+    return pipe_table(headings, ([_cut(cell) for cell in line] for line in cells))
 
 
 def _details(source: Source) -> str:
     about = environment(source)
-    runs = [" | ".join(_short(cell.text) for cell in row[:6]) for row in about.runs.rows[:MOST_ROWS]]
+    runs = [[_cut(cell.text) for cell in row[:6]] for row in about.runs.rows[:MOST_ROWS]]
     more = len(about.runs.rows) - len(runs)
     lines = [f"- {_short(name)}: {_short(value)}" for name, value in about.machine]
     return "\n".join(
@@ -61,9 +60,7 @@ def _details(source: Source) -> str:
             "<details><summary>Environment</summary>\n",
             *lines,
             "",
-            f"| {' | '.join(head.text for head in about.runs.heads[:6])} |",
-            f"|{' --- |' * 6}",
-            *(f"| {run} |" for run in runs),
+            pipe_table(dict.fromkeys((head.text for head in about.runs.heads[:6]), TEXT), runs),
             *([f"\n{more} more runs."] if more > 0 else []),
             "\n</details>",
         ]
@@ -71,4 +68,8 @@ def _details(source: Source) -> str:
 
 
 def _short(text: str) -> str:
-    return escaped(text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}...")
+    return escaped(_cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."

@@ -77,14 +77,14 @@ class Figures:
     """Numbers the figures that have data, and collects those that have none."""
 
     drawn: list[Numbered] = field(default_factory=list)
-    absent: dict[tuple[str, str, str], list[str]] = field(default_factory=dict)
+    absent: dict[Absent, list[str]] = field(default_factory=dict)
 
     def add(self, found: Iterable[Figure | Absent], subject: str) -> list[Numbered]:
         """Return the figures that have data, numbered."""
         mine: list[Numbered] = []
         for one in found:
             if isinstance(one, Absent):
-                self.absent.setdefault((one.title, one.why, one.remedy), []).append(subject)
+                self.absent.setdefault(one, []).append(subject)
             else:
                 mine.append(Numbered(f"figure-{len(self.drawn) + len(mine) + 1}", one, subject))
         narrow = [at for at, one in enumerate(mine) if not one.figure.is_wide]
@@ -96,13 +96,15 @@ class Figures:
     def absent_grid(self) -> Grid | None:
         """Return a table of the figures without data; None if all have some."""
         heads = [Head("figure", True), Head("reason", True), Head("setting that records it", True), Head("work", True)]
-        cells = [[*key, _listed(where)] for key, where in self.absent.items()]
+        cells = [[one.title, one.why, one.remedy, _listed(where)] for one, where in self.absent.items()]
         return grids.make_grid("Figures without data", heads, cells) if cells else None
 
     def readings(self) -> list[tuple[str, str]]:
         """Return how to read each kind of figure, once each."""
-        texts = {one.figure.reading: one.figure.title.partition(":")[0] for one in reversed(self.drawn)}
-        return [(title, text) for text, title in reversed(texts.items()) if text]
+        titles: dict[str, str] = {}
+        for one in self.drawn:
+            titles.setdefault(one.figure.reading, one.figure.title.partition(":")[0])
+        return [(title, text) for text, title in titles.items() if text]
 
 
 def _widened(one: Numbered) -> Numbered:
@@ -114,15 +116,17 @@ def _listed(where: Sequence[str]) -> str:
 
 
 def section(
-    index: int, title: str, glance: Glance, strategy: StrategyTable, source: Source, figures: Figures
+    index: int, glance: Glance, strategy: StrategyTable, source: Source, figures: Figures, *, is_alone: bool
 ) -> Section:
-    """Return the section of one untraced stream. Its speed-ups come first, unless the page begins with them."""
-    table = glance.table
+    """Return the section of one untraced stream. Its speed-ups come first, unless the page begins with them.
+
+    is_alone: no other stream has a section, so the page begins with the speed-ups of this one.
+    """
+    table, title = glance.table, glance.name
     twins = [other for other in source.tables if other["traced"] and same_work(table, other)]
     frontiers = [one for one in source.frontiers if all(one[name] == table[name] for name in STREAM)]
     sweeps = [one for one in frontiers if is_sweep(one)]
-    is_first = sum(not other["traced"] for other in source.tables) == 1
-    found: list[Figure | Absent] = [] if is_first else [modes_figure(strategy)]
+    found: list[Figure | Absent] = [] if is_alone else [modes_figure(strategy)]
     found += [figure for one in frontiers for figure in frontier_figures(one)]
     found += [*([] if sweeps else [time_figure(strategy)]), latency_figure(table, source.histograms)]
     found += [batch_figure(table, source.histograms), timeline_figure([table, *twins], source)]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.tables.rows import Line
-from launchopt.report.glance import glances
+from launchopt.analysis.tables.columns import mode_name
+from launchopt.analysis.tables.rows import counted
+from launchopt.analysis.verdict.diagnosis import Diagnosis
+from launchopt.report.glance import Glance, rank
 from launchopt.report.source import Source
-from launchopt.report.titles import stream_names
-from launchopt.report.warnings import compared, repeats
+from launchopt.report.warnings import compared
 from launchopt.statistics.interval import Verdict
 
 
@@ -56,7 +58,7 @@ def tiles(source: Source) -> list[Tile]:
         Tile(
             "Measured",
             f"{commands:,} commands",
-            f"{repeats(len(rows))}, {streams} stream{'' if streams == 1 else 's'} of commands",
+            f"{counted(len(rows), 'repeat')}, {counted(streams, 'stream')} of commands",
         ),
         Tile("Verified", f"{verified:,} of {len(rows):,} repeats", worst),
         Tile("Interleaved", f"{interleaved:,} of {len(untraced):,} repeats", "modes in turn, in random order"),
@@ -98,36 +100,34 @@ def _faster(source: Source) -> str:
     return f"{sum(line.verdict is Verdict.FASTER for line in lines)} of {len(lines)} comparisons"
 
 
-def headline(source: Source) -> list[str]:
-    """Return at most two sentences over all streams: the number with a gain, and the range of the gains."""
-    found = glances(source.tables)
-    names = dict(zip(map(id, found), stream_names([one.table.lines[0].rows[0] for one in found]), strict=True))
-    best = sorted((one for one in found if one.best), key=lambda one: _gain(one.best))
+def headline(found: Sequence[Glance]) -> list[str]:
+    """Return at most two sentences over all streams: the number with a gain, and the range of the gains.
+
+    Modes that ignored the order of the commands are outside the range, unless no other mode is faster.
+    """
+    best = sorted(((one.best, one.name) for one in found if one.best), key=lambda pair: rank(pair[0]))
     if not any(one.has_comparison for one in found):
         return ["Nothing here was compared with a baseline, so no speed-up is claimed."]
     if not best:
         return ["No mode is proven faster than its base in any stream of commands."]
-    gains = [f"{one.best['mode']} {one.best.speedup} on {names[id(one)]}" for one in best if one.best]
+    ordered = [(line, name) for line, name in best if line.disorder is None] or best
+    gains = [f"{mode_name(line)} {line.speedup} on {name}" for line, name in ordered]
     if len(found) == 1:
         return [f"The fastest mode is {gains[0]}."]
-    bases = dict.fromkeys(str(one.best.baseline["mode"]) for one in best if one.best and one.best.baseline)
+    bases = dict.fromkeys(str(line.baseline["mode"]) for line, _ in best if line.baseline)
     base = "the baseline" if list(bases) == ["baseline"] else " or ".join(bases)
     counts = f"{len(best)} of {len(found)} streams of commands have a mode that is proven faster than {base}."
     range_ = f"The gain: {gains[0]}." if len(gains) == 1 else f"The gains are from {gains[0]} to {gains[-1]}."
     return [counts, range_]
 
 
-def verdict_sentences(source: Source) -> list[str]:
+def verdict_sentences(found: Sequence[Glance], diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return the verdict in at most three sentences."""
-    found, diagnoses = headline(source), source.diagnoses
+    first_sentences = headline(found)
     if len(diagnoses) == 1:
         # A diagnosis says the bottleneck first, then the strategy to try, with its gain.
-        lead = [] if any(one.has_comparison for one in glances(source.tables)) else found
+        lead = [] if any(one.has_comparison for one in found) else first_sentences
         return [*lead, *re.split(r"(?<=\.) (?=[A-Z])", diagnoses[0].sentence)][:3]
     first = Counter(one.first_to_try for one in diagnoses if one.first_to_try)
     tries = ", ".join(f"{mode} in {number}" for mode, number in first.most_common(4))
-    return [*found, *([f"First to try, by stream: {tries}."] if tries else [])][:3]
-
-
-def _gain(line: Line | None) -> float:
-    return line.speedup.value if line is not None and line.speedup is not None else 0.0
+    return [*first_sentences, *([f"First to try, by stream: {tries}."] if tries else [])][:3]

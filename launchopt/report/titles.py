@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.tables.rows import arrivals
+from launchopt.analysis.tables.rows import arrivals, counted
 from launchopt.recording.results import Row
 
 # Settings that tell streams apart, in the order in which they are tried, with their text.
@@ -42,7 +42,7 @@ def _groups(names: Sequence[str]) -> list[list[int]]:
 
 
 def _name(row: Row) -> str:
-    requests = "" if row["tokens"] is None else f" of {row['requests']:,} request{'' if row['requests'] == 1 else 's'}"
+    requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     parts = [f"{row['workload']} {row['dtype']}", *([str(row["model"])] if row["model"] else [])]
     parts += [f"{row['commands']:,} commands{requests}"]
     parts += [arrivals(row)] if row["arrival"] != "closed" else []

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from launchopt.analysis.tables.rows import Line
+from launchopt.analysis.tables.rows import Line, counted
 from launchopt.report.source import Source
 
 
@@ -36,20 +36,15 @@ def warnings(source: Source) -> list[Caution]:
     return sorted([*_runs(source), *_numbers(source)], key=lambda one: order.index(one.severity))
 
 
-def counted(found: Sequence[Caution]) -> str:
+def severities(found: Sequence[Caution]) -> str:
     """Return `1 error, 2 warnings`."""
     counts = Counter(one.severity for one in found)
-    return ", ".join(f"{counts[one]} {one}{'' if counts[one] == 1 else 's'}" for one in Severity if counts[one])
+    return ", ".join(counted(counts[one], one) for one in Severity if counts[one])
 
 
 def compared(source: Source) -> list[Line]:
     """Return the untraced lines that were compared with a base."""
     return [line for table in source.tables if not table["traced"] for line in table.lines if line.verdict is not None]
-
-
-def repeats(number: int) -> str:
-    """Return `1 repeat`, or `n repeats`."""
-    return "1 repeat" if number == 1 else f"{number:,} repeats"
 
 
 def _runs(source: Source) -> Iterator[Caution]:
@@ -69,13 +64,13 @@ def _numbers(source: Source) -> Iterator[Caution]:
         for error in one.errors:
             yield Caution(Severity.ERROR, f"Impossible rate in {one.title}: {error}.")
     if bad := sum(row["status"] != "ok" or not row["verified"] for row in source.rows):
-        text = f"{repeats(bad)} failed or could not be verified. Their lines claim no speed-up."
+        text = f"{counted(bad, 'repeat')} failed or could not be verified. Their lines claim no speed-up."
         yield Caution(Severity.ERROR, text)
     if throttled := sum(bool(row["throttled"]) for row in source.rows):
-        yield Caution(Severity.WARNING, f"{repeats(throttled)} ran while the clocks were throttled.")
+        yield Caution(Severity.WARNING, f"{counted(throttled, 'repeat')} ran while the clocks were throttled.")
     if overloaded := sum(bool(row["overloaded"]) for row in source.rows):
-        text = f"{repeats(overloaded)} did not keep up with the arrivals. Their latencies grow with the run."
+        text = f"{counted(overloaded, 'repeat')} did not keep up with the arrivals. Their latencies grow with the run."
         yield Caution(Severity.WARNING, text)
     if few := sum(line.speedup is not None and line.speedup.low is None for line in compared(source)):
-        text = f"{few} comparisons have fewer than 3 repeats, and so no interval. They prove nothing."
+        text = f"{counted(few, 'comparison')} had fewer than 3 repeats, and so no interval. They prove nothing."
         yield Caution(Severity.WARNING, text)

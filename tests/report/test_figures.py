@@ -9,10 +9,14 @@ import pytest
 pytest.importorskip("altair")
 
 from support.results.recorded_runs import summary_row
+from support.results.summary_rows import repeats
 
 from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.tables.rows import build_tables
 from launchopt.report.figures.base import Figure
 from launchopt.report.figures.frontier import frontier_figures
+from launchopt.report.figures.speedup import streams_figure
+from launchopt.report.glance import glances
 
 
 def texts(spec: Any) -> list[dict[str, Any]]:
@@ -24,10 +28,9 @@ def texts(spec: Any) -> list[dict[str, Any]]:
 
 def test_two_modes_with_the_same_batching_have_a_label_each_at_their_own_points() -> None:
     points = [
-        Point(mode, 16, timeout_us, 3, None, False, throughput, p99_us)
-        for mode, timeout_us, throughput, p99_us in (
-            *(("batched", 20.0, 1000.0, 10.0), ("grouped", 20.0, 3000.0, 90.0), ("grouped", 50.0, 900.0, 95.0)),
-        )
+        Point("batched", 16, 20.0, 3, None, overloaded=False, throughput_per_s=1000.0, p99_us=10.0),
+        Point("grouped", 16, 20.0, 3, None, overloaded=False, throughput_per_s=3000.0, p99_us=90.0),
+        Point("grouped", 16, 50.0, 3, None, overloaded=False, throughput_per_s=900.0, p99_us=95.0),
     ]
     found = frontier_figures(Frontier(summary_row("run", "batched", 0), "commands", points, points[:2]))
     figure = found[-1]
@@ -37,3 +40,15 @@ def test_two_modes_with_the_same_batching_have_a_label_each_at_their_own_points(
         ("16 / 20 us", pytest.approx(1000.0), pytest.approx(10.0)),
         ("16 / 20 us", pytest.approx(3000.0), pytest.approx(90.0)),
     ]
+
+
+@pytest.mark.parametrize("streams", [2, 13])
+def test_few_and_many_streams_name_the_base_and_count_those_without_one(streams: int) -> None:
+    rows = [
+        row
+        for at in range(streams)
+        for row in [*repeats(9, 9, 9, model=f"m{at}"), *repeats(3, 3, 3, mode="graph", model=f"m{at}")]
+    ]
+    figure = streams_figure(glances(build_tables([*rows, *repeats(3, 3, 3, mode="graph", model="alone")])))
+    assert isinstance(figure, Figure)
+    assert figure.note.endswith("Over baseline. 1 more stream has no base to compare with.")

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.results.recorded_runs import summary_row, write_run
+from support.results.summary_rows import repeats, write
 
+from launchopt.report.glance import glances
 from launchopt.report.source import read_source
 from launchopt.report.tiles import verdict_sentences
 from launchopt.report.titles import stream_names
-from launchopt.report.warnings import Severity, counted, warnings
+from launchopt.report.warnings import Severity, severities, warnings
 
 
 def test_a_name_has_the_model_and_what_tells_it_from_others() -> None:
@@ -32,11 +34,19 @@ def test_warnings_are_counted_by_severity_errors_first(tmp_path: Path) -> None:
     assert warnings(read_source([write_run(tmp_path / "fine")])) == []
     found = warnings(read_source([write_run(tmp_path / "bad", verified=False, throttled=True)]))
     assert [one.severity for one in found] == [Severity.ERROR, Severity.WARNING]
-    assert counted(found) == "1 error, 1 warning"
+    assert severities(found) == "1 error, 1 warning"
 
 
 def test_a_verdict_has_at_most_three_sentences(tmp_path: Path) -> None:
     one = read_source([write_run(tmp_path / "0")])
     several = read_source([write_run(tmp_path / f"{at}", f"{at}", model=f"m{at}") for at in range(1, 4)])
     for source in (one, several):
-        assert 1 <= len(verdict_sentences(source)) <= 3
+        assert 1 <= len(verdict_sentences(glances(source.tables), source.diagnoses)) <= 3
+
+
+def test_one_comparison_and_several_are_counted_in_words(tmp_path: Path) -> None:
+    rows = [*repeats(9, 9), *repeats(3, 3, mode="graph")]
+    (one,) = warnings(read_source([write(tmp_path / "one", rows)]))
+    assert one.text.startswith("1 comparison had fewer than 3 repeats")
+    (two,) = warnings(read_source([write(tmp_path / "two", [*rows, *repeats(3, 3, mode="batched")])]))
+    assert two.text.startswith("2 comparisons had fewer than 3 repeats")

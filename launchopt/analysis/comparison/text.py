@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
-from launchopt.analysis.tables.rows import stream_subtitle, stream_title
+from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
 from launchopt.statistics.interval import Interval, Verdict
 from launchopt.statistics.power import FIRST_REPEATS, POWER
 
@@ -34,8 +34,8 @@ def block(one: Comparison) -> list[tuple[str, str]]:
     lines = [("work", title(one)), ("", stream_subtitle(one.a.rows[0]))]
     lines += [("FORCED", text) for text in one.overridden]
     lines += [
-        ("A", f"{one.a.name}: {one.metric} {precise(a)}, {_count(len(one.a.rows), 'repeat')}"),
-        ("B", f"{one.b.name}: {one.metric} {precise(b)}, {_count(len(one.b.rows), 'repeat')}"),
+        ("A", f"{one.a.name}: {one.metric} {precise(a)}, {counted(len(one.a.rows), 'repeat')}"),
+        ("B", f"{one.b.name}: {one.metric} {precise(b)}, {counted(len(one.b.rows), 'repeat')}"),
         ("factor", f"{precise(interval)}, above 1 where B is the better; {pairing(one)}"),
         ("", one.factor.method or f"too few repeats for an interval ({interval.repeats})"),
         ("medians", f"{precise(one.ratio_of_medians)}, the ratio of the two medians with its bootstrap interval"),
@@ -68,7 +68,7 @@ def pairing(one: Comparison) -> str:
     """Return how repeats were paired."""
     if one.pairs is None:
         return f"unpaired, {len(one.a.rows)} repeats against {len(one.b.rows)}"
-    return f"paired, {_count(one.pairs, 'repeat')} taken in turn"
+    return f"paired, {counted(one.pairs, 'repeat')} taken in turn"
 
 
 def marked(one: Comparison) -> str:
@@ -92,7 +92,7 @@ def advice(one: Comparison) -> list[str]:
     """Return the number of repeats that would decide, where the verdict is undecided."""
     if one.verdict is not Verdict.UNDECIDED:
         return []
-    few = _count(one.repeats, "pair") if one.pairs else f"{_count(one.repeats, 'repeat')} of each"
+    few = counted(one.repeats, "pair") if one.pairs else f"{counted(one.repeats, 'repeat')} of each"
     if one.repeats_needed is None:
         found = [f"{few} tell too little of the noise to say how many would decide: take {FIRST_REPEATS}"]
     elif one.repeats_needed > one.repeats:
@@ -186,10 +186,6 @@ def precise(interval: Interval) -> str:
 
 def _decimals(size: float, digits: int) -> int:
     return 0 if size == 0 else min(9, max(0, digits - math.floor(math.log10(abs(size)))))
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _percent(share: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
 from launchopt.analysis.tables.frontier import Bounds, Frontier, Point
 from launchopt.analysis.tables.markdown import body, escaped
-from launchopt.analysis.tables.rows import arrivals, disorder, stream_subtitle, stream_title
+from launchopt.analysis.tables.rows import arrivals, counted, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
     "Medians over repeats, with their 95% bootstrap interval in [], or below five repeats the smallest to the largest "
@@ -97,8 +97,7 @@ def frontier_answer(frontier: Frontier) -> list[str]:
         f"{overloaded} overloaded",
         f"{failed} failed or not verified",
     ]
-    tried = len(frontier.points)
-    return [*answers, f"{tried} point{'' if tried == 1 else 's'} tried: {', '.join(counts)}."]
+    return [*answers, f"{counted(len(frontier.points), 'point')} tried: {', '.join(counts)}."]
 
 
 def _described(frontier: Frontier, point: Point) -> str:

@@ -19,7 +19,7 @@ from launchopt.analysis.tables.columns import (
     T,
     left_out,
 )
-from launchopt.analysis.tables.rows import Line, Table, arrivals
+from launchopt.analysis.tables.rows import Line, Table, arrivals, counted
 from launchopt.errors import DataError, printable
 
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
@@ -108,7 +108,7 @@ _PEER: Column[Line] = Column("C++ (shape)", lambda line: line.peer_ratio or NOTH
 
 
 def _work(table: Table) -> str:
-    more = f", {table['requests']:,} request{'' if table['requests'] == 1 else 's'}" if table.has_tokens else ""
+    more = f", {counted(table['requests'], 'request')}" if table.has_tokens else ""
     if table["arrival_rate_per_s"] is not None:
         more += f", {arrivals(table.lines[0].rows[0])}"
     return f"{table['workload']} {table['dtype']}, {table['commands']:,}{more}"

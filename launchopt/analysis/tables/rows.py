@@ -126,7 +126,7 @@ def build_tables(rows: Iterable[Row]) -> list[Table]:
 
 def stream_title(row: Row) -> str:
     """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests where they generate tokens."""
-    requests = "" if row["tokens"] is None else f" of {row['requests']:,} request{'' if row['requests'] == 1 else 's'}"
+    requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     traced = " (traced: not headline times)" if row["traced"] else ""
     return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{requests}{traced}"
 
@@ -135,8 +135,8 @@ def stream_subtitle(row: Row) -> str:
     """Return device, shapes and the other settings of a stream."""
     parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
     parts += [f"{row['model']} model"] if row["model"] else []
-    parts += [f"{row['layers']} layer{'' if row['layers'] == 1 else 's'}"] if row["layers"] is not None else []
-    parts += [f"{row['requests']:,} request{'' if row['requests'] == 1 else 's'}"]
+    parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
+    parts += [counted(row["requests"], "request")]
     parts += [f"{row['cache']} cache", arrivals(row)]
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
     parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
@@ -152,6 +152,11 @@ def arrivals(row: Row) -> str:
 def rate(per_s: float) -> str:
     """Return a rate to four significant digits: `2.5/s`, `1,000/s`."""
     return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{per_s:.4g}/s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 repeat`, or `1,200 repeats`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def disorder(row: Row) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import altair as alt
 
-from launchopt.analysis.tables.rows import Line
+from launchopt.analysis.tables.rows import Line, counted
 from launchopt.analysis.tables.speedup_plot import label_space, ticks
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names
@@ -42,38 +42,35 @@ def modes_figure(table: StrategyTable) -> Figure | Absent:
     return finished(TITLE, f"Over {bases}.", chart, _STEP * len(rows), reading=READING, is_wide=True)
 
 
-def streams_figure(glances: Sequence[Glance], names: Sequence[str]) -> Figure | Absent:
+def streams_figure(glances: Sequence[Glance]) -> Figure | Absent:
     """Return a row per stream with its fastest mode. More than 12 streams share a row per workload and dtype."""
-    found = [(one, name) for one, name in zip(glances, names, strict=True) if one.best or one.best_measured]
-    lines = [one.best or one.best_measured for one, _ in found]
-    known = [(one, name, line) for (one, name), line in zip(found, lines, strict=True) if line is not None]
+    known = [(one, line) for one in glances if (line := one.best or one.best_measured)]
     if not known:
         return Absent(STREAMS_TITLE, "no verified mode has a base beside it", _RECORDS)
+    note = f"Over {_listed(line.baseline for _, line in known if line.baseline)}.{_without(len(glances) - len(known))}"
     if len(known) > _MOST_STREAMS:
-        return _shared_rows(known)
-    rows = [_datum(f"{name}: {line['mode']}", name, line) for _, name, line in known]
-    note = f"Over {_listed(line.baseline for _, _, line in known if line.baseline)}.{_without(glances, known)}"
+        return _shared_rows(known, note)
+    rows = [_datum(f"{one.name}: {line['mode']}", one.name, line) for one, line in known]
     return finished(STREAMS_TITLE, note, _layers(rows, None, 10), _TEXT_STEP * len(rows), reading=READING, is_wide=True)
 
 
-def _shared_rows(known: Sequence[tuple[Glance, str, Line]]) -> Figure:
-    """Return a row per workload and dtype, with a mark per stream."""
+def _shared_rows(known: Sequence[tuple[Glance, Line]], note: str) -> Figure:
+    """Return a row per workload and dtype, with a mark per stream. note: on all streams."""
     groups: dict[str, list[tuple[str, Line]]] = {}
-    for one, name, line in known:
-        groups.setdefault(f"{one.table['workload']} {one.table['dtype']}", []).append((name, line))
+    for one, line in known:
+        groups.setdefault(f"{one.table['workload']} {one.table['dtype']}", []).append((one.name, line))
     rows = []
     for group, members in groups.items():
         gains = sorted(_speedup(line).value for _, line in members)
         span = f"{gains[0]:.3g}x" if len(gains) == 1 else f"{gains[0]:.3g}x to {gains[-1]:.3g}x"
-        streams = "1 stream" if len(members) == 1 else f"{len(members)} streams"
-        rows += [_datum(f"{group}: {span}, {streams}", name, line, group) for name, line in members]
-    note = "A mark is one stream of commands; the table \u201cAt a glance\u201d has its number."
+        text = f"{group}: {span}, {counted(len(members), 'stream')}"
+        rows += [_datum(text, name, line, group) for name, line in members]
+    note = f"A mark is one stream of commands; the table \u201cAt a glance\u201d has its number. {note}"
     chart = _layers(rows, None, 10, with_bars=False)
     return finished(STREAMS_TITLE, note, chart, _TEXT_STEP * len(groups), reading=READING, is_wide=True)
 
 
-def _without(glances: Sequence[Glance], known: Sequence[object]) -> str:
-    more = len(glances) - len(known)
+def _without(more: int) -> str:
     return f" {more} more {'stream has' if more == 1 else 'streams have'} no base to compare with." if more else ""
 
 

@@ -12,7 +12,7 @@ import altair as alt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.analysis.tables.rows import Line, Table
+from launchopt.analysis.tables.rows import Line, Table, counted
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names, shown_lines
@@ -124,7 +124,7 @@ def _waits(commands: Iterable[Row], name: str) -> list[Datum]:
         batches.setdefault(command["launch"], []).append(command)
     bars = []
     for launch, of in batches.items():
-        what = f"launch {launch}: {len(of)} command{'' if len(of) == 1 else 's'}"
+        what = f"launch {launch}: {counted(len(of), 'command')}"
         flush_ns = of[0]["flush_ns"]
         bars.append(_bar(name, _WAIT, what, min(command["enqueue_ns"] for command in of), flush_ns))
         bars.append(_bar(name, _TURN, what, flush_ns, of[0]["submit_start_ns"]))
@@ -133,8 +133,7 @@ def _waits(commands: Iterable[Row], name: str) -> list[Datum]:
 
 def _named(launch: Row) -> str:
     shape = "x".join(str(launch[name]) for name in ("m", "n", "k") if launch[name] is not None) or "several shapes"
-    size = launch["batch_size"]
-    return f"launch {launch['launch']}: {launch['strategy']}, {size} command{'' if size == 1 else 's'} of {shape}"
+    return f"launch {launch['launch']}: {launch['strategy']}, {counted(launch['batch_size'], 'command')} of {shape}"
 
 
 def _bar(mode: str, track: str, what: str, start_ns: int, end_ns: int) -> Datum:
