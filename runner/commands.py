@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from importlib import import_module
 from typing import NamedTuple, cast
+
+from launchopt.errors import explained, nearest
 
 
 class Subcommand(NamedTuple):
@@ -98,10 +99,9 @@ def overview() -> str:
 
 def _instead(name: str) -> str:
     """Return what to type instead of an unknown command."""
-    near = get_close_matches(name, SUBCOMMANDS, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}? launchopt lists all"
-    from runner.config.names import options_near
+    meant = [f"launchopt {each}" for each in nearest(name, SUBCOMMANDS)]
+    if not meant:
+        from runner.config.names import options_near
 
-    settings = options_near(name)
-    return f"did you mean launchopt run {settings[0]}?" if settings else "launchopt lists all"
+        meant = [f"launchopt run {each}" for each in options_near(name)[:1]]
+    return explained("launchopt lists all", "", meant)

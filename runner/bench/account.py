@@ -25,7 +25,7 @@ from launchopt.recording.results import Row, read_manifest
 FILE = "megakernel.parquet"
 CASE, NVML = "case", "nvml_clock_mhz"
 ABOUT = (
-    "A decode step in one launch, without sampling (`python -m runner.bench megakernel`). Times of the kernel alone: "
+    "A decode step in one launch, without sampling (`launchopt bench megakernel`). Times of the kernel alone: "
     "medians of {launches} launches of the last token's step, queued ahead, each between two CUDA events, after a run "
     "of the same kernel whose every output was compared with float64. Least: the weights, each read once, at the "
     "larger of the measured read and copy bandwidths. Two kernels lack a stage, and their outputs are wrong. The one "
@@ -102,9 +102,9 @@ def read(folder: Path) -> list[Row]:
     try:
         rows: list[Row] = pq.read_table(path, columns=ACCOUNT.names).to_pylist()
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as an account of runner.bench ({error})") from None
+        raise DataError(path, None, f"cannot be read as an account of launchopt bench ({error})") from None
     if not rows or any(value is None for row in rows for name, value in row.items() if name != NVML):
-        raise DataError(path, None, "not an account of runner.bench: it has no rows, or gaps in them")
+        raise DataError(path, None, "not an account of launchopt bench: it has no rows, or gaps in them")
     return rows
 
 

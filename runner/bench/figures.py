@@ -59,7 +59,7 @@ def read(folder: Path) -> list[Row]:
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as a result of runner.bench ({error})") from None
+        raise DataError(path, None, f"cannot be read as a result of launchopt bench ({error})") from None
     return rows
 
 

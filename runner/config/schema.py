@@ -106,12 +106,16 @@ class Config:
         allowed = f"{ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
         for name in self.against if isinstance(self.against, list) else [self.against]:
             if name not in (*others, ALL) or (name == ALL and len(self.against) > 1):
-                problem = "is the mode itself" if name == self.mode.name else "not a list of modes"
-                raise ConfigError(
-                    "against",
-                    name,
-                    explained(problem, allowed, [f"against={each}" for each in nearest(str(name), others)]),
-                )
+                meant = [f"against={each}" for each in nearest(str(name), others)]
+                raise ConfigError("against", name, explained(self._wrong_base(name), allowed, meant))
+
+    def _wrong_base(self, name: object) -> str:
+        """Return what is wrong with an entry of `against`."""
+        if name == self.mode.name:
+            return "is the mode itself"
+        if name == ALL:
+            return f"{ALL} goes alone, without other modes"
+        return "no such mode" if isinstance(name, str) else "not a list of modes"
 
     def _check_alone(self) -> None:
         """Check a workload of independent commands."""

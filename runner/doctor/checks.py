@@ -29,7 +29,7 @@ PLENTY_BYTES = 64 << 20
 MIN_CORES = 3  # one each for producer, consumer, and all other programs
 USES = {
     "torch": "modes torch_*, fused_triton and triton_batched",
-    "bench": "one row of python -m runner.bench",
+    "bench": "one row of launchopt bench",
     "report": "plots, and the HTML report",
 }
 
@@ -160,7 +160,7 @@ def shared_memory_checks(folder: Path) -> Iterator[Check]:
     left = leftovers(folder)
     if left:
         names = ", ".join(f"{one.path.name} ({one.size_bytes / 1e6:,.1f} MB)" for one in left)
-        mend = "python -m runner.doctor --clean, unless their processes run in another container"
+        mend = "launchopt doctor --clean, unless their processes run in another container"
         yield Check("left shared memory", Status.WARNING, f"of dead processes: {names}", mend)
     else:
         yield Check("left shared memory", Status.OK, "none of dead processes")

@@ -16,7 +16,7 @@ from runner.config.groups import Ordering, TimingKind
 from runner.config.schema import AUTO, Config, settled, to_config
 from runner.plan.plan import Plan, make_plan
 
-REPEATS = 5  # the fewest whose interval is printed: docs/honesty.md
+REPEATS = 5  # the fewest whose interval is printed: simulation shows its coverage (docs/honesty.md)
 INDEPENDENT, STEPS = "baseline", "coalesced"  # one launch a command; what an engine launches for a step
 
 

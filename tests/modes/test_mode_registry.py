@@ -222,7 +222,7 @@ def test_every_mode_can_be_asked_for(name: str) -> None:
         (["mode=persistent", "mode.patience_s=nan"], "mode.patience_s=nan: out of range; allowed: from 0.1 to 86400"),
         (
             ["against=[all,batched]", "mode=baseline"],
-            "against=all: not a list of modes; allowed: all alone, or modes other than",
+            "against=all: all goes alone, without other modes; allowed: all alone, or modes other than",
         ),
         (
             ["against=[baseline]", "mode=baseline"],
@@ -230,7 +230,7 @@ def test_every_mode_can_be_asked_for(name: str) -> None:
         ),
         (
             ["against=[nope]", "mode=baseline"],
-            "against=nope: not a list of modes; allowed: all alone, or modes other than",
+            "against=nope: no such mode; allowed: all alone, or modes other than",
         ),
     ],
 )

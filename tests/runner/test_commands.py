@@ -39,7 +39,8 @@ def test_alone_it_lists_every_subcommand_and_what_to_type_first(
 
 
 @pytest.mark.parametrize(
-    ("word", "wanted"), [("rport", "did you mean report?"), ("verdit", "did you mean verdict?"), ("xyz", "lists all")]
+    ("word", "wanted"),
+    [("rport", "did you mean launchopt report?"), ("verdit", "did you mean launchopt verdict?"), ("xyz", "lists all")],
 )
 def test_an_unknown_subcommand_is_answered_with_the_nearest(
     word: str, wanted: str, capsys: pytest.CaptureFixture[str]

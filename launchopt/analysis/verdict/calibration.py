@@ -1,4 +1,4 @@
-"""Floors of a machine: the least cost of a launch and of a byte, as `python -m runner.doctor --save` measured them.
+"""Floors of a machine: the least cost of a launch and of a byte, as `launchopt doctor --save` measured them.
 
 In: the JSON file of the doctor (default outputs/calibration/<device>.json). Out: a `Calibration`, or its tables.
 
@@ -62,7 +62,7 @@ def as_json(calibration: Calibration) -> JsonObject:
 def from_json(content: object, path: Path) -> Calibration:
     """Return the calibration of a file's content; DataError naming `path` and the wrong key."""
     if not isinstance(content, Mapping) or "floors" not in content:
-        raise DataError(path, None, "not a calibration: no floors (python -m runner.doctor --save makes one)")
+        raise DataError(path, None, "not a calibration: no floors (launchopt doctor --save makes one)")
     version = content.get("schema_version")
     if version != SCHEMA_VERSION:
         raise DataError(path, None, f"schema_version={version!r}: this version reads {SCHEMA_VERSION}")
@@ -114,7 +114,7 @@ def read_calibration(path: Path) -> Calibration:
     try:
         content = read_json(path)
     except FileNotFoundError:
-        raise DataError(path, None, "no such file (python -m runner.doctor --save makes one)") from None
+        raise DataError(path, None, "no such file (launchopt doctor --save makes one)") from None
     except (OSError, ValueError) as error:
         raise DataError(path, None, f"cannot be read as JSON ({error})") from None
     return from_json(content, path)

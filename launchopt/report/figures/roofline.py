@@ -37,7 +37,7 @@ def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
     ceilings = _ceilings(tables)
     if not values or not ceilings["copy"]:
         why = "no verified repeat has both a rate and a measured ceiling"
-        return Absent(title, why, "python -m runner measures the ceilings of a device before its first repeat")
+        return Absent(title, why, "launchopt run measures the ceilings of a device before its first repeat")
     dtypes = [dtype for dtype in ("fp32", "fp16", "bf16") if dtype in ceilings]
     low = min(each["intensity"] for each in values) / 2
     high = max([each["intensity"] for each in values] + [ceilings[d] * 1e3 / ceilings["copy"] for d in dtypes]) * 4

@@ -81,7 +81,7 @@ def stages_figure(calibration: Calibration) -> Figure | Absent:
                 order.append(label)
                 values.append({"stage": label, **{key: times.get(key) for key in ("p50_us", "p99_us", "how")}})
     if not values:
-        return Absent(title, "the calibration has no stages", "python -m runner.doctor --save, on a GPU with CUPTI")
+        return Absent(title, "the calibration has no stages", "launchopt doctor --save, on a GPU with CUPTI")
     base = alt.Chart(alt.InlineData(values=values)).encode(
         y=alt.Y("stage:N", sort=order, title=None, axis=alt.Axis(labelLimit=190, labelExpr="split(datum.label, ': ')")),
         tooltip=[

@@ -16,12 +16,12 @@ from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
 from launchopt.statistics.power import FIRST_REPEATS
 from runner.config.schema import MOST_REPEATS
+from runner.plan.base import INDEPENDENT, REPEATS, STEPS
 from runner.run.repeats import MAX_ROUNDS
 from runner.run.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
-BASES = ("baseline", "coalesced")  # modes that stand first, and that the others are compared with
-FEWEST_PAIRS = 5  # fewer repeats give no interval whose coverage was shown
+BASES = (INDEPENDENT, STEPS)  # modes that stand first, and that the others are compared with
 SATURATED = 2.0  # the median latency is more than this many times the service time of a launch
 QUEUE_FULL = (
     "Closed loop, queue saturated: latency is queue depth, not service time, so the table shows the time per command."
@@ -79,12 +79,12 @@ def answer(one: Comparison) -> str:
     mode, base = one.b["mode"], one.a["mode"]
     what = "wall time" if one.metric == "wall_ms" else "median latency"
     factor = one.factor.interval
-    if one.pairs is None or one.pairs < FEWEST_PAIRS:
+    if one.pairs is None or one.pairs < REPEATS:
         ratios = sorted(a[one.metric] / b[one.metric] for a, b in zip(one.a.rows, one.b.rows, strict=False))
         spread = f"spread {ratios[0]:.3f} to {ratios[-1]:.3f}" if len(ratios) > 1 else "one repeat, no spread"
         return (
             f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): no verdict. "
-            f"repeats={FEWEST_PAIRS} gives an interval."
+            f"repeats={REPEATS} gives an interval."
         )
     border = f"{100 * SMALLEST_EFFECT:g}%"
     endings = {
