@@ -25,7 +25,7 @@ class LaunchoptError(Exception):
     exit_code = 1
 
     def __str__(self) -> str:
-        """Return the message with control characters escaped: a name or a path in it may hold any character."""
+        """Return the message with control characters escaped, except line ends: a name may hold any character."""
         return printable(super().__str__())
 
 

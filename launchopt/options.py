@@ -49,9 +49,10 @@ class Limits:
         if self.is_above_zero:
             above_zero(key, number)
         if self.is_power_of_two and isinstance(value, int) and value.bit_count() != 1:
-            near = 1 << max(value, 1).bit_length()
-            meant = [f"{key}={near >> 1}", f"{key}={near}"]
-            raise ConfigError(key, value, explained("out of range", "powers of two", meant))
+            above = 1 << max(value, 1).bit_length()
+            low = 1 if self.low is None else self.low
+            meant = [f"{key}={near}" for near in (above >> 1, above) if low <= near <= self.high]
+            raise ConfigError(key, value, explained("not a power of two", "powers of two", meant))
 
     def __str__(self) -> str:
         """Return the limits as a phrase; "" if there are none."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from launchopt.errors import ConfigError
-from launchopt.options import REQUIRED, check_options, help_of, option
+from launchopt.options import REQUIRED, Limits, check_options, help_of, option
 
 
 @dataclass(slots=True)
@@ -36,7 +36,7 @@ def test_help_has_the_limits() -> None:
         ({"count": 1}, "group.count=1: out of range; allowed: from 2 to 64"),
         (
             {"count": 6},
-            "group.count=6: out of range; allowed: powers of two; did you mean group.count=4 or group.count=8?",
+            "group.count=6: not a power of two; allowed: powers of two; did you mean group.count=4 or group.count=8?",
         ),
         ({"rate_per_s": 0.0}, "group.rate_per_s=0.0: out of range; allowed: finite numbers above 0"),
         ({"rate_per_s": float("nan")}, "group.rate_per_s=nan: out of range; allowed: finite numbers above 0"),
@@ -54,3 +54,10 @@ def test_a_value_beyond_its_limits_is_named_with_what_is_allowed(values: dict[st
 def test_defaults_are_within_their_limits_and_none_always_is() -> None:
     check_options("group", Options(rate_per_s=1.0))
     check_options("group", Options(count=64, rate_per_s=1e-9, size=1, kind="b"))
+
+
+@pytest.mark.parametrize(("value", "meant"), [(70, "did you mean key=64?"), (3, "did you mean key=4?")])
+def test_no_power_of_two_beyond_the_limits_is_proposed(value: int, meant: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Limits(low=3, high=100, is_power_of_two=True).check("key", value)
+    assert str(caught.value) == f"key={value}: not a power of two; allowed: powers of two; {meant}"

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 from launchopt.types import Words
 
-SEVERAL = -1  # in place of a shape's index: the batch has commands of several shapes
-NO_SHAPE = -1  # in place of a shape's index: a batch of steps has several shapes
+SEVERAL = -1  # in place of a shape's index: the batch has commands or steps of several shapes
 
 
 class FlushReason(enum.IntEnum):
@@ -63,5 +62,5 @@ class StepBatch(Batch):
 
     def __init__(self, words: Words, reason: FlushReason, size: int, rows: int) -> None:
         # Not super().__init__, which would double the time.
-        self.shape_index, self.words, self.reason = NO_SHAPE, words, reason
+        self.shape_index, self.words, self.reason = SEVERAL, words, reason
         self.size, self.rows = size, rows

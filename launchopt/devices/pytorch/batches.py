@@ -45,8 +45,13 @@ class Indices:
             self._events[turn // TURNS_AN_EVENT].record()
 
     def close(self) -> None:
-        """Release the buffers. The device's CUDA stream must still exist: PyTorch records an event on it."""
-        del self._host, self._pinned
+        """Release the buffers. The device's CUDA stream must still exist: PyTorch records an event on it.
+
+        A second call does nothing.
+        """
+        self._pinned = torch.empty(0, dtype=torch.int64)
+        self._host = self._pinned.numpy()
+        self.device = torch.empty(0, dtype=torch.int64)
         self._events.clear()
 
 

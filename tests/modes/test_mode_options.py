@@ -1,0 +1,96 @@
+"""Options of modes: set on the command line, read from the text of their files, and refused beyond their limits."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import get_type_hints
+
+import pytest
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+from support.config.composing import composed, configured, planned
+
+from launchopt.errors import ConfigError
+from launchopt.modes import MODES, mode_class
+from launchopt.modes.base import Mode
+from launchopt.modes.options import ModeOptions, options_of
+from launchopt.options import help_of
+from runner.config.groups import mode_settings
+from runner.plan import plan as plan_module
+
+SMALL = ("workload=gemv_256", "workload.commands=64", "workload.cache=hot")
+
+
+def test_settings_reach_the_mode() -> None:
+    config = configured("mode=multistream", "mode.streams=8", *SMALL)
+    assert (config.mode.name, config.mode.options) == ("multistream", {"streams": 8})
+    assert plan_module._arms(config)[-1].options == {"streams": 8}
+    plan = planned("mode=graph", "mode.cached=7", "against=[batched]", *SMALL)
+    assert [(arm.mode, arm.options) for arm in plan.arms] == [("batched", {}), ("graph", {"cached": 7})]
+    assert plan.composed["mode"] == {"name": "graph", "cached": 7}, "the manifest says so"
+
+
+def test_those_it_is_compared_with_have_their_defaults() -> None:
+    options = {arm.mode: arm.options for arm in planned("mode=batched", "against=[graph]", *SMALL).arms}
+    assert options == {"batched": {}, "graph": {"cached": 64}}
+    assert mode_settings("multistream").options == {"streams": 4}
+    assert {name for name in MODES if mode_settings(name).options} == {
+        *("multistream", "graph", "torch_graph", "megakernel", "persistent"),
+    }
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_options_read_from_the_text_are_those_of_the_class(name: str) -> None:
+    def declared(options: type[ModeOptions]) -> list[tuple[object, ...]]:
+        kinds = get_type_hints(options)
+        return [(each.name, kinds[each.name], each.default, dict(each.metadata)) for each in fields(options)]
+
+    assert declared(options_of(name)) == declared(type(mode_class(name).options))
+    assert all(help_of(each) for each in fields(options_of(name)))
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_every_mode_can_be_asked_for(name: str) -> None:
+    config = configured(f"mode={name}", *SMALL)
+    assert config.mode.name == name
+    assert isinstance(mode_class(name)(**config.mode.options), Mode)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["mode=multistream", "mode.streams=3"], "mode.streams=3: not a power of two; allowed: powers of two"),
+        (["mode=multistream", "mode.streams=1"], "mode.streams=1: out of range; allowed: from 2 to 64"),
+        (["mode=multistream", "mode.streams=128"], "mode.streams=128: out of range; allowed: from 2 to 64"),
+        (["mode=graph", "mode.cached=0"], "mode.cached=0: out of range; allowed: from 1 to 4096"),
+        (["mode=torch_graph", "mode.cached=4097"], "mode.cached=4097: out of range; allowed: from 1 to 4096"),
+        (["mode=persistent", "mode.patience_s=0.09"], "mode.patience_s=0.09: out of range; allowed: from 0.1 to 86400"),
+        (
+            ["mode=persistent", "mode.patience_s=86401"],
+            "mode.patience_s=86401.0: out of range; allowed: from 0.1 to 86400",
+        ),
+        (["mode=persistent", "mode.patience_s=nan"], "mode.patience_s=nan: out of range; allowed: from 0.1 to 86400"),
+        (
+            ["against=[all,batched]", "mode=baseline"],
+            "against=all: all goes alone, without other modes; allowed: all alone, or modes other than",
+        ),
+        (
+            ["against=[baseline]", "mode=baseline"],
+            "against=baseline: is the mode itself; allowed: all alone, or modes other than",
+        ),
+        (
+            ["against=[nope]", "mode=baseline"],
+            "against=nope: no such mode; allowed: all alone, or modes other than",
+        ),
+    ],
+)
+def test_a_bad_setting_is_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        configured(*overrides, *SMALL)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("override", ["mode.streams=4", "mode.cached=4", "mode.patience_s=4", "mode.bogus=1"])
+def test_a_setting_of_another_mode_is_unknown(override: str) -> None:
+    with pytest.raises((HydraException, OmegaConfBaseException)):
+        composed("mode=batched", override)
