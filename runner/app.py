@@ -92,7 +92,7 @@ class Precheck(Callback):
             _start.hold(folder, RUN_KEY)
         with uncollected():
             from runner.plan.base import plan_with_base
-        _start.plan = plan = _plan(task) if is_published else plan_with_base(settings, task)
+        _start.plan = plan = _plan(settled(task)) if is_published else plan_with_base(settings, task)
         if settings.resume and is_done(folder, plan.composed, RUN_KEY):
             print(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
@@ -153,7 +153,7 @@ def run_job(composed: DictConfig) -> None:
     folder, overrides = Path(about.runtime.output_dir), _typed(about)
     sweep = _start.sweep
     if sweep is None:
-        _run(_start.plan or _plan(composed), folder, overrides)
+        _run(_start.plan or _plan(settled(composed)), folder, overrides)
         return
     job = SweepJob(about.job.num, overrides)
     try:
@@ -211,11 +211,10 @@ def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
 
 
 def _plan(composed: DictConfig) -> Plan:
-    alone = settled(composed)
-    settings = to_config(alone)
-    from runner.plan.plan import make_plan
+    """Return the plan of a settled config. The modules of the plan are loaded here: --help needs none of them."""
+    from runner.plan.plan import plan_of
 
-    return make_plan(settings, alone)
+    return plan_of(composed)
 
 
 def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from runner.commands import SUBCOMMANDS
+from runner.commands import SETTING_STARTS, SUBCOMMANDS
 from runner.reading import CommandParser, command_parser
 from runner.screen.pager import until_closed
 
@@ -39,23 +39,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 def candidates(words: Sequence[str]) -> list[str]:
     """Return what the last word may become; `words` are those after `launchopt`."""
     last = words[-1] if words else ""
-    is_run = "=" in last or (words[:1] == ["run"] and len(words) > 1)
-    found = _settings(last) if is_run else SUBCOMMANDS if len(words) < 2 else ()
+    if len(words) > 1:
+        is_run = words[0] == "run" or "=" in words[0] or words[0].startswith(SETTING_STARTS)
+        found = list(_settings(last)) if is_run else []
+    else:
+        found = [*SUBCOMMANDS, *(_settings(last) if last else ())]
     return sorted(each for each in found if each.startswith(last))
 
 
 def _settings(last: str) -> Iterator[str]:
-    from runner.help import composed, own_options, settings
+    """Yield `KEY=` for every setting and group; behind `KEY=` the values of that one that have names."""
+    from runner.config.composing import group_options
+    from runner.config.names import documented
 
-    key = last.partition("=")[0]
-    groups = own_options(None)
-    for group, names in groups.items():
-        yield from (f"{group}={name}" for name in names) if key == group else [f"{group}="]
-    for setting in settings(composed([])):
-        if "=" in last and setting.key == key:
-            yield from (f"{key}={value}" for value in setting.values)
-        elif "=" not in last:
-            yield f"{setting.key}="
+    key, equals, _ = last.partition("=")
+    values = documented() | group_options()
+    yield from (f"{key}={value}" for value in values.get(key, ())) if equals else (f"{each}=" for each in values)
 
 
 def _parser() -> CommandParser:

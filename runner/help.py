@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.modes import MODES
 from launchopt.options import Limits
 from runner.config.composing import composing, group_options
+from runner.config.names import value_names
 from runner.config.tables import experiments
 
 MOST_COLUMNS = 100
@@ -129,8 +130,7 @@ def _declared(
         if not text or each.name in left_out:
             continue
         hint = types[each.name]
-        names = tuple(hint.__members__) if isinstance(hint, type) and issubclass(hint, enum.Enum) else limits.choices
-        names = ("true", "false") if hint is bool else names
+        names = value_names(hint, each)
         unit = next((unit for end, unit in UNITS.items() if each.name.endswith(end)), "")
         of = "" if hint is bool or limits.choices else " | ".join(names)
         notes = [note for note in (unit, of, str(limits)) if note]

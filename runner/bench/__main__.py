@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from launchopt.analysis.tables.columns import Column
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError
 from launchopt.recording import results
@@ -132,14 +131,10 @@ def _table(rows: Sequence[results.Row], machine: str) -> FittedTable:
 def _print_account(folder: Path) -> None:
     """Print the time of each op of a decode step, case by case."""
     out, cases = console(), account.by_case(account.read(folder))
-    out.print(_grid("decode steps in one launch", account.CASES, account.case_cells(cases)))
+    out.print(drawn(account.CASES, account.case_cells(cases), "decode steps in one launch"))
     for own in cases:
-        out.print(_grid(account.title(own), account.OPS, account.op_cells(own)))
+        out.print(drawn(account.OPS, account.op_cells(own), account.title(own)))
         out.print(account.clock_line(own), soft_wrap=True, markup=False)
-
-
-def _grid(title: str, columns: Sequence[Column[results.Row]], cells: Sequence[Sequence[str]]) -> FittedTable:
-    return drawn(columns, cells, title)
 
 
 def _compare(old_folder: Path, new_folder: Path) -> None:

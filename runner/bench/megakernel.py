@@ -121,12 +121,11 @@ def _job(overrides: Sequence[str], folder: Path) -> Job:
     from hydra import compose
 
     from runner.config.composing import composing
-    from runner.config.schema import to_config
-    from runner.plan.plan import make_plan
+    from runner.plan.plan import plan_of
 
     with composing():
         config = compose("config", [*overrides, *ALONE])
-    return make_plan(to_config(config), config).job(folder)
+    return plan_of(config).job(folder)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from types import NoneType
 from typing import Any, get_args, get_type_hints
 
 from launchopt.errors import ConfigError, choices, explained, nearest
+from launchopt.options import Limits
 from launchopt.workloads import workloads
 from runner.config.composing import group_options
 from runner.config.schema import FOUND, SCHEMAS, Config
@@ -65,6 +66,31 @@ def _schemas() -> dict[str, list[tuple[type, list[str]]]]:
     found["workload"] = [(kind, [kind.option() or ""]) for kind in workloads().values()]
     found["workload"] = [(kind, options if options[0] else presets) for kind, options in found["workload"]]
     return found
+
+
+@cache
+def documented() -> dict[str, tuple[str, ...]]:
+    """Return each setting that --help describes, with any option of its group, and the names of its values."""
+    found: dict[str, tuple[str, ...]] = {}
+    groups: dict[str, list[tuple[type, list[str]]]] = {"": [(Config, [])], **_schemas()}
+    for group, kinds in groups.items():
+        for kind, _ in kinds:
+            types = get_type_hints(kind)
+            for each in fields(kind):
+                if each.metadata.get("help"):
+                    key = f"{group}.{each.name}" if group else each.name
+                    names = (*found.get(key, ()), *value_names(types[each.name], each))
+                    found[key] = tuple(dict.fromkeys(names))
+    return found
+
+
+def value_names(hint: object, declared: Field[Any]) -> tuple[str, ...]:
+    """Return the names of the values of a setting; () for numbers and texts."""
+    if hint is bool:
+        return ("true", "false")
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return tuple(hint.__members__)
+    return tuple(declared.metadata.get("limits", Limits()).choices)
 
 
 def unknown_setting(key: str, value: object) -> ConfigError:

@@ -13,8 +13,8 @@ from omegaconf import DictConfig
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.groups import Ordering, TimingKind
-from runner.config.schema import AUTO, Config, settled, to_config
-from runner.plan.plan import Plan, make_plan
+from runner.config.schema import AUTO, Config, settled
+from runner.plan.plan import Plan, plan_of
 
 REPEATS = 5  # the fewest whose interval is printed: simulation shows its coverage (docs/honesty.md)
 INDEPENDENT, STEPS = "baseline", "coalesced"  # one launch a command; what an engine launches for a step
@@ -32,11 +32,10 @@ def bases_of(config: Config) -> tuple[str, ...]:
 def plan_with_base(config: Config, task: DictConfig) -> Plan:
     """Return the plan of a single run, with a base where it gets one. `task` is the composed config of `config`."""
     if task.against != AUTO:
-        return make_plan(config, settled(task))
+        return plan_of(settled(task))
     for base in bases_of(config):
-        beside = settled(task, [base], REPEATS)
         try:
-            plan = make_plan(to_config(beside), beside)
+            plan = plan_of(settled(task, [base], REPEATS))
             notice = f"{base} runs beside {config.mode.name}, as the base of its factor (against=[] leaves it out)"
             return replace(plan, notices=(*plan.notices, notice))
         except ArenaMemoryError:
@@ -44,5 +43,4 @@ def plan_with_base(config: Config, task: DictConfig) -> Plan:
         except ConfigError as error:
             if error.key != "against":
                 raise
-    alone = settled(task)
-    return make_plan(to_config(alone), alone)
+    return plan_of(settled(task))

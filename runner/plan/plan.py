@@ -25,7 +25,7 @@ from launchopt.streams.chain import Stream
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
 from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
-from runner.config.schema import ALL, Config
+from runner.config.schema import ALL, Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
 from runner.plan.minimum import minimum_of
@@ -90,6 +90,11 @@ class Plan:
             return None
         device = {"cpu": "cpu", "cuda": "gpu"}[self.info.kind]
         return device if sampling.where is Where.auto else sampling.where.value
+
+
+def plan_of(composed: DictConfig) -> Plan:
+    """Return the plan of a composed config that is settled: it names the modes of `against` and the repeats."""
+    return make_plan(to_config(composed), composed)
 
 
 def make_plan(config: Config, composed: DictConfig) -> Plan:

@@ -12,12 +12,18 @@ from runner import completion
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
-        (["ver"], ["verdict"]),
+        (["verd"], ["verdict"]),
         (["run", "timing="], ["timing=cupti", "timing=events", "timing=host", "timing=torch"]),
         (["run", "workload.dt"], ["workload.dtype="]),
         (["run", "workload.dtype=f"], ["workload.dtype=fp16", "workload.dtype=fp32"]),
         (["device=c"], ["device=cpu", "device=cuda"]),
         (["report", "out"], []),
+        (["ver"], ["verdict", "verify_columns="]),
+        (["workload.dt"], ["workload.dtype="]),
+        (["mode=batched", "workload.dt"], ["workload.dtype="]),
+        (["-m", "timing=c"], ["timing=cupti"]),
+        (["run", "arrival.rate"], ["arrival.rate_per_s="]),
+        (["run", "batching.stall="], ["batching.stall=false", "batching.stall=true"]),
     ],
 )
 def test_candidates(words: list[str], wanted: list[str]) -> None:
