@@ -1,7 +1,8 @@
-"""The version of this package, and the commands that install it and its extras."""
+"""The version of this package, the modules that are missing, and the commands that install it and its extras."""
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 NAME = "launchopt"
@@ -16,6 +17,11 @@ def version() -> str:
         return metadata.version(NAME)
     except metadata.PackageNotFoundError:
         return UNKNOWN
+
+
+def missing(*modules: str) -> list[str]:
+    """Return those of `modules`, names to import, that are not installed. None is imported."""
+    return [name for name in modules if find_spec(name) is None]
 
 
 def install_command(*extras: str) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -26,7 +25,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
 from launchopt.options import Value
@@ -89,10 +88,10 @@ class Mode:
     @classmethod
     def lacks(cls) -> str | None:
         """Return which packages must be installed before the mode can run, or None if none are missing."""
-        missing = [name for name in cls.packages if find_spec(name) is None]
-        if not missing:
+        lacking = missing(*cls.packages)
+        if not lacking:
             return None
-        return f"needs {' and '.join(missing)}: {install_command(cls.extra)}"
+        return f"needs {' and '.join(lacking)}: {install_command(cls.extra)}"
 
     @classmethod
     def takes_of(cls, stream: Stream) -> Takes:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import resources
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from launchopt.analysis.tables.markdown import TOKENS_LEGEND
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies_markdown import LEGEND as MODES_LEGEND
 from launchopt.analysis.verdict.markdown import LEGEND as VERDICT_LEGEND
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import ConfigError
 from launchopt.report.environment import Environment, environment
 from launchopt.report.glance import glance_grid, glances
@@ -68,9 +67,8 @@ class Page:
 
 def page_html(source: Source) -> str:
     """Return the whole page; ConfigError where the report extra is missing."""
-    missing = [name for name in ("altair", "jinja2", "vl_convert") if find_spec(name) is None]
-    if missing:
-        raise ConfigError("html", ", ".join(missing), f"not installed: {install_command('report')}")
+    if lacking := missing("altair", "jinja2", "vl_convert"):
+        raise ConfigError("html", ", ".join(lacking), f"not installed: {install_command('report')}")
     import jinja2
 
     from launchopt.report.scripts import inline, inline_json, policy, vega_bundle

@@ -13,12 +13,11 @@ import re
 import time
 from collections.abc import Iterable
 from functools import cache
-from importlib.util import find_spec
 from typing import Protocol
 
 import numpy as np
 
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError
 from launchopt.timing.activity import Activity, ActivityColumn, ActivityKind, CallColumn, Rows, outermost
 
@@ -44,7 +43,7 @@ class Record(Protocol):
 
 def require() -> None:
     """Raise DeviceError if cupti-python is not installed."""
-    if find_spec("cupti") is None:
+    if missing("cupti"):
         raise DeviceError(f"timing=cupti: cupti-python not installed: {install_command('cuda13')}")
 
 

@@ -11,18 +11,17 @@ from __future__ import annotations
 import gzip
 import shutil
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.nvtx_ranges import is_profiled
 
 
 def require() -> None:
     """Raise DeviceError if PyTorch is not installed, or if an attached profiler uses CUPTI."""
-    if find_spec("torch") is None:
+    if missing("torch"):
         raise DeviceError(f"timing=torch: PyTorch not installed: {install_command('torch')}")
     if is_profiled():
         raise DeviceError("timing=torch: CUPTI has room for one tracer, and a profiler is attached; use timing=host")

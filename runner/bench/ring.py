@@ -15,7 +15,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.queues import Queue
 
@@ -27,6 +26,7 @@ from launchopt.batching import step_policy
 from launchopt.batching.batch import FlushRules
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.command import COMMAND_DTYPE, HALF_BITS, WORDS, RecordWord
+from launchopt.distribution import missing
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.prepared_steps import fetch_free_slots, push_step
 from launchopt.queue.ring import Ring, has_record, pop_words, push_words, ready_words, release_words
@@ -261,7 +261,7 @@ def _queue() -> float:
 
 
 def _iceoryx() -> float | None:
-    if find_spec("iceoryx2") is None:
+    if missing("iceoryx2"):
         return None
     from runner.bench.iceoryx import rate
 

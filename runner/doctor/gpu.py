@@ -11,7 +11,6 @@ import subprocess
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
-from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -19,7 +18,7 @@ from packaging.version import Version
 
 from launchopt.devices import find_device
 from launchopt.devices.cuda.info import GpuUsers, gpu_state, gpu_users
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError
 from launchopt.files import JsonObject
 from launchopt.timing.nvml import NO_THROTTLING, reason_names
@@ -101,7 +100,7 @@ def cupti_check(installed: str | None, cuda: tuple[int, int] | None) -> Check:
 
 
 def _triton_check() -> Check:
-    if find_spec("triton") is None:
+    if missing("triton"):
         mend = install_command("torch")
         return Check("Triton", Status.MISSING, "not installed (for modes fused_triton and triton_batched)", mend)
     return Check("Triton", Status.OK, _version("triton") or "version not told")

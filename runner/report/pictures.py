@@ -6,11 +6,10 @@ In: tables. Out: one complete file, or none. Needs the `report` extra, which onl
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import write_atomically
 
@@ -56,7 +55,7 @@ def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
 
 def has_extra() -> bool:
     """Return whether Altair and vl-convert are installed."""
-    return all(find_spec(name) is not None for name in ("altair", "vl_convert"))
+    return not missing("altair", "vl_convert")
 
 
 def _require_extra(path: Path) -> None:

@@ -12,11 +12,10 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from typing import Any
 
 from launchopt.devices.base import DeviceInfo
-from launchopt.distribution import install_command
+from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError
 from launchopt.files import JsonObject
 from launchopt.timing.nvml import nvml_handle
@@ -28,9 +27,8 @@ INSTALL = f"{install_command('cuda13')} (driver 580 or newer), or {install_comma
 
 def cuda_info(index: int = 0) -> DeviceInfo:
     """Describe the GPU that CUDA numbers `index`. DeviceError: a library, the driver or the GPU is missing."""
-    missing = [package for module, package in NEEDED.items() if find_spec(module) is None]
-    if missing:
-        raise DeviceError(f"device=cuda: {', '.join(missing)} not installed: {INSTALL}")
+    if lacking := [NEEDED[module] for module in missing(*NEEDED)]:
+        raise DeviceError(f"device=cuda: {', '.join(lacking)} not installed: {INSTALL}")
     from cuda.bindings import driver
 
     try:
