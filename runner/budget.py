@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices
-from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn, until_closed
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _show(found: Budget) -> None:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("budget", __doc__)
+    parser = CommandParser("budget", __doc__)
     parser.add_argument(
         "settings", nargs="*", metavar="KEY=VALUE", help="as above; from=RUN may be given several times"
     )

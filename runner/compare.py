@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import save_text
-from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import until_closed
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def _print_table(outcome: Outcome, to: Console) -> None:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("compare", __doc__)
+    parser = CommandParser("compare", __doc__)
     parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
     parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what is said to be faster or not")
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from runner.commands import SETTING_STARTS, SUBCOMMANDS
-from runner.reading import CommandParser, command_parser
+from runner.reading import CommandParser
 from runner.screen.pager import until_closed
 
 # bash splits words at "=" and keeps what stands before it: candidates lose that part.
@@ -58,7 +58,7 @@ def _settings(last: str) -> Iterator[str]:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("completion", __doc__)
+    parser = CommandParser("completion", __doc__)
     parser.add_argument("what", choices=("bash", "words"), help="the script of a shell, or candidates for words")
     parser.add_argument("words", nargs="...", metavar="WORD", help="the words so far, the unfinished one last")
     return parser

@@ -22,7 +22,7 @@ from launchopt.errors import DataError
 from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
-from runner.reading import CommandParser, command_parser, exit_code, page_code, sync_block
+from runner.reading import CommandParser, exit_code, page_code, sync_block
 from runner.screen.pager import until_closed
 
 
@@ -92,7 +92,7 @@ def _doc(field: pa.Field) -> str:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("dataset", __doc__)
+    parser = CommandParser("dataset", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--table", default="summary", metavar="NAME", help=f"of {', '.join(TABLES)} (default summary)")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="where the rows go")

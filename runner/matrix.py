@@ -31,7 +31,7 @@ from launchopt.workloads.base import Workload
 from runner.config.composing import composing, group_options
 from runner.config.schema import Config, to_config
 from runner.plan.streams import stream_on
-from runner.reading import command_parser
+from runner.reading import CommandParser
 from runner.screen.pager import until_closed
 
 KINDS = ("cpu", "cuda")
@@ -168,7 +168,7 @@ def sync_matrix(text: str, path: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the matrix. `argv`: without the program's name; it may only ask for help."""
-    command_parser("matrix", __doc__).parsed(argv, needs_words=False)
+    CommandParser("matrix", __doc__).parsed(argv, needs_words=False)
     print(matrix_markdown(build_matrix()), end="")
     return 0
 

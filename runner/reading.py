@@ -15,9 +15,16 @@ from launchopt.files import save_json, save_text
 
 
 class CommandParser(argparse.ArgumentParser):
-    """A parser of a subcommand."""
+    """The parser of `launchopt NAME`.
 
-    brief = ""  # summary and examples
+    doc: the docstring of the program's module. Its first paragraph is the summary of --help, the rest the details.
+    """
+
+    def __init__(self, name: str, doc: str | None) -> None:
+        summary, _, details = (doc or "").partition("\n\n")
+        super().__init__(program(name), None, summary, details, formatter_class=argparse.RawDescriptionHelpFormatter)
+        examples = [part for part in details.split("\n\n") if part.startswith("    ")]
+        self._brief = "\n\n".join([summary, *examples])
 
     def parsed(self, words: Sequence[str] | None, *, needs_words: bool = True) -> argparse.Namespace:
         """Return the options in `words`, by default those of the process.
@@ -27,25 +34,13 @@ class CommandParser(argparse.ArgumentParser):
         given = sys.argv[1:] if words is None else list(words)
         if needs_words and not given:
             help_line = f"`{self.prog} --help` explains every option."
-            self.exit(DataError.exit_code, f"{self.format_usage()}\n{self.brief}\n\n{help_line}\n")
+            self.exit(DataError.exit_code, f"{self.format_usage()}\n{self._brief}\n\n{help_line}\n")
         return self.parse_args(given)
 
     def error(self, message: str) -> NoReturn:
         """End the process with code 2, after usage and mistake on standard error."""
         self.print_usage(sys.stderr)
         self.exit(DataError.exit_code, f"error: {message}\n")
-
-
-def command_parser(name: str, doc: str | None) -> CommandParser:
-    """Return the parser of `launchopt NAME`.
-
-    doc: the docstring of the program's module. Its first paragraph is the summary of --help, the rest the details.
-    """
-    summary, _, details = (doc or "").partition("\n\n")
-    parser = CommandParser(program(name), None, summary, details, formatter_class=argparse.RawDescriptionHelpFormatter)
-    indented = [part for part in details.split("\n\n") if part.startswith("    ")]
-    parser.brief = "\n\n".join([summary, *indented])
-    return parser
 
 
 STDOUT = Path("-")

@@ -22,7 +22,7 @@ from launchopt.errors import DataError
 from launchopt.files import read_json
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
-from runner.reading import CommandParser, command_parser, exit_code, page_code, sync_block
+from runner.reading import CommandParser, exit_code, page_code, sync_block
 from runner.screen.pager import until_closed
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
@@ -126,7 +126,7 @@ def _is_number(value: object) -> bool:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("reliability", __doc__)
+    parser = CommandParser("reliability", __doc__)
     parser.add_argument("folder", type=Path, metavar="DIR", help="of one campaign")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
-from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn, until_closed
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("verdict", __doc__)
+    parser = CommandParser("verdict", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="what a launch costs on that device")
     add_json(parser)

@@ -38,7 +38,7 @@ from runner.bench import (
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
-from runner.reading import CommandParser, command_parser, exit_code
+from runner.reading import CommandParser, exit_code
 from runner.screen.fitted import FittedTable, Heading
 from runner.screen.pager import console, drawn, until_closed
 
@@ -63,7 +63,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("bench", __doc__)
+    parser = CommandParser("bench", __doc__)
     parser.add_argument("suites", nargs="*", metavar="PART", help=f"of {', '.join(SUITES)}; none: all")
     parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (default 5)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")

@@ -27,7 +27,7 @@ from launchopt.analysis.verdict.calibration import Calibration, default_path, wr
 from launchopt.errors import DeviceError
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
-from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
 from runner.screen.pager import until_closed
 
@@ -138,7 +138,7 @@ def _index(text: str) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("doctor", __doc__)
+    parser = CommandParser("doctor", __doc__)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument("--index", type=_index, default=0, metavar="N", help="of the GPU, as CUDA counts (default 0)")
     floors = "measure the floors (default), about 20 s on a GPU"

@@ -17,7 +17,7 @@ from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
 
 _HEADINGS = {
@@ -44,7 +44,7 @@ _NOTE = (
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = command_parser("ncu", __doc__)
+    parser = CommandParser("ncu", __doc__)
     parser.add_argument("file", type=Path, help="made with `ncu --import REPORT --csv --page raw`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here, names in full")
     options = parser.parsed(argv)

@@ -15,7 +15,7 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
 
 _HEADINGS = {
@@ -35,7 +35,7 @@ _HEADINGS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = command_parser("nsys", __doc__)
+    parser = CommandParser("nsys", __doc__)
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
     options = parser.parsed(argv)

@@ -20,7 +20,7 @@ from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError
 from runner.profiles.output import cell, print_table, write_parquet
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
@@ -30,7 +30,7 @@ _HEADINGS = ("quantity", "by", "theirs", "ours", "difference", "allowed", "agree
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = command_parser("nsys_agree", __doc__)
+    parser = CommandParser("nsys_agree", __doc__)
     parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument(
         "--run", type=Path, action="append", default=[], metavar="FOLDER", help="a timing=cupti run of the same job"

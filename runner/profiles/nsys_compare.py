@@ -17,7 +17,7 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from runner.profiles.nsys import notes
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import command_parser, exit_code
+from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
 
 _LINES = {
@@ -41,7 +41,7 @@ _DELAY = "Launch delay: from the return of a launch call to its first kernel, an
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
-    parser = command_parser("nsys_compare", __doc__)
+    parser = CommandParser("nsys_compare", __doc__)
     parser.add_argument("a", type=_named, metavar="MODE=A.sqlite", help="a mode and its profile")
     parser.add_argument("b", type=_named, metavar="MODE=B.sqlite", help="the other; B / A is its share of the first")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows of both here")

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
-from runner.reading import STDOUT, CommandParser, add_json, command_parser, exit_code, put_json
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import until_closed
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("trace", __doc__)
+    parser = CommandParser("trace", __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
     parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="launches and kernels, a row a pair")
     add_json(parser)

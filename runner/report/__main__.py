@@ -42,7 +42,7 @@ from launchopt.files import save_text
 from launchopt.recording import results
 from runner.bench import account, figures
 from runner.profiles import ncu
-from runner.reading import CommandParser, command_parser, exit_code, page_code, read_page, save_page
+from runner.reading import CommandParser, exit_code, page_code, read_page, save_page
 from runner.renamed import current_word, current_words
 from runner.report import goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
@@ -256,7 +256,7 @@ def whole(text: str) -> int:
 
 
 def _parser() -> CommandParser:
-    parser = command_parser("report", __doc__)
+    parser = CommandParser("report", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")
