@@ -157,12 +157,15 @@ def test_half_a_table_in_the_same_folder(runs: Path, segments: Path) -> None:
 
 @on_linux
 def test_the_next_start_cleans_up_after_a_killed_group(victim: Callable[[str], Victim]) -> None:
-    """With everybody killed at once, Python's tracker of shared memory too, nobody is left to do it before."""
+    """With everybody killed at once, Python's tracker of shared memory too, nobody is left to do it before.
+
+    Which start removes the ring is open: shared memory is the whole machine's, and other tests start runs meanwhile.
+    """
     run = victim(LONG)
     run.in_the_middle()
+    (ring,) = run.rings()
     os.killpg(run.process.pid, signal.SIGKILL)
     run.process.wait()
-    (ring,) = run.rings()
     folder = run.results_folder()
     following = victim(f"{SHORT} repeats=1")
     assert following.end() == (0, "")
@@ -170,6 +173,4 @@ def test_the_next_start_cleans_up_after_a_killed_group(victim: Callable[[str], V
     assert read_manifest(folder)["status"] == "killed"
     assert [name for name in names(folder) if name.startswith(".")] == []
     (own,) = (each for each in following.folder.glob("outputs/run/*") if each != folder)
-    notices = " ".join(read_manifest(own)["notices"])
-    assert f"removed {ring}" in notices
-    assert f"{folder}: was killed" in notices
+    assert f"{folder}: was killed" in " ".join(read_manifest(own)["notices"])
