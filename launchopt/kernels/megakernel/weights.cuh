@@ -133,14 +133,14 @@ struct Feed {
         while (begin())
             for (u32 group = 0; group < now.groups; ++group) {
                 if (now.gain) {
-                    if (!has_room()) return false;
+                    if (!wait_for_slot()) return false;
                     copy_gain();
                     ring.next();
                 }
                 for (u32 pass = cut.first; pass < cut.last; pass += PASS_TILES)
                     for (u32 piece = 0; piece < now.pieces; ++piece)
                         for (u32 tile = pass, end = min(pass + PASS_TILES, cut.last); tile < end; ++tile) {
-                            if (!has_room()) return false;
+                            if (!wait_for_slot()) return false;
                             copy(tile, piece);
                             ring.next();
                         }
@@ -148,7 +148,7 @@ struct Feed {
         return !waits || is_admitted();
     }
     // Wait until the next slot is empty. Return false if the launch was called off.
-    __device__ bool has_room() {
+    __device__ bool wait_for_slot() {
         if (waits && ring.phase && !is_admitted()) return false;
         ring.wait_empty();
         return true;
