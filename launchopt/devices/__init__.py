@@ -12,19 +12,19 @@ if TYPE_CHECKING:
 
 
 def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
-    """Return the device of `kind` (auto, cpu, cuda) and the reason for it; DeviceError where there is none."""
+    """Return the device of `kind` (auto, cpu, cuda) and why it was chosen; DeviceError where there is none."""
     from launchopt.devices.cpu.info import cpu_info
 
     if kind == "cpu":
         return cpu_info(), "as asked"
-    from launchopt.devices.cuda.info import cuda_info
+    from launchopt.devices.cuda.info import cuda_info, why_no_gpu
 
     try:
-        return cuda_info(index), "as asked" if kind == "cuda" else "device=auto found a GPU"
+        return cuda_info(index), "as asked" if kind == "cuda" else "found by device=auto"
     except DeviceError as error:
         if kind == "cuda":
             raise
-        return cpu_info(), f"device=auto found no GPU: {error}"
+        return cpu_info(), why_no_gpu(error)
 
 
 def open_device(kind: str, index: int, threads: int | None) -> Device:

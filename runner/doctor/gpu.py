@@ -17,14 +17,13 @@ import psutil
 from packaging.version import Version
 
 from launchopt.devices import find_device
-from launchopt.devices.cuda.info import GpuUsers, gpu_state, gpu_users
+from launchopt.devices.cuda.info import DRIVER_OF_CUDA_13, GpuUsers, gpu_state, gpu_users
 from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError
 from launchopt.files import JsonObject
 from launchopt.timing.nvml import NO_THROTTLING, reason_names
 from runner.doctor.checks import Check, Status, gpu_package_check, requirements
 
-DRIVER_OF_CUDA_13 = 580
 TOOL_TIMEOUT_S = 5
 SYS_ADMIN_BIT = 21  # CAP_SYS_ADMIN, <linux/capability.h>
 DRIVER_PARAMETERS = Path("/proc/driver/nvidia/params")

@@ -15,6 +15,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cpu.info import reported_cache_bytes
+from launchopt.devices.cuda.info import gpu_hint
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.files import JsonObject
 from launchopt.modes import MODES, mode_class
@@ -24,7 +25,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import Stream
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
-from runner.config.groups import Ordering, Record, TimingKind, Where, mode_settings
+from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Where, mode_settings
 from runner.config.schema import ALL, Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
@@ -114,6 +115,8 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     if config.sampling.where is Where.gpu and info.kind == "cpu":
         raise ConfigError("sampling.where", "gpu", "the device is the CPU: must be auto or cpu")
     notices = [f"device: {info.kind} ({info.name}), {why}"]
+    if config.device.kind is DeviceKind.auto and info.kind == "cpu" and (hint := gpu_hint()):
+        notices.append(hint)
     if config.ordering is Ordering.violated:
         notices.append("ordering=violated: batches break the order within requests on purpose; their check must fail")
     arms = _arms(config)

@@ -22,13 +22,35 @@ from launchopt.timing.nvml import nvml_handle
 
 NEEDED = {"cupy": "cupy", "nvmath": "nvmath-python", "cuda": "cuda-bindings"}
 PACK_BYTES_PER_LAUNCH = 12 << 20  # bytes that an H200 copies (reads and writes) in 6 us, the cost of a launch call
-INSTALL = f"{install_command('cuda13')} (driver 580 or newer), or {install_command('cuda12')}"
+DRIVER_OF_CUDA_13 = 580
+INSTALL = f"{install_command('cuda13')} (driver {DRIVER_OF_CUDA_13} or newer), or {install_command('cuda12')}"
+
+
+def _lacking() -> str:
+    """Return the names of the packages for a GPU that are not installed."""
+    return ", ".join(NEEDED[module] for module in missing(*NEEDED))
+
+
+def why_no_gpu(error: DeviceError) -> str:
+    """Return why `device=auto` takes the CPU, in one clause. error: what `cuda_info` raised."""
+    if not _lacking():
+        return str(error).removeprefix("device=cuda: ")
+    return f"{_lacking()} not installed" if driver_version() else "no NVIDIA GPU found"
+
+
+def gpu_hint() -> str | None:
+    """Return what to type to use the GPU; None if there is no driver, or nothing to install."""
+    driver = driver_version().get("driver")
+    if driver is None or not _lacking():
+        return None
+    is_new = int(driver.split(".")[0]) >= DRIVER_OF_CUDA_13
+    return f"To use the GPU, type {install_command('cuda13' if is_new else 'cuda12')}"
 
 
 def cuda_info(index: int = 0) -> DeviceInfo:
     """Describe the GPU that CUDA numbers `index`. DeviceError: a library, the driver or the GPU is missing."""
-    if lacking := [NEEDED[module] for module in missing(*NEEDED)]:
-        raise DeviceError(f"device=cuda: {', '.join(lacking)} not installed: {INSTALL}")
+    if lacking := _lacking():
+        raise DeviceError(f"device=cuda: {lacking} not installed; type {INSTALL}")
     from cuda.bindings import driver
 
     try:
