@@ -158,7 +158,7 @@ def modes(strategy: StrategyTable, table: Table) -> Grid:
     others = [column for column in COLUMNS if column.sets & FULL and column.heading not in known]
     more = [[column.cell(each.line) for column in others] for each in strategy.strategies]
     every: list[Column[Any]] = [*columns, *others]
-    below = [*([str(table.peer)] if table.peer else []), *([table.history] if table.history else [])]
+    below = [*([str(table.peer)] if table.peer else []), *([str(table.history)] if table.history else [])]
     together = [[*line, *rest] for line, rest in zip(cells, more, strict=True)]
     found = _of_columns(ALL_MODES, every, together, table["device"], notes)
     return replace(found, below=below)

@@ -15,8 +15,8 @@ Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itse
 `frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
 `<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the strategies where it has
 a strategies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and
-may be a file: goals.json, which_strategy.json (modules of runner/report) or a calibration. Between `<!-- matrix -->`
-and `<!-- /matrix -->` comes what `launchopt matrix` prints.
+may be a file: advice.json, goals.json, which_strategy.json (modules of runner/report) or a calibration. Between
+`<!-- matrix -->` and `<!-- /matrix -->` comes what `launchopt matrix` prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from runner.bench import account, figures
 from runner.profiles import ncu
 from runner.reading import CommandParser, exit_code, page_code, read_page, save_page
 from runner.renamed import current_word, current_words
-from runner.report import goals, profilers, which_strategy
+from runner.report import advice, goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
@@ -221,9 +221,11 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """Return the Markdown of `folder`, or of a file: goals, runs for a choice of strategy, a calibration."""
+    """Return the Markdown of `folder`, or of a file: advice, goals, runs for a choice of strategy, a calibration."""
     if folder.name == goals.FILE:
         return goals.markdown(folder)
+    if folder.name == advice.FILE:
+        return advice.markdown(folder)
     if folder.name == which_strategy.FILE:
         return which_strategy.markdown(folder)
     if folder.is_file():

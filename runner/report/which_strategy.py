@@ -23,6 +23,7 @@ LEGEND = (
     "mode / that of the fastest; in brackets the smallest and the largest factor of one repeat. The first one is over "
     "the second fastest mode. Tokens per s: of all requests."
 )
+Modes = Mapping[str, Sequence[Row]]  # the rows of each mode of a run, by repeat
 NO_BREAK = "\u00a0"  # a space at which a cell does not wrap
 _HEADINGS = {"requests": "---:", "work": "---", "fastest": "---", "tokens per s": "---:", "factor over": "---"}
 _HEADINGS |= {"modes, repeats": "---:", "from": "---"}
@@ -39,11 +40,9 @@ def markdown(path: Path) -> str:
 
 
 def _cells(folder: Path, run: JsonObject) -> list[str]:
-    modes = _modes(folder / run["run"])
+    modes = modes_of(folder / run["run"], run["requests"])
     order = sorted(modes, key=lambda mode: _median_ms(modes[mode]))
     first = modes[order[0]]
-    if first[0]["requests"] != run["requests"]:
-        raise DataError(folder / run["run"], None, f"{first[0]['requests']} requests, not {run['requests']}")
     bases = [mode for mode in order[1:] if mode in (order[1], *run["bases"])]
     return [
         str(run["requests"]),
@@ -56,14 +55,19 @@ def _cells(folder: Path, run: JsonObject) -> list[str]:
     ]
 
 
-def _modes(folder: Path) -> Mapping[str, Sequence[Row]]:
-    """Return the untraced rows of each mode, by repeat; DataError unless all are verified and kept their order."""
+def modes_of(folder: Path, requests: int) -> Modes:
+    """Return the untraced rows of each mode, by repeat.
+
+    Raises DataError unless all are verified, kept their order, and have that number of requests.
+    """
     modes: dict[str, list[Row]] = {}
     for row in results.read_summaries([folder]):
         if row["traced"]:
             continue
         if row["status"] != "ok" or row["verified"] is not True or row["ordering"] != "per_request":
             raise DataError(folder, None, f"mode {row['mode']}: failed, not verified, or without order")
+        if row["requests"] != requests:
+            raise DataError(folder, None, f"{row['requests']} requests, not {requests}")
         modes.setdefault(str(row["mode"]), []).append(row)
     if len(modes) < 2:
         raise DataError(folder, None, "fewer than two modes")
@@ -74,10 +78,15 @@ def _median_ms(rows: Sequence[Row]) -> float:
     return statistics.median(float(row["wall_ms"]) for row in rows)
 
 
+def factor_of(base: Sequence[Row], mode: Sequence[Row]) -> float:
+    """Return median wall time of `base` / that of `mode`."""
+    return _median_ms(base) / _median_ms(mode)
+
+
 def _factor(base: Sequence[Row], fastest: Sequence[Row]) -> str:
     """Return the factor between two modes and its spread; modes of a repeat ran one after the other."""
     each = [one["wall_ms"] / other["wall_ms"] for one, other in zip(base, fastest, strict=True)]
-    low, factor, high = (f"{value:#.3g}" for value in (min(each), _median_ms(base) / _median_ms(fastest), max(each)))
+    low, factor, high = (f"{value:#.3g}" for value in (min(each), factor_of(base, fastest), max(each)))
     return f"{factor}x ({low} to {high})"
 
 

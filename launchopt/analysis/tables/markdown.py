@@ -34,6 +34,7 @@ PEER_LEGEND = (
     " C++: GPU span per command of a C++ program with cuBLASLt on the same GPU, for one shape of the workload, in a"
     " loop and in strided batches."
 )
+HISTORY_LEGEND = "gpu-kernel-batcher printed these speed-ups on an RTX 3060, which are no comparison: "
 TOKENS_LEGEND = (
     "Medians. TTFT: arrival of a request to its first token. TPOT: a request's mean time a token after the first. "
     "Percentiles are over requests. Goodput: requests a second that met the objective in brackets."
@@ -73,7 +74,7 @@ def table_markdown(table: Table, kind: str) -> str:
         *(f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)),
         *([str(table.peer)] if table.peer else []),
     ]
-    below += [table.history] if table.history else []
+    below += [str(table.history)] if table.history else []
     if table.has_tokens:
         below += ["### Tokens", TOKENS_LEGEND, body(*tokens_grid(table, kind))]
     return "\n\n".join([title, table.subtitle, body(columns, cells), *below])
@@ -135,6 +136,8 @@ def _merged(tables: Sequence[Table]) -> str:
     heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
     parts = [f"{', '.join(places)}. {SHORT_LEGEND}{PEER_LEGEND if has_peers else ''}", body(heads, merged)]
     parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
+    if printed := [f"{table['workload']} {table['dtype']} {table.history.factor}" for table in tables if table.history]:
+        parts.append(HISTORY_LEGEND + ", ".join(printed) + ".")
     if tokens:
         parts += [TOKENS_LEGEND, body([_WORK, *(c for c in TOKEN_COLUMNS if "compact" in c.sets)], tokens)]
     return "\n\n".join(parts) + "\n"

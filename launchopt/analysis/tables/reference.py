@@ -55,21 +55,33 @@ _PEERS = (
 )
 
 
-class _Walls(NamedTuple):
-    """Wall times in ms, as gpu-kernel-batcher printed them."""
+class History(NamedTuple):
+    """Wall times in ms that gpu-kernel-batcher printed for one of its tables, on another GPU. No peer of ours."""
 
-    baseline: str
-    batched: str
+    baseline_ms: float
+    batched_ms: float
+
+    def __str__(self) -> str:
+        return (
+            f"History, not a peer: Venkat2811/gpu-kernel-batcher printed {self.baseline_ms:,.1f} -> "
+            f"{self.batched_ms:,.1f} ms of wall on an RTX 3060, CUDA start-up included; its batches read one all-zero "
+            "matrix, wrote one output and ignored order."
+        )
+
+    @property
+    def factor(self) -> str:
+        """The speed-up of wall time that these times give."""
+        return f"{self.baseline_ms / self.batched_ms:.2f}x"
 
 
 # Source: the tables that Venkat2811/gpu-kernel-batcher printed on an RTX 3060. Key: workload, dtype, commands.
-_PREDECESSOR_WALL_MS = {
-    ("gemv_micro", "fp32", 2_000_000): _Walls("15,807.6", "3,482.2"),
-    ("gemv_micro", "fp16", 2_000_000): _Walls("17,803.2", "5,559.4"),
-    ("decode", "fp32", 400_000): _Walls("13,831.7", "12,282.7"),
-    ("decode", "fp16", 400_000): _Walls("8,564.6", "6,665.3"),
-    ("prefill", "fp32", 256): _Walls("239.3", "273.6"),
-    ("prefill", "fp16", 256): _Walls("352.4", "349.0"),
+_HISTORY = {
+    ("gemv_micro", "fp32", 2_000_000): History(15_807.6, 3_482.2),
+    ("gemv_micro", "fp16", 2_000_000): History(17_803.2, 5_559.4),
+    ("decode", "fp32", 400_000): History(13_831.7, 12_282.7),
+    ("decode", "fp16", 400_000): History(8_564.6, 6_665.3),
+    ("prefill", "fp32", 256): History(239.3, 273.6),
+    ("prefill", "fp16", 256): History(352.4, 349.0),
 }
 
 
@@ -81,16 +93,9 @@ def peer(workload: str, shapes: str, dtype: str, gpu: str | None) -> Peer | None
     return next((p for p in _PEERS if (p.m, p.n, p.k) == shape and p.dtype == dtype), None)
 
 
-def predecessor(workload: str, shapes: str, dtype: str, commands: int) -> str | None:
-    """Return a line on the wall times (ms, on another GPU) of gpu-kernel-batcher for its six tables."""
-    walls = _PREDECESSOR_WALL_MS.get((workload, dtype, commands))
-    if walls is None or _matching_shape(workload, shapes) is None:
-        return None
-    return (
-        f"History, not a peer: Venkat2811/gpu-kernel-batcher printed {walls.baseline} -> "
-        f"{walls.batched} ms of wall on an RTX 3060, CUDA start-up included; its batches read one all-zero "
-        "matrix, wrote one output and ignored order."
-    )
+def history(workload: str, shapes: str, dtype: str, commands: int) -> History | None:
+    """Return the wall times of gpu-kernel-batcher for its six tables; None for other work."""
+    return _HISTORY.get((workload, dtype, commands)) if _matching_shape(workload, shapes) else None
 
 
 def _matching_shape(workload: str, shapes: str) -> tuple[int, int, int] | None:

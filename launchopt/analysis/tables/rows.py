@@ -93,7 +93,7 @@ class Table:
 
     lines: list[Line]
     peer: reference.Peer | None
-    history: str | None
+    history: reference.History | None
 
     def __getitem__(self, column: str) -> Any:
         """Return a column that all lines share, such as `workload`."""
@@ -216,7 +216,7 @@ def _table(rows: list[Row]) -> Table:
     if stream["device"] == "cuda" and not stream["traced"] and stream["tokens"] is None:
         work = (stream["workload"], stream["shapes"], stream["dtype"])
         peer = reference.peer(*work, stream["gpu"])
-        history = reference.predecessor(*work, stream["commands"])
+        history = reference.history(*work, stream["commands"])
     baselines = [line for line in lines if line.is_baseline]
     for line in lines:
         if above := [row for row in line.rows if row["above_ceiling"]]:
