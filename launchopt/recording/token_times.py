@@ -18,8 +18,6 @@ from launchopt.recording.columns import Columns, Row
 from launchopt.recording.summary import distribution
 from launchopt.statistics.histogram import LogHistogram
 
-BACKLOG_SHARE = 0.1  # share of the second half's arrivals; if the backlog grows by more, the system is overloaded
-
 
 def token_columns(
     tokens: Tokens,
@@ -63,28 +61,6 @@ def token_columns(
 def token_hash(tokens: Tokens) -> str:
     """Return a hash of all token ids, in order of request and token."""
     return hashlib.sha256(tokens.ids.astype("<i8").tobytes()).hexdigest()[:16]
-
-
-def completed_rate(tokens: Tokens, outputs: NDArray[np.int64]) -> tuple[float, bool]:
-    """Return the rate of completed requests per second, and whether the system was overloaded.
-
-    The rate is taken over the second half of the time in which requests arrive. Let n be the number of requests in the
-    system. The system is overloaded if n at the last arrival exceeds the largest n of the first half by more than a
-    tenth of the arrivals of the second half. If all requests arrive at once, the rate is that of the whole run, and the
-    system is not overloaded.
-    """
-    done_ns = np.sort(tokens.done_ns[np.cumsum(outputs) - 1])
-    arrived_ns = np.sort(tokens.arrived_ns)
-    end_ns = int(arrived_ns[-1])
-    start_ns = (int(arrived_ns[0]) + end_ns) // 2
-    if end_ns <= start_ns:
-        return len(done_ns) / (int(done_ns[-1]) * 1e-9), False
-    finished = int(np.count_nonzero((done_ns > start_ns) & (done_ns <= end_ns)))
-    under_way = np.arange(1, len(arrived_ns) + 1) - np.searchsorted(done_ns, arrived_ns, "right")
-    before = int(np.count_nonzero(arrived_ns <= start_ns))
-    came, most = len(arrived_ns) - before, int(under_way[:before].max(initial=0))
-    growth = int(under_way[-1]) - most
-    return finished / ((end_ns - start_ns) * 1e-9), growth > max(1.0, BACKLOG_SHARE * came)
 
 
 def token_table(tokens: Tokens, outputs: NDArray[np.int64], is_sampled: bool) -> Columns:

@@ -21,6 +21,7 @@ from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
 from launchopt.recording.manifest import Manifest
+from launchopt.recording.overload import of_commands
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -37,7 +38,6 @@ from runner.screen.pager import Voice
 from runner.worker.messages import HistogramRows, RepeatResult
 
 SHAPES_LISTED = 8  # maximum shapes that a summary lists; it only counts the others
-OVERLOAD_SHARE = 0.95  # completing less than this share of the arrival rate is overload
 
 
 @dataclass
@@ -243,8 +243,8 @@ def _open_loop(plan: Plan, row: results.Row) -> results.Row:
         return {}
     else:
         due = arrival.asked_rate_per_s
-    rate = row["commands"] / row["wall_ms"] * 1e3
-    return {"arrival_rate_per_s": due, "completed_rate_per_s": rate, "overloaded": rate < OVERLOAD_SHARE * due}
+    rate, overloaded = of_commands(row["commands"], row["wall_ms"], due)
+    return {"arrival_rate_per_s": due, "completed_rate_per_s": rate, "overloaded": overloaded}
 
 
 def _has_gaps(plan: Plan) -> bool:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from launchopt.producing.production import Tokens
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
-from launchopt.recording.token_times import completed_rate, token_columns, token_table
+from launchopt.recording.overload import of_requests
+from launchopt.recording.token_times import token_columns, token_table
 from launchopt.streams.chain import ChainStream, chain_of
 from runner.config.groups import Record
 from runner.plan.plan import Plan
@@ -66,7 +67,7 @@ class TokenResults:
     def _arrivals(self, tokens: Tokens, stream: ChainStream) -> results.Row:
         """Return the arrival columns: the rates at which requests were due and completed."""
         arrival = self._plan.config.arrival
-        rate, overloaded = completed_rate(tokens, stream.outputs)
+        rate, overloaded = of_requests(tokens, stream.outputs)
         if arrival.is_closed:
             return {"completed_rate_per_s": rate}
         due = arrival.asked_rate_per_s

@@ -9,27 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from support.results.made_tokens import MS, Requests, made
 
-from launchopt.producing.production import Tokens
 from launchopt.recording import results
 from launchopt.recording.columns import PERCENTILES
-from launchopt.recording.token_times import completed_rate, token_columns, token_hash, token_table
+from launchopt.recording.token_times import token_columns, token_hash, token_table
 from launchopt.statistics.histogram import RELATIVE_ERROR
 
-MS = 1_000_000
-NEVER = 1 << 60
 properties = settings(deadline=None, max_examples=80)
-
-Requests = list[tuple[int, list[int]]]  # when each came, when each of its tokens was done; ns
-
-
-def made(requests: Requests, ids: list[int] | None = None) -> tuple[Tokens, NDArray[np.int64]]:
-    done_ns = np.array([done for _, of_request in requests for done in of_request], np.int64)
-    arrived_ns = np.array([arrived for arrived, _ in requests], np.int64)
-    outputs = np.array([len(of_request) for _, of_request in requests], np.int64)
-    all_ids = np.arange(len(done_ns)) if ids is None else np.array(ids, np.int64)
-    return Tokens(arrived_ns, np.zeros_like(arrived_ns), done_ns - 1, done_ns, all_ids), outputs
 
 
 def columns(
@@ -147,84 +134,6 @@ def test_a_hash_stays_what_it_was() -> None:
     assert token_hash(tokens) == "b174f517cbdba68e"
     assert token_columns(tokens, outputs, 1, None, None, is_sampled=True)[0]["token_hash"] == "b174f517cbdba68e"
     assert token_columns(tokens, outputs, 1, None, None, is_sampled=False)[0]["token_hash"] is None
-
-
-def served(gap_ns: int, service_ns: int, count: int, servers: int = 1) -> tuple[Tokens, NDArray[np.int64]]:
-    """Requests of one token, evenly spaced, each `service_ns` on the first of so many servers that is free."""
-    free = [0] * servers
-    requests: Requests = []
-    for arrived in range(0, count * gap_ns, gap_ns):
-        at = min(range(servers), key=free.__getitem__)
-        free[at] = max(free[at], arrived) + service_ns
-        requests.append((arrived, [free[at]]))
-    return made(requests)
-
-
-@properties
-@given(st.integers(10**3, 10**8), st.floats(0.01, 1.0), st.integers(10, 400), st.integers(1, 4))
-def test_a_rate_that_is_held_is_no_overload(gap_ns: int, load: float, count: int, servers: int) -> None:
-    rate, overloaded = completed_rate(*served(gap_ns, max(1, int(gap_ns * servers * load)), count, servers))
-    assert not overloaded
-    # Over half of `count` gaps; at either end some may be under way.
-    assert abs(rate * gap_ns * 1e-9 - 1) <= (servers + 1) / (count // 2 - 1)
-
-
-@properties
-@given(st.integers(10**3, 10**8), st.floats(1.3, 50), st.integers(40, 400), st.integers(1, 3))
-def test_a_rate_far_above_what_is_held_is_overload(gap_ns: int, load: float, count: int, servers: int) -> None:
-    service_ns = int(gap_ns * servers * load)
-    rate, overloaded = completed_rate(*served(gap_ns, service_ns, count, servers))
-    assert overloaded
-    assert abs(rate * service_ns * 1e-9 / servers - 1) <= 2 * load / (count // 2 - 1) + 0.02
-
-
-def test_all_at_once_is_no_overload() -> None:
-    """A closed loop: the rate is that of the whole run."""
-    requests: Requests = [(0, [i * 100 * MS, i * 200 * MS]) for i in range(1, 11)]
-    rate, overloaded = completed_rate(*made(requests))
-    assert rate == pytest.approx(10 / 2)
-    assert not overloaded
-
-
-def test_one_burst_is_no_overload() -> None:
-    """Whenever it came."""
-    requests: Requests = [(5 * MS, [(10 + i) * MS]) for i in range(8)]
-    assert completed_rate(*made(requests)) == (pytest.approx(8 / 17e-3), False)
-
-
-def test_one_request_is_no_overload() -> None:
-    assert completed_rate(*made([(0, [MS, 10 * MS])])) == (pytest.approx(100), False)
-    assert not completed_rate(*made([(5 * MS, [6 * MS, NEVER])]))[1]
-
-
-def test_a_stall_that_is_made_up_for_is_no_overload() -> None:
-    """In the first half nothing was done; by the end all is."""
-    requests: Requests = [(i * MS, [max(60, i + 1) * MS]) for i in range(100)]
-    assert not completed_rate(*made(requests))[1]
-
-
-@properties
-@given(st.integers(2, 20), st.integers(6, 30), st.integers(1, 9))
-def test_a_burst_that_comes_last_is_no_overload(size: int, bursts: int, load_tenths: int) -> None:
-    """Each is done before the next comes; after the last none does."""
-    gap_ns = 100 * MS
-    service_ns = gap_ns * load_tenths // 10 // size
-    requests: Requests = [
-        (burst * gap_ns, [burst * gap_ns + (i + 1) * service_ns]) for burst in range(bursts) for i in range(size)
-    ]
-    rate, overloaded = completed_rate(*made(requests))
-    assert not overloaded
-    assert rate == pytest.approx(size / (gap_ns * 1e-9), rel=2 / (bursts - 1))
-
-
-@properties
-@given(st.integers(2, 20), st.integers(10, 30), st.floats(1.5, 20))
-def test_bursts_that_pile_up_are_overload(size: int, bursts: int, load: float) -> None:
-    service_ns = int(100 * MS * load / size)
-    requests: Requests = [
-        (burst * 100 * MS, [(burst * size + i + 1) * service_ns]) for burst in range(bursts) for i in range(size)
-    ]
-    assert completed_rate(*made(requests))[1]
 
 
 @properties

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from launchopt.analysis.tables.rows import Line, has_no_dependencies, rate
+from launchopt.recording.results import Row
 
 NOTHING = "—"
 T = TypeVar("T")
@@ -113,6 +114,26 @@ def pair(p50: float | None, p99: float | None) -> str:
     return NOTHING if p50 is None and p99 is None else f"{number(p50)} / {number(p99)}"
 
 
+def overload(rows: Sequence[Row]) -> str:
+    """Return whether the arrivals of an open loop overloaded any of a mode's repeats, with the rates if they did."""
+    known = [row["overloaded"] for row in rows if row["overloaded"] is not None]
+    if not any(known):
+        return "no" if known else NOTHING
+    line = Line(list(rows), None)
+    reached, due = line.median("completed_rate_per_s"), line.median("arrival_rate_per_s")
+    return f"YES: {rate(reached)} of {rate(due)}" if reached is not None and due is not None else "YES"
+
+
+def _overloaded(line: Line) -> str:
+    return overload(line.rows)
+
+
+def _overloaded_commands(line: Line) -> str:
+    """Return whether independent commands were overloaded; tokens have a table of their own."""
+    return _overloaded(line) if line["tokens"] is None else NOTHING
+
+
+OVERLOADED = "overloaded"  # a table of a closed loop has no such column
 MARKED = "speed-up"  # the column whose cells carry the numbers of notes
 FULL, COMPACT, TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
 ALL = FULL | COMPACT | TERMINAL
@@ -138,6 +159,7 @@ COLUMNS: Sequence[Column[Line]] = (
     Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
     Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
     Column("memory bandwidth, % of copy", _copy_share, ALL),
+    Column(OVERLOADED, _overloaded_commands, FULL | TERMINAL, is_text=True),
     Column("verified", verified, ALL, is_text=True),
     Column("max rel error", largest_error, FULL),
 )
@@ -163,14 +185,6 @@ def _goodput(line: Line) -> str:
     return NOTHING if per_s is None else f"{rate(per_s)} ({', '.join(objective) or 'no objective'})"
 
 
-def _overloaded(line: Line) -> str:
-    known = [row["overloaded"] for row in line.rows if row["overloaded"] is not None]
-    if not any(known):
-        return "no" if known else NOTHING
-    reached, due = line.median("completed_rate_per_s"), line.median("arrival_rate_per_s")
-    return f"YES: {rate(reached)} of {rate(due)}" if reached is not None and due is not None else "YES"
-
-
 def _sound(line: Line) -> str:
     return "yes" if line.problem is None else "NO"
 
@@ -188,6 +202,6 @@ TOKEN_COLUMNS: Sequence[Column[Line]] = (
     Column("TPOT p50 / p99 ms", _p50_p99("tpot", "ms"), ALL),
     Column("sampling us a token", _sampling_us, FULL | TERMINAL),
     Column("goodput", _goodput, FULL | COMPACT),
-    Column("overloaded", _overloaded, ALL, is_text=True),
+    Column(OVERLOADED, _overloaded, ALL, is_text=True),
     Column("verified", _sound, ALL, is_text=True),
 )

@@ -14,6 +14,7 @@ from launchopt.analysis.tables.columns import (
     COMPACT,
     MARKED,
     NOTHING,
+    OVERLOADED,
     TOKEN_COLUMNS,
     Column,
     T,
@@ -53,7 +54,7 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
 
     A column for the run comes first where there are several runs. The number of a note follows the speed-up.
     """
-    columns = [column for column in COLUMNS if kind in column.sets]
+    columns = [column for column in COLUMNS if kind in column.sets and not _is_empty_overload(column, table)]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
         columns.insert(0, Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True))
     notes = list(known)
@@ -64,6 +65,11 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
         marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
         cells.append([c.cell(line) + (marks if c.heading == MARKED else "") for c in columns])
     return columns, cells, notes
+
+
+def _is_empty_overload(column: Column[Line], table: Table) -> bool:
+    """Return whether a column is that of overload, and no line has an open loop of independent commands."""
+    return column.heading == OVERLOADED and all(column.cell(line) == NOTHING for line in table.lines)
 
 
 def table_markdown(table: Table, kind: str) -> str:

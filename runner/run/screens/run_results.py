@@ -10,7 +10,8 @@ from rich.console import Console
 from launchopt.analysis.comparison.arms import Run, Side
 from launchopt.analysis.comparison.compare import Comparison, compare
 from launchopt.analysis.comparison.text import precise
-from launchopt.analysis.tables.rows import has_no_dependencies, stream_title
+from launchopt.analysis.tables.columns import OVERLOADED, overload
+from launchopt.analysis.tables.rows import counted, has_no_dependencies, stream_title
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
@@ -50,12 +51,25 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console) -> N
         out.print(table)
     if saturated:
         out.print(QUEUE_FULL, markup=False)
+    if any(row["overloaded"] for row in rows) and all(row["status"] == "ok" for row in rows):
+        out.print(_overload(rows), markup=False)
     found = [_against(rows, base, mode) for base in modes if base in BASES and base != mode]
     for one in found:
         if one is not None:
             out.print(answer(one), markup=False)
     if all(row["status"] == "ok" for row in rows):
         out.print(f"next: {_next(found, folder)}", soft_wrap=True, markup=False)
+
+
+def _overload(rows: Sequence[Row]) -> str:
+    """Return a sentence on modes that did not keep up with the arrivals. None of the arrivals was lost."""
+    first = rows[0]
+    arrived = counted(first["requests"], "request") if first["tokens"] else counted(first["commands"], "command")
+    modes = ", ".join(dict.fromkeys(str(row["mode"]) for row in rows if row["overloaded"]))
+    return (
+        f"Overloaded ({modes}): arrivals come faster than results. All {arrived} finished; latencies grow with the "
+        "length of the run."
+    )
 
 
 def _in_order(rows: Sequence[Row]) -> list[str]:
@@ -154,6 +168,7 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         "flushes full / deadline / stall / idle / drain": shown(".0f", *flushes),
         "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
         **(_token_lines(shown, first) if first["tokens"] else {}),
+        **(_arrival_lines(rows) if first["arrival_rate_per_s"] is not None else {}),
         "order": "independent" if has_no_dependencies(first["workload"]) else order,
         "verified (max error)": f"{verified} ({shown('.1e', 'max_rel_error')})",
     }
@@ -203,11 +218,13 @@ def _token_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:
         lines["token ids (hash)"] = first["token_hash"]
     if first["goodput_per_s"] is not None:
         lines["goodput, requests/s"] = shown(",.1f", "goodput_per_s")
-    if first["arrival_rate_per_s"] is not None:
-        held = " OVERLOADED" if first["overloaded"] else ""
-        name = "requests/s: arriving / done in the last half of the arrivals"
-        lines[name] = shown(",.1f", "arrival_rate_per_s", "completed_rate_per_s") + held
     return lines
+
+
+def _arrival_lines(rows: Sequence[Row]) -> dict[str, str]:
+    """Return the lines of an open loop. A mode that keeps up has no completion rate: few requests scatter it."""
+    unit = "requests" if rows[0]["tokens"] else "commands"
+    return {f"arrivals, {unit}/s": f"{rows[0]['arrival_rate_per_s']:,.1f}", OVERLOADED: overload(rows)}
 
 
 def _us(*values_ns: float | None) -> str:

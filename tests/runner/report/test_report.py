@@ -16,7 +16,7 @@ from rich.console import Console
 from support.paths import TESTS
 from support.results.summary_rows import DECODE, TOKENS, everything, repeats, row, write
 
-from launchopt.analysis.tables.markdown import report_markdown
+from launchopt.analysis.tables.markdown import grid, report_markdown
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, build_tables
 from launchopt.recording import results
 from runner.report import __main__ as report
@@ -195,6 +195,16 @@ def test_an_overload_says_what_was_reached_and_one_repeat_is_enough() -> None:
     over = {"overloaded": True, "completed_rate_per_s": 61.25}
     tables = build_tables([row(**{**TOKENS, "repeat": 0}), row(**{**TOKENS, **over, "repeat": 1})])
     assert "YES: 80.12/s of 100/s" in report_markdown(tables, "full")
+
+
+def test_independent_commands_have_overload_in_their_table_and_a_closed_loop_has_none() -> None:
+    late = {"arrival": "poisson", "arrival_rate_per_s": 100.0, "completed_rate_per_s": 61.25, "overloaded": True}
+    for kind in ("full", "terminal"):
+        columns, cells, _ = grid(build_tables([row(**late)])[0], kind)
+        at = [column.heading for column in columns].index("overloaded")
+        assert cells[0][at] == "YES: 61.25/s of 100/s"
+        assert "overloaded" not in [column.heading for column in grid(build_tables([row()])[0], kind)[0]]
+    assert "overloaded" in report_markdown(build_tables([row(**late)]), "full")
 
 
 def test_an_order_that_was_violated_on_purpose_is_said_so() -> None:

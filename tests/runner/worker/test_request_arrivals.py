@@ -17,7 +17,7 @@ from launchopt.arrivals.bursty import bursty
 from launchopt.arrivals.constant import constant
 from launchopt.arrivals.poisson import poisson
 from launchopt.producing.production import Tokens
-from launchopt.recording.token_times import completed_rate
+from launchopt.recording.overload import of_requests
 
 DECODE = "device=cpu model=tiny workload.cache=hot record.launches=none workload=decode"
 REPLAY = f"{DECODE} arrival=replay arrival.requests=null arrival.speed=10 record.tokens=all"
@@ -67,7 +67,7 @@ def test_the_summary_gives_the_rates_of_arrivals_and_of_completed_requests(
     for (row, folder), rate in zip(jobs, (HELD, FAR), strict=True):
         assert (row["arrival"], row["requests"], row["arrival_rate_per_s"]) == (name, 40, rate)
         assert row["producer_late_p99_us"] <= row["producer_late_max_us"]
-        assert (row["completed_rate_per_s"], row["overloaded"]) == completed_rate(*recorded(folder))
+        assert (row["completed_rate_per_s"], row["overloaded"]) == of_requests(*recorded(folder))
     (held, folder), (far, _) = jobs
     tokens, _ = recorded(folder)
     assert tokens.arrived_ns.tolist() == DUE[name].tolist()

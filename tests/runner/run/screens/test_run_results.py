@@ -143,3 +143,24 @@ def test_a_name_cannot_move_the_cursor(capsys: pytest.CaptureFixture[str]) -> No
     assert "\x1b" not in text
     assert "\x07" not in text
     assert "bat\\x1b[2Jched" in text
+
+
+def test_an_open_loop_that_keeps_up_shows_no_completion_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    """With few requests the rate is far from the arrivals', although all have finished."""
+    held = {"arrival": "poisson", "arrival_rate_per_s": 50.0, "completed_rate_per_s": 13.9, "overloaded": False}
+    rows = [row(mode=mode, **held) for mode in ("baseline", "batched")]
+    lines, text = shown(rows, capsys), drawn(rows, capsys)
+    assert (lines["arrivals, commands/s"], lines["overloaded"]) == (["50.0", "50.0"], ["no", "no"])
+    assert "13.9" not in text
+    assert "Overloaded" not in text
+
+
+@pytest.mark.parametrize(("tokens", "noun"), [(None, "1,000 commands"), (640, "10 requests")])
+def test_an_overloaded_open_loop_says_that_nothing_was_lost(
+    tokens: int | None, noun: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    late = {"arrival": "poisson", "arrival_rate_per_s": 50.0, "completed_rate_per_s": 13.9, "overloaded": True}
+    rows = [row(mode="baseline", tokens=tokens, requests=10, commands=1000, **late)]
+    text = " ".join(drawn(rows, capsys).split())
+    assert "overloaded YES: 13.9/s of 50/s" in text
+    assert f"Overloaded (baseline): arrivals come faster than results. All {noun} finished;" in text

@@ -1,0 +1,99 @@
+"""The completion rate of made runs, and which of them are overloaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from support.results.made_tokens import MS, NEVER, Requests, made
+
+from launchopt.producing.production import Tokens
+from launchopt.recording.overload import of_commands, of_requests
+
+properties = settings(deadline=None, max_examples=80)
+
+
+def served(gap_ns: int, service_ns: int, count: int, servers: int = 1) -> tuple[Tokens, NDArray[np.int64]]:
+    """Requests of one token, evenly spaced, each `service_ns` on the first of so many servers that is free."""
+    free = [0] * servers
+    requests: Requests = []
+    for arrived in range(0, count * gap_ns, gap_ns):
+        at = min(range(servers), key=free.__getitem__)
+        free[at] = max(free[at], arrived) + service_ns
+        requests.append((arrived, [free[at]]))
+    return made(requests)
+
+
+@properties
+@given(st.integers(10**3, 10**8), st.floats(0.01, 1.0), st.integers(10, 400), st.integers(1, 4))
+def test_a_rate_that_is_held_is_no_overload(gap_ns: int, load: float, count: int, servers: int) -> None:
+    rate, overloaded = of_requests(*served(gap_ns, max(1, int(gap_ns * servers * load)), count, servers))
+    assert not overloaded
+    # Over half of `count` gaps; at either end some may be under way.
+    assert abs(rate * gap_ns * 1e-9 - 1) <= (servers + 1) / (count // 2 - 1)
+
+
+@properties
+@given(st.integers(10**3, 10**8), st.floats(1.3, 50), st.integers(40, 400), st.integers(1, 3))
+def test_a_rate_far_above_what_is_held_is_overload(gap_ns: int, load: float, count: int, servers: int) -> None:
+    service_ns = int(gap_ns * servers * load)
+    rate, overloaded = of_requests(*served(gap_ns, service_ns, count, servers))
+    assert overloaded
+    assert abs(rate * service_ns * 1e-9 / servers - 1) <= 2 * load / (count // 2 - 1) + 0.02
+
+
+def test_all_at_once_is_no_overload() -> None:
+    """A closed loop: the rate is that of the whole run."""
+    requests: Requests = [(0, [i * 100 * MS, i * 200 * MS]) for i in range(1, 11)]
+    rate, overloaded = of_requests(*made(requests))
+    assert rate == pytest.approx(10 / 2)
+    assert not overloaded
+
+
+def test_one_burst_is_no_overload() -> None:
+    """Whenever it came."""
+    requests: Requests = [(5 * MS, [(10 + i) * MS]) for i in range(8)]
+    assert of_requests(*made(requests)) == (pytest.approx(8 / 17e-3), False)
+
+
+def test_one_request_is_no_overload() -> None:
+    assert of_requests(*made([(0, [MS, 10 * MS])])) == (pytest.approx(100), False)
+    assert not of_requests(*made([(5 * MS, [6 * MS, NEVER])]))[1]
+
+
+def test_a_stall_that_is_made_up_for_is_no_overload() -> None:
+    """In the first half nothing was done; by the end all is."""
+    requests: Requests = [(i * MS, [max(60, i + 1) * MS]) for i in range(100)]
+    assert not of_requests(*made(requests))[1]
+
+
+@properties
+@given(st.integers(2, 20), st.integers(6, 30), st.integers(1, 9))
+def test_a_burst_that_comes_last_is_no_overload(size: int, bursts: int, load_tenths: int) -> None:
+    """Each is done before the next comes; after the last none does."""
+    gap_ns = 100 * MS
+    service_ns = gap_ns * load_tenths // 10 // size
+    requests: Requests = [
+        (burst * gap_ns, [burst * gap_ns + (i + 1) * service_ns]) for burst in range(bursts) for i in range(size)
+    ]
+    rate, overloaded = of_requests(*made(requests))
+    assert not overloaded
+    assert rate == pytest.approx(size / (gap_ns * 1e-9), rel=2 / (bursts - 1))
+
+
+@properties
+@given(st.integers(2, 20), st.integers(10, 30), st.floats(1.5, 20))
+def test_bursts_that_pile_up_are_overload(size: int, bursts: int, load: float) -> None:
+    service_ns = int(100 * MS * load / size)
+    requests: Requests = [
+        (burst * 100 * MS, [(burst * size + i + 1) * service_ns]) for burst in range(bursts) for i in range(size)
+    ]
+    assert of_requests(*made(requests))[1]
+
+
+def test_commands_that_keep_up_with_all_but_a_twentieth_are_no_overload() -> None:
+    assert of_commands(100, 1000.0, due_per_s=100.0) == (100.0, False)
+    assert not of_commands(96, 1000.0, due_per_s=100.0).overloaded
+    assert of_commands(94, 1000.0, due_per_s=100.0) == (94.0, True)
