@@ -7,7 +7,7 @@ neither library computes in bf16.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import ModuleType
 
 import numpy as np
@@ -60,20 +60,37 @@ class Arenas:
 
     def fill(self, seed: int) -> None:
         """Write random inputs. The same seed on the same device gives the same values."""
-        for index, (arena, array) in enumerate(sorted(self.arrays.items())):
-            if arena not in self._fills:
-                continue
-            filled, bound = self._fills[arena]
-            generator = self.xp.random.default_rng([seed, index])
-            flat = array[:filled].reshape(-1)
-            for start in range(0, flat.size, CHUNK_ELEMENTS):
-                chunk = flat[start : start + CHUNK_ELEMENTS]
-                straight = arena.dtype is Dtype.fp32  # written into the arena without a copy
-                values = generator.random(chunk.size, dtype=np.float32, out=chunk if straight else None)
-                values *= 2 * bound
-                values -= bound - arena.center
+        for arena, flat in self.inputs():
+            straight = arena.dtype is Dtype.fp32  # written into the arena without a copy
+            for chunk, values in self.expected(arena, seed, into=flat if straight else None):
                 if not straight:
-                    chunk[:] = from_float32(values, arena.dtype)
+                    flat[chunk] = values
+
+    def inputs(self) -> Iterator[tuple[ArenaKey, Array]]:
+        """Yield each arena that has inputs, and a flat view of them, with the padding of their slots."""
+        for arena, array in sorted(self.arrays.items()):
+            if arena in self._fills:
+                yield arena, array[: self._fills[arena][0]].reshape(-1)
+
+    def bound(self, arena: ArenaKey) -> float:
+        """Return the largest distance of an input from the center of its arena."""
+        return self._fills[arena][1]
+
+    def expected(self, arena: ArenaKey, seed: int, into: Array | None = None) -> Iterator[tuple[slice, Array]]:
+        """Yield the inputs that `seed` gives, in the arena's storage type, in chunks: where a chunk lies, its values.
+
+        into: a flat array that takes the values of an arena of fp32.
+        """
+        index, bound = sorted(self.arrays).index(arena), self.bound(arena)
+        generator = self.xp.random.default_rng([seed, index])
+        size = self._fills[arena][0] * self.arrays[arena].shape[1]
+        for start in range(0, size, CHUNK_ELEMENTS):
+            chunk = slice(start, min(start + CHUNK_ELEMENTS, size))
+            out = None if into is None else into[chunk]
+            values = generator.random(chunk.stop - chunk.start, dtype=np.float32, out=out)
+            values *= 2 * bound
+            values -= bound - arena.center
+            yield chunk, values if arena.dtype is Dtype.fp32 else from_float32(values, arena.dtype)
 
     def poison(self) -> None:
         """Set everything except inputs to NaN."""

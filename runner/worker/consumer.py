@@ -33,6 +33,7 @@ from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
 from launchopt.verify.commands import Verification, verify
+from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
@@ -61,6 +62,7 @@ class Consumer:
         self._tracer = tracer() if job.timing == "cupti" else None
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
+        self._operands = OperandCheck(self.device.arenas, job.seed)
 
     def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
         """Make a mode ready to launch, and record the time as its setup cost."""
@@ -183,6 +185,9 @@ class Consumer:
         counts = self._counts(counted)
         announced = {"announced": self._stream.commands}
         faults = [*summary.differences(announced | counts), *self.recorder.faults(counted)]
+        changed = self._operands.fault()
+        if changed:
+            faults.append(changed)
         checked = self._verified()
         if not checked.ok:
             faults.append(_wrong(checked))
@@ -198,7 +203,7 @@ class Consumer:
             else None,
             "above_ceiling": why,
             **self._costs(index, prepared),
-            "verified": checked.ok,
+            "verified": checked.ok and changed is None,
             "max_rel_error": checked.max_rel_error,
             "tolerance": checked.tolerance,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",

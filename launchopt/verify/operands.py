@@ -1,0 +1,88 @@
+"""Check that the operands in memory are what the seed gives, after a run and before its outputs are checked.
+
+Outputs are compared with products of the operands in memory. Operands that were lost, copied over each other or
+overwritten would give products that agree with them. The first check compares every element. Later checks of the same
+arenas compare hashes with those of the first one, and every element only where a hash differs.
+
+The hash of a chunk is the sum of its 64-bit words, each times a random odd number of its position, modulo 2**64. So any
+change of a single word changes it. Several changes leave it the same with a probability of about 2**-64.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from launchopt.devices.arenas import Arenas, to_float32
+from launchopt.streams.operands import ArenaKey
+from launchopt.types import Array
+from launchopt.verify.commands import to_host
+
+LEAST_JUDGED = 4096  # elements whose mean and spread are judged
+MOST_DEVIATIONS = 8.0  # standard errors by which mean and variance of random inputs may miss
+HASHED_BYTES = 2 << 20  # bytes hashed at a time: words, multipliers and products stay in the cache
+
+
+class OperandCheck:
+    """Checks the operands of one job after each of its runs. seed: the seed that filled `arenas`."""
+
+    def __init__(self, arenas: Arenas, seed: int) -> None:
+        self._arenas, self._seed = arenas, seed
+        self._multipliers: Array | None = None
+        self._hashes: dict[ArenaKey, list[int]] = {}  # of operands that were compared with the seed
+
+    def fault(self) -> str | None:
+        """Return what is wrong with the operands; None if they are what the seed gives."""
+        for arena, flat in self._arenas.inputs():
+            hashes = self._hashes_of(flat)
+            if hashes != self._hashes.get(arena):
+                if wrong := self._compared(arena, flat):
+                    return wrong
+                self._hashes[arena] = hashes
+        return None
+
+    def _compared(self, arena: ArenaKey, flat: Array) -> str | None:
+        """Compare every element of an arena with what the seed gives; return the first difference."""
+        width = self._arenas.arrays[arena].shape[1]
+        for chunk, expected in self._arenas.expected(arena, self._seed):
+            found = flat[chunk]
+            bits = np.dtype(f"u{found.itemsize}")
+            wrong = found.view(bits) != expected.view(bits)
+            if count := int(wrong.sum()):
+                slot = (chunk.start + int(wrong.argmax())) // width
+                return f"operands are not what the seed gives: {count} values of {_name(arena)} from slot {slot} on"
+            if not self._is_random(arena, expected):
+                return f"operands are not random: the generator gave {_name(arena)} too small or too large a spread"
+        return None
+
+    def _is_random(self, arena: ArenaKey, values: Array) -> bool:
+        """Return whether mean and variance are those of uniform values around the center of the arena."""
+        if len(values) < LEAST_JUDGED:
+            return True
+        bound = self._arenas.bound(arena)
+        scaled = (to_float32(values, arena.dtype) - np.float32(arena.center)) / np.float32(bound)
+        mean, square = float(scaled.mean(dtype=np.float64)), float((scaled * scaled).mean(dtype=np.float64))
+        # Of values uniform in [-1, 1): variance 1/3; variance of their squares 4/45.
+        rounding = 2 * arena.dtype.unit_roundoff * (1 + arena.center / bound)
+        errors = (mean * math.sqrt(3), (square - 1 / 3) * math.sqrt(45 / 4))
+        return all(abs(error) <= MOST_DEVIATIONS / math.sqrt(len(values)) + rounding for error in errors)
+
+    def _hashes_of(self, flat: Array) -> list[int]:
+        """Return the hashes of the chunks of a flat array."""
+        xp = self._arenas.xp
+        words = flat.view(np.uint64)  # slots are aligned to more than 8 bytes
+        step = HASHED_BYTES // 8
+        if self._multipliers is None:
+            odd = np.random.default_rng([self._seed, 0x0DD]).integers(0, 1 << 64, step, dtype=np.uint64) | np.uint64(1)
+            self._multipliers = xp.asarray(odd)
+        sums = xp.empty(-(-len(words) // step), np.uint64)
+        for index, start in enumerate(range(0, len(words), step)):
+            part = words[start : start + step]
+            sums[index] = (part * self._multipliers[: len(part)]).sum()
+        return [int(each) for each in to_host(sums)]
+
+
+def _name(arena: ArenaKey) -> str:
+    kinds = {"a": "weights", "b": "inputs", "x": "inputs and embeddings", "bias": "biases", "gain": "gains"}
+    return f"{kinds.get(arena.role, arena.role)} {arena.rows}x{arena.cols} {arena.dtype.name}"
