@@ -202,7 +202,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
 def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
     """Run a job of a sweep, and print a line about it."""
     began_s = time.monotonic()
-    rows, failure = execute_into(plan, folder, job.overrides, fail, sweep.name(job), sweep.said)
+    rows, failure = execute_into(plan, folder, job.overrides, fail, sweep.name(job), sweep.printed)
     job.ended("failed" if failure else "ok", failure)
     from runner.run.screens.sweep_results import job_line
 

@@ -61,15 +61,15 @@ LAUNCH_COLUMNS = (
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
     required("launch", INT64, "0-based, in order of submission"),
-    required("batch", INT64, "the flush it belongs to; of resident: the first command's"),
-    required("m", INT32, "rows of C; null where the call held several shapes"),
-    required("n", INT32, "columns of C; null likewise"),
-    required("k", INT32, "inner size; null likewise"),
+    required("batch", INT64, "number of its batch; resident: the batch of its first command"),
+    required("m", INT32, "rows of C; null for a call with several shapes"),
+    required("n", INT32, "columns of C; null where m is null"),
+    required("k", INT32, "inner size; null where m is null"),
     required("dtype", TEXT, "as in summary"),
     required(
         "batch_size",
         INT32,
-        "commands that the call submitted; of resident: commands posted one by one and timed together",
+        "commands that the call submitted; resident: commands that were posted one by one and timed together",
     ),
     required(
         "strategy",
@@ -83,7 +83,9 @@ LAUNCH_COLUMNS = (
     required("submit_start_ns", INT64, "launch call entered, since the start barrier"),
     required("submit_end_ns", INT64, "launch call returned, since the start barrier"),
     required("device_start_ns", INT64, "device reached its submission, since the start barrier; null where not timed"),
-    required("device_end_ns", INT64, "results of its submission on the device, likewise; null where not timed"),
+    required(
+        "device_end_ns", INT64, "results of its submission on the device, since the start barrier; null where not timed"
+    ),
     required("packed_bytes", INT64, "bytes copied to or from scratch for this call"),
 )
 LAUNCHES = schema(*LAUNCH_COLUMNS)
@@ -94,19 +96,23 @@ KERNEL_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
-    required("launch", INT64, "the launch call that started it: launches.launch; null where none of ours did"),
-    required("batch", INT64, "the flush it belongs to; null likewise"),
-    required("range", TEXT, "name of the NVTX range of that launch: mode, shape, dtype; null likewise"),
-    required("name", TEXT, "the kernel's name; of copies and fills what they are"),
+    required("launch", INT64, "the launch call that started it: launches.launch; null if no launch call did"),
+    required("batch", INT64, "number of its batch; null where launch is null"),
+    required("range", TEXT, "name of that launch's NVTX range: mode, shape, dtype; null where launch is null"),
+    required("name", TEXT, "the kernel's name; for a copy or a fill, its kind and number of bytes"),
     required("kind", TEXT, "kernel, memcpy or memset"),
-    required("correlation", INT64, "CUPTI's correlation id, common to a call and what it started"),
-    required("api", TEXT, "the API call that started it: cuLaunchKernelEx, cudaGraphLaunch, ...; null if lost"),
-    required("api_start_ns", INT64, "that call was entered, since the start barrier"),
-    required("api_end_ns", INT64, "that call returned, since the start barrier"),
-    required("start_ns", INT64, "it began on the GPU, since the start barrier"),
-    required("end_ns", INT64, "it ended on the GPU, since the start barrier"),
-    required("stream", INT64, "CUPTI's number of the stream"),
-    required("graph", INT64, "CUPTI's number of the graph it was a node of; null where it was none"),
+    required("correlation", INT64, "CUPTI's correlation id: the same for a call and the activities that it started"),
+    required(
+        "api",
+        TEXT,
+        "the API call that started it: cuLaunchKernelEx, cudaGraphLaunch, ...; null if CUPTI lost the record",
+    ),
+    required("api_start_ns", INT64, "entry to that call, since the start barrier"),
+    required("api_end_ns", INT64, "return of that call, since the start barrier"),
+    required("start_ns", INT64, "start on the GPU, since the start barrier"),
+    required("end_ns", INT64, "end on the GPU, since the start barrier"),
+    required("stream", INT64, "CUPTI's number of the CUDA stream"),
+    required("graph", INT64, "CUPTI's number of the CUDA graph that it is a node of; null outside graphs"),
 )
 KERNELS = schema(*KERNEL_COLUMNS)
 
@@ -118,14 +124,16 @@ COMMAND_COLUMNS = (
     required("seq", INT64, "position in the stream"),
     required("request", INT64, "the request that the command belongs to"),
     required("step", INT64, "position within the request"),
-    required("m", INT32, "rows of C; null where its launch call held several shapes"),
-    required("n", INT32, "columns of C; null likewise"),
-    required("k", INT32, "inner size; null likewise"),
+    required("m", INT32, "rows of C; null if its launch call had several shapes"),
+    required("n", INT32, "columns of C; null where m is null"),
+    required("k", INT32, "inner size; null where m is null"),
     required("launch", INT64, "the launch call that ran it: launches.launch"),
     required("enqueue_ns", INT64, "arrival, since the start barrier (open loop: when it was due)"),
-    required("eligible_ns", INT64, "popped, and its predecessor submitted, since the start barrier"),
-    required("flush_ns", INT64, "its batch was flushed, since the start barrier"),
-    required("submit_start_ns", INT64, "its launch call was entered, since the start barrier"),
+    required(
+        "eligible_ns", INT64, "when it was popped and the command before it was submitted, since the start barrier"
+    ),
+    required("flush_ns", INT64, "flush of its batch, since the start barrier"),
+    required("submit_start_ns", INT64, "entry to its launch call, since the start barrier"),
     required("device_start_ns", INT64, "device reached its launch, since the start barrier; null where not timed"),
     required("device_end_ns", INT64, "results on the device, since the start barrier; null where not timed"),
 )
@@ -136,10 +144,10 @@ TOKEN_COLUMNS = (
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
     required("request", INT64, "the request of the token"),
-    required("token", INT64, "0-based; 0 ends the prompt where there is one"),
+    required("token", INT64, "0-based within the request; if there is a prompt, its last step computes token 0"),
     required("arrival_ns", INT64, "when the request was due, since the start barrier"),
-    required("issue_ns", INT64, "its first command was pushed, since the start barrier"),
-    required("done_ns", INT64, "the producer learned of it, since the start barrier"),
+    required("issue_ns", INT64, "push of its first command, since the start barrier"),
+    required("done_ns", INT64, "when the producer was notified that it is complete, since the start barrier"),
     required("token_id", INT64, "the sampled id; null without sampling"),
 )
 TOKENS = schema(*TOKEN_COLUMNS)
@@ -152,7 +160,7 @@ HISTOGRAM_COLUMNS = (
     required("what", TEXT, "latency, queue_wait, batch_wait, ttft, tpot (ns) or batch_size (commands a batch)"),
     required("low", INT64, "smallest value that falls into the bucket"),
     required("high", INT64, "largest value that falls into the bucket"),
-    required("count", INT64, "values in it"),
+    required("count", INT64, "number of values in the bucket"),
 )
 HISTOGRAMS = schema(*HISTOGRAM_COLUMNS)
 

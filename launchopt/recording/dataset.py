@@ -40,7 +40,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     "tokens": TOKEN_COLUMNS,
 }
 TABLES = {table: schema(*columns) for table, columns in COLUMNS.items()}
-FOLDER = pa.field("folder", pa.string(), metadata={"doc": "where the row comes from, as it was found"})
+FOLDER = pa.field("folder", pa.string(), metadata={"doc": "folder of the file that has the row"})
 
 
 def schema_of(table: str) -> pa.Schema:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-# Uncommitted changes below these paths of the checkout count; a folder of results does not.
+# `git_dirty` covers only these paths of the checkout, so that new results do not set it.
 CODE = tuple(f":/{path}" for path in ("launchopt", "runner", "conf", "scripts", "pyproject.toml"))
 PACKAGES = (
     "launchopt",

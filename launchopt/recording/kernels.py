@@ -1,4 +1,4 @@
-"""Columns of kernels.parquet: each activity of a GPU, the API call that started it, and the launch with this call."""
+"""Columns of kernels.parquet: each activity of a GPU, the API call that started it, and the launch of this call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # the parent of a run imports this module, and must not load 
 
 
 def launches_of(calls: Rows, starts_ns: Rows, ends_ns: Rows) -> Rows:
-    """Return, for each call, the launch that contains the midpoint of the call, or NONE.
+    """Return, for each API call, the index of the launch that contains the midpoint of the call, or NONE.
 
     Launches are in order and do not overlap. The clocks of CUPTI and of the host differ by less than half the time of
     any call that starts work on a GPU. So the midpoint is inside the right launch.
@@ -40,7 +40,9 @@ def kernel_columns(
     call = activity.call_of()
     started, ended = launches[:, LaunchColumn.SUBMIT_START_NS], launches[:, LaunchColumn.SUBMIT_END_NS]
     launch = _taken(launches_of(calls, started, ended), call)
-    names = [range_name(mode, shape, shapes[0].dtype) for shape in (*shapes, None)]  # the last: several
+    names = [
+        range_name(mode, shape, shapes[0].dtype) for shape in (*shapes, None)
+    ]  # the last one is for launches of several shapes
     return {
         "launch": _known(launch),
         "batch": _known(_taken(launches[:, LaunchColumn.BATCH], launch)),
@@ -59,14 +61,14 @@ def kernel_columns(
 
 
 def _taken(values: Rows, at: Rows) -> Rows:
-    """Return values[at]; NONE at indices whose `at` is NONE."""
+    """Return values[at], with NONE where `at` is NONE."""
     found = np.full(len(at), NONE)
     found[at != NONE] = values[at[at != NONE]]
     return found
 
 
 def _known(values: Rows, where: Rows | None = None, zero_ns: int = 0) -> pa.Array:
-    """Return values - zero_ns as an Arrow array; null at indices whose `where` (default: `values`) is NONE."""
+    """Return values - zero_ns as an Arrow array, with null where `where` (default: `values`) is NONE."""
     return pa.array(values - zero_ns, mask=(values if where is None else where) == NONE)
 
 

@@ -46,7 +46,7 @@ class CursorWord(enum.IntEnum):
     SPOOLED_LAUNCHES = 2  # rows of `launches` that are in the file
     SPOOLED_COMMANDS = 3  # rows of `commands` that are in the file
     NEXT_BATCH = 4  # number of the next batch
-    EXTRA_CALLS = 5  # API calls without a row, minus rows without an API call
+    EXTRA_CALLS = 5  # number of API calls without a row, minus number of rows without an API call
     LOST_LAUNCHES = 6  # launch calls that were not recorded, because a buffer was full
 
 
@@ -71,8 +71,8 @@ class Recording(NamedTuple):
     cursor: Table  # [CursorWord]
 
 
-RecordingArrays = tuple[Table, Table, Table]  # the fields of a Recording, as Python passes them: four times faster
-Facts = tuple[int, int, int, int, int]  # the fields of LaunchFacts, likewise
+RecordingArrays = tuple[Table, Table, Table]  # the fields of a Recording: Python passes a plain tuple four times faster
+Facts = tuple[int, int, int, int, int]  # the fields of LaunchFacts, for the same reason
 
 
 class Strategy(enum.IntEnum):

@@ -37,7 +37,10 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_manifests(folders: Iterable[Path]) -> list[Manifest]:
-    """Return the manifests at or below `folders`, or beside a file, in path order; DataError if one is broken."""
+    """Return the manifests at or below each folder, in path order. For a path of a file, take the one beside it.
+
+    Raise DataError if one is broken.
+    """
     manifests = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob

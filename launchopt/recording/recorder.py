@@ -67,8 +67,9 @@ class Counted:
 class Recorder:
     """Records a run of `commands` commands.
 
-    margin: largest number of launches, and of commands, that are recorded between two calls of `spool`. folder: of
-    the files (None: the folder of temporary files). They take up to 80 bytes per launch and 32 bytes per command.
+    margin: largest number of launches, and of commands, that are recorded between two calls of `spool`. folder: the
+    folder of the files (None: that of temporary files). The files take up to 80 bytes per launch and 32 bytes per
+    command.
     least_rows: smallest number of rows of each buffer.
     """
 
@@ -115,7 +116,7 @@ class Recorder:
 
     def _require_all(self) -> None:
         if lost := int(self.cursor[CursorWord.LOST_LAUNCHES]):
-            raise RunError(f"{lost} launch calls were not recorded: more at once than the recorder was made for")
+            raise RunError(f"{lost} launch calls were not recorded: a buffer of the recorder was full")
 
     @property
     def launch_count(self) -> int:
@@ -139,7 +140,7 @@ class Recorder:
         Call this before the next `spool`.
         """
         if first_launch < self.cursor[CursorWord.SPOOLED_LAUNCHES]:
-            raise RunError(f"launch call {first_launch} is no longer at hand to be marked")
+            raise RunError(f"launch call {first_launch} can no longer be marked: it is in the file")
         rows = np.arange(first_launch, self.launch_count) & (len(self.launches) - 1)
         self.launches[rows, LaunchColumn.SAMPLE] = sample
 
@@ -165,7 +166,10 @@ class Recorder:
             yield first, self._launch_rows.read(first, stop, int(self.cursor[CursorWord.SPOOLED_LAUNCHES]))
 
     def chunks(self, most_launches: int = CHUNK_LAUNCHES, most_commands: int = CHUNK_COMMANDS) -> Iterator[Chunk]:
-        """Yield all rows, in chunks of at most this many. A launch call with more commands has a chunk of its own."""
+        """Yield all rows, in chunks of at most `most_launches` launch calls and `most_commands` commands.
+
+        A launch call with more commands has a chunk of its own.
+        """
         ran = 0
         for first, rows in self.launch_chunks(most_launches):
             ends, start = np.cumsum(rows[:, LaunchColumn.SIZE]), 0

@@ -98,10 +98,10 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
 
 
 def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) -> list[Row]:
-    """Return the rows of every histograms.parquet at or below `folders`, or beside a file.
+    """Return the rows of every histograms.parquet at or below `folders`. For a path of a file, take the one beside it.
 
-    what: return only these quantities. The list may be empty: runs of schema version 1 have no histograms. Raise
-    DataError for a file that is not of this project.
+    what: the quantities to return; None: all. The returned list may be empty: runs of schema version 1 have no
+    histograms. Raise DataError for a file that is not of this project.
     """
     rows: list[Row] = []
     for folder in folders:

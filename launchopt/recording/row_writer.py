@@ -34,7 +34,7 @@ def note(
     after = command + stop - first
     spooled, spooled_commands = cursor[CursorWord.SPOOLED_LAUNCHES], cursor[CursorWord.SPOOLED_COMMANDS]
     if launch - spooled >= len(launches) or after - spooled_commands > len(commands):
-        cursor[CursorWord.LOST_LAUNCHES] += 1  # `spool` raises
+        cursor[CursorWord.LOST_LAUNCHES] += 1  # the next call of `spool` raises RunError
         return
     row = launches[launch & (len(launches) - 1)]
     row[LaunchColumn.BATCH], row[LaunchColumn.SHAPE] = launch_facts.batch, launch_facts.shape

@@ -25,7 +25,7 @@ class SpooledRows:
     """Numbered rows of int64.
 
     Row i is at index i % rows of `buffer` until it is overwritten; `spool` copies it to the file. rows: a power of two.
-    folder: of the file (None: the folder of temporary files).
+    folder: the folder of the file (None: that of temporary files).
     """
 
     def __init__(self, rows: int, columns: int, folder: Path | None) -> None:
@@ -60,7 +60,7 @@ class SpooledRows:
                 try:
                     got = os.preadv(self._file.fileno(), [rest], offset)
                 except OSError as error:
-                    raise RunError(f"what a run recorded cannot be read in {self._folder}: {reason(error)}") from None
+                    raise RunError(f"recorded rows cannot be read in {self._folder}: {reason(error)}") from None
                 if got == 0:
                     raise RunError(f"the file of recorded rows in {self._folder} was cut short")
                 rest, offset = rest[got:], offset + got
@@ -77,4 +77,4 @@ class SpooledRows:
             first += len(piece)
 
     def _failed(self, error: OSError) -> RunError:
-        return RunError(f"what a run recorded cannot be kept in {self._folder}: {reason(error)}")
+        return RunError(f"recorded rows cannot be written in {self._folder}: {reason(error)}")

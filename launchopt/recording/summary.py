@@ -23,7 +23,7 @@ from launchopt.timing.activity import Activity, Ceilings, Span
 if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba
     from launchopt.recording.recorder import Chunk, Recorder
 
-BURST_LAUNCHES = 200  # first launches of a run: fewer than the GPU's launch queue holds
+BURST_LAUNCHES = 200  # launches in `host_submit_burst_ns`, the first ones: fewer than the GPU's launch queue holds
 ABOVE_CEILING_SLACK = 1.02  # a measured ceiling is accurate to about 2%
 
 
@@ -61,7 +61,7 @@ class _Sums:
         self._open_batch = (-1, 0)  # number and size so far of the last batch, which may have further launches
         self.submit_ns, self.packed_bytes = 0, 0
         self.submits = 0  # launch calls and posted commands
-        self.burst_ns = np.empty(0)  # CPU time of each of the first launches
+        self.burst_ns = np.empty(0)  # CPU time of each of the first launches, ns
 
     def add(self, chunk: Chunk, span: Span) -> None:
         launches, of_launch, enqueue_ns = (
@@ -174,7 +174,10 @@ def _traced(activity: Activity) -> Row:
 
 
 def differences(counts: Mapping[str, int]) -> list[str]:
-    """Return one sentence for each pair of successive counts of commands that differ."""
+    """Return one sentence for each pair of successive counts that differ.
+
+    counts: the number of commands at each station of their way, by a participle such as "pushed".
+    """
     found = []
     for (before, had), (after, has) in pairwise(counts.items()):
         if had != has:

@@ -6,15 +6,15 @@ Input: times, one per repeat. Output: numbers of repeats, or whether to stop. Th
     settled({"baseline": [9.1, 9.0, 9.2], "batched": [3.0, 3.1, 3.0]}, "baseline", 0.05)    # True
 
 `repeats_needed` uses the normal approximation of the estimate in `shift`, on log ratios. It estimates their noise by
-the median distance between two log ratios (Shamos, 1976; Park, Kim and Wang, arXiv:1908.00462). One outlier then does
-not ask for thousands of repeats.
+the median distance between two log ratios (Shamos, 1976; Park, Kim and Wang, arXiv:1908.00462), so that one outlier
+does not raise the number to thousands.
 
-It follows Stein's two-stage rule (Annals of Mathematical Statistics 16, 1945). The quantiles are those of Student's t
-with the few degrees of freedom of the noise estimate. The number therefore holds although a few repeats estimate the
-noise badly. More repeats give a better estimate and ask for fewer.
+`repeats_needed` follows Stein's two-stage rule (Annals of Mathematical Statistics 16, 1945). The quantiles are those of
+Student's t with the few degrees of freedom of the noise estimate. The number is therefore safe although a few repeats
+estimate the noise badly. More repeats give a better estimate and a smaller number.
 
 The rule was simulated from 10 repeats, with 0.5% to 3% of log-normal noise and 3% of outliers. At the number of repeats
-that it asked for, equal arms came out as SAME in 96 to 100 of 100 cases. A difference of 2% was found in 98 to 100.
+that it returned, equal arms came out as SAME in 96 to 100 of 100 cases. A difference of 2% was found in 98 to 100.
 
 The rule never uses the observed effect. Power at an observed effect only restates the result (Hoenig and Heisey, The
 American Statistician 55, 2001).
@@ -44,9 +44,9 @@ from launchopt.statistics.interval import (
 from launchopt.statistics.shift import CONFIDENCE, logarithms, satterthwaite, student_quantile
 
 POWER = 0.99
-FEWEST_FOR_NOISE = 5  # repeats; a safe noise estimate from 3 repeats asks for tens of times too many
+FEWEST_FOR_NOISE = 5  # minimum number of repeats; from 3 repeats the result would be tens of times too large
 FIRST_REPEATS = 10  # repeats to take first, when there are too few for an estimate
-OUTLIERS = 3  # extra repeats: where few are needed, two or three outliers not seen so far could decide
+OUTLIERS = 3  # repeats added to the result: among few repeats, two or three outliers could decide
 FEWEST_PAIRS = 6  # minimum for an interval by ranks
 FEWEST_UNPAIRED = 4  # minimum per arm, without pairs
 EFFICIENCY = 3 / math.pi  # efficiency of the estimate relative to a mean, with normal noise (Hodges and Lehmann, 1963)

@@ -111,7 +111,7 @@ def _walsh_averages(values: _Values) -> _Values:
 
 
 def _signed_rank(pairs: int) -> int:
-    """Return the 1-based rank, from either end, of the average that bounds the interval; 0: none can.
+    """Return the 1-based rank, from either end, of the average that bounds the interval; 0: too few pairs for 95%.
 
     Source: Wilcoxon's signed-rank test, see the module.
     """
@@ -126,7 +126,7 @@ def _signed_rank(pairs: int) -> int:
 
 
 def _rank_sum(first: int, second: int) -> int:
-    """Return the rank of the difference between two arms that bounds the interval; 0: none can.
+    """Return the rank of the difference between two arms that bounds the interval; 0: too few repeats for 95%.
 
     Source: Wilcoxon's rank-sum test, see the module.
     """

@@ -63,7 +63,7 @@ class Span:
     end_ns: int  # CLOCK_MONOTONIC just after the host saw the last result
     span_ns: int | None  # time between the events around the run, on the main CUDA stream; None without events
     samples: NDArray[np.int64]  # [samples, 2]: start and end of each sampled launch call, CLOCK_MONOTONIC
-    clock_error_ns: int | None = None  # largest error of the clocks' offset, which all samples share
+    clock_error_ns: int | None = None  # largest error of the offset from the GPU's clock, the same for all samples
 
 
 def busy_ns(intervals: Rows) -> int:
@@ -85,7 +85,7 @@ class Activity:
     names: Sequence[str]  # names of activities
     apis: Sequence[str]  # names of API functions
     dropped: int  # number of lost records; above 0, every count here is a lower bound
-    clock_error_ns: int  # largest error of the clocks' offset, which all times share
+    clock_error_ns: int  # largest error of the offset from the tracer's clock, the same for all times
 
     @property
     def kernels(self) -> int:

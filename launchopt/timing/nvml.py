@@ -33,7 +33,7 @@ WATCH_S = 0.5  # time for which `learn` watches the counter
 WATCH_STEP_S = 0.001  # time between readings of the counter by `learn`
 FEWEST_CHANGES = 3  # changes of the counter that `learn` needs to know the length of a step
 SHORTEST_STEP_NS = 20_000_000  # the GPU's sensors are not read more often
-LEAST_STEPS = 20  # steps of the counter between the two readings of a run
+LEAST_STEPS = 20  # minimum number of the counter's steps between the two readings of a run
 LEAST_SHARE = 0.95  # the run must take at least this share of the time between the two readings
 
 # From <nvml.h>, nvmlClocksEventReason*.
@@ -106,7 +106,7 @@ class Readings:
             return f"the energy counter changed fewer than {FEWEST_CHANGES} times in {WATCH_S:g} s"
         if self.window_ns < LEAST_STEPS * self.step_ns:
             least_ms = LEAST_STEPS * self.step_ns / 1e6
-            return f"the energy counter moves every {self.step_ns / 1e6:.0f} ms: takes a run of {least_ms:.0f} ms"
+            return f"the energy counter moves every {self.step_ns / 1e6:.0f} ms: needs a run of {least_ms:.0f} ms"
         if wall_ns < LEAST_SHARE * self.window_ns:
             return f"the run was {wall_ns / self.window_ns:.0%} of the time between the two readings"
         return None
@@ -168,8 +168,8 @@ class GpuWatch:
         start_ns = time.monotonic_ns()
         if self._begun is None or start_ns < self._due_ns:
             return
-        clock = self._told(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
-        power_mw = self._told(self._nvml.nvmlDeviceGetPowerUsage)
+        clock = self._read_or_none(self._nvml.nvmlDeviceGetClockInfo, self._nvml.NVML_CLOCK_SM)
+        power_mw = self._read_or_none(self._nvml.nvmlDeviceGetPowerUsage)
         reasons = self._reasons()
         end_ns = time.monotonic_ns()
         self._looks.append(Look(start_ns, end_ns, clock, None if power_mw is None else power_mw / 1e3, reasons))
@@ -183,7 +183,7 @@ class GpuWatch:
         energy_mj = None if before_mj is None or after_mj is None or after_mj < before_mj else after_mj - before_mj
         return Readings(tuple(self._looks), energy_mj, ended_ns - begun_ns, _steps_ns.get(self._uuid))
 
-    def _told(self, read: Callable[..., int], *more: object) -> int | None:
+    def _read_or_none(self, read: Callable[..., int], *more: object) -> int | None:
         """Return the result of an NVML function for the GPU, or None if NVML raises an error."""
         try:
             return read(self._gpu, *more)
@@ -191,13 +191,13 @@ class GpuWatch:
             return None
 
     def _counter_mj(self) -> int | None:
-        return self._told(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
+        return self._read_or_none(self._nvml.nvmlDeviceGetTotalEnergyConsumption)
 
     def _reasons(self) -> int | None:
         """Return the bits of the reasons. Drivers before 535 have the function under its older name."""
-        reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
+        reasons = self._read_or_none(self._nvml.nvmlDeviceGetCurrentClocksEventReasons)
         if reasons is None:
-            reasons = self._told(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+            reasons = self._read_or_none(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
         return reasons
 
 

@@ -24,7 +24,7 @@ def require() -> None:
     if missing("torch"):
         raise DeviceError(f"timing=torch: PyTorch not installed: {install_command('torch')}")
     if is_profiled():
-        raise DeviceError("timing=torch: CUPTI has room for one tracer, and a profiler is attached; use timing=host")
+        raise DeviceError("timing=torch: CUPTI accepts one tracer, and a profiler is attached; use timing=host")
 
 
 def trace_path(folder: Path, mode: str, repeat: int) -> Path:

@@ -153,7 +153,7 @@ _TOO_LARGE = f"of sizes over {LARGEST}"
 
 
 class _Call(NamedTuple):
-    """An operator event. In the order of the first four fields, a caller precedes operators with the same start."""
+    """An operator event. Sorted by the first four fields, an outer operator precedes inner ones with the same start."""
 
     thread: tuple[str, str]
     start_ns: int
@@ -165,7 +165,7 @@ class _Call(NamedTuple):
 
 
 def read_gemms(path: Path) -> TraceGemms:
-    """Return the GEMMs of the trace at `path`. DataError: it is no such trace, or has no GEMM that can be replayed."""
+    """Return the GEMMs of the trace at `path`. DataError: it is no JSON trace, or has no GEMM that can be replayed."""
     if is_sqlite(path):
         raise DataError(path, None, f"an nsys export, which holds no shapes: {RECORD_SHAPES}")
     calls = _leaves(call for event in events(path) if (call := _call(event)) is not None)

@@ -94,7 +94,8 @@ def _reason(error: Exception) -> str:
 def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
     """Return the CUDA calls and GPU events of the trace at `path`.
 
-    unit: of its times; None: detected, see the module. Events without a usable time are left out and counted.
+    unit: the unit of the file's times; None: detected, see the module. Events without a usable time are left out and
+    counted.
     DataError: as for `events`.
     """
     reader = _Reader(unit)

@@ -42,33 +42,41 @@ ACCOUNT = schema(
     (CASE, _TEXT, "workload, dtype and requests; with op, the key of a row"),
     ("op", _TEXT, "a GEMM with its m x k; JOIN: only waits"),
     ("instructions", _I64, "of this op in the step's list"),
-    ("blocks", _F64, "that have a share of one, the mean"),
-    ("wait_us", _F64, "of an instruction, the median over its blocks: from its begin until its inputs are there; mean"),
-    ("wait_most_us", _F64, "the same, the most over its blocks"),
-    ("work_us", _F64, "from then to its end, the median over its blocks; mean over instructions"),
-    ("work_most_us", _F64, "the same, the most over its blocks"),
-    ("wait_sum_us", _F64, "the medians of all instructions, added up"),
-    ("work_sum_us", _F64, "the same"),
-    ("own_wait_us", _F64, "of block 0 alone, over all instructions"),
-    ("own_work_us", _F64, "the same"),
-    ("own_between_us", _F64, "of block 0, from an instruction's end to the begin of the next"),
-    ("launches", _I64, "timed of each kernel"),
-    ("kernel_us", _F64, "a launch of the kernel as the mode launches it, by events; median"),
+    ("blocks", _F64, "blocks that take part in an instruction; mean over instructions"),
+    (
+        "wait_us",
+        _F64,
+        "time from an instruction's begin until its inputs are there; median over its blocks, mean over instructions",
+    ),
+    ("wait_most_us", _F64, "the same, with the maximum over its blocks"),
+    ("work_us", _F64, "time from then to the instruction's end; median over its blocks, mean over instructions"),
+    ("work_most_us", _F64, "the same, with the maximum over its blocks"),
+    ("wait_sum_us", _F64, "sum over instructions of the median wait"),
+    ("work_sum_us", _F64, "sum over instructions of the median work"),
+    ("own_wait_us", _F64, "sum over instructions of the wait of block 0"),
+    ("own_work_us", _F64, "sum over instructions of the work of block 0"),
+    ("own_between_us", _F64, "sum of the times from an instruction's end to the begin of the next, on block 0"),
+    ("launches", _I64, "number of timed launches of each kernel"),
+    ("kernel_us", _F64, "time of the kernel as the mode launches it, by CUDA events; median"),
     ("without_weights_us", _F64, "the same of a kernel that fetches no weights: its outputs are wrong"),
-    ("without_waits_us", _F64, "the same of a kernel that waits for nobody: its outputs are wrong"),
-    ("stamped_us", _F64, "of the launch that the account is of, which writes its clock down"),
-    ("weight_bytes", _I64, "of the distinct weights of the step's GEMMs"),
+    ("without_waits_us", _F64, "the same of a kernel that does not wait for inputs: its outputs are wrong"),
+    ("stamped_us", _F64, "time of the launch with time stamps, from which the times of ops come, by CUDA events"),
+    ("weight_bytes", _I64, "bytes of the distinct weights of the step's GEMMs"),
     ("ceiling_gb_per_s", _F64, "the larger of the measured read and copy bandwidths"),
     ("ceiling", _TEXT, "which of the two"),
-    ("clock_mhz", _F64, "of the stamped launch: cycles of a multiprocessor's clock a us of the GPU's timer; median"),
-    (NVML, _F64, "what NVML said while launches were under way; null where it said nothing"),
-    ("verified", _BOOL, "every output of a run of the kernel was right, and stamps change none"),
+    ("clock_mhz", _F64, "clock of the multiprocessors in the launch with time stamps, by the GPU's timer; median"),
+    (NVML, _F64, "SM clock by NVML during the launches; null if NVML gave none"),
+    (
+        "verified",
+        _BOOL,
+        "every output of a run of the kernel was right, and the kernel with time stamps has the same outputs",
+    ),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One case: us per launch of the kernel, and of two kernels that lack a stage; the account of a stamped launch."""
+    """The measurements of one case: us per launch of the kernel and of two kernels that lack a stage, and its parts."""
 
     kernel_us: Sequence[float]
     without_weights_us: Sequence[float]
@@ -97,7 +105,7 @@ def rows_of(case: str, found: Measured) -> list[Row]:
 
 
 def read(folder: Path) -> list[Row]:
-    """Return the rows of a result; DataError where there is none."""
+    """Return the rows of a result; DataError if there is none."""
     path = folder / FILE
     try:
         rows: list[Row] = pq.read_table(path, columns=ACCOUNT.names).to_pylist()

@@ -23,14 +23,14 @@ BENCH = schema(
         "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, copies, tracing, modes or pipeline",
     ),
     ("case", pa.string(), "what was measured"),
-    ("unit", pa.string(), "of median, low, high, goal and samples"),
-    ("median", pa.float64(), "over the samples"),
-    ("low", pa.float64(), "95% bootstrap interval of the median; null below three samples"),
-    ("high", pa.float64(), "the same"),
-    ("goal", pa.float64(), "null where none was set"),
+    ("unit", pa.string(), "unit of median, low, high, goal and samples"),
+    ("median", pa.float64(), "median of the samples"),
+    ("low", pa.float64(), "lower end of the 95% bootstrap interval of the median; null below three samples"),
+    ("high", pa.float64(), "upper end of that interval; null below three samples"),
+    ("goal", pa.float64(), "goal for the median; null if none was set"),
     ("goal_met", pa.bool_(), "the median is at the goal or better; null without a goal"),
     ("higher_is_better", pa.bool_(), "false for times and ratios of times"),
-    ("samples", pa.list_(pa.float64()), "one a repeat, in order"),
+    ("samples", pa.list_(pa.float64()), "one per repeat, in order"),
 )
 
 
@@ -54,7 +54,7 @@ HEADINGS |= {"met": "---"}
 
 
 def read(folder: Path) -> list[Row]:
-    """Return the rows of a result; DataError where there is none."""
+    """Return the rows of a result; DataError if there is none."""
     path = folder / "bench.parquet"
     try:
         rows: list[Row] = pq.read_table(path).to_pylist()

@@ -95,7 +95,7 @@ def _measured(consumer: Consumer, launches: int) -> Measured:
 
 @contextmanager
 def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
-    """Return a consumer that has run a config's stream once, one launch for each step, with every output right."""
+    """Yield a consumer that has run a config's stream once, with one launch per step and every output right."""
     with (
         tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder,
         Ring.create((plain := _job(overrides, Path(folder))).capacity) as ring,

@@ -98,7 +98,10 @@ def _takes(name: str, device: str, stream: Stream) -> bool:
 
 
 def _measured(bursts: int, device: str, stream: Stream, names: Sequence[str]) -> list[list[float]]:
-    """Return for each mode samples of us per call outside its launch calls. Modes alternate on the same operands."""
+    """Return samples for each mode: us per launch call, outside of these calls.
+
+    Modes alternate on the same operands.
+    """
     todo = tuple(Arm(name, BUCKET, 0.0, None) for name in names)
     with Ring.create(CAPACITY) as ring:
         plain = job(stream, ring, device, todo)

@@ -1,7 +1,7 @@
 """Measures what the consumer pays to post a command to a persistent kernel and record it. Needs no GPU.
 
-Two ways alternate on the same commands: times and records in blocks, like the consumer's loop
-(`cublaslt.launch.launch_each`), and for each command alone, like launches. Records go to a temporary file.
+Two ways alternate on the same commands. One reads the clock and records once per block, as the consumer's loop does
+(`cublaslt.launch.launch_each`). The other does so for each command. Rows go to a temporary file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Posting:
         capacity = 1 << BITS
         self._ring, self._done = np.zeros((capacity, COMMAND_WORDS), np.int64), np.zeros(capacity, np.int64)
         self._state, self._queue = np.zeros(1, np.int64), np.zeros(rl.QUEUE_WORDS, np.int64)
-        nothing = 0  # address of outputs that come with completions: none
+        nothing = 0  # in place of the address of outputs that come with completions
         addresses = self._ring.ctypes.data, self._done.ctypes.data, nothing, self._state.ctypes.data
         self._queue[: rl.QueueWord.LAST], self._queue[rl.QueueWord.BITS] = addresses, BITS
         shapes, plans = np.zeros((1, len(ShapeColumn)), np.int64), np.zeros((2, len(PlanColumn)), np.int64)

@@ -1,7 +1,7 @@
 """Measures the recorder alone: the cost of recording one launch call, its memory, and an idle NVTX range.
 
-Rows go to a temporary file; those of a run go to its folder. Memory is the maximum of a process of its own, minus its
-memory before it made the recorder.
+Rows go to a temporary file; those of a run go to its folder. Memory is the peak of a separate process, minus its memory
+before it made the recorder.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Measures commands of the persistent kernel: one command there and back, and many that wait in its ring.
 
-One command at a time goes into the idle kernel. The host spins from its store until the command is complete, which
-means that the outputs are in the GPU's memory. For a small command a second figure ends when the host has the outputs.
-Two further kernels give bounds for it: one that multiplies nothing and sends zeros, and one that only echoes the
-command's words, the minimum on this machine. `hot` commands share their operands, which the L2 cache serves; others
-read operands of their own from memory.
+One command at a time goes into the idle kernel. The host stores it and spins until it is complete, which means that the
+outputs are in the GPU's memory. For a small command a second figure ends when the host has the outputs. Two further
+kernels give lower bounds for it: one that multiplies nothing and sends zeros, and one that only echoes the command's
+words, the minimum on this machine. `hot` commands share their operands, which the L2 cache serves; others read operands
+of their own from memory.
 
 Many commands: the kernel starts when all are in its ring, and ends after the last one. So its time contains no host,
 and a profiler can replay it. A kernel that multiplies nothing is measured, too.
@@ -214,7 +214,7 @@ def _assert_sent(stream: GemmStream, on: _Posting, outputs: Table) -> None:
     arenas, arena = on.consumer.device.arenas, stream.operands(stream.shapes[0])[2].arena
     values = arenas.xp.asarray(rl.values_of(outputs[last]))
     stored = arenas.matrices(arena, places[last]).reshape(len(last), -1)[:, : values.shape[1]]
-    assert (stored == values).all(), "what the host was sent is not in C"
+    assert (stored == values).all(), "outputs that the host received differ from C"
 
 
 def _assert_right(stream: GemmStream, consumer: Consumer) -> None:

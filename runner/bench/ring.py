@@ -144,7 +144,7 @@ def echo(there_name: str, back_name: str, capacity: int, trips: int) -> None:
 
 
 def _round_trips() -> Table:
-    """Return the ns of each of TRIPS round trips, with the clock's 25 ns. The first 1,000 trips are dropped."""
+    """Return the ns of each of TRIPS round trips, including 25 ns to read the clock. The first 1,000 are dropped."""
     with ExitStack() as stack:
         there, back = (stack.enter_context(Ring.create(DEFAULT_CAPACITY)) for _ in range(2))
         record, times_ns = np.zeros((1, WORDS), np.uint64), np.zeros(TRIPS + 1000, np.int64)
@@ -231,13 +231,13 @@ def _step_times_ns(push: Callable[..., None], ahead: bool) -> Table:
 
 
 def _steps() -> NDArray[np.float64]:
-    """Return two medians, us until all steps are gathered: slots not in the cache beforehand, and in it."""
+    """Return two medians, in us until all steps are gathered: with the slots not in the cache beforehand, and in it."""
     medians: NDArray[np.float64] = np.median(_step_times_ns(_push_rounds, False).reshape(-1, 2), axis=0) / 1e3
     return medians
 
 
 def _steps_ahead() -> float:
-    """Return the median, us until all steps are gathered whose records but the last were pushed before."""
+    """Return the median us until all steps are gathered, if all records but the last of each were pushed before."""
     return float(np.median(_step_times_ns(_push_ahead, True)) / 1e3)
 
 

@@ -1,7 +1,8 @@
-"""Measures CUPTI's cost for a launch: bursts of baseline launches with its records off and on alternate.
+"""Measures what CUPTI adds to a launch: traced and untraced bursts of baseline launches alternate.
 
-Off, CUPTI's library is loaded and nothing is enabled. On, CUPTI records kernels, copies, fills and both APIs, as with
-`timing=cupti`. Bursts are shorter than the GPU's launch queue. A burst that lost a kernel raises a RunError.
+In an untraced burst, CUPTI's library is loaded and nothing is enabled. In a traced one, CUPTI records kernels, copies,
+fills and both APIs, as with `timing=cupti`. Bursts are shorter than the GPU's launch queue. A burst that lost a kernel
+raises a RunError.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Measures the time from a step's tokens to the word that admits the next step.
 
-The driver runs here, and the consumer's loop in another process. No GPU works. In the time of its work the loop takes
-records that come early. Then all tokens of the step are complete together. The time ends when the next step of all
-requests has been flushed, and the launch that waits for it (`admission`) is notified.
+The driver runs here, and the consumer's loop in another process. STEP_NS stand for the GPU's work on a step. In this
+time the loop takes records that come early. Then all tokens of the step are complete together. The time ends when the
+next step of all requests has been flushed, and the launch that waits for it (`admission`) is notified.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Child:
         context = get_context("spawn")  # a forked CUDA context or BLAS thread pool does not work
         self.name = name
         self.pipe, other = context.Pipe()
-        # The kernel kills a child when the thread that started it ends: only the main thread lives long enough.
+        # Linux kills a bound child when the thread that started it ends: only the main thread lives long enough.
         bound = threading.current_thread() is threading.main_thread()
         self.process: BaseProcess = context.Process(target=mains[name], args=(other, bound), name=f"launchopt-{name}")
         with _interrupts_held():

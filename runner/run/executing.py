@@ -27,11 +27,11 @@ Fail = Callable[[LaunchoptError], None]
 
 
 def execute_into(
-    plan: Plan, folder: Path, overrides: list[str], fail: Fail, name: str = "", said: set[str] | None = None
+    plan: Plan, folder: Path, overrides: list[str], fail: Fail, name: str = "", printed: set[str] | None = None
 ) -> tuple[list[Row], LaunchoptError | None]:
     """Execute a plan into its folder. Return the rows, and the error of the run; None if it succeeded.
 
-    name: of the job within a sweep. said: notices of earlier jobs, which are not printed again.
+    name: the job's name within a sweep. printed: notices of earlier jobs, which are not printed again.
     """
     children.start_early()  # children import modules while this process does
     with uncollected():
@@ -46,7 +46,7 @@ def execute_into(
         if (folder / "manifest.json").exists():
             print(f"{shown}: the earlier run in there is replaced")
             clear(folder)
-        rows = execute(plan, folder, overrides, Voice(name, set() if said is None else said)).rows
+        rows = execute(plan, folder, overrides, Voice(name, set() if printed is None else printed)).rows
     except LaunchoptError as error:
         failure = error
         fail(error)
@@ -67,7 +67,7 @@ def unforeseen(folder: Path, error: Exception, fail: Fail) -> LaunchoptError:
 
 
 def _settle(folder: Path, failure: LaunchoptError) -> None:
-    """Record the failure in the manifest, unless that says interrupted or refused."""
+    """Record the failure in the manifest, unless its status is already interrupted or refused."""
     with contextlib.suppress(OSError, LaunchoptError):  # on a full disk the line on standard error must suffice
         about = read_manifest(folder) if (folder / "manifest.json").exists() else {}
         if about.get("status") not in ("interrupted", "refused"):

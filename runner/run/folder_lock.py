@@ -1,8 +1,8 @@
 """A lock that keeps a folder of results to one process at a time: flock(2) on `.lock` in the folder.
 
-The kernel releases the lock whenever its process ends, so a lock is never stale. The file holds the owner's process id
-and host, for error messages, and is removed at the end. A killed process leaves the file, unlocked; the next process
-takes it over.
+Linux releases the lock whenever its process ends, so a lock is never stale. The file holds the owner's process id and
+host, for error messages, and is removed at the end. A killed process leaves the file, unlocked; the next process takes
+it over.
 
 On NFS the lock works between hosts if the server runs a lock daemon. With the mount options `nolock` or `local_lock` it
 works on one host only. If the file system has no locks, the user gets a notice.

@@ -26,7 +26,7 @@ from runner.run import folder_lock
 FOLDER = Path("/dev/shm")
 LOCK = folder_lock.NAME
 YOUNG_S = 60.0  # a segment exists for a moment before its owner locks it
-KILLED = "ended without a word: it was killed, or the machine went down"
+KILLED = "ended without a message: it was killed, or the machine went down"
 _NAME = re.compile(r"launchopt_(\d{1,10})_[0-9a-f]+")
 _LOCKED = re.compile(r"\d{1,10} on \S{1,64}")
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -90,7 +90,7 @@ def leftovers(folder: Path = FOLDER) -> list[Leftover]:
     for path in sorted(folder.glob("launchopt_*")):
         if name := _NAME.fullmatch(path.name):
             pid = int(name[1])
-            with contextlib.suppress(OSError), _if_free(path) as free:  # its owner may remove it just now
+            with contextlib.suppress(OSError), _if_free(path) as free:  # its owner may remove it meanwhile
                 if free and not _is_owned(path, pid):
                     found.append(Leftover(path, pid, path.lstat().st_size))
     return found
@@ -115,7 +115,7 @@ def clean(segments: Iterable[Leftover]) -> list[Leftover]:
 
 def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
     """Remove the remains of killed runs in `folder`, beside it and in shared memory. Return a notice for each."""
-    remove_halves(folder)
+    remove_unfinished(folder)
     notices = []
     for segment in leftovers(segments):
         with contextlib.suppress(DataError):  # another user's
@@ -124,13 +124,13 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
         with contextlib.suppress(OSError):  # a folder without write permission stays as it is
             if _says_running(lock.parent):
                 write_manifest(lock.parent, read_manifest(lock.parent) | {"status": "killed", "error": KILLED})
-                remove_halves(lock.parent)
+                remove_unfinished(lock.parent)
                 notices.append(f"{lock.parent}: was killed, its manifest says so now")
             lock.unlink(missing_ok=True)
     return notices
 
 
-def remove_halves(folder: Path) -> None:
+def remove_unfinished(folder: Path) -> None:
     """Complete tables from their finished repeats, and remove unfinished files. No process may write to the folder."""
     if any(folder.glob(".*.part.tmp")):
         from runner.worker.tables import rescue  # late: few starts find halves, and it imports pyarrow

@@ -86,7 +86,7 @@ class Rounds:
 
     def notices(self) -> list[str]:
         """Return a line that says what ended `repeats=auto`, unless low noise did."""
-        ends = {"most": "the most there are", "time": f"by repeats_limit_s={self._limit_s:g}"}
+        ends = {"most": "the maximum", "time": f"by repeats_limit_s={self._limit_s:g}"}
         if self._stopped_by not in ends:
             return []
         why = ends[self._stopped_by]

@@ -26,7 +26,7 @@ from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.plan.plan import Plan
-from runner.run.leftovers import remove_halves, tidy
+from runner.run.leftovers import remove_unfinished, tidy
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.session import ChildError, Session
@@ -66,7 +66,7 @@ class Run:
     def end(self, status: str) -> None:
         """Save for the last time, with the reserved disk space. The children no longer write."""
         self.reserve.release()
-        remove_halves(self.folder)  # unfinished tables of a killed child
+        remove_unfinished(self.folder)  # unfinished tables of a killed child
         self.save(status)
 
     def late_notices(self) -> list[str]:

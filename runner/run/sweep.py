@@ -1,4 +1,4 @@
-"""A sweep: its jobs, how each ended, and `sweep.json`, which records that for programs.
+"""A sweep: its jobs, how each ended, and `sweep.json`, which records this for other programs.
 
     {"schema_version": 1, "status": "failed", "exit_code": 1, "started_utc": ..., "ended_utc": ..., "overrides": [...],
      "counts": {"ok": 2, "failed": 1}, "jobs": [{"job": 0, "folder": "0", "overrides": [...], "config_hash": ...,
@@ -91,7 +91,7 @@ class Sweep:
     was_stopped: bool = False
     jobs: list[SweepJob] = field(default_factory=list)
     started_utc: str = field(default_factory=_now)
-    said: set[str] = field(default_factory=set)  # notices that the user has read
+    printed: set[str] = field(default_factory=set)  # notices that the user has read
     _folders: set[str] = field(default_factory=lambda: {"."})  # taken by the jobs so far
     _work: dict[str, SweepJob] = field(default_factory=dict)  # jobs whose mode ignores batching, by `work_key`
 

@@ -1,7 +1,7 @@
 """Ends a run that stands still: a child is stopped or deadlocked, or waits for a GPU that hangs.
 
 The parent reads the rings' words anyway. While they stand still it also reads the children's processor time and context
-switches from the operating system; the children do no work for that. `StalledError` names the child, the time and the
+switches from the operating system, which costs the children nothing. `StalledError` names the child, the time and the
 phase. Limits, in multiples of `watchdog_s`:
 
 - 1 for a child that uses no processor: it is stopped, or waits for ever. A child with processes of its own, such as

@@ -34,13 +34,13 @@ class Voice:
     """What jobs of a command line share on the screen. name: of a job, `job 3 (4 of 12)`; empty for a single run."""
 
     name: str = ""
-    said: set[str] = field(default_factory=set)
+    printed: set[str] = field(default_factory=set)
 
     def notices(self, notices: Sequence[str]) -> None:
         """Print a line for each notice, unwrapped. In a sweep each appears once."""
         for notice in notices:
-            if notice not in self.said:
-                self.said.add(notice)
+            if notice not in self.printed:
+                self.printed.add(notice)
                 console().print(notice, soft_wrap=True, markup=False)
 
 

@@ -1,6 +1,7 @@
 """The ceilings of a device, measured once for each process, device and dtype: the jobs of a sweep share them.
 
-A rate above a ceiling is an error. Before that, the ceilings are measured again, and the higher values count.
+A rate above a ceiling is an error. Before a run reports it, the ceilings are measured again, and the higher values
+count.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class DeviceCeilings:
     def above(self, row: Row) -> tuple[str | None, bool]:
         """Return why a rate of `row` is above a ceiling, or None; and whether that is impossible (`above_ceiling`).
 
-        Before it says so, it measures the ceilings again.
+        If it seems impossible, the ceilings are measured again before the answer.
         """
         found = summary.above_ceiling(row, self.now, self._residency)
         if not found[1]:

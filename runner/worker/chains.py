@@ -26,7 +26,7 @@ from runner.plan.job import Arm, Job
 class Chains:
     """Order, feedback and check of one job, and the back ring, which notifies the driver of complete steps.
 
-    `warm_up`: whether the run is a warm-up run, in which requests are shorter.
+    Parameter `warm_up` of its methods: whether the run is a warm-up run, in which requests are shorter.
     """
 
     def __init__(self, job: Job, stream: ChainStream, device: Device) -> None:

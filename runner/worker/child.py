@@ -6,7 +6,7 @@ The parent starts each with `spawn` and talks to it through a pipe (`messages`).
 parent is gone, or after a FAILED. Between two jobs it waits. It ignores Ctrl-C and forwards SIGTERM and SIGHUP to the
 parent, which ends the run in order.
 
-The parent imports this module, so it imports no compiler. A child imports its part of the path when it starts.
+The parent imports this module, so it imports no compiler. A child imports what it needs when it starts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def _send_failure(pipe: Connection, failure: Failure) -> None:
 
 
 def _leave_signals_to_parent() -> None:
-    """Ignore Ctrl-C, and forward SIGTERM and SIGHUP to the parent, which ends the run. All reach the whole group."""
+    """Ignore Ctrl-C, and forward SIGTERM and SIGHUP to the parent, which ends the run.
+
+    A terminal sends each of them to every process of the run.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     forwarded = (signal.SIGTERM, signal.SIGHUP)
     for each in forwarded:
@@ -92,12 +95,12 @@ def _die_with_parent() -> None:
 
 
 def producer_main(pipe: Connection, bound: bool) -> None:
-    """Produce for jobs until EXIT. With `bound` the kernel kills this process when the thread that started it ends."""
+    """Produce for jobs until EXIT. With `bound` Linux kills this process when the thread that started it ends."""
     _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.producer", _produce))
 
 
 def consumer_main(pipe: Connection, bound: bool) -> None:
-    """Consume for jobs until EXIT. With `bound` the kernel kills this process when the thread that started it ends."""
+    """Consume for jobs until EXIT. With `bound` Linux kills this process when the thread that started it ends."""
     _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.consumer", _consume))
 
 

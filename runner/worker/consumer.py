@@ -100,7 +100,7 @@ class Consumer:
     def arm(self, index: int, warm_up: bool) -> None:
         """Make the next run ready: poison the outputs, clear the records, synchronize the clocks.
 
-        index: of the arm. warm_up: whether it is a warm-up run, which makes no NVTX ranges.
+        index: the arm's index. warm_up: whether it is a warm-up run, which makes no NVTX ranges.
         """
         arm, prepared = self._job.arms[index], self.prepared[index]
         mode = prepared.mode
@@ -121,7 +121,7 @@ class Consumer:
         self.device.start(every, prepared.path)
         prepared.start(warm_up=warm_up)
         self._loop = self._loop_of(prepared, limits, warm_up)
-        if self._tracer:  # last: work of `start` on the device does not belong to the run
+        if self._tracer:  # started last, so that it does not record what `prepared.start` does
             self._tracer.start()
         if self._torch:
             self._torch.start()
@@ -250,7 +250,7 @@ class Consumer:
 
 
 def _most_held(job: Job, modes: list[Mode]) -> int:
-    """Return the maximum commands that all buckets of an arm can hold together, over all arms."""
+    """Return how many commands all buckets of an arm can hold together, at most: the maximum over all arms."""
     held = [sum(arm.buckets(job.stream, mode)) for arm, mode in zip(job.arms, modes, strict=True)]
     return max(*held, max(arm.max_batch for arm in job.arms) * job.stream.step_rows)
 

@@ -1,4 +1,4 @@
-"""The producers: one pushes the commands of a workload, the other issues the steps of its requests.
+"""The two producers: `CommandProducer` pushes independent commands, `StepProducer` issues the steps of requests.
 
 `produce` is one run. `prepare` makes the next run ready, outside the timed region.
 """
@@ -26,12 +26,12 @@ READY_BLOCKS = 256  # blocks that are made before the clock starts: 64 MiB of re
 
 
 class Producer:
-    """A producer of one job. A context manager: its exit detaches from the rings. A subclass overrides methods."""
+    """A producer of one job. A context manager: its exit detaches from the rings. Subclasses define `produce`."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
         self._ring = Ring.attach(job.ring_name, job.capacity)
-        self._ring.await_free_slots(0)  # loads the compiled loop: only a run may fill the ring, not a warm-up run
+        self._ring.await_free_slots(0)  # loads the compiled loop, since a warm-up run may never wait for a free slot
 
     def prepare(self) -> None:
         """Make the next run ready."""

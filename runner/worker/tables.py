@@ -27,7 +27,7 @@ from runner.plan.job import Job
 if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba
     from launchopt.recording.recorder import Recorder
 
-_PART = "part.tmp"  # suffix of parts: a cleanup of temporary files removes them, too
+_PART = "part.tmp"  # suffix of parts; .tmp lets a cleanup of temporary files remove them, too
 
 
 class GrowingTable:

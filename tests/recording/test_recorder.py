@@ -162,7 +162,7 @@ def test_a_launch_that_was_spooled_cannot_be_marked() -> None:
     for seq in range(5):
         launch(recorder, [seq])
     recorder.spool()
-    with pytest.raises(RunError, match="launch call 4 is no longer at hand"):
+    with pytest.raises(RunError, match="launch call 4 can no longer be marked"):
         recorder.mark_sample(4, 0)
 
 
@@ -179,7 +179,7 @@ def test_nothing_is_left_in_the_folder_at_any_time(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_takes_no_rows_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"cannot be kept in .*missing: No such file or directory"):
+    with pytest.raises(RunError, match=r"cannot be written in .*missing: No such file or directory"):
         small(4, tmp_path / "missing")
 
 
@@ -191,7 +191,7 @@ def test_a_full_disk_ends_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     for seq in range(5):
         launch(recorder, [seq])
     monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(RunError, match=r"cannot be kept in .*: No space left on device"):
+    with pytest.raises(RunError, match=r"cannot be written in .*: No space left on device"):
         recorder.spool()
 
 

@@ -79,7 +79,7 @@ def _in_order(rows: Sequence[Row]) -> list[str]:
 
 
 def _against(rows: Sequence[Row], base: str, mode: str) -> Comparison | None:
-    """Return the comparison of `mode` with `base`; None where one failed or does not compare."""
+    """Return the comparison of `mode` with `base`; None if a repeat failed or the two cannot be compared."""
     run = Run("", "this run", list(rows), None)
     metric = "wall_ms" if rows[0]["arrival"] == "closed" else "latency_p50_us"
     try:
@@ -179,14 +179,17 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
 
 
 def _bandwidth(rate: float | None, peak: float | None) -> str:
-    """Return the rate and its share of the measured read bandwidth; a shared input counts for each command."""
+    """Return the rate and its share of the measured read bandwidth.
+
+    The rate counts a shared input once per command, so it can be above the bandwidth.
+    """
     if not rate or not peak:
         return "-"
     return f"{rate:,.1f} ({rate / peak:.1%})" if rate <= peak else f"{rate:,.1f} (reused)"
 
 
 def _waiting_lines(shown: Callable[..., str], rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
-    """Return the lines of waiting; of a saturated queue the time per command instead, which does not grow with it."""
+    """Return the lines with queue wait and latency; if the queue is saturated, the time per command instead."""
     if not shows_latency:
         return {"time per command us": f"{statistics.median(r['wall_ms'] * 1e3 / r['commands'] for r in rows):,.2f}"}
     return {

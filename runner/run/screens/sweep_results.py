@@ -33,7 +33,7 @@ def print_jobs(sweep: Sweep, out: Console) -> None:
             continue
         try:
             rows = results.read_summaries([sweep.folder / job.folder / "summary.parquet"])
-        except LaunchoptError:  # the report names it
+        except LaunchoptError:  # `launchopt report` names the unreadable file
             continue
         settings = " ".join(each for each in sweep.own(job).split() if not each.startswith("mode="))
         for mode, own in _by_mode(rows).items():

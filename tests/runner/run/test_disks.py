@@ -98,7 +98,7 @@ def test_a_disk_that_fills_up_with_tables_keeps_the_repeats_before(tmp_path: Pat
     # A table, or what a run under way records: whichever asks for the last bytes, which is chance.
     assert (
         f"cannot be written: {ENOSPC}" in done.stderr
-        or f"cannot be kept in {tmp_path}/disk/run: {ENOSPC}" in done.stderr
+        or f"cannot be written in {tmp_path}/disk/run: {ENOSPC}" in done.stderr
     )
     about, rows = manifest(folder), contents(folder)
     assert about["status"] == "failed"
@@ -116,7 +116,7 @@ def test_a_disk_too_small_for_one_run_says_so(tmp_path: Path) -> None:
     asked = ("mode=baseline", "workload.commands=200000", f"hydra.run.dir={tmp_path}/disk/run")
     done = on_disk(tmp_path, f"size={EMPTY_MB + 2}m", *asked)
     folder = tmp_path / "kept/run"
-    reason = f"consumer: what a run recorded cannot be kept in {tmp_path}/disk/run: {ENOSPC}"
+    reason = f"consumer: recorded rows cannot be written in {tmp_path}/disk/run: {ENOSPC}"
     assert (done.returncode, done.stderr) == (1, f"error: {reason}\n")
     assert (manifest(folder)["status"], manifest(folder)["error"]) == ("failed", reason)
     assert contents(folder) == {}
@@ -128,7 +128,7 @@ def test_a_limit_on_files_is_as_a_full_disk(tmp_path: Path) -> None:
 
     asked = (*SMALL, "mode=baseline", "workload.commands=200000", f"hydra.run.dir={tmp_path}/run")
     done = ran([*RUNNER, *asked], tmp_path, preexec_fn=limited)
-    reason = f"consumer: what a run recorded cannot be kept in {tmp_path}/run: {EFBIG}"
+    reason = f"consumer: recorded rows cannot be written in {tmp_path}/run: {EFBIG}"
     assert (done.returncode, done.stderr) == (1, f"error: {reason}\n")
     assert manifest(tmp_path / "run")["error"] == reason
     assert contents(tmp_path / "run") == {}

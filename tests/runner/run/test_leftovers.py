@@ -100,7 +100,7 @@ def test_a_killed_run_says_so_after_the_next_start(killed: Path, runs: Path, seg
     assert tidy(runs / "new", segments) == [f"{killed}: was killed, its manifest says so now"]
     manifest = read_manifest(killed)
     assert (manifest["status"], manifest["repeats_done"]) == ("killed", 2)
-    assert manifest["error"].startswith("ended without a word")
+    assert manifest["error"].startswith("ended without a message")
     assert names(killed) == ["manifest.json"]
     assert tidy(runs / "new", segments) == []
 

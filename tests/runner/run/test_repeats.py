@@ -108,7 +108,7 @@ def test_auto_gives_up_after_the_most(modes: Sequence[str]) -> None:
     assert len(taken(rounds, noisy)) == MAX_ROUNDS * len(modes)
     assert rounds.as_dict() == {"asked": "auto", "taken": 50, "stopped_by": "most", "half_width": 0.01}
     (notice,) = rounds.notices()
-    assert notice == "repeats=auto: ended after 50 rounds, the most there are; noise still above 1%"
+    assert notice == "repeats=auto: ended after 50 rounds, the maximum; noise still above 1%"
 
 
 @pytest.mark.parametrize(("round_s", "expected"), [(1000.0, MIN_ROUNDS), (30.0, 9), (29.0, 10)])
