@@ -84,7 +84,7 @@ def test_outputs_that_the_host_was_not_sent_are_no_figure(
         return found
 
     monkeypatch.setattr(resident, "verify", changed)
-    with pytest.raises(AssertionError, match="what the host was sent is not in C"):
+    with pytest.raises(AssertionError, match="outputs that the host received differ from C"):
         next(iter(resident.suite(1, "cuda")))
 
 
