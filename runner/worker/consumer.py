@@ -22,6 +22,7 @@ from launchopt.queue.ring import MOST_AT_ONCE, Ring
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
+from launchopt.recording.clocks import clock_faults
 from launchopt.recording.columns import Row
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.recorder import Counted, Recorder
@@ -185,6 +186,7 @@ class Consumer:
         counts = self._counts(counted)
         announced = {"announced": self._stream.commands}
         faults = [*summary.differences(announced | counts), *self.recorder.faults(counted)]
+        faults += clock_faults(self.recorder, self._timing)
         changed = self._operands.fault()
         if changed:
             faults.append(changed)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from launchopt.command import Dtype
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
+from launchopt.recording.launch_rows import LaunchColumn
 from launchopt.streams.stream import CommandOrder, GemmStream
 from launchopt.types import Array
 from launchopt.workloads.gemv import gemv
@@ -146,3 +148,20 @@ def test_a_wrong_output_fails_its_repeat_and_no_other(mutation: Mutation, dtype:
     found = results_of(dtype, ended=mutation)
     assert [each.row["verified"] for each in found] == [True, False, True]
     assert f"of {COMMANDS} outputs wrong (first: " in found[1].row["status"]
+
+
+def ends_early(consumer: Consumer) -> None:
+    timing = consumer._timing
+    consumer._timing = replace(timing, span=replace(timing.span, end_ns=timing.start_ns + 1_000))
+
+
+def launches_take_no_time(consumer: Consumer) -> None:
+    launches = consumer.recorder.launches
+    launches[:, LaunchColumn.SUBMIT_END_NS] = launches[:, LaunchColumn.SUBMIT_START_NS]
+
+
+@pytest.mark.parametrize("mutation", [ends_early, launches_take_no_time])
+def test_clocks_that_cannot_be_fail_their_repeat_and_no_other(mutation: Mutation) -> None:
+    statuses = [each.row["status"] for each in results_of(Dtype.fp32, ended=mutation)]
+    assert statuses[0] == statuses[2] == "ok"
+    assert statuses[1].startswith("failed: clocks: ")
