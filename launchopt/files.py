@@ -94,7 +94,7 @@ def save_result(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a file that the user named atomically, as UTF-8; DataError if the disk refuses it."""
+    """Write the file that the user named, atomically and as UTF-8; DataError if the disk refuses it."""
     try:
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except OSError as error:

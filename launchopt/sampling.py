@@ -7,7 +7,8 @@ same ids as this implementation, so every step is defined with its rounding:
 uniform   bits = splitmix64 number (request << 32 | token) of the generator seeded with mix(seed + GOLDEN), its
           top 24 bits: u = bits / 2**24. mix is splitmix64's finalizer, number i is mix(start + (i + 1) * GOLDEN)
           modulo 2**64 (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators").
-weight    of a token: exp((logit - largest) * (1 / temperature)) in units of 2**-42, cut to an integer. The largest
+weight    of a token: exp((logit - largest) * (1 / temperature)) in units of 2**-42, truncated to an integer. The
+largest
           has 2**42; below exp(-29), which is about one unit, it is 0. In float64 without fused operations: y = x *
           LOG2_E, n = floor(y + 0.5), 2**(y - n) by Horner's rule over POWERS (relative error below 2**-45), 2**n.
 sums      of weights are integers, hence equal in any order, and below 2**63 for a vocabulary below 2**21.

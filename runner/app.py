@@ -148,7 +148,7 @@ def _without_hydra(config: DictConfig) -> DictConfig:
 
 
 def run_job(composed: DictConfig) -> None:
-    """Run one job for Hydra. It raises no Exception, with which Hydra would end the process after the other jobs."""
+    """Run one job for Hydra. An error is printed and kept in the exit code, since Hydra would show a traceback."""
     about = HydraConfig.get()
     folder, overrides = Path(about.runtime.output_dir), _typed(about)
     sweep = _start.sweep

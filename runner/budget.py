@@ -3,16 +3,16 @@
     launchopt budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/h200/remedies
     launchopt budget launches_per_token=1200 launch_us=5 tokens_per_day=10e6            the textbook: 16.7 h
 
-    model=NAME              whose layers: an option of conf/model; without it those of the runs
+    model=NAME              model whose layers count, an option of conf/model; default: that of the runs
     tokens_per_day=X        generated tokens a day; 10e6 is 10 million
-    from=RUN...             folders with results: launches a token and their cost, measured, for each mode
-    launches_per_token=X    instead of what was measured, for a mode that launches every command alone
-    launches_per_layer=X    likewise, times the layers of the model
-    launch_us=X             microseconds a launch, instead of what was measured
-    gpu_hour_cost=X         adds what the idle hours cost
+    from=RUN...             folders with results, which give the launches per token and their cost for each mode
+    launches_per_token=X    replaces the measured number, for a mode that launches every command alone
+    launches_per_layer=X    the same, per layer of the model
+    launch_us=X             replaces the measured microseconds per launch
+    gpu_hour_cost=X         adds the cost of the idle hours
 
-In: the keys above, and every summary.parquet below the folders of `from`. Out: a table and every assumption, a line
-each; on a terminal drawn, elsewhere Markdown; with --json FILE the same for programs.
+In: the keys above, and every summary.parquet below the folders of `from`. Out: a table, and a line for each assumption,
+in Markdown if the output is no terminal; with --json the same as JSON.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def budget(settings: Iterable[str]) -> Budget:
 
 
 def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
-    """Return the question, and the folders with measurements."""
+    """Return the budget's inputs, and the folders with measurements."""
     from launchopt.analysis.verdict.budget import Ask
 
     numbers: dict[str, float] = {}

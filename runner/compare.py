@@ -1,4 +1,4 @@
-"""Compares two runs, or two modes of one run, and says which is faster, or how many repeats would tell.
+"""Compares two runs, or two modes of one run, and says which is faster, or how many repeats would decide.
 
     launchopt compare RUN:baseline RUN:batched       two modes of one run, pair by pair: the best case
     launchopt compare OLD NEW                        all that occurs in both folders: two revisions, say
@@ -9,11 +9,11 @@
 In: summary.parquet and manifest.json at or below the folders (or a summary.parquet). Out: a block for each stream of
 commands, mode and configuration that occurs in both: medians, the factor between the two with its 95% interval, and
 FASTER, SLOWER, SAME (up to --effect) or UNDECIDED, with the number of repeats that would decide; --json and --markdown
-write the same to files. Refused is what would compare unlike work, other machines, GPU drivers or CUDA libraries,
-traced with untraced runs and throttled repeats; --force sets that aside, but never failed or unverified repeats. Other
-revisions and packages are what it is for, and are named.
+write the same to files. It refuses to compare different work, machines, GPU drivers or CUDA libraries, traced with
+untraced runs, and throttled repeats. --force compares these, but never failed or unverified repeats. Revisions and
+packages may differ; the output names them.
 
-Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower where B is SLOWER; 2 refused, or bad input.
+Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower if B is SLOWER; 2 refused, or bad input.
 """
 
 from __future__ import annotations
@@ -142,11 +142,11 @@ def _print_table(outcome: Outcome, to: Console) -> None:
 def _parser() -> CommandParser:
     parser = CommandParser("compare", __doc__)
     parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
-    parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what is said to be faster or not")
+    parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what the verdict is about")
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")
     parser.add_argument("--metric", default="wall_ms", metavar="COLUMN", help="column of the summary (wall_ms)")
-    parser.add_argument("--force", action="store_true", help="compare what should not be, and say so everywhere")
-    parser.add_argument("--fail-on", choices=["slower"], help="exit 1 where B is SLOWER, for CI")
+    parser.add_argument("--force", action="store_true", help="compare what is refused, and say so in every output")
+    parser.add_argument("--fail-on", choices=["slower"], help="exit 1 if B is SLOWER, for CI")
     add_json(parser)
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request")
     return parser

@@ -5,8 +5,8 @@
     launchopt dataset --columns                                         every column of every table, as Markdown
 
 In: every TABLE.parquet at or below the folders. Out: one file in today's schema with a column `folder` before the
-others; rows stay in path order, a batch is in memory at a time. Between `<!-- columns -->` and `<!-- /columns -->` of
-the page that is named with --page the columns are refreshed (--check: are they as they should be?).
+others; rows stay in path order, and one batch is in memory at a time. --page FILE.md refreshes the columns between
+`<!-- columns -->` and `<!-- /columns -->` of that page; with --check it only checks them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _dataset(options: argparse.Namespace) -> int:
 def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]:
     """Write all rows of a table below `folders` to `output`. Return the number of rows and of files.
 
-    Raises DataError where there are none, where one cannot be read, and where `output` cannot be written.
+    Raises DataError if there are none, if one cannot be read, or if `output` cannot be written.
     """
     schema, found, rows = schema_of(table), files(folders, table), 0
     if not found:

@@ -1,11 +1,11 @@
-"""What a campaign of kills came to, as tables; and the page that shows them.
+"""Prints the results of a kill campaign as tables, or puts them into a page.
 
     launchopt reliability outputs/reliability/20260101-120000                 Markdown of one campaign
     launchopt reliability outputs/reference/reliability --readme outputs/reference/RELIABILITY.md
 
 In: a folder that scripts/kill_campaign.py wrote (campaign.parquet, a row a kill, and manifest.json), with or without
-the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. With --readme what stands between
-`<!-- reliability -->` and `<!-- /reliability -->` of that page is replaced (--check: is it as it should be?).
+the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. --readme FILE.md replaces the text between `<!--
+reliability -->` and `<!-- /reliability -->` of that page; with --check it only checks it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def read_kills(path: Path) -> list[Kill]:
 
 
 def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
-    """Raise DataError where the manifest counted other kills than the table has."""
+    """Raise DataError if the counts in the manifest are not those of the table."""
     counts = about.get("counts")
     whole = counts[-1] if isinstance(counts, list) and counts and isinstance(counts[-1], dict) else {}
     found = {"tried": len(kills), "lost": sum(k.lost for k in kills), "leaked": sum(k.leaked for k in kills)}
@@ -127,7 +127,7 @@ def _is_number(value: object) -> bool:
 
 def _parser() -> CommandParser:
     parser = CommandParser("reliability", __doc__)
-    parser.add_argument("folder", type=Path, metavar="DIR", help="of one campaign")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="folder of one campaign")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")
     return parser

@@ -1,13 +1,13 @@
 """Says what bounds each mode, what is left to gain, and what to try first, with the evidence.
 
-    launchopt verdict outputs/reference/h200/remedies                 a verdict a stream of commands
+    launchopt verdict outputs/reference/h200/remedies                 a verdict per workload stream
     launchopt verdict DIR... --calibration outputs/calibration/nvidia_h200.json
-    launchopt verdict DIR... --json verdict.json                      and the same for programs
+    launchopt verdict DIR... --json verdict.json                      also write it as JSON
 
-In: every summary.parquet and manifest.json at or below the folders, and a calibration (`launchopt doctor
---save`): the one given, or the newest of that device in outputs/calibration, or none: then a launch costs what the
-first calls of the run itself did, and the output says so. Out: on a terminal tables, elsewhere Markdown; with --json
-a file. Exit code 1 where a rate is above a ceiling that the run measured and nothing explains it.
+In: every summary.parquet and manifest.json at or below the folders, and a calibration (`launchopt doctor --save`). The
+default is the newest calibration of the device in outputs/calibration. If there is none, the first launch calls of the
+run itself give the cost of a launch, and the output says so. Out: tables, in Markdown if the output is no terminal;
+with --json the same as JSON. Exit code 1 if a rate is above a ceiling that the run measured and nothing explains it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Path | None = None) -> int:
-    """Print the verdicts on `folders`, and write them as JSON where asked for. Return 1 for an impossible number.
+    """Print the verdicts on `folders`, and write them as JSON if asked to. Return 1 for an impossible rate.
 
     Raises DataError for folders, files and calibrations that cannot be read or written.
     """
@@ -91,7 +91,9 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
 def _parser() -> CommandParser:
     parser = CommandParser("verdict", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
-    parser.add_argument("--calibration", type=Path, metavar="FILE", help="what a launch costs on that device")
+    parser.add_argument(
+        "--calibration", type=Path, metavar="FILE", help="calibration of the device, with the cost of a launch"
+    )
     add_json(parser)
     return parser
 

@@ -111,7 +111,10 @@ class Batcher:
         return Batch(SEVERAL if self._is_shared else bucket, self._store[base : base + size], REASONS[reason])
 
     def unknown_at(self, records: Records, at: int) -> RunError:
-        """Return the error for a shape without a bucket: of records[at], or past their end of a waiting command."""
+        """Return the error for a shape without a bucket.
+
+        It is that of records[at]; if `at` is past their end, that of a waiting command.
+        """
         if at < len(records):
             return self.unknown(records[at])
         return RunError("a command that waited has a shape which the workload did not announce")

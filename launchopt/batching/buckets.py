@@ -166,7 +166,7 @@ def oldest_bucket(buckets: Table, active: Table) -> Int:
 
 @compiled
 def largest_bucket(buckets: Table, active: Table) -> Int:
-    """Return the bucket that holds the most commands, of equals the one opened first; NO_BUCKET if all are empty."""
+    """Return the fullest bucket, of several the one that was opened first; NO_BUCKET if all are empty."""
     best = NO_BUCKET
     for i in range(1, active[0] + 1):
         bucket = active[i]

@@ -51,7 +51,7 @@ WRONG = {
 
 
 def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of steps of each request, [requests]. table: of the workload, or of its warm-up run."""
+    """Return the number of steps of each request, [requests]. table: [requests, ChainColumn], of any run."""
     has_rest = table[:, ChainColumn.REST_KIND] != NO_PROMPT
     steps: NDArray[np.int64] = table[:, ChainColumn.FULL_CHUNKS] + has_rest + table[:, ChainColumn.DECODES]
     return steps

@@ -28,7 +28,7 @@ from launchopt.types import Int, Table, Words
 
 @compiled
 def _largest(kinds: Table, counts: Table) -> Int:
-    """Return the kind whose bucket holds the most steps, of equals the one opened first; NONE if all are empty."""
+    """Return the kind with the fullest bucket, of several the one that was opened first; NONE if all are empty."""
     best = kind = counts[StepWord.OLDEST]
     while kind != KindCode.NONE:
         if kinds[kind, KindColumn.COUNT] > kinds[best, KindColumn.COUNT]:

@@ -93,7 +93,7 @@ class _Production:
         self._waiter.wait()
         self.blocked_ns += time.monotonic_ns() - before_ns
         if self._ring.word(HeaderWord.STOP):
-            raise Interrupted("stopped while waiting for room in the ring")
+            raise Interrupted("stopped while waiting for a free slot of the ring")
 
 
 def produce(blocks: Iterable[Block], ring: Ring, waiter: Waiter) -> Production:

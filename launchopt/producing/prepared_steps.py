@@ -117,7 +117,10 @@ def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
 
 @compiled
 def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
-    """Return the slot that a template's slot of origin `of` is relative to."""
+    """Return the slot from which a template's slot of origin `of` counts.
+
+    lane, region: first slots of the request's lane and of its prompt's memory. source: slot of the step's input.
+    """
     if of == Origin.LANE:
         return np.uint64(lane)
     if of == Origin.PREFILL:

@@ -60,7 +60,7 @@ class DriverArrays(NamedTuple):
 
 
 TimeArrays = tuple[Table, Table, Table]  # the fields of TokenTimes, as Python passes them
-# The fields of DriverArrays, likewise.
+# The fields of DriverArrays, as Python passes them.
 DriverFields = tuple[Table, Table, Table, TimeArrays, ListArrays, Table, AheadArrays, Words]
 
 

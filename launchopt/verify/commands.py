@@ -45,8 +45,8 @@ class Verification:
 def typical_output(shape: ShapeKey) -> float:
     """Return the expected root mean square of an output element, sqrt(k) / 3.
 
-    It is a sum of k products of inputs uniform in [-1, 1), each of variance 1/9. The rms of the reference itself is not
-    used, since cancellation can make it arbitrarily small in a small output.
+    An element is a sum of k products of inputs uniform in [-1, 1), each product of variance 1/9. The rms of the
+    reference itself is not used, since cancellation can make it arbitrarily small in a small output.
     """
     return math.sqrt(shape.k) / 3
 

@@ -59,7 +59,7 @@ class Findings:
         at = np.arange(len(share)), share.argmax(axis=1)
         errors, bounds, share = errors[at], bounds[at], share[at]
         errors = np.where(np.isnan(errors), np.inf, errors)
-        bounds = np.where(np.isnan(bounds), 0.0, bounds)  # the inputs were NaN
+        bounds = np.where(np.isnan(bounds), 0.0, bounds)  # a bound is NaN if the inputs were
         what = [f"error {error:.3g}, allowed {bound:.3g}" for error, bound in zip(errors, bounds, strict=True)]
         closest = int(share.argmax())
         self._note(float(share[closest]), float(errors[closest]), float(bounds[closest]))

@@ -62,7 +62,7 @@ class Inputs:
     def of_tokens(self, numbers: Numbers, requests: Numbers, at: Numbers) -> Array:
         """Return the input of each token, float64 [tokens, hidden].
 
-        numbers: of the tokens in the run. requests: their requests. at: number of each token within its request.
+        numbers: the number of each token within the run. requests: its request. at: its number within the request.
         """
         stream, xp = self._stream, self._xp
         row_units = stream.units(stream.hidden)

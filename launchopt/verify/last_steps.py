@@ -43,7 +43,7 @@ class _Group(NamedTuple):
 class _Part:
     """The last steps of some requests of a group, and the columns that are compared.
 
-    rows: of the step, by layer and node name. columns: numbers of the compared columns within a step.
+    rows: the rows of the step, by layer and node name. columns: numbers of the compared columns within a step.
     at: request, position and weight copy of each of these columns, for all requests.
     """
 
@@ -57,7 +57,7 @@ class _Part:
 class LastSteps:
     """Checks the last steps of all requests.
 
-    left: the KV caches after the run, with attention. unwritten: names of nodes whose outputs were not written.
+    left: the KV caches after the run; None without attention. unwritten: names of nodes whose outputs were not written.
     chunk_bytes: memory that the check may use at a time, roughly.
     """
 

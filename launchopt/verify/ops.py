@@ -66,7 +66,7 @@ def exact(xp: ModuleType, value: Array) -> Graded:
 def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0) -> Graded:
     """Return a result that a device computes with `roundings` fp32 roundings and then rounds to `dtype`.
 
-    variance: of the error that comes from the inputs.
+    variance: the part of the error's variance that comes from the inputs.
     """
     relative = dtype.unit_roundoff + roundings * FP32_ROUNDOFF
     return Graded(value, variance + (relative * value) ** 2 + UNDERFLOW[dtype] ** 2)
@@ -208,7 +208,7 @@ def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: D
 
     value = products(given.value, values.value)
     variance = products(given.variance, values.value**2)
-    if given.differing is not None:  # these errors sum to 0, so only differences between values weigh them
+    if given.differing is not None:  # these errors sum to 0 over a row, so only differences between the values count
         sums = xp.repeat(given.differing.sum(axis=2).T, values.value.shape[2], axis=1)
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)

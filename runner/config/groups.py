@@ -53,7 +53,7 @@ def mode_settings(name: str) -> Mode:
     declared = [
         (each.name, each.type, field(default=each.default, metadata=each.metadata)) for each in fields(options_of(name))
     ]
-    made: type[Mode] = make_dataclass("Mode", declared, bases=(Mode,)) if declared else Mode  # a class takes 1 ms
+    made: type[Mode] = make_dataclass("Mode", declared, bases=(Mode,)) if declared else Mode  # a new class takes 1 ms
     return made(name=name)
 
 
@@ -92,7 +92,7 @@ class Timing:
     """Settings of the timing of a run."""
 
     kind: TimingKind = option(TimingKind.events, "what is measured on the device")
-    sample_every: int = option(64, "launches for each launch that is timed on the device", low=1)
+    sample_every: int = option(64, "one in this many launches is timed on the device", low=1)
 
     def __post_init__(self) -> None:
         check_options("timing", self)
@@ -107,7 +107,7 @@ class Queue:
     spin_us: float | None = option(
         None, "time of spinning for the other side; null: 5,000 with 4 cores or more, else 200", low=0, high=1e6
     )
-    sleep_us: float = option(50.0, "then, time of each sleep", low=1, high=1e6)
+    sleep_us: float = option(50.0, "time of each sleep after the spin", low=1, high=1e6)
 
     def __post_init__(self) -> None:
         check_options("queue", self)

@@ -2,7 +2,7 @@
 
     launchopt doctor                       every check, then the floors of the device
     launchopt doctor --no-floors           the checks alone, in a second or two
-    launchopt doctor --save                and keep the floors: outputs/calibration/<device>.json
+    launchopt doctor --save                also save the floors: outputs/calibration/<device>.json
     launchopt doctor --clean               remove shared memory that dead processes left behind
     launchopt doctor --json                everything as JSON
 
@@ -140,7 +140,9 @@ def _index(text: str) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser("doctor", __doc__)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
-    parser.add_argument("--index", type=_index, default=0, metavar="N", help="of the GPU, as CUDA counts (default 0)")
+    parser.add_argument(
+        "--index", type=_index, default=0, metavar="N", help="number of the GPU, as CUDA counts (default 0)"
+    )
     floors = "measure the floors (default), about 20 s on a GPU"
     parser.add_argument("--floors", action=argparse.BooleanOptionalAction, default=True, help=floors)
     repeats = f"samples of each floor (default {REPEATS})"

@@ -195,7 +195,7 @@ def cpu_checks(system: Path, cores: int) -> Iterator[Check]:
         path.read_text().strip() for path in system.glob("devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor")
     }
     if not governors:
-        yield Check("clock governor", Status.OK, "not told: a virtual machine, or fixed")
+        yield Check("clock governor", Status.OK, "not reported: a virtual machine, or a fixed clock")
     elif governors == {"performance"}:
         yield Check("clock governor", Status.OK, "performance")
     else:

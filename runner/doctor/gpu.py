@@ -102,13 +102,13 @@ def _triton_check() -> Check:
     if missing("triton"):
         mend = install_command("torch")
         return Check("Triton", Status.MISSING, "not installed (for modes fused_triton and triton_batched)", mend)
-    return Check("Triton", Status.OK, _version("triton") or "version not told")
+    return Check("Triton", Status.OK, _version("triton") or "version unknown")
 
 
 def state_checks(state: JsonObject, users: GpuUsers) -> Iterator[Check]:
     """Check persistence mode, current clocks and throttling, and other users of the GPU."""
     if users.persistence is None:
-        yield Check("persistence mode", Status.WARNING, "not told by NVML")
+        yield Check("persistence mode", Status.WARNING, "not reported by NVML")
     elif users.persistence:
         yield Check("persistence mode", Status.OK, "on")
     else:
@@ -119,7 +119,9 @@ def state_checks(state: JsonObject, users: GpuUsers) -> Iterator[Check]:
     ]
     parts = {"sm_clock_mhz": "SM {:,} MHz", "memory_clock_mhz": "memory {:,} MHz"}
     parts |= {"power_w": "{:,.0f} W", "temperature_c": "{} °C"}
-    found = ", ".join(form.format(state[name]) for name, form in parts.items() if name in state) or "not told by NVML"
+    found = (
+        ", ".join(form.format(state[name]) for name, form in parts.items() if name in state) or "not reported by NVML"
+    )
     if reasons:
         mend = "let it cool, or look for a power limit: nvidia-smi -q -d PERFORMANCE,POWER"
         yield Check("clocks now", Status.WARNING, f"{found}; throttled: {', '.join(reasons)}", mend)
@@ -130,7 +132,7 @@ def state_checks(state: JsonObject, users: GpuUsers) -> Iterator[Check]:
 
 def _users_check(users: GpuUsers) -> Check:
     if users.others is None:
-        return Check("other users of the GPU", Status.WARNING, "not told by NVML")
+        return Check("other users of the GPU", Status.WARNING, "not reported by NVML")
     if not users.others:
         return Check("other users of the GPU", Status.OK, "none")
     found = ", ".join(f"{pid} {_name(pid)} ({_memory(used)})" for pid, used in users.others.items())
@@ -141,11 +143,11 @@ def _name(pid: int) -> str:
     try:
         return str(psutil.Process(pid).name())
     except psutil.Error:
-        return "(name not told)"
+        return "(name unknown)"
 
 
 def _memory(used_bytes: int | None) -> str:
-    return "memory not told" if used_bytes is None else f"{used_bytes / 1e9:,.1f} GB"
+    return "memory unknown" if used_bytes is None else f"{used_bytes / 1e9:,.1f} GB"
 
 
 def tool_checks(which: Callable[[str], str | None] = shutil.which) -> Iterator[Check]:
@@ -171,7 +173,7 @@ def _tool_version(path: str | None) -> tuple[str | None, str | None]:
     except (OSError, subprocess.SubprocessError):
         return path, None
     number = re.search(r"\d{4}\.\d+(\.\d+)*", done.stdout)
-    return path, number[0] if number else "version not told"
+    return path, number[0] if number else "version unknown"
 
 
 def counter_check(parameters: Path, status: Path) -> Check:

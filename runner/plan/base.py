@@ -1,7 +1,8 @@
-"""The base of a run: the mode that a single run takes beside its own if the user names none.
+"""The base of a run: the mode that a single run is compared with if the user names none.
 
-`against: auto` and `repeats: null` stand for it. A single run without a profiler gets a base and REPEATS interleaved
-repeats, so that its table ends with a factor. A job of a sweep, of an experiment or of a table gets neither.
+`against: auto` asks for a base, and `repeats: null` for REPEATS interleaved repeats beside it. A single run without a
+profiler gets both, so that its table ends with a factor. A job of a sweep, an experiment or a table gets no base and
+one repeat.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from runner.config.schema import AUTO, Config, settled
 from runner.plan.plan import Plan, plan_of
 
 REPEATS = 5  # the fewest whose interval is printed: simulation shows its coverage (docs/honesty.md)
-INDEPENDENT, STEPS = "baseline", "coalesced"  # one launch a command; what an engine launches for a step
+INDEPENDENT, STEPS = "baseline", "coalesced"  # bases for independent commands, and for steps: what an engine launches
 
 
 def bases_of(config: Config) -> tuple[str, ...]:

@@ -131,7 +131,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
 
 
 def _arms(config: Config) -> tuple[Arm, ...]:
-    """Return the modes to compare with, then the mode of the config; ConfigError if one lacks a package."""
+    """Return the arms of the modes to compare with, then that of the config's own mode."""
     everything = config.against == [ALL]
     names = [name for name in MODES if name != config.mode.name] if everything else config.against
     batching = config.batching

@@ -36,7 +36,9 @@ _TRACED = (
     "Times are traced: nsys, and Python between launches to mark the ranges, make them larger than in a plain run. "
     "For headline times run both modes without it: mode=A against=[B]."
 )
-_DELAY = "Launch delay: from the return of a launch call to its first kernel, and so what was queued before it, too."
+_DELAY = (
+    "Launch delay: from the return of a launch call to the start of its first kernel, waits for earlier work included."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -143,7 +143,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--time-unit",
         choices=("us", "ns"),
-        help="of times in JSON; left out: us, as the format says, and ns where us would be past the year 5000",
+        help="unit of times in JSON; default: us, as the format says, or ns if us would be past the year 5000",
     )
     return parser
 

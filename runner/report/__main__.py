@@ -6,17 +6,17 @@
     launchopt report DIR... --strategies        all modes on each workload: gains, costs, break-even (and --plot)
     launchopt report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
     launchopt report DIR... --pr                Markdown for a pull request: verdict, one table, environment
-    launchopt report RUN --timeline FILE.json   what was recorded of one run, for ui.perfetto.dev (.json.gz too)
-    launchopt report --readme README.md         refresh the tables inside a README (--check: are they?)
+    launchopt report RUN --timeline FILE.json   the recorded launches of one run, for ui.perfetto.dev (.json.gz too)
+    launchopt report --readme README.md         refresh the tables inside a README (--check: only check them)
 
 In: every summary.parquet (--frontier: and histograms.parquet; --strategies: and manifest.json) at or below the folders.
 Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in `report.md`,
-`frontier.md` or `strategies.md` inside the first folder, or in --output. An objective is kept beside frontier.md in
-`frontier.json`, and holds until another is given. In a README what stands between `<!-- report:FOLDER -->` and
-`<!-- /report:FOLDER -->` is replaced, by the frontier where FOLDER has a frontier.json, by the strategies where it has
-a strategies.md or was made by an experiment that compares them; FOLDER is relative to the folder of the README, and
-may be a file: advice.json, goals.json, which_strategy.json (modules of runner/report) or a calibration. Between
-`<!-- matrix -->` and `<!-- /matrix -->` comes what `launchopt matrix` prints.
+`frontier.md` or `strategies.md` inside the first folder, or in --output. An objective is saved beside frontier.md in
+`frontier.json`, and holds until another is given. In a README, the text between `<!-- report:FOLDER -->` and
+`<!-- /report:FOLDER -->` is replaced: by the frontier if FOLDER has a frontier.json; by the strategies if it has a
+strategies.md, or comes from an experiment that compares them; else by the tables. FOLDER is relative to the folder of
+the README. It may be a file: advice.json, goals.json, which_strategy.json (modules of runner/report) or a calibration.
+Between `<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix` is put.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 
 def _block(folder: Path) -> str:
-    """Return the Markdown of `folder`, or of a file: advice, goals, runs for a choice of strategy, a calibration."""
+    """Return the Markdown of `folder`, or of a file: advice, goals, fastest modes by requests, a calibration."""
     if folder.name == goals.FILE:
         return goals.markdown(folder)
     if folder.name == advice.FILE:

@@ -31,7 +31,7 @@ def console(stderr: bool = False) -> Console:
 
 @dataclass(slots=True)
 class Voice:
-    """What jobs of a command line share on the screen. name: of a job, `job 3 (4 of 12)`; empty for a single run."""
+    """Prints notices of the jobs of one command line. name: of the job, `job 3 (4 of 12)`; empty for a single run."""
 
     name: str = ""
     printed: set[str] = field(default_factory=set)

@@ -91,7 +91,7 @@ def test_where_it_ran_is_told(campaign: Callable[..., Path]) -> None:
     assert places["revision"] == ["0123456789ab, with changes that were not committed"]
     assert " | ".join(places["processor"]) == "Some \\| CPU; 2 cores to use, 25.3 GB of memory"
     assert places["campaign"][0].startswith("seed 7, 2 runs at a time, started 20")
-    for dirty, message in ((False, "as committed"), (None, "whether it was changed is not told")):
+    for dirty, message in ((False, "as committed"), (None, "unknown whether it was changed")):
         about["environment"]["git_dirty"] = dirty
         path.write_text(json.dumps(about))
         assert rows(campaign_markdown(folder), "| what | which |")["revision"] == [f"0123456789ab, {message}"]

@@ -230,7 +230,7 @@ def _place(processor: str, environment: Manifest) -> dict[str, str]:
 def _revision(environment: Manifest) -> str:
     revision = str(environment.get("git_revision") or NOTHING)[:REVISION_DIGITS]
     states = {"True": "with changes that were not committed", "False": "as committed"}
-    return f"{revision}, {states.get(str(environment.get('git_dirty')), 'whether it was changed is not told')}"
+    return f"{revision}, {states.get(str(environment.get('git_dirty')), 'unknown whether it was changed')}"
 
 
 def _soak(soak: Soak | None) -> list[str]:

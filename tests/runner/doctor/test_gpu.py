@@ -67,13 +67,13 @@ def test_state(change: dict[str, Any], users: GpuUsers, statuses: list[Status]) 
     if change:
         assert checks[1].found.endswith("throttled: sw_power_cap, sw_thermal_slowdown")
     if users.others:
-        assert "(memory not told)" in checks[2].found
-        assert "(name not told) (5.4 GB)" in checks[2].found
+        assert "(memory unknown)" in checks[2].found
+        assert "(name unknown) (5.4 GB)" in checks[2].found
 
 
 def test_a_gpu_that_tells_nothing_of_itself() -> None:
     _, clocks, _ = doctor_gpu.state_checks({"nvml": "Unknown Error"}, GpuUsers(None, None))
-    assert clocks.found == "not told by NVML; not throttled"
+    assert clocks.found == "not reported by NVML; not throttled"
 
 
 def tool(folder: Path, name: str, script: str) -> str:
