@@ -37,7 +37,7 @@ SUBCOMMANDS = {
     "nsys_compare": Subcommand("runner.profiles.nsys_compare", "launches of two modes in nsys profiles, side by side"),
     "nsys_agree": Subcommand("runner.profiles.nsys_agree", "do our kernel counts and times agree with nsys?"),
     "ncu": Subcommand("runner.profiles.ncu", "bottleneck of each kernel that Nsight Compute replayed"),
-    "reliability": Subcommand("runner.reliability", "tables of a campaign of kills"),
+    "reliability": Subcommand("runner.reliability", "tables of a kill campaign"),
     "completion": Subcommand("runner.completion", "a script that completes words in bash"),
 }
 OVERVIEW = """launchopt measures what GEMM launches cost, and what each strategy saves.

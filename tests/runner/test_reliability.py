@@ -1,4 +1,4 @@
-"""python -m runner.reliability: tables of a campaign of kills, of a soak, and the page that shows them."""
+"""python -m runner.reliability: tables of a kill campaign, of a soak, and the page that shows them."""
 
 from __future__ import annotations
 
