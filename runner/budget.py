@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
+from runner.renamed import current_words
 from runner.screen.pager import console, drawn, until_closed
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ HEADINGS = ("work", "mode", "launches a token", "us a launch", "host h a day", "
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     options = _parser().parsed(argv)
-    return exit_code(lambda: _budget(options.settings, options.json))
+    return exit_code(lambda: _budget(current_words(options.settings), options.json))
 
 
 def _budget(settings: Sequence[str], output: Path | None) -> int:

@@ -34,7 +34,7 @@ Runs an experiment, or a sweep of them, and writes the results as Parquet.
     launchopt run workload=gemv_micro mode=batched                     one run
     launchopt run -m mode=baseline,batched batching.max_batch=64,512   a sweep
     launchopt run mode=batched against=baseline repeats=5              two modes in turn
-    launchopt run experiment=predecessor_tables                        a published figure, again
+    launchopt run experiment=gpu_kernel_batcher                        a published figure, again
     launchopt report outputs/run/...                                   read the results
 """
 FOOTER = """Options:

@@ -2,7 +2,7 @@
 
     strategies = current_words(["experiment=remedies"])     ["experiment=strategies"]
 
-`launchopt.recording.columns` has the old names of columns, which files keep for good.
+`launchopt.recording.columns` has the old names of columns and models, which files keep for good.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ from collections.abc import Sequence
 
 DROPPED_IN = "0.3.0"
 OPTIONS = {"--remedies": "--strategies"}
-VALUES = {  # by key: a pattern of the old name, and the new name
-    "experiment": (re.compile(r"\bremedies\b"), "strategies"),
-    "table": (re.compile(r"\bremedies_"), "strategies_"),
+VALUES = {  # by key: patterns of old names, and the new names
+    "experiment": {r"\bremedies\b": "strategies", r"\bpredecessor_tables\b": "gpu_kernel_batcher"},
+    "table": {r"\bremedies_": "strategies_"},
+    "model": {r"\bpredecessor\b": "small_1024"},
 }
 
 
@@ -27,10 +28,9 @@ def current_words(words: Sequence[str]) -> list[str]:
 def current_word(word: str) -> str:
     """Return an option or an override with today's names."""
     key, equals, value = word.partition("=")
-    if equals and (found := VALUES.get(key.lstrip("+"))):
-        pattern, name = found
-        return f"{key}={pattern.sub(name, value)}"
-    return OPTIONS.get(word, word)
+    for pattern, name in VALUES.get(key.lstrip("+"), {}).items() if equals else ():
+        value = re.sub(pattern, name, value)
+    return f"{key}={value}" if equals else OPTIONS.get(word, word)
 
 
 def _noticed(old: str, new: str) -> str:

@@ -24,7 +24,7 @@ MARK = re.compile(r"needs |\d+ (s|minutes?)\b|hours|installs |changes ")
 # Words that the pages do not use, and their kind (what is said instead).
 OLD_WORDS = {
     "remed(y|ies)(?!/)": "strategy",
-    "the predecessor": "gpu-kernel-batcher",
+    "predecessor": "gpu-kernel-batcher, or small_1024",
     "rehears": "warm-up run",
     "is told of|was told": "is notified",
     "putting away": "writing results",

@@ -42,7 +42,7 @@ class RequestLists(NamedTuple):
 
     queue: Table  # [a power of two]: requests whose next step may be issued
     running: Table  # [requests]: requests that take part in rounds
-    later: Table  # [requests]: followers whose predecessor has ended, and that are not due yet
+    later: Table  # [requests]: followers of ended requests that are not due yet
     child: Table  # [requests]: the first follower of each, or -1
     sibling: Table  # [requests]: the next follower of the same request, or -1
 

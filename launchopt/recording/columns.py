@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 TEXT, INT32, INT64, FLOAT, BOOL = pa.string(), pa.int32(), pa.int64(), pa.float64(), pa.bool_()
 PERCENTILES = {"p50": 50.0, "p90": 90.0, "p99": 99.0, "p999": 99.9}
@@ -166,11 +167,19 @@ HISTOGRAMS = schema(*HISTOGRAM_COLUMNS)
 
 
 RENAMED = {"one_time_ms": "setup_ms"}  # names that older files have
+RENAMED_VALUES = {"model": {"predecessor": "small_1024"}}  # by column: values that older files have
 
 
 def current_names(names: Sequence[str]) -> list[str]:
     """Return today's names of the columns of a file."""
     return [RENAMED.get(name, name) for name in names]
+
+
+def current_values(name: str, values: pa.Array) -> pa.Array:
+    """Return the values of the column `name` of a file, with today's names."""
+    for old, new in RENAMED_VALUES.get(name, {}).items():
+        values = pc.replace_substring_regex(values, f"^{old}$", new)
+    return values
 
 
 def missing_columns(names: Sequence[str], columns: Sequence[Column]) -> list[str]:

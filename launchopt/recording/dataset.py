@@ -1,8 +1,9 @@
 """Read one kind of table from all runs below given folders, as one table, from files of any version of this program.
 
 `batches` yields record batches in the current schema, in path order. A column that a file lacks is null. A column that
-this version does not know is left out. An old name of a column becomes today's. Column `folder` is the folder of the
-row's file. Only one batch is in memory at a time, so that commands of many runs can be read on any machine.
+this version does not know is left out. An old name of a column or a model becomes today's. Column `folder` names the
+folder of the row's file. Only one batch is in memory at a time, so that commands of many runs can be read on any
+machine.
 
     for batch in batches([Path("outputs")], "summary"): ...
     table = pyarrow.Table.from_batches(batches([Path("outputs")], "summary"), schema_of("summary"))
@@ -25,6 +26,7 @@ from launchopt.recording.columns import (
     TOKEN_COLUMNS,
     Column,
     current_names,
+    current_values,
     missing_columns,
     schema,
 )
@@ -93,6 +95,8 @@ def _migrated(batch: pa.RecordBatch, schema: pa.Schema, folder: str) -> pa.Recor
     count = len(batch)
     columns = [pa.repeat(pa.scalar(folder), count)]
     for field in list(schema)[1:]:
-        known = field.name in batch.schema.names
-        columns.append(batch.column(field.name).cast(field.type) if known else pa.nulls(count, field.type))
+        if field.name in batch.schema.names:
+            columns.append(current_values(field.name, batch.column(field.name).cast(field.type)))
+        else:
+            columns.append(pa.nulls(count, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)

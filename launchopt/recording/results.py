@@ -11,7 +11,7 @@
 
 `columns` documents the columns. The Parquet metadata has the composed config under `launchopt.config`. Files are
 written atomically. Files of an earlier schema version are readable: a column that they lack is null, and an old
-name of a column becomes today's.
+name of a column or a model becomes today's.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from launchopt.recording.columns import (
     Columns,
     Row,
     current_names,
+    current_values,
     missing_columns,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
@@ -138,7 +139,7 @@ def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
             raise DataError(path, None, f"two columns are named {field.name}")
         try:
             if found:
-                columns[field.name] = table.column(found[0]).cast(field.type)
+                columns[field.name] = current_values(field.name, table.column(found[0]).cast(field.type))
         except pa.ArrowException as error:
             raise DataError(path, None, f"{field.name} holds no {field.type} ({error})") from None
     return pa.table(columns)

@@ -122,7 +122,11 @@ SUMMARY_COLUMNS = (
     *_distribution("latency", "us", "enqueue to results on the device, over commands of the sampled launches", OLD),
     required("latency_samples", INT64, "commands whose latency was measured"),
     *_distribution("queue_wait", "us", "enqueue to flush of the batch, over all commands", OLD),
-    *_distribution("batch_wait", "us", "eligible (its predecessor submitted) to flush of the batch, over all commands"),
+    *_distribution(
+        "batch_wait",
+        "us",
+        "eligible (the commands that it depends on submitted) to flush of the batch, over all commands",
+    ),
     column("tokens", INT64, "tokens generated; null for a workload without tokens"),
     column("tokens_per_s", FLOAT, "tokens / wall"),
     column(

@@ -196,7 +196,7 @@ class Config:
             raise ConfigError("record.tokens", "all", why)
 
 
-DEFAULT_MODEL = "predecessor"
+DEFAULT_MODEL = "small_1024"
 MOST_REPEATS = 10_000
 AUTO = "auto"  # value of `repeats`: until the noise is low
 ALL = "all"  # value of `against`: every other mode that can run the workload here

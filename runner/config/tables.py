@@ -1,6 +1,6 @@
 """Tables of experiments. Each conf/experiment/EXPERIMENT/TABLE.yaml is one job of the experiment's sweep.
 
-A user can run one alone with `table=EXPERIMENT_TABLE`, or `table=TABLE` for those of predecessor_tables.
+A user can run one alone with `table=EXPERIMENT_TABLE`, or `table=TABLE` for those of gpu_kernel_batcher.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from importlib.resources.abc import Traversable
 from itertools import takewhile
 from pathlib import Path
 
-NAMED_ALONE = "predecessor_tables"
+NAMED_ALONE = "gpu_kernel_batcher"
 
 
 def conf_folder() -> Path | None:

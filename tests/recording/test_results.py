@@ -99,6 +99,15 @@ def test_an_old_name_of_a_column_is_read_as_todays(tmp_path: Path) -> None:
     assert "one_time_ms" not in row
 
 
+@pytest.mark.parametrize("recorded", ["predecessor", "tiny"])
+def test_an_old_name_of_a_model_is_read_as_todays(recorded: str, tmp_path: Path) -> None:
+    write_without(["model"], "4", tmp_path, model=[recorded])
+    (row,) = results.read_summaries([tmp_path])
+    (batch,) = batches([tmp_path], "summary")
+    today = {"predecessor": "small_1024"}.get(recorded, recorded)
+    assert row["model"] == batch.to_pylist()[0]["model"] == today
+
+
 @pytest.mark.parametrize("missing", ["wall_ms", "run_id, mode"])
 def test_what_every_file_has_must_be_there(missing: str, tmp_path: Path) -> None:
     write_without(missing.split(", "), str(results.SCHEMA_VERSION), tmp_path)

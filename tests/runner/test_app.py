@@ -255,7 +255,7 @@ def test_help_names_every_group_option_and_example(ran: Callable[[str], Ran]) ->
     for key in ("batching.max_batch=64 ", "batching.timeout_us=150.0 ", "repeats=null ", "seed=0 "):
         assert key in text
     assert text.count("launchopt run ") >= 4
-    assert "experiment=predecessor_tables" in text
+    assert "experiment=gpu_kernel_batcher" in text
 
 
 def test_cfg_shows_the_composed_config_and_runs_nothing(ran: Callable[[str], Ran]) -> None:

@@ -14,6 +14,8 @@ from runner.renamed import current_words
         ("experiment=remedies", "experiment=strategies"),
         ("+experiment=remedies/decode_1", "+experiment=strategies/decode_1"),
         ("table=remedies_layer,remedies_decode_1", "table=strategies_layer,strategies_decode_1"),
+        ("experiment=predecessor_tables/decode", "experiment=gpu_kernel_batcher/decode"),
+        ("model=predecessor,tiny", "model=small_1024,tiny"),
         ("--remedies", "--strategies"),
     ],
 )

@@ -31,7 +31,7 @@ IN_VLLM = {
     "llama_3_70b": "meta-llama/Llama-3.3-70B-Instruct",  # the shapes of Llama 3 70B
     "mistral_7b": "mistralai/Mistral-7B-v0.1",  # the shapes of v0.3, but for the vocabulary
 }
-OURS = {"tiny", "predecessor", "folovllm"}  # no published model
+OURS = {"tiny", "small_1024", "folovllm"}  # no published model
 
 
 def document(name: str) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def test_every_model_is_checked_here() -> None:
 @pytest.mark.parametrize("name", sorted(set(IN_LITGPT) | OURS))
 def test_file(name: str) -> None:
     facts = document(name)
-    assert list(facts) == ["defaults", *KEYS[: -1 if name == "predecessor" else None]]
+    assert list(facts) == ["defaults", *KEYS[: -1 if name == "small_1024" else None]]
     assert facts["defaults"] == ["/schema/model/base@_here_", "_self_"]
     assert facts["name"] == name
     assert (MODELS / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
@@ -89,9 +89,9 @@ def test_published_weights(name: str) -> None:
     assert [[k, m] for _, m, k in model(name).linears()] == [[k, n] for k, n, _ in table]
 
 
-def test_predecessor() -> None:
-    assert model("predecessor").layers == 8
-    assert model("predecessor").linears() == (
+def test_the_model_of_gpu_kernel_batcher() -> None:
+    assert model("small_1024").layers == 8
+    assert model("small_1024").linears() == (
         ("qkv", 1536, 1024),
         ("o", 1024, 1024),
         ("up", 4096, 1024),

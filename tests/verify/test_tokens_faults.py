@@ -110,7 +110,7 @@ def nan(at: int) -> Change:
 
 FAULTS: dict[str, Callable[[int], Change]] = {
     "left out": leave_out,
-    "before its predecessor": too_early,
+    "before the one it reads": too_early,
     "reads another's lane": other_lane,
     "writes elsewhere": other_output,
     "wrong layer": other_weight,

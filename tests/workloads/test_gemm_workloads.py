@@ -19,7 +19,7 @@ from launchopt.workloads.decode import decode, decode_requests
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.prefill import prefill, prefill_requests
 
-PREDECESSOR = ModelShape("predecessor", 1024, 8, 8, 2, 128, 4096, gated=False)
+SMALL = ModelShape("small_1024", 1024, 8, 8, 2, 128, 4096, gated=False)
 TINY = ModelShape("tiny", 8, 2, 2, 1, 4, 16)
 
 
@@ -35,7 +35,7 @@ def common_moves(stream: GemmStream, shape: ShapeKey) -> tuple[int, ...]:
     "stream",
     [
         gemv(64, 1, 64, 5000, Dtype.fp16, 32),
-        decode(PREDECESSOR, 8, 40, 1, Dtype.fp16, 2),
+        decode(SMALL, 8, 40, 1, Dtype.fp16, 2),
         decode(TINY, 2, 300, 3, Dtype.fp32, 8),
     ],
     ids=["gemv", "decode", "tiny"],
@@ -65,20 +65,20 @@ def batches_of(stream: GemmStream, limit: int) -> tuple[Counter[int], int]:
     return sizes, calls
 
 
-def test_predecessors_gemv_is_2_000_000_commands_in_3907_batches() -> None:
+def test_the_six_tables_gemv_is_2_000_000_commands_in_3907_batches() -> None:
     stream = gemv(64, 1, 8192, 2_000_000, Dtype.fp32, 512)
     assert stream.commands == 2_000_000
     assert batches_of(stream, 512) == ({512: 3906, 128: 1}, 3907)
 
 
-def test_predecessors_decode_is_400_000_commands_in_25_000_batches() -> None:
-    stream = decode(PREDECESSOR, 8, 12_500, 1, Dtype.fp16, 4)
+def test_the_six_tables_decode_is_400_000_commands_in_25_000_batches() -> None:
+    stream = decode(SMALL, 8, 12_500, 1, Dtype.fp16, 4)
     assert stream.commands == 400_000
     assert batches_of(stream, 16) == ({16: 25_000}, 25_000)
 
 
-def test_predecessors_prefill_is_256_commands_in_32_batches() -> None:
-    stream = prefill(PREDECESSOR, 64, 1, 256, Dtype.fp16, 1)
+def test_the_six_tables_prefill_is_256_commands_in_32_batches() -> None:
+    stream = prefill(SMALL, 64, 1, 256, Dtype.fp16, 1)
     assert (stream.commands, {shape.n for shape in stream.shapes}) == (256, {256})
     assert batches_of(stream, 8)[0] == {8: 32}
 

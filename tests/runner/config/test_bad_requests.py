@@ -73,7 +73,7 @@ CASES: dict[str, str] = {
     f"{DECODE} slo.ttft_ms=nan": "slo.ttft_ms=nan",
     f"{DECODE} slo.ttft_ms=soon": "slo.ttft_ms soon",
     # sampling
-    "workload=decode model=predecessor sampling=top_p": "sampling=top_p model=predecessor model.vocab",
+    "workload=decode model=small_1024 sampling=top_p": "sampling=top_p model=small_1024 model.vocab",
     "workload=gemv_256 sampling=top_k": "sampling=top_k workload=gemv_256",
     f"{GREEDY} sampling.where=gpu": "sampling.where=gpu CPU auto",
     f"{GREEDY} sampling.where=moon": "sampling.where moon auto cpu gpu",

@@ -101,7 +101,7 @@ def test_qkv_is_a_decode_with_three_launches_for_one() -> None:
         (["workload=layer", "ordering=none"], "ordering=none: workload=layer is made of steps"),
         (["workload=elementwise_chain", "ordering=none"], "ordering=none"),
         (["workload=elementwise_chain", "model=tiny"], "has its own shape; use workload.hidden"),
-        (["workload=qkv", "workload.layers=9"], "at most 8: model=predecessor has no more"),
+        (["workload=qkv", "workload.layers=9"], "at most 8: model=small_1024 has no more"),
     ],
 )
 def test_what_cannot_be_is_refused(overrides: list[str], text: str) -> None:

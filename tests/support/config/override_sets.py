@@ -50,7 +50,7 @@ OPTIONS = {
 }
 GROUPS = {
     "mode": ("baseline", "batched", "coalesced", "graph", "grouped", "pointer_array", "multistream", "nope"),
-    "model": ("tiny", "predecessor", "qwen3_0_6b", "llama_3_70b", "../workload/decode"),
+    "model": ("tiny", "small_1024", "qwen3_0_6b", "llama_3_70b", "../workload/decode"),
     "sampling": ("none", "greedy", "top_k", "top_p"),
     "scheduler": ("none", "continuous"),
     "timing": ("host", "events", "cupti"),
