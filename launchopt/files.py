@@ -17,12 +17,12 @@ import errno
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from launchopt.errors import DataError, RunError
+from launchopt.errors import DataError, RunError, explained, nearest
 
 JsonObject = dict[str, Any]
 RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats, since old and new files exist together
@@ -120,3 +120,13 @@ def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
         return json.loads(content)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+
+
+def absent(folder: Path, allowed: str = "", meant: Sequence[str] = ()) -> str:
+    """Return what to say of a folder that does not exist: `meant`, or the names beside it, may be what was meant."""
+    try:
+        beside = [each.name for each in folder.parent.iterdir()]
+    except OSError:
+        beside = []
+    near = [str(folder.parent / each) for each in nearest(folder.name, beside)]
+    return explained("no such folder", allowed, meant or near)

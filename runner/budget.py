@@ -24,7 +24,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, choices
+from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.renamed import current_words
 from runner.screen.pager import console, drawn, until_closed
@@ -78,7 +78,10 @@ def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
             folders.append(Path(setting))
             continue
         if not equals or key not in KEYS:
-            raise ConfigError(key, value, f"no such setting: known are {choices(KEYS)}")
+            problem = "no such setting" if equals else "not of the form KEY=VALUE"
+            raise DataError(
+                setting, None, explained(problem, choices(KEYS), [f"{key}=..." for key in nearest(key, KEYS)])
+            )
         is_listing = key == "from"
         if key in numbers or (key == "model" and model is not None):
             raise ConfigError(key, value, "given twice")
@@ -127,7 +130,11 @@ def read_model(name: str) -> ModelShape:
     options = checkout if checkout.is_dir() else resources.files("runner.conf") / "model"
     known = {entry.name.removesuffix(".yaml"): entry for entry in options.iterdir() if entry.name.endswith(".yaml")}
     if name not in known:
-        raise ConfigError("model", name, f"no such model: known are {choices(known)}")
+        raise ConfigError(
+            "model",
+            name,
+            explained("no such model", choices(known), [f"model={each}" for each in nearest(name, known)]),
+        )
     shape = OmegaConf.to_container(OmegaConf.create(known[name].read_text(encoding="utf-8")))
     assert isinstance(shape, dict)
     return ModelShape(**{each.name: shape[each.name] for each in fields(ModelShape) if each.name in shape})

@@ -38,7 +38,7 @@ SUBCOMMANDS = {
     "nsys_agree": Subcommand("runner.profiles.nsys_agree", "do our kernel counts and times agree with nsys?"),
     "ncu": Subcommand("runner.profiles.ncu", "bottleneck of each kernel that Nsight Compute replayed"),
     "reliability": Subcommand("runner.reliability", "tables of a kill campaign"),
-    "completion": Subcommand("runner.completion", "a script that completes words in bash"),
+    "completion": Subcommand("runner.completion", "a script that completes words in bash, zsh or fish"),
 }
 OVERVIEW = """launchopt measures what GEMM launches cost, and what each strategy saves.
 
@@ -60,6 +60,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if not given or given in (["--help"], ["-h"], ["help"]):
         print(overview())
         return 0
+    if given[0] == "help":  # help report: as report --help
+        given = [*given[1:2], "--help"]
     return dispatch(given)
 
 
@@ -72,9 +74,11 @@ def dispatch(words: Sequence[str]) -> int:
         return 0
     if not words or "=" in words[0] or words[0].startswith(SETTING_STARTS):
         return call("run", words)
-    name = words[0]
+    name, others = words[0], words[1:]
+    if name == "run" and others and others[0] in SUBCOMMANDS:
+        return dispatch(others)  # `launchopt run verdict`
     if name in SUBCOMMANDS:
-        return call(name, words[1:])
+        return call(name, others)
     print(f"error: launchopt {name!r:.100}: no such command; {_instead(name)}", file=sys.stderr)
     return 2
 

@@ -24,10 +24,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, DataError
-from launchopt.files import save_text
+from launchopt.errors import ConfigError, DataError, explained
+from launchopt.files import absent, save_text
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +74,8 @@ def share(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0 < value < 1:
-        raise ConfigError("--effect", text, "must be above 0% and below 100%, such as 1% or 0.01")
+        meant = [f"--effect {text}%"] if 1 <= value < 100 and not text.endswith("%") else []
+        raise ConfigError("--effect", text, explained("not above 0% and below 100%, such as 1% or 0.01", "", meant))
     return value
 
 
@@ -89,12 +91,17 @@ def read_side(name: str, key: str) -> Side:
         before, _, mode = name.rpartition(":")
         folder = Path(before)
     if not folder.exists():
-        raise ConfigError(key, name, "no such folder; name one with results, as FOLDER or FOLDER:MODE")
+        raise ConfigError(key, name, absent(folder, "FOLDER or FOLDER:MODE", _sides_near(folder)))
     files = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
     if not files:
         raise DataError(folder, None, "no summary.parquet here or below")
     root = folder.parent if folder.is_file() else folder
     return Side(name, mode, [_read_run(path, root) for path in files])
+
+
+def _sides_near(folder: Path) -> list[str]:
+    """Return what `FOLDER/MODE`, or a mode alone, may stand for."""
+    return [f"{folder.parent}:{folder.name}"] if (folder.parent / "summary.parquet").is_file() else []
 
 
 def _read_run(path: Path, root: Path) -> Run:
@@ -148,7 +155,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--force", action="store_true", help="compare what is refused, and say so in every output")
     parser.add_argument("--fail-on", choices=["slower"], help="exit 1 if B is SLOWER, for CI")
     add_json(parser)
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write it for a pull request")
+    parser.add_argument("--markdown", type=file_named(".md"), metavar="FILE.md", help="write it for a pull request")
     return parser
 
 

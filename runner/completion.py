@@ -1,7 +1,9 @@
-"""Completes the words of a command line in bash.
+"""Completes the words of a command line in bash, zsh and fish.
 
     eval "$(launchopt completion bash)"          now, or in ~/.bashrc
-    launchopt completion words run mode=ba       what the script asks: a line a candidate for the last word
+    eval "$(launchopt completion zsh)"           now, or in ~/.zshrc after compinit
+    launchopt completion fish | source           now, or in ~/.config/fish/config.fish
+    launchopt completion words run mode=ba       what the scripts ask: a line a candidate for the last word
 
 Candidates are subcommands, groups with their options, and settings with the names of their values.
 """
@@ -14,25 +16,49 @@ from runner.commands import SETTING_STARTS, SUBCOMMANDS
 from runner.reading import CommandParser
 from runner.screen.pager import until_closed
 
-# bash splits words at "=" and keeps what stands before it: candidates lose that part.
-BASH = r"""_launchopt() {
+ASK = "launchopt completion words"
+# Each passes the words behind `launchopt`, the unfinished one last, and offers files if there is no candidate.
+SCRIPTS = {
+    # bash splits words at "=" and keeps what stands before it: candidates lose that part.
+    "bash": rf"""_launchopt() {{
     local line words word cut
-    line=${COMP_LINE:0:COMP_POINT}
+    line=${{COMP_LINE:0:COMP_POINT}}
     read -ra words <<< "$line"
     [[ $line == *" " ]] && words+=("")
-    word=${words[-1]}
+    word=${{words[-1]}}
     cut=""
-    [[ $COMP_WORDBREAKS == *"="* && $word == *"="* ]] && cut="${word%%=*}="
-    mapfile -t COMPREPLY < <(launchopt completion words "${words[@]:1}" 2>/dev/null)
-    COMPREPLY=("${COMPREPLY[@]#"$cut"}")
+    [[ $COMP_WORDBREAKS == *"="* && $word == *"="* ]] && cut="${{word%%=*}}="
+    mapfile -t COMPREPLY < <({ASK} "${{words[@]:1}}" 2>/dev/null)
+    COMPREPLY=("${{COMPREPLY[@]#"$cut"}}")
+}}
+complete -o nospace -o default -F _launchopt launchopt""",
+    # -S '': no blank behind `KEY=`.
+    "zsh": rf"""_launchopt() {{
+    local -a found
+    found=("${{(@f)$({ASK} "${{(@)words[2,CURRENT]}}" 2>/dev/null)}}")
+    found=(${{found:#}})
+    if (( $#found )); then compadd -S '' -a found; else _files; fi
+}}
+compdef _launchopt launchopt""",
+    "fish": rf"""function __launchopt
+    set -l words (commandline -opc)
+    set -l last (commandline -ct)
+    set -l found ({ASK} $words[2..-1] "$last" 2>/dev/null)
+    if set -q found[1]
+        printf '%s\n' $found
+    else
+        __fish_complete_path "$last"
+    end
+end
+complete -c launchopt -f -a '(__launchopt)'""",
 }
-complete -o nospace -o default -F _launchopt launchopt"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
     options = _parser().parsed(argv)
-    print(BASH if options.what == "bash" else "\n".join(candidates(options.words)))
+    for line in [SCRIPTS[options.what]] if options.what in SCRIPTS else candidates(options.words):
+        print(line)
     return 0
 
 
@@ -59,7 +85,9 @@ def _settings(last: str) -> Iterator[str]:
 
 def _parser() -> CommandParser:
     parser = CommandParser("completion", __doc__)
-    parser.add_argument("what", choices=("bash", "words"), help="the script of a shell, or candidates for words")
+    parser.add_argument(
+        "what", metavar="SHELL", choices=(*SCRIPTS, "words"), help="a shell, for its script; or candidates for words"
+    )
     parser.add_argument("words", nargs="...", metavar="WORD", help="the words so far, the unfinished one last")
     return parser
 

@@ -24,6 +24,7 @@ from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.reading import CommandParser, exit_code, page_code, sync_block
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not (options.folders or options.columns or options.page):
         parser.error("name a folder with results, or ask for --columns or a --page")
     if options.folders and options.output is None:
-        parser.error("--output says where the rows go")
+        parser.error("missing: --output FILE.parquet, where the rows go")
     return exit_code(lambda: _dataset(options))
 
 
@@ -95,7 +96,7 @@ def _parser() -> CommandParser:
     parser = CommandParser("dataset", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument("--table", default="summary", metavar="NAME", help=f"of {', '.join(TABLES)} (default summary)")
-    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="where the rows go")
+    parser.add_argument("--output", type=file_named(".parquet"), metavar="FILE.parquet", help="where the rows go")
     parser.add_argument("--columns", action="store_true", help="what every column means, as Markdown")
     parser.add_argument("--page", type=Path, metavar="FILE.md", help="refresh the columns inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the page is out of date")

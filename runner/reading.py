@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from launchopt.errors import DataError, Interrupted, LaunchoptError
+from launchopt.errors import DataError, Interrupted, LaunchoptError, explained, nearest, one_line
 from launchopt.files import save_json, save_text
+from runner.values import file_named
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -35,12 +36,44 @@ class CommandParser(argparse.ArgumentParser):
         if needs_words and not given:
             help_line = f"`{self.prog} --help` explains every option."
             self.exit(DataError.exit_code, f"{self.format_usage()}\n{self._brief}\n\n{help_line}\n")
-        return self.parse_args(given)
+        self._check_options(given)
+        options, others = self.parse_known_args(given)
+        if others:
+            self.error(explained(f"{' '.join(others)}: not expected here", "", self._options_near(others[0])))
+        return options
 
     def error(self, message: str) -> NoReturn:
-        """End the process with code 2, after usage and mistake on standard error."""
-        self.print_usage(sys.stderr)
-        self.exit(DataError.exit_code, f"error: {message}\n")
+        """End the process with code 2, after the mistake and one line of usage on standard error."""
+        text = message.removeprefix("argument ").replace("the following arguments are required", "missing")
+        words = self._get_formatter()
+        words.add_usage(None, self._get_positional_actions(), [], "")
+        usage = " ".join([f"usage: {self.prog} [OPTION ...]", *words.format_help().split()[len(self.prog.split()) :]])
+        self.exit(DataError.exit_code, f"error: {one_line(text)}\n{usage}; --help explains every option\n")
+
+    def _check_options(self, words: Sequence[str]) -> None:
+        """End the process with code 2 at an unknown option, for which argparse would not propose a known one."""
+        actions = self._actions
+        if any(action.nargs in (argparse.REMAINDER, argparse.PARSER) for action in actions):
+            return
+        known = [name for action in actions for name in action.option_strings]
+        for word in words:
+            name = word.partition("=")[0]
+            if name == "--":
+                return
+            if name.startswith("--") and not any(each.startswith(name) for each in known):
+                allowed = ", ".join(sorted(each for each in known if each.startswith("--")))
+                self.error(explained(f"{name}: no such option", allowed, self._options_near(name)))
+
+    def _options_near(self, name: str) -> list[str]:
+        options = [each for action in self._actions for each in action.option_strings if each.startswith("--")]
+        return nearest(name, options)
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        """Refuse a value that is none of an option's choices, and name the nearest."""
+        if action.choices is not None and value not in action.choices:
+            allowed = [str(each) for each in action.choices]
+            problem = f"{value}: not one of its values"
+            raise argparse.ArgumentError(action, explained(problem, ", ".join(allowed), nearest(str(value), allowed)))
 
 
 STDOUT = Path("-")
@@ -53,16 +86,10 @@ def add_json(parser: CommandParser) -> None:
         "--json",
         nargs="?",
         const=STDOUT,
-        type=_json_file,
+        type=file_named(".json", is_optional=True),
         metavar="FILE.json",
         help="print JSON and nothing else; with FILE.json write it there, beside the usual output",
     )
-
-
-def _json_file(text: str) -> Path:
-    if not text.endswith(".json"):
-        raise argparse.ArgumentTypeError(f"{text}: must end in .json; to print JSON, put --json last")
-    return Path(text)
 
 
 def put_json(target: Path | None, content: Mapping[str, object]) -> None:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import ConfigError, DataError
+from launchopt.files import absent
 from launchopt.recording.columns import (
     COMMAND_COLUMNS,
     HISTOGRAM_COLUMNS,
@@ -61,7 +62,7 @@ def files(folders: Iterable[Path], table: str) -> list[Path]:
     found: dict[Path, None] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise DataError(folder, None, "no such folder")
+            raise DataError(folder, None, absent(folder))
         found |= dict.fromkeys(sorted(folder.rglob(f"{table}.parquet")))
     return list(found)
 

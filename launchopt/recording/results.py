@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import DataError
-from launchopt.files import save_result
+from launchopt.files import absent, save_result
 from launchopt.recording.columns import (
     COMMANDS,
     HISTOGRAM_COLUMNS,
@@ -90,6 +90,8 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
     """
     rows: list[Row] = []
     for folder in folders:
+        if not folder.exists():
+            raise DataError(folder, None, absent(folder))
         found = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
         if not found:
             raise DataError(folder, None, "no summary.parquet here or below")

@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from launchopt.devices import find_device
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, explained, nearest
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.statistics.interval import ratio_interval, verdict
@@ -41,6 +41,7 @@ from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity
 from runner.reading import CommandParser, exit_code
 from runner.screen.fitted import FittedTable, Heading
 from runner.screen.pager import console, drawn, until_closed
+from runner.values import whole_number
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
@@ -65,7 +66,9 @@ def _run(options: argparse.Namespace) -> int:
 def _parser() -> CommandParser:
     parser = CommandParser("bench", __doc__)
     parser.add_argument("suites", nargs="*", metavar="PART", help=f"of {', '.join(SUITES)}; none: all")
-    parser.add_argument("--repeats", type=int, default=5, help="samples of each figure (default 5)")
+    parser.add_argument(
+        "--repeats", type=whole_number(1), metavar="N", default=5, help="samples of each figure (default 5)"
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument("--output", type=Path, metavar="DIR", help="folder for the results")
     parser.add_argument("--compare", nargs=2, type=Path, metavar=("OLD", "NEW"), help="folders of two results")
@@ -75,9 +78,8 @@ def _parser() -> CommandParser:
 def _bench(arguments: argparse.Namespace) -> None:
     unknown = [name for name in arguments.suites if name not in SUITES]
     if unknown:
-        raise ConfigError("PART", unknown[0], f"must be one of {', '.join(SUITES)}")
-    if arguments.repeats < 1:
-        raise ConfigError("--repeats", arguments.repeats, "must be at least 1")
+        why = explained("no such part", ", ".join(SUITES), nearest(unknown[0], SUITES))
+        raise ConfigError("PART", unknown[0], why)
     info, why = find_device(arguments.device, 0)
     folder = arguments.output or Path("outputs/bench") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)

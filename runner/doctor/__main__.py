@@ -30,6 +30,7 @@ from runner.doctor.checks import Check, machine_checks, usable
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
 from runner.screen.pager import until_closed
+from runner.values import file_named, whole_number
 
 REPEATS = 7
 DEFAULT_FILE = Path()
@@ -125,30 +126,25 @@ def measure(kind: str, index: int, repeats: int) -> tuple[Calibration, dict[str,
             floors.close()
 
 
-def _repeats(text: str) -> int:
-    if not 1 <= int(text) <= 1000:
-        raise argparse.ArgumentTypeError(f"{text}: must be from 1 to 1000")
-    return int(text)
-
-
-def _index(text: str) -> int:
-    if int(text) < 0:
-        raise argparse.ArgumentTypeError(f"{text}: must be 0 or more")
-    return int(text)
-
-
 def _parser() -> CommandParser:
     parser = CommandParser("doctor", __doc__)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: a GPU if usable")
     parser.add_argument(
-        "--index", type=_index, default=0, metavar="N", help="number of the GPU, as CUDA counts (default 0)"
+        "--index", type=whole_number(0), default=0, metavar="N", help="number of the GPU, as CUDA counts (default 0)"
     )
     floors = "measure the floors (default), about 20 s on a GPU"
     parser.add_argument("--floors", action=argparse.BooleanOptionalAction, default=True, help=floors)
     repeats = f"samples of each floor (default {REPEATS})"
-    parser.add_argument("--repeats", type=_repeats, default=REPEATS, metavar="N", help=repeats)
+    parser.add_argument("--repeats", type=whole_number(1, 1000), default=REPEATS, metavar="N", help=repeats)
     save = "keep the floors, in outputs/calibration/<device>.json unless named"
-    parser.add_argument("--save", nargs="?", type=Path, const=DEFAULT_FILE, metavar="FILE.json", help=save)
+    parser.add_argument(
+        "--save",
+        nargs="?",
+        type=file_named(".json", is_optional=True),
+        const=DEFAULT_FILE,
+        metavar="FILE.json",
+        help=save,
+    )
     add_json(parser)
     parser.add_argument("--clean", action="store_true", help="remove shared memory that dead processes left behind")
     return parser

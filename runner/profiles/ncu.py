@@ -19,6 +19,7 @@ from launchopt.errors import DataError
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 _HEADINGS = {
     "name": "kernel",
@@ -45,8 +46,10 @@ _NOTE = (
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
     parser = CommandParser("ncu", __doc__)
-    parser.add_argument("file", type=Path, help="made with `ncu --import REPORT --csv --page raw`")
-    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here, names in full")
+    parser.add_argument("file", type=Path, metavar="FILE", help="made with `ncu --import REPORT --csv --page raw`")
+    parser.add_argument(
+        "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="also write the rows here, names in full"
+    )
     options = parser.parsed(argv)
     return exit_code(lambda: _print(options.file, options.output))
 

@@ -17,6 +17,7 @@ from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 _HEADINGS = {
     "name": "range",
@@ -36,8 +37,10 @@ _HEADINGS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
     parser = CommandParser("nsys", __doc__)
-    parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
-    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a profile exported with `nsys export --type sqlite`")
+    parser.add_argument(
+        "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="also write the rows here"
+    )
     options = parser.parsed(argv)
     return exit_code(lambda: _print(options.file, options.output))
 

@@ -22,6 +22,7 @@ from launchopt.errors import DataError, DeviceError
 from runner.profiles.output import cell, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600
@@ -31,11 +32,13 @@ _HEADINGS = ("quantity", "by", "theirs", "ours", "difference", "allowed", "agree
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
     parser = CommandParser("nsys_agree", __doc__)
-    parser.add_argument("file", type=Path, help="a profile exported with `nsys export --type sqlite`")
+    parser.add_argument("file", type=Path, metavar="FILE", help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument(
         "--run", type=Path, action="append", default=[], metavar="FOLDER", help="a timing=cupti run of the same job"
     )
-    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows here")
+    parser.add_argument(
+        "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="also write the rows here"
+    )
     options = parser.parsed(argv)
     return exit_code(lambda: _print(options.file, options.run, options.output))
 

@@ -19,6 +19,7 @@ from runner.profiles.nsys import notes
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 _LINES = {
     "ranges": "ranges (a launch of a batch each)",
@@ -46,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = CommandParser("nsys_compare", __doc__)
     parser.add_argument("a", type=_named, metavar="MODE=A.sqlite", help="a mode and its profile")
     parser.add_argument("b", type=_named, metavar="MODE=B.sqlite", help="the other; B / A is its share of the first")
-    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="also write the rows of both here")
+    parser.add_argument(
+        "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="also write the rows of both here"
+    )
     options = parser.parsed(argv)
     return exit_code(lambda: _print((options.a, options.b), options.output))
 

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import DataError
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import until_closed
+from runner.values import file_named
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs
@@ -138,7 +139,9 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
 def _parser() -> CommandParser:
     parser = CommandParser("trace", __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
-    parser.add_argument("--output", type=Path, metavar="FILE.parquet", help="launches and kernels, a row a pair")
+    parser.add_argument(
+        "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="launches and kernels, a row a pair"
+    )
     add_json(parser)
     parser.add_argument(
         "--time-unit",

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -46,9 +45,10 @@ from runner.reading import CommandParser, exit_code, page_code, read_page, save_
 from runner.renamed import current_word, current_words
 from runner.report import advice, goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
-from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
+from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
 from runner.screen.pager import until_closed
+from runner.values import file_named, positive, whole_number
 
 FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"
@@ -193,17 +193,9 @@ def _kept_slo(path: Path) -> float | None:
 def _read_slo(path: Path) -> float | None:
     try:
         slo_p99_us = json.loads(path.read_text(encoding="utf-8"))["slo_p99_us"]
-        return None if slo_p99_us is None else positive(slo_p99_us)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        return None if slo_p99_us is None else positive(str(slo_p99_us))
+    except (OSError, ValueError, TypeError, KeyError, argparse.ArgumentTypeError) as error:
         raise DataError(path, None, f'not an objective like {{"slo_p99_us": 500}} ({error})') from None
-
-
-def positive(text: str) -> float:
-    """Return a number above 0; ValueError for any other text."""
-    value = float(text)
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{value:g} is not above 0")
-    return value
 
 
 def sync_readme(readme: Path, *, check: bool = False) -> bool:
@@ -249,30 +241,34 @@ def _flags(names: Sequence[str]) -> str:
     return ", ".join(f"--{name}" for name in names)
 
 
-def whole(text: str) -> int:
-    """Return a whole number above 0; ValueError for any other text."""
-    value = int(text)
-    if value <= 0:
-        raise ValueError(f"{text} is not above 0")
-    return value
-
-
 def _parser() -> CommandParser:
     parser = CommandParser("report", __doc__)
     parser.add_argument("folders", nargs="*", type=Path, metavar="DIR", help="folder with results, at any depth")
-    parser.add_argument("--output", type=Path, metavar="FILE.md", help="where the Markdown goes")
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="the same as a picture")
+    parser.add_argument("--output", type=file_named(".md"), metavar="FILE.md", help="where the Markdown goes")
+    parser.add_argument("--plot", type=file_named(*FORMATS), metavar="FILE.svg", help="the same as a picture")
     parser.add_argument("--frontier", action="store_true", help="throughput against tail latency, instead of speed-ups")
     parser.add_argument("--strategies", action="store_true", help="all modes side by side: gains, costs, break-even")
     parser.add_argument(
         "--slo-p99-us", type=positive, metavar="X", help="recommend a point whose p99 latency keeps this"
     )
     parser.add_argument(
-        "--html", nargs="?", const=Path(), type=Path, metavar="FILE.html", help="one page that needs nothing else"
+        "--html",
+        nargs="?",
+        const=Path(),
+        type=file_named(".html", is_optional=True),
+        metavar="FILE.html",
+        help="one page that needs nothing else",
     )
     parser.add_argument("--pr", action="store_true", help="print Markdown for a pull request")
-    parser.add_argument("--timeline", type=Path, metavar="FILE.json[.gz]", help="a recorded run for ui.perfetto.dev")
-    parser.add_argument("--timeline-limit", type=whole, metavar="N", help="rows that a timeline may show (300,000)")
+    parser.add_argument(
+        "--timeline",
+        type=file_named(".json", ".json.gz"),
+        metavar="FILE.json[.gz]",
+        help="a recorded run for ui.perfetto.dev",
+    )
+    parser.add_argument(
+        "--timeline-limit", type=whole_number(1), metavar="N", help="rows that a timeline may show (300,000)"
+    )
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser

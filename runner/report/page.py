@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launchopt.errors import ConfigError
 from launchopt.files import save_text
 from launchopt.report.perfetto import DEFAULT_LIMIT, write_timeline
 from launchopt.report.source import read_source
@@ -22,8 +21,6 @@ def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -
     """
     from launchopt.report.page import page_html
 
-    if path.is_dir():
-        raise ConfigError("html", path, "is a folder: name the folders first, then --html FILE.html")
     text = page_html(read_source(folders, slo_p99_us))
     save_text(path, text)
     print(f"wrote {path}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<figure ')} figures")

@@ -188,11 +188,19 @@ def test_a_write_that_fails_leaves_nothing_and_takes_nothing(
     )
 
 
-@pytest.mark.parametrize("name", ["", "nowhere", "nowhere/summary.parquet"])
-def test_a_folder_without_a_summary_is_named(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "no summary.parquet here or below"),
+        ("outptus", "no such folder; did you mean {}/outputs?"),
+        ("nowhere/summary.parquet", "no such folder"),
+    ],
+)
+def test_a_folder_without_a_summary_is_named(name: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "outputs").mkdir()
     with pytest.raises(DataError) as caught:
         results.read_summaries([tmp_path / name])
-    assert str(caught.value) == f"{tmp_path / name}: no summary.parquet here or below"
+    assert str(caught.value) == f"{tmp_path / name}: {why.format(tmp_path)}"
 
 
 def test_a_broken_summary_is_named(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Completion: candidates for the last word, and the script of bash."""
+"""Completion: candidates for the last word, and the scripts of the shells."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 
 import pytest
@@ -30,8 +31,53 @@ def test_candidates(words: list[str], wanted: list[str]) -> None:
     assert completion.candidates(words) == wanted
 
 
-def test_bash_reads_the_script_and_cuts_what_stands_before_an_equals_sign() -> None:
-    ask = 'launchopt() { echo timing=cupti; }; COMP_LINE="launchopt run timing=cu"; COMP_POINT=${#COMP_LINE}'
-    script = f'{completion.BASH}\n{ask}\n_launchopt; echo "${{COMPREPLY[@]}}"'
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True, timeout=30)
-    assert done.stdout.strip() in ("cupti", "timing=cupti")
+ANSWER = 'launchopt() { [[ ${*: -1} != none ]] && echo "timing=$*"; }'
+ZSH = """compdef() { }; _files() { print none.txt }; compadd() { print -l $found }
+launchopt() { [[ $argv[-1] != none ]] && print timing=$*; true }
+words=(launchopt WORDS); CURRENT=$#words; _launchopt"""
+FISH = """function launchopt; test $argv[-1] != none; and echo 'timing='(string join ' ' $argv); end
+function __fish_complete_path; echo $argv.txt; end
+complete -C 'launchopt WORDS'"""
+
+
+def _answer(shell: str, script: str) -> list[str]:
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed: apt install {shell}")
+    bare = {"bash": "--norc", "zsh": "-f", "fish": "--no-config"}[shell]
+    done = subprocess.run(
+        [shell, bare, "-c", f"{completion.SCRIPTS[shell]}\n{script}"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout.splitlines()
+
+
+def test_bash_asks_and_cuts_what_stands_before_an_equals_sign() -> None:
+    show = 'COMP_LINE="launchopt WORDS"; COMP_POINT=${#COMP_LINE}; _launchopt; printf "%s\\n" "${COMPREPLY[@]}"'
+    found = _answer("bash", f"{ANSWER}\n{show}".replace("WORDS", "run timing=cu"))
+    assert found == ["completion words run timing=cu"]
+
+
+def test_bash_leaves_a_word_without_candidates_to_file_names() -> None:
+    show = 'COMP_LINE="launchopt report none"; COMP_POINT=${#COMP_LINE}; _launchopt; echo "${#COMPREPLY[@]}"'
+    assert _answer("bash", f"{ANSWER}\n{show}") == ["0"]
+
+
+@pytest.mark.parametrize(("shell", "ask"), [("zsh", ZSH), ("fish", FISH)])
+def test_other_shells_ask_with_the_words_so_far_and_else_offer_files(shell: str, ask: str) -> None:
+    words = "run timing=c"
+    assert _answer(shell, ask.replace("WORDS", words)) == [f"timing=completion words {words}"]
+    assert _answer(shell, ask.replace("WORDS", "report none")) == ["none.txt"]
+
+
+def test_without_a_candidate_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert completion.main(["words", "report", "out"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("shell", completion.SCRIPTS)
+def test_each_shell_has_its_script(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    completion.main([shell])
+    assert "launchopt completion words" in capsys.readouterr().out

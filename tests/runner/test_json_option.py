@@ -33,4 +33,4 @@ def test_a_word_after_it_that_is_no_json_file_is_refused(capsys: pytest.CaptureF
     with pytest.raises(SystemExit) as ended:
         budget.main(["--json", "summary.parquet"])
     assert ended.value.code == 2
-    assert "summary.parquet: must end in .json; to print JSON, put --json last" in capsys.readouterr().err
+    assert "summary.parquet: the name must end in .json; without a name, put the option last" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from typing import Any
 
 from launchopt.analysis.comparison.likeness import WORK, work_of
 from launchopt.analysis.tables.rows import stream_title
-from launchopt.errors import ConfigError, choices
+from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 
@@ -93,7 +93,10 @@ def arms_of(side: Side, key: str) -> list[Arm]:
         arms += [Arm(run, sorted(rows, key=lambda row: int(row["repeat"]))) for rows in _by_columns(chosen)]
     if not arms:
         modes = {str(row["mode"]) for run in side.runs for row in run.rows}
-        why = f"no repeats of {side.mode} there, only of {choices(modes)}" if modes else "there are no repeats"
+        why = "there are no repeats"
+        if modes:
+            near = [side.name.removesuffix(str(side.mode)) + each for each in nearest(str(side.mode), modes)]
+            why = explained(f"no repeats of {side.mode} there, only of {choices(modes)}", "", near)
         raise ConfigError(key, side.name, why)
     return arms
 

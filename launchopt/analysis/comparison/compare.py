@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
-from launchopt.errors import ConfigError, DataError, choices, explained
+from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from launchopt.recording.summary_columns import SUMMARY
 from launchopt.statistics.interval import (
     SMALLEST_EFFECT,
@@ -82,6 +82,11 @@ def metrics() -> list[str]:
     return sorted(name for name in SUMMARY.names if name.endswith((*_TIMES, *_RATES)) and name not in _NOT_MEASURED)
 
 
+def _no_metric(metric: str) -> str:
+    near = [f"--metric {each}" for each in nearest(metric, metrics())]
+    return explained("no such metric", "wall_ms, latency_p99_us, commands_per_s and other columns with a unit", near)
+
+
 def unit_of(metric: str) -> str:
     """Return the unit of a column: `ms`, `us`, `GB/s` or `/s`."""
     return next(unit for ending, unit in {**_TIMES, **_RATES}.items() if metric.endswith(ending))
@@ -96,7 +101,7 @@ def compare(
     side without the mode that it names.
     """
     if metric not in metrics():
-        raise ConfigError("--metric", metric, f"allowed are {', '.join(metrics())}")
+        raise ConfigError("--metric", metric, _no_metric(metric))
     ours, theirs = arms_of(a, "A"), arms_of(b, "B")
     modes, others = _modes(ours), _modes(theirs)
     found = matched(ours, theirs, any_mode=bool(a.mode or modes[1:] == []) and bool(b.mode or others[1:] == []))

@@ -185,9 +185,11 @@ def test_bad_files_leave_nothing(
         assert shown.out == ""
 
 
-@pytest.mark.parametrize("option", ["--output", "--json"])
-def test_an_output_that_cannot_be_written(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "none" / "file.json"
+@pytest.mark.parametrize(("option", "name"), [("--output", "file.parquet"), ("--json", "file.json")])
+def test_an_output_that_cannot_be_written(
+    tmp_path: Path, option: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "none" / name
     assert main([str(written(tmp_path, SOME)), option, str(path)]) == 2
     assert capsys.readouterr().err.startswith(f"error: {path}: cannot be written (")
 

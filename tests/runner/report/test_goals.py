@@ -80,7 +80,7 @@ def test_a_page_has_it_between_its_marks(tmp_path: Path) -> None:
     ("wrong", "why"),
     [
         ({**STREAM, "mode": "streams"}, "no mode 'streams'"),
-        ({**STREAM, "run": "9"}, "no summary.parquet here or below"),
+        ({**STREAM, "run": "9"}, "no such folder"),
         ({**STREAM, "figure": "joules"}, "not a list of goals .KeyError: 'joules'"),
         ({**STREAM, "least": 3}, "not a list of goals .ValueError: a stream: most, or least"),
         ({key: value for key, value in STREAM.items() if key != "most"}, "a stream: most, or least"),

@@ -151,7 +151,7 @@ def test_output_and_several_folders(tmp_path: Path) -> None:
 
 def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main([str(tmp_path / "absent")]) == 2
-    assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no summary.parquet here or below\n"
+    assert capsys.readouterr().err == f"error: {tmp_path / 'absent'}: no such folder\n"
     (tmp_path / "summary.parquet").write_bytes(b"PAR1 but no more")
     assert report.main([str(tmp_path)]) == 2
     error = capsys.readouterr().err
@@ -243,7 +243,7 @@ def test_readme_is_brought_up_to_date_and_checked(tmp_path: Path, capsys: pytest
         ("no tables", "README.md: no <!-- report:FOLDER --> marker"),
         ("\n<!-- report:a -->", "README.md:2: marker <!-- report:a --> is not paired"),
         ("<!-- report:a -->\n<!-- /report:b -->", "README.md:1: marker <!-- report:a --> is not paired"),
-        ("<!-- report:absent --><!-- /report:absent -->", "absent: no summary.parquet here or below"),
+        ("<!-- report:absent --><!-- /report:absent -->", "absent: no such folder"),
     ],
 )
 def test_readme_that_cannot_be_synced(
