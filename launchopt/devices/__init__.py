@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
-    """Return the device of `kind` (auto, cpu, cuda) and why it was chosen; DeviceError where there is none."""
+    """Return the device of `kind` (auto, cpu, cuda) and why it was chosen.
+
+    Raise DeviceError for `cuda` if this machine has no usable GPU of that index.
+    """
     from launchopt.devices.cpu.info import cpu_info
 
     if kind == "cpu":

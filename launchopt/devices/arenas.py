@@ -1,8 +1,8 @@
 """Operands in device memory: one array [slots, elements of a slot] per arena, in NumPy or CuPy.
 
-`fill` gives inputs uniform random values, never zeros. `poison` sets every byte of the rest to 0xFF, which is a NaN in
-fp32, fp16 and bf16. An element that no GEMM wrote then cannot pass for a result. bf16 is stored as uint16, since
-neither library computes in bf16.
+`fill` gives inputs uniform random values, never zeros. `poison` sets every byte of everything else to 0xFF, which is a
+NaN in fp32, fp16 and bf16. An element that no GEMM wrote then cannot pass for a result. bf16 is stored as uint16, since
+neither NumPy nor CuPy computes in bf16.
 """
 
 from __future__ import annotations

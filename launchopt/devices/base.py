@@ -91,7 +91,7 @@ class PreparedMode(Protocol):
 class Counters:
     """Time spent on graphs, replays, and padding commands. Only the object that creates it changes it."""
 
-    costs_ns: dict[str, int] = field(default_factory=dict)  # ns by name; "update": of this run, others: of all runs
+    costs_ns: dict[str, int] = field(default_factory=dict)  # total ns by name, since setup; "update": since `start`
     padded_commands: int = 0  # commands executed only to fill up a graph of fixed size
     graph_replays: int | None = None  # replays in this run; None: the mode has no graphs
 
@@ -153,7 +153,8 @@ class Device(Protocol):
     def enter(self, index: int, size: int, request: int = 0) -> int:
         """Begin a launch: open its NVTX range, and record an event if the launch is sampled. Return its start in ns.
 
-        index: shape of the commands; -1: several shapes. size: number of commands. request: of the first command.
+        index: shape of the commands; -1: several shapes. size: number of commands. request: number of the request of
+        the first command.
         """
 
     def leave(

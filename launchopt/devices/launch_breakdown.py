@@ -149,15 +149,15 @@ PUBLISHED = (
         1,
         3,
         ("arguments", "call"),
-        "the driver copies the arguments and rings the GPU within one call, and shows no line between them",
+        "the driver copies the arguments and notifies the GPU within one call, so the two cannot be timed apart",
     ),
     Estimate(
         "CPU to GPU, and scheduling",
         5,
         13,
         ("launch_delay",),
-        "quoted apart, as 2-5 and 3-8 us; the first moment that the GPU reports is the kernel's start, so that the way "
-        "there and the wait for a place cannot be told apart",
+        "published as two parts, 2-5 and 3-8 us; the first time that the GPU reports is the kernel's start, so "
+        "transfer and scheduling cannot be timed apart",
     ),
     Estimate(
         "context",

@@ -1,5 +1,5 @@
-// bias, ReLU and scale in one launch: C = max(B + bias, 0) * scale, computed in fp32. `stride_a` is the stride of both `bias`
-// and `scale` from one command to the next. Grid: x over features, y over columns, z over commands.
+// bias, ReLU and scale in one launch: C = max(B + bias, 0) * scale, computed in fp32. p.stride_a: bytes from `bias` of one
+// command to that of the next, and likewise for `scale`. Grid: x over features, y over columns, z over commands.
 #include "common/storage.cuh"
 
 extern "C" __global__ void BIAS_RELU_SCALE(char* bias, char* scale, char* b, char* c, const Args p) {

@@ -2,7 +2,8 @@
 // these reads take most of the time.
 //
 // WARPS_PER_ROW (1, 2, 4 or 8) of a block's 8 warps share a row of A. Grid: x over rows, 8 / WARPS_PER_ROW per block; z over
-// commands. Rows that are not aligned to 16 bytes, and elements behind the last whole vector of k, are read one by one.
+// commands. A thread reads vectors of 16 bytes. It reads element by element if rows are not aligned to 16 bytes, and behind the
+// last whole vector of a row.
 //
 // -DPDL=1: programmatic dependent launch. The kernel may start while the previous kernel of the CUDA stream runs. It lets the
 // next kernel start and loads its first weights, which no kernel writes. Then it waits for the end of the previous kernel.

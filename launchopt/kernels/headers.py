@@ -47,7 +47,7 @@ def constants_text(**values: int) -> str:
 
 
 def _constants(module: ModuleType, names: str) -> str:
-    """Return the declaration of constants of a module, by their names."""
+    """Return the declaration of some constants of a module. names: their names, separated by blanks."""
     return constants_text(**{name: getattr(module, name) for name in names.split()})
 
 

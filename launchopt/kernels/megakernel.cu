@@ -2,10 +2,11 @@
 // instruction (devices/instructions/compiler.py), that is one op for all requests of the step, or several fused instructions
 // (devices/instructions/fusion.py). megakernel/config.cuh describes the macros.
 //
-// The work of an op is divided into virtual blocks, and the work of a GEMM into tiles of rows. The blocks of the grid share
-// the virtual blocks, or the tiles, of a task. Before a task a block waits until the tasks on which it depends are complete.
-// Each task has a counter, to which each block with a share of the task adds 1 after its stores. Counters are never reset, so
-// a wait compares a counter with a multiple of the number of launches. GEMMs and fused attention
+// The work of a GEMM is divided into tiles of rows. The work of another op is divided into virtual blocks: the blocks that the
+// op has where it is a kernel of its own (ops.cu). The blocks of the grid share the tiles, or the virtual blocks, of a task.
+// Before a task a block waits until the tasks on which it depends are complete. Each task has a counter, to which each block
+// with a share of the task adds 1 after its stores. Counters are never reset, so a wait compares a counter with the number of
+// blocks that add to it, times the number of launches. GEMMs and fused attention
 // (attention/fused_attention.cuh) do not wait for the counter of the task that makes their inputs. They receive the inputs
 // through mailboxes (megakernel/mailboxes.cuh). A task waits only for earlier tasks, so some block can always go on. All blocks
 // must be resident at once.
@@ -129,7 +130,7 @@ __device__ void play(const Instruction& in, const Args& p) {
     }
 }
 
-// Execute an op: of all its virtual blocks, every `blocks`-th one from `block` on.
+// Execute this block's share of an op: every `blocks`-th virtual block, from `block` on.
 __device__ __noinline__ void play_blocks(const Instruction& in, u32 block, u32 blocks) {
     const Args p = arguments(in);
     const u32 x = (u32)in.grid_x, y = (u32)in.grid_y, all = x * y * (u32)in.grid_z;
@@ -233,8 +234,8 @@ megakernel(const Program q, const __grid_constant__ Feedback feed, u32 launch, c
     if (threadIdx.x >= LIST_THREADS) {
         if (!Feed(q.weights, blockIdx.x, ring, gate.word).run()) return;
 #ifdef KIND
-        // Load the words of the row that this block feeds back from the host's memory, well before they are needed. The load
-        // with acquire makes the words that the host has staged visible.
+        // Load from the host's memory the words (ROW_WORDS) of the row that this block feeds back, well before they are needed.
+        // The load with acquire makes words visible that the host has written.
         if (gate.word && first_row() < feed.rows) load_acquire_system(gate.word);
         read_row(feed, gate, first_row(), threadIdx.x - LIST_THREADS);
         __barrier_sync_count(0, ALL_THREADS);

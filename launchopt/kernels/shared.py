@@ -156,14 +156,15 @@ class ControlWord(enum.IntEnum):
 
 QUEUE = np.dtype(
     [
-        # Addresses of pinned memory, all u64: [capacity, COMMAND_WORDS]; [capacity]; [capacity, OUTPUT_WORDS];
-        # [ControlWord].
+        # Addresses of pinned memory, all u64: ring[capacity, COMMAND_WORDS]; host_done[capacity];
+        # host_outputs[capacity, OUTPUT_WORDS]; control[ControlWord].
         *fields("<u8", "ring host_done host_outputs control"),
-        # Addresses of memory of the GPU from here on. u64 [entries, ENTRY_WORDS]; u64 [capacity].
+        # Addresses of memory of the GPU from here on. u64: entries[number of entries, ENTRY_WORDS]; done[capacity].
         *fields("<u8", "entries done"),
-        # u64: number of the next entry to take; not 0 if the kernel gave up; [2]: commands and tiles so far.
+        # u64: ticket, the number of the next entry to take; gone, not 0 if the kernel gave up; progress[2], the numbers
+        # of commands and tiles so far.
         *fields("<u8", "ticket gone progress"),
-        # u32 [capacity]: complete tiles of the command in each slot; SHAPE [shape_count].
+        # u32 arrived[capacity]: complete tiles of the command in each slot. SHAPE shapes[shape_count].
         *fields("<u8", "arrived shapes"),
         # Settings from here on.
         ("shape_count", "<u8"),

@@ -56,7 +56,7 @@ class TaskFlag(enum.IntFlag):
     ADDS = 128  # a GEMM fused with the OP_ADD behind it
     ADDED_MAILED = 256  # the operand that OP_ADD adds comes through a mailbox
     GATED = 512  # a GEMM fused with the OP_SILU_MUL behind it
-    NORMED_ODD = 1024  # the second, fourth, ... NORMED task of a list
+    NORMED_ODD = 1024  # the second, fourth, ... NORMED task of a list: NORMED tasks use two buffers in turn
 
 
 # The columns OP to GRID_Z of a list of instructions; devices/instructions/words.py describes them.

@@ -25,7 +25,10 @@ Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
 
 
 class CpuSteps:
-    """Launches the steps of a device's workload. strategy: recorded for the launches of groups."""
+    """Launches the steps of a device's workload.
+    limits: the largest batch of each shape. strategy: recorded for the launches of groups. groups: returns the groups
+    of a kind of step.
+    """
 
     def __init__(self, device: HostDevice, limits: Mapping[ShapeKey, int], strategy: Strategy, groups: Groups) -> None:
         self.device, self.stream, self._strategy = device, chain_of(device.work), strategy
@@ -54,7 +57,7 @@ class CpuSteps:
             at = stop
 
     def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Array:
-        """Return a view of a command's A, B or C (role 0, 1, 2), as a stack of one. index: of its shape."""
+        """Return a view of a command's A, B or C (role 0, 1, 2), as a stack of one. index: number of its shape."""
         of_ab, of_c = word[RecordWord.SLOTS_AB], word[RecordWord.SLOT_C_REQUEST]
         slots = of_ab & LOW_HALF, of_ab >> HALF_BITS, of_c & LOW_HALF
         slot = int(slots[role])

@@ -35,7 +35,7 @@ def _model_name() -> str:
 
 
 def _cache_bytes(default: int = 32 << 20) -> int:
-    """Return the bytes of the last-level cache: CACHE_VARIABLE, or what the kernel reports, up to these cores' share.
+    """Return the bytes of the last-level cache: CACHE_VARIABLE, or as Linux reports, but at most these cores' share.
 
     A virtual machine reports its host's whole cache, which its few cores cannot own: 480 MB beside two cores.
     """
@@ -47,7 +47,7 @@ def _cache_bytes(default: int = 32 << 20) -> int:
 
 
 def reported_cache_bytes(default: int = 32 << 20) -> int:
-    """Return the bytes of the last-level cache that the kernel reports. A virtual machine reports that of its host."""
+    """Return the bytes of the last-level cache that Linux reports. A virtual machine reports the cache of its host."""
     sizes = []
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         text = path.read_text().strip()

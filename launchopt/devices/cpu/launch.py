@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import Dtype, Op, RecordWord, ShapeKey
+from launchopt.command import HALF_BITS, Dtype, Op, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.streams.attention import Attention
@@ -19,7 +19,6 @@ from launchopt.streams.operands import Operand
 from launchopt.types import Array
 
 VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
-HIGH = np.uint64(32)  # shift to the upper half of a word
 
 
 class CpuLaunch:
@@ -49,7 +48,8 @@ class CpuLaunch:
         if shape.op in STATEFUL:
             assert self._attention is not None
             assert self.state is not None
-            sequences = Sequences((words[:, RecordWord.SLOT_C_REQUEST] >> HIGH).tolist(), self._attention, self.state)
+            requests = (words[:, RecordWord.SLOT_C_REQUEST] >> HALF_BITS).tolist()
+            sequences = Sequences(requests, self._attention, self.state)
         apply(shape.op, a, b, c, self._dtype, sequences)
 
     def multiply(self, a: Array, b: Array, c: Array) -> None:

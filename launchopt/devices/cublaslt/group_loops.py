@@ -39,7 +39,9 @@ SIZE = int(GroupRow.SIZE)
 
 
 class GroupedCallWord(enum.IntEnum):
-    """Words of `GroupedCall.words`: arguments that all calls of cublasGemmGroupedBatchedEx share. Arrays by group."""
+    """Words of `GroupedCall.words`: arguments that all calls of cublasGemmGroupedBatchedEx share.
+    Each array has one element per group.
+    """
 
     FUNCTION = 0  # address of cublasGemmGroupedBatchedEx
     HANDLE = 1  # cublasHandle_t

@@ -1,4 +1,4 @@
-"""Compile our own CUDA kernels at run time, and make plans that the compiled launch loops launch like cuBLASLt.
+"""Compile our own CUDA kernels at run time, and make their plans, which compiled loops launch like plans of cuBLASLt.
 
 `KernelPlans.row` takes a function of launchopt/kernels, a grid, a block and arguments. It makes a row of the plans
 table (cublaslt.launch_tables): addresses of a CUlaunchConfig, of the function, and of the pointers to its parameters.

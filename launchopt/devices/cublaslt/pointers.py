@@ -1,6 +1,7 @@
 """Tables of pointers: filled on the host, uploaded on the main CUDA stream, and read by the next launch.
 
-The host fills buffers in pinned memory, in turn. The device has one table, since a CUDA stream runs work in order.
+The host fills several buffers in pinned memory in turn. The device has one table, since a CUDA stream runs work in
+order.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: in
 def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]) -> Row:
     """Return the fastest plan of one GEMM for commands that share a weight.
 
-    index: number of the shape. make: returns the plan with the algorithm that cuBLASLt proposes at this position.
+    index: number of the shape. make(i) returns the plan with the i-th algorithm that cuBLASLt proposes.
     """
     row = device.base.shapes[index].tolist()
     shape = device.work.shapes[index]

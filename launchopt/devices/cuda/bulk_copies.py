@@ -43,7 +43,9 @@ class Copied:
 
     @property
     def slowest_cycles(self) -> float:
-        """Median over samples of the latency in the slowest block, in cycles. Work that waits for all blocks has it."""
+        """Median over samples of the latency in the slowest block, in cycles: work that waits for all blocks waits this
+        long.
+        """
         return float(np.median(self.waits.max(axis=1)))
 
 

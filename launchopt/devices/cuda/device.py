@@ -104,7 +104,7 @@ class CudaDevice:
         self.planner.warm_up()
 
     def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
-        """Anchor the clocks of the host and of the GPU. The main stream must be idle."""
+        """Begin a run: reset positions, and relate the host's clock to the GPU's. The main stream must be idle."""
         path = path or LaunchPath()
         self.tables = (path.tables or self.base).arrays
         self.records = self.recorder.arrays
@@ -295,6 +295,6 @@ class CudaDevice:
         self.lt.close()
         self.arenas.arrays.clear()
         self._packing.close()
-        del self.planner  # it refers to this device; without it, memory is freed as soon as the device is
+        del self.planner  # it refers to this device, and a cycle of references would keep memory until gc runs
         self.state_of_sequences = None
         cupy.get_default_memory_pool().free_all_blocks()

@@ -25,10 +25,12 @@ CUBLAS_ALLOC_FAILED = 3  # value in cublasStatus_t
 LOST = frozenset((214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721))
 
 _MOST_CHARACTERS = 200  # most characters of a library's message
-_MEMORY_ADVICE = "free what others hold of the GPU (nvidia-smi), or make the workload or batching.max_batch smaller"
+_MEMORY_ADVICE = (
+    "free GPU memory of other processes (see nvidia-smi), or make the workload or batching.max_batch smaller"
+)
 _LOST_ADVICE = (
-    "the GPU's context is lost, and the run with it: run it again; if that comes back,"
-    " compute-sanitizer --target-processes all names the kernel, nvidia-smi -q what the GPU itself suffered"
+    "the GPU's context is lost, and the run with it: run it again; if the error comes back,"
+    " compute-sanitizer --target-processes all names the kernel, and nvidia-smi -q lists hardware errors"
 )
 
 

@@ -35,7 +35,8 @@ from launchopt.workloads.gemv import gemv
 
 M, K, COMMANDS = 64, 8192, 8  # the GEMM of gemv_micro, as small as the smallest launches of a decode step
 MOST_GRAPHS = 2  # graphs that exist at a time
-# A queue is held for HOLD_FACTOR times the ns that the host takes to submit the work, within these limits.
+# A kernel holds the queue, so that work submitted meanwhile waits. It runs for HOLD_FACTOR times the ns that the host
+# takes to submit the work, within these limits.
 LEAST_HOLD_NS, MOST_HOLD_NS, HOLD_FACTOR = 1_000_000, 100_000_000, 3
 HOW = {
     "copy": "cudaMemcpyAsync of 2 GiB on the GPU, read + written, fastest of 10",

@@ -53,7 +53,7 @@ class Gpu(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel to launch, by which call, and with which operands."""
+    """A kernel to measure: its plan and operands, and the call that launches it."""
 
     name: str  # key in a calibration file
     words: str  # description

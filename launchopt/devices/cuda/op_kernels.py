@@ -31,7 +31,7 @@ Three = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class OpLaunch:
-    """The launch of a kernel of ours."""
+    """The launch of one of our own kernels. shared_bytes: dynamic shared memory of a block."""
 
     function_name: str
     grid: Three

@@ -50,7 +50,9 @@ class OpPlans:
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:
-    """Return 1, 2, 4 or 8 warps per row of A: enough to keep the GPU busy, but none without 512 bytes of the row."""
+    """Return the number of warps that share a row of A: 1, 2, 4 or 8.
+    It is doubled until the GPU is busy (WARPS_WANTED), or until each warp has at most 512 bytes of the row.
+    """
     warps: int = 1
     while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and shape.k * shape.dtype.itemsize > 512 * warps:
         warps *= 2

@@ -42,7 +42,9 @@ def contexts_table(handle: int, stream: CudaStream, scalars: NDArray[np.float32]
 
 
 class Planner:
-    """Adds plans to tables and keeps the list of plans to launch once. device: is open, but for its planner."""
+    """Adds plans to tables and keeps the list of plans to launch once.
+    device: its `open` has made everything except the planner.
+    """
 
     def __init__(self, device: GpuDevice, op_plans: OpPlans, packing: Packing) -> None:
         self._device, self._op_plans, self._packing = device, op_plans, packing

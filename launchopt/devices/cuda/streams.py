@@ -35,13 +35,13 @@ class Streams:
         return self.all[request & (len(self.all) - 1)]
 
     def fork(self, numbers: Iterable[int] | None = None) -> None:
-        """Let work submitted to other streams from now on wait for the work on the main stream."""
+        """Let work submitted from now on to the streams `numbers` (None: all) wait for the work on the main stream."""
         self._events[0].record(self.all[0])
         for i in range(1, len(self.all)) if numbers is None else numbers:
             self.all[i].wait_event(self._events[0])
 
     def join(self, numbers: Iterable[int] | None = None) -> None:
-        """Let work submitted to the main stream from now on wait for the work on other streams."""
+        """Let work submitted from now on to the main stream wait for the work on the streams `numbers` (None: all)."""
         for i in range(1, len(self.all)) if numbers is None else numbers:
             self._events[i].record(self.all[i])
             self.all[0].wait_event(self._events[i])

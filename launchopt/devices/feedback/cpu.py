@@ -16,7 +16,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
-HISTORY_AT = 1  # value of FeedbackFact.HISTORY_BYTES if a history is kept; 0 means that none is kept
+HISTORY_AT = 1  # byte offset at which a history begins; not 0, which means that no history is kept
 NO_SAMPLE = 0  # id that `done` gets for a step that samples no token
 
 

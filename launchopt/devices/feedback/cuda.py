@@ -104,7 +104,9 @@ class CudaSteps:
             self._stages.start()
 
     def stage(self, batch: StepBatch) -> int:
-        """Stage a batch whose launch feeds back its own results; return what `FeedbackStages.stage` does, or 0."""
+        """Stage a batch whose launch feeds back its own results; return the address of its arguments, or 0.
+        0: the launch cannot feed back all results (`FeedbackStages.stage`), or the host samples.
+        """
         return 0 if self._stages is None else self._stages.stage(batch)
 
     def was_staged(self) -> bool:

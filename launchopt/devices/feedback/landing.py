@@ -98,9 +98,9 @@ def take_off(
 ) -> Int:
     """Stage the first `count` records of `ended` for feedback, and count their steps as in flight.
 
-    Steps whose token is sampled go to `sampled`, other steps to `plain`; return the number of the former. table: the
-    requests of the workload. facts: [FeedbackFact]. sampled, plain: [StagedRow, steps]. flights: FlightArrays or its
-    fields.
+    Steps whose token is sampled go to `sampled`, other steps to `plain`; return the number of steps in `sampled`.
+    table: the requests of the workload. facts: [FeedbackFact]. sampled, plain: [StagedRow, steps]. flights:
+    FlightArrays or its fields.
     """
     rows, places, done, cursor = flights
     mask, samples = len(places) - 1, 0
@@ -141,7 +141,7 @@ def in_flight(feedback: FeedbackArrays | None) -> bool:
 
 
 @compiled
-def _tell(feedback: FeedbackArrays) -> None:
+def _notify_driver(feedback: FeedbackArrays) -> None:
     """Notify the driver of each step that the device has completed, in the order in which the steps took off."""
     rows, places, done, cursor = feedback.flights
     while cursor[FlightWord.FIRST] != cursor[FlightWord.STOP_AT]:
@@ -170,7 +170,7 @@ def land(feedback: FeedbackArrays | None, order: Order | None, steps: StepBucket
     if feedback is not None:
         rows, cursor = feedback.flights.rows, feedback.flights.cursor
         landed = cursor[FlightWord.FIRST]
-        _tell(feedback)
+        _notify_driver(feedback)
         while landed != cursor[FlightWord.FIRST]:
             request = request_of(rows, landed & (len(rows) - 1))
             if order is not None:

@@ -58,8 +58,8 @@ def stage_ends(
             return NOT_ALONE
     count = len(stages)
     stage, following = state[StagingWord.COUNT] % count, (state[StagingWord.COUNT] + 1) % count
-    is_around = state[StagingWord.COUNT] >= count
-    if is_around and load_acquire(done, state[StagingWord.PLACES + following]) == NOT_YET:
+    is_reused = state[StagingWord.COUNT] >= count  # an earlier launch has used the next stage
+    if is_reused and load_acquire(done, state[StagingWord.PLACES + following]) == NOT_YET:
         return FULL
     first = cursor[FlightWord.STOP_AT] & (len(places) - 1)
     take_off(ended, size, table, facts, stages[stage], stages[stage], flights)

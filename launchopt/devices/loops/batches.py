@@ -135,9 +135,8 @@ def _loop(
             if is_stopped(ring):
                 return LoopExit.STOPPED
         words, now_ns = block[: state[LoopWord.COUNT]], state[LoopWord.NOW_NS]
-        drained = state[LoopWord.COUNT] == 0 and is_drained(
-            ring
-        )  # reads HEAD rarely: the producer writes its cache line
+        # `is_drained` reads HEAD, whose cache line the producer writes; so call it only if no record has come.
+        drained = state[LoopWord.COUNT] == 0 and is_drained(ring)
         state[LoopWord.NEXT], bucket, reason = next_bucket(words, state[LoopWord.NEXT], now_ns, drained, batcher, order)
         if bucket == UNKNOWN_SHAPE:
             return LoopExit.UNKNOWN

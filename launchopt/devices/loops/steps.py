@@ -64,7 +64,9 @@ def look_for_more(ring: RingWords, most: Int, state: Table) -> None:
 
 @compiled
 def _let_early(header: Words, batcher: StepBuckets, state: Table) -> None:
-    """Let the records of next steps come early, if the batcher holds no step after a flush."""
+    """After a flush, let the driver push records of the next steps early (`HeaderWord.STEPS_LEFT`).
+    Do so only if the batcher holds no step any more.
+    """
     if batcher.counts[StepWord.EARLY] != 0:
         if batcher.counts[StepWord.HELD] == 0:
             store_release(header, HeaderWord.STEPS_LEFT, header[HeaderWord.TAIL] + np.uint64(state[LoopWord.NEXT]))
@@ -217,4 +219,4 @@ class StepLoop(ConsumerLoop):
 
     def _end(self) -> None:
         if partial := self._batcher.partial:
-            raise RunError(f"{partial} steps were never asked for to their end")
+            raise RunError(f"the workload ended within {partial} steps, whose last commands never came")

@@ -86,7 +86,7 @@ class Megakernel:
         attributes, capability = gpu.attributes, int(gpu.compute_capability)
         self._blocks = BLOCKS_A_MULTIPROCESSOR * int(attributes["MultiProcessorCount"])
         self._most_bytes = int(attributes["MaxSharedMemoryPerBlockOptin"])
-        assert self._ops_bytes() <= SCRATCH_BYTES, "behind that lie weights under way"
+        assert self._ops_bytes() <= SCRATCH_BYTES, "ops must not overwrite weights in the ring"
         most_fixed_bytes = fixed_bytes(MOST_COLUMNS, device.work.dtype.itemsize)
         needed_bytes = STATIC_ATTENTION_BYTES + most_fixed_bytes + LEAST_SLOTS * SLOT_BYTES
         if self._most_bytes < needed_bytes or capability < LEAST_CAPABILITY:

@@ -251,7 +251,7 @@ class Maker:
             expected = int(self._records["slot_c"][wire.row, 0])
             expected += (producer.n - 1) * pitch_bytes // producer.operands[2].slot_bytes if wire.is_last else 0
         if int(self._records[f"slot_{role}"][i, 0]) != expected:
-            raise RunError(f"row {i} of a step reads {role.upper()} from where its program does not say")
+            raise RunError(f"row {i} of a step reads {role.upper()} from another slot than its program names")
         if wire.is_last:
             tensor, text = tensor[-1:], f"{text}[-1:]"
         if tensor.shape[1] > width:

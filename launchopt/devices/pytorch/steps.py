@@ -43,7 +43,7 @@ class Steps:
         first = slice(0, len(rows[0]))
         self._first_input = int(np.argmax(stream.b_from[first] == Origin.INPUT))
         self._first_weight = int(np.argmax(stream.replica_moves[first] != 0))
-        self._telling = 1 + max(self._first_input, self._first_weight)  # leading rows that determine all addresses
+        self._key_rows = 1 + max(self._first_input, self._first_weight)  # leading rows that determine all addresses
         self._cuts: OrderedDict[Hashable, list[tuple[slice, Step]]] = OrderedDict()
         self._steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._gather_memory: Tensor = None
@@ -64,7 +64,7 @@ class Steps:
     def of(self, batch: StepBatch) -> list[tuple[StepBatch, Step]]:
         """Return the parts of a batch, each with its step."""
         words, size = batch.words, batch.size
-        key = batch.rows, words[: self._telling * size, KEY_WORDS].tobytes()
+        key = batch.rows, words[: self._key_rows * size, KEY_WORDS].tobytes()
         cuts = self._cuts.get(key)
         if cuts is None:
             cuts = _kept(self._cuts, key, self._cut(batch))

@@ -9,7 +9,6 @@ outputs of a small command that comes alone to the host. While the kernel runs, 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING
 
 import cupy
 import numpy as np
@@ -32,9 +31,6 @@ from launchopt.kernels.shared import (
     KernelState,
 )
 from launchopt.types import Table
-
-if TYPE_CHECKING:
-    from launchopt.devices.base import GpuDevice
 
 CAPACITY_BITS, ENTRY_BITS = MOST_CAPACITY.bit_length() - 1, 15  # log2 of the commands in the ring; of the entries
 THREADS = 32 * GROUP_WARPS * GROUPS  # threads of a block
@@ -82,13 +78,13 @@ class Resident:
         self.running, self.starts = False, 0
 
     def add_shape(self, shape: ShapeKey, row_elements: tuple[int, int, int]) -> rl.PostedShape:
-        """Add a shape to the kernel's table; return what posting its commands takes."""
+        """Add a shape to the kernel's table; return the arguments that posting its commands needs."""
         words, swapped = rl.shape_words(shape, row_elements)
         self._shapes.append(words)
         return rl.PostedShape(self._queue.ctypes.data, len(self._shapes) - 1, swapped)
 
     def seal(self) -> None:
-        """Copy the tables to the GPU. Call this once, after `plan` for all shapes."""
+        """Copy the table of shapes and the kernel's parameters to the GPU. Call this once, after all `add_shape`."""
         self._table = cupy.asarray(np.array(self._shapes, np.int64))
         ticket = self._done + (8 << CAPACITY_BITS)
         fields = {
@@ -227,7 +223,7 @@ class Resident:
         done, posted = self._host_done, int(self._queue[rl.QueueWord.NEXT])
         recent = np.arange(max(0, posted - len(done)), posted)
         if missing := int(np.count_nonzero(done[recent % len(done)] != recent + 1)):
-            raise RunError(f"the resident kernel ended with {missing} of {posted} commands not complete")
+            raise RunError(f"the persistent kernel ended with {missing} of {posted} commands not complete")
 
     def close(self) -> None:
         """End the kernel, also after a run that failed."""

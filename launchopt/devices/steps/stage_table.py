@@ -76,7 +76,9 @@ class Fused:
 
 @compiled
 def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
-    """Return the number of leading requests whose operands are evenly spaced in every row; these share weights."""
+    """Return the number of leading requests whose operands are evenly spaced in every row.
+    Such requests use the same copy of the weights.
+    """
     least = size
     for row in range(rows):
         shape = shapes[shape_of[row]]

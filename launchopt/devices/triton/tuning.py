@@ -1,7 +1,7 @@
 """Choose the configurations to time for a GEMM of few columns, and the operands for timing. This needs no GPU.
 
 Launches that are timed together read different operands, if there are enough, so that they read from memory and not
-from the cache. Outputs go to scratch memory, since outputs of a chain are inputs of other commands.
+from the cache. Outputs go to scratch memory, since outputs of a step are inputs of other commands.
 """
 
 from __future__ import annotations

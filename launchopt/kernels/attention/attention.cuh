@@ -6,8 +6,8 @@
 #include "shared/attention.cuh"
 enum { VALUES = 2 };  // values that a lane loads at once
 
-// SOFTMAX of one row of scores per block. Grid: one block per query. A thread keeps the first elements that it reads in
-// registers.
+// SOFTMAX of one row of scores per block. Grid: one block per query. A thread keeps in registers the first elements that it
+// reads.
 OP(SOFTMAX) {
     __shared__ float part[2][33];
     const Place place(p, request);

@@ -60,8 +60,8 @@ struct Attention {
         box = task.box ? task.box + box_of(request, task.result_m) : 0;
     }
     __device__ u32 page_tokens() const { return PAGE_TOKENS ? PAGE_TOKENS : (u32)task.in.page_tokens; }
-    // Return the feature, in a request's row of queries, keys and values, at which row `section` of `rows` begins: a query, the
-    // key or the value.
+    // Return where a row of `rows` (a query, the key or the value) is in the row that has all queries, keys and values of the
+    // request: the index of its first feature there. section: index of the row in `rows`.
     __device__ int place(int section) const {
         const int kv_heads = (int)task.in.kv_heads, q_heads = kv_heads * group;
         if (section < group) return (head * group + section) * head_dim;

@@ -33,8 +33,8 @@ __device__ inline i64 cache_row(const Place& place, int token, int is_value, con
 }
 
 // Write the slot of each of a command's tokens, int32 [n], and advance the request's position. A token beyond ctx has slot -1.
-// Grid: one block per command; only this block reads and writes next[r]. Each warp loads the request's first 32 pages, one per
-// lane, before it knows which pages it needs.
+// Grid: one block per command; only this block reads and writes next[r]. Each warp loads the numbers of the request's first 32
+// pages, one per lane, before it knows which of them it needs.
 OP(SLOT_MAP) {
     const i64 r = request + blockIdx.z;
     if (r >= p.requests) return;
@@ -57,9 +57,10 @@ OP(SLOT_MAP) {
     if (threadIdx.x == 0) *start = first, *next = first + n;
 }
 
-// Rotate the queries and keys of a row, and copy its values. Grid: x over WIDTH pairs of features, y over columns. Angles are
-// float64: at position 10,000 an fp32 angle has only 3 correct digits. Rounding an angle to fp32 after its reduction to one
-// turn would still make sines and cosines near 0 inaccurate.
+// Rotate the queries and keys of a row, and copy its values. Grid: x over items, y over columns. An item is WIDTH pairs of
+// features to rotate, or WIDTH features of values to copy. Angles are float64: at position 10,000 an fp32 angle has only 3
+// correct digits. Rounding an angle to fp32 after its reduction to one turn would still make sines and cosines near 0
+// inaccurate.
 OP(ROPE) {
     extern __shared__ float turned[];  // cosines of all pairs, then sines
     const Place place(p, request);

@@ -37,8 +37,8 @@ OP(SILU_MUL) {
     each<ROWS>(gate + p.m, p.ldb, gate, C_OF, p, [](float x, float up) { return x / (1.0f + expf(-x)) * up; });
 }
 
-// RMS norm. Grid: one block per column. A thread keeps the first elements that it reads in registers: all its
-// elements, if a row has up to WIDTH * blockDim.x features.
+// RMS norm. Grid: one block per column. A thread keeps in registers the first elements that it reads: all its elements, if a
+// row has up to WIDTH * blockDim.x features.
 OP(NORM) {
     __shared__ float part[33];
     const i64 j = blockIdx.x;

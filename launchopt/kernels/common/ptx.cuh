@@ -23,7 +23,8 @@ __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" :::
 __device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }
 __device__ inline void settle(u32& value) { asm volatile("" : "+r"(value)); }
 
-// Relaxed loads and stores for all blocks of the GPU; they bypass the L1 cache. Each word is read or written at once.
+// Relaxed loads and stores for all blocks of the GPU; they bypass the L1 cache. Each word is loaded or stored atomically, but
+// not a vector of several words.
 __device__ inline uint4 load_relaxed(u64 at) {
     uint4 v;
     asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -63,13 +64,13 @@ __device__ inline u64 load_acquire(const u64* from) {
 __device__ inline void count_release(u32* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
-// Relaxed loads and stores of words that the host writes or reads. Each word is read or written at once.
+// Relaxed loads and stores of words that the host writes or reads. Each word is loaded or stored atomically.
 __device__ inline u64 load_system(const u64* from) {
     u64 value;
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-// Load two words. Each of them is read at once, but not both together.
+// Load two words. Each word is loaded atomically, but not the pair.
 __device__ inline void load_two_system(const u64* from, u64& first, u64& second) {
     asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(first), "=l"(second) : "l"(from) : "memory");
 }
@@ -83,7 +84,7 @@ __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
 __device__ inline void fence() {
     asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }
-// A fence that includes the host. A reader that sees a `store_told` behind the fence also sees the stores before the fence.
+// A fence that includes the host. A reader that sees a store_told made after the fence also sees the stores made before it.
 __device__ inline void fence_system() {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
 }

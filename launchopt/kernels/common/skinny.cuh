@@ -108,6 +108,7 @@ __device__ inline void add_products(
             for (int bit = 16; bit; bit >>= 1) sums[r][j] += __shfl_xor_sync(0xFFFFFFFFu, sums[r][j], bit);
 }
 
+// Multiply a tile, with up to N columns. Each warp multiplies R rows at once, which no other warp shares.
 template <int N, int R>
 __device__ inline void rows_apart(const Rows& t, const Shape& s, int warp, int lane, bool whole) {
     for (int row = warp * R; row < t.rows; row += GROUP_WARPS * R) {

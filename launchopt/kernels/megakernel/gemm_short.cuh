@@ -6,7 +6,7 @@
 //   - an additional warp, the storer, adds up the sums and stores them while the other warps prepare the next GEMM.
 //
 // All warps meet at one barrier per GEMM, between writing and reading the sums. GEMMs use two buffers for the sums in turn.
-static_assert(PRELOADED && ONE_STEP && !PAIRS && !GROUPS, "what is left out here");
+static_assert(PRELOADED && ONE_STEP && !PAIRS && !GROUPS, "other lists need code that is left out here");
 
 struct Gemm : Outputs {
     using Outputs::Outputs;

@@ -54,7 +54,8 @@ struct Inputs {
         int rows, seconds;  // number of the thread's rows; number of those rows that have a second column
 #endif
         __device__ void forgo() { vectors = 0; }  // load nothing
-        // Return the bytes from a vector to the vector `vectors` behind it. `vectors` must be whole sectors.
+        // Return the bytes from a vector to the one that follows `vectors` vectors later in k. `vectors` must be even, so that
+        // the distance is a whole number of sectors (32 bytes).
         __device__ u32 bytes_of(u32 vectors) const { return vectors * 16 * (mailed ? SECTORS_APART : 1); }
     };
     // Return whether `bytes` of k are so few that each half of the threads loads every other row.

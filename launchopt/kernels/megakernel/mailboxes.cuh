@@ -4,8 +4,8 @@
 // load.
 //
 // EMPTY is a NaN that arithmetic does not make: arithmetic makes the NaN 0x7FFFFFFF, or 0x7FFF as a half. Each word of a
-// mailbox is written at once. There are two sets of mailboxes, which launches use in turn. A launch empties the set that the
-// previous launch filled. The next launch fills this set again; it begins to send after the end of this launch.
+// mailbox is written atomically. There are two sets of mailboxes, which launches use in turn. A launch empties the set that the
+// previous launch filled. The next launch fills that set again; it begins to send after the end of this launch.
 #define EMPTY 0xFFFFFFFFu
 
 // Functions on the mailboxes of two neighbouring outputs. put: store both. empty: store EMPTY. receive: load both. arrived:

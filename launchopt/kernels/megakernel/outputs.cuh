@@ -2,7 +2,8 @@
 // warps and applies the fused op behind the GEMM, OP_ADD or OP_SILU_MUL (devices/instructions/fusion.py). With FINDS_LARGEST it
 // also finds its largest logit. `results` are the outputs of the fused op behind the GEMM, or else of the GEMM itself.
 enum { HOLDERS = PASS_ROWS / 2 };  // threads that store the outputs of a column; each thread has two rows
-// Index of a thread among those that store. This is a macro, because a function changes the machine code of other lists.
+// Index of a thread among those that store. This is a macro, because a function would change the machine code for lists that
+// are not SHORT.
 #if SHORT
 #define HOLDER ((int)threadIdx.x - THREADS)
 #else
@@ -118,7 +119,7 @@ struct Outputs : Inputs {
             const Pair more = added(task, flags, to, column + to.column);
             result = Pair(own.first() + more.first(), own.second() + more.second());
         } else if (is_gated(flags)) {
-            is_result = !(to.row & TILE_ROWS);  // every other tile holds gates; the tile behind it holds their second factors
+            is_result = !(to.row & TILE_ROWS);  // tiles alternate: gates, then the factors of silu(gate)
             if (is_result) {
                 const float2 sum_up = whole(to.row + TILE_ROWS);
                 const Pair up(sum_up.x, sum_up.y);

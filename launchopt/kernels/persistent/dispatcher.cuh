@@ -236,8 +236,8 @@ __device__ inline void begin_dispatch() {
 }
 
 // Dispatch commands until END. The whole group calls this. When a small command comes alone, the call returns true to the
-// first warp, which calls `serve_small` and then this function again (with again = true). The function is not inlined: its
-// registers would make many commands in a row 8% slower for the workers.
+// first warp, which calls `serve_small` and then this function again (with again = true). The function is not inlined: the
+// kernel would need more registers, and workers would multiply a long sequence of commands 8% slower.
 __device__ __noinline__ bool dispatch(int warp, int lane, bool again) {
     u32 turn = 0;
     if (again && lane == 0) give_to_reporter(Reporting::NONE);

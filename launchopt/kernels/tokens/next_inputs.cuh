@@ -13,7 +13,7 @@ template <int COUNT, int APART, int STEP = 1> __device__ double halved(const dou
 // the squares in the same order and draws the same signs, so both results have the same bits. history: address of a copy of the
 // outputs, or 0. sums: shared memory for THREADS sums.
 __device__ void scaled(const storage* source, storage* target, storage* history, u64 counter, u32 hidden, double* sums) {
-    static_assert(PARTIAL_SUMS % THREADS == 0, "so that the first halvings are of what a thread has");
+    static_assert(PARTIAL_SUMS % THREADS == 0, "each thread first adds up values of its own");
     enum { OWN = PARTIAL_SUMS / THREADS };
     double own[OWN] = {};
     for (u32 first = threadIdx.x; first < hidden; first += PARTIAL_SUMS) {

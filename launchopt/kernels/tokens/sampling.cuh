@@ -5,9 +5,10 @@
 //
 // top_k and top_p keep all keys from a threshold on. The threshold is the largest key for which the kept keys have a total
 // weight of at least `needed`. For top_k each key has weight 1; for top_p a key has the weight of its probability. The
-// threshold is found by bisection, first among the largest key of each thread. The total weight of all keys is at least that of
-// these, so the first result is a lower bound of the threshold. Usually a few hundred logits are above it. If shared memory
-// cannot hold all logits above it (flat logits, a large k), the bisection goes on over all logits until it can.
+// threshold is found by bisection, first among the threads' largest keys (one per thread). All keys together weigh at least as
+// much as these, so the first result is a lower bound of the threshold. Usually a few hundred logits are above the bound. If
+// shared memory cannot hold all logits above the bound (flat logits, a large k), the bisection goes on over all logits until it
+// can.
 namespace sampling {
 #include "shared/sampling.cuh"
 enum { WARPS = THREADS / 32, PIECES = 32, NOT_A_NUMBER = ~0 };  // NOT_A_NUMBER: the key of a NaN, above all others

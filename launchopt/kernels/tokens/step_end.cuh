@@ -4,7 +4,7 @@
 // A block sends a token to the host as soon as the token is known, before it makes the next inputs. Only later launches on the
 // same CUDA stream read these inputs, and they wait for the end of this launch.
 __shared__ u64 row_words[ROW_WORDS];  // words of this block's row
-static_assert(sizeof(sampling::Scratch) <= sizeof(Memory::inputs), "it lies there");
+static_assert(sizeof(sampling::Scratch) <= sizeof(Memory::inputs), "feed_back puts Scratch into the memory of the inputs");
 
 // Return the address of the words of all rows. A launch that was made before its commands were there gets the address when it
 // is admitted.

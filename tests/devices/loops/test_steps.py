@@ -279,7 +279,7 @@ def test_a_record_that_was_not_announced_is_named() -> None:
 def test_a_step_that_never_ends_is_told_of() -> None:
     with looping(stream_of([(0, 2)])) as loop:
         push(loop, np.zeros(1, COMMAND_DTYPE))
-        with pytest.raises(RunError, match="1 steps were never asked for to their end"):
+        with pytest.raises(RunError, match="the workload ended within 1 steps, whose last commands never came"):
             loop.pump.run()
 
 
