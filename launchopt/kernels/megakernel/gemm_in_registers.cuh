@@ -3,8 +3,8 @@
 // memory, so they need no barrier, and shared memory holds only weights.
 //
 // Of columns g and g + 8, thread 4 g + t holds vector t of each 64 bytes of k. It has registers for REGISTER_PIECES pieces. If
-// a GEMM has no more pieces, the thread loads the inputs once for all passes. Otherwise a later piece replaces a piece once that
-// is multiplied.
+// a GEMM has no more pieces, the thread loads the inputs once for all passes. Otherwise a later piece replaces a piece once
+// that is multiplied.
 //
 // A norm before the GEMM is fused as in inputs.cuh, but tensor cores add up the squares.
 
