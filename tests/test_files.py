@@ -85,7 +85,7 @@ def test_a_ring_without_room_is_refused_and_leaves_nothing(monkeypatch: pytest.M
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(ConfigError) as caught:
         Ring.create(1 << 16)
-    why = f"has no room for a ring of 4.2 MB ({os.strerror(errno.ENOSPC)}): lower it, or give {FOLDER} more room"
+    why = f"has no space for a ring of 4.2 MB ({os.strerror(errno.ENOSPC)}): lower it, or make {FOLDER} larger"
     assert str(caught.value) == f"queue.capacity=65536: {FOLDER} {why}"
     assert set(FOLDER.glob(f"launchopt_{os.getpid()}_*")) == before
 
@@ -111,7 +111,7 @@ def test_a_shared_memory_that_is_too_small_is_no_bus_error(capacity: int, fits: 
     if fits:
         assert done.stdout == ""
     else:
-        assert done.stdout.startswith(f"queue.capacity={capacity}: {FOLDER} has no room for a ring of 0.1 MB (")
+        assert done.stdout.startswith(f"queue.capacity={capacity}: {FOLDER} has no space for a ring of 0.1 MB (")
         assert done.stdout.endswith(" []\n")
 
 

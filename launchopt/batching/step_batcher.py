@@ -43,7 +43,7 @@ SHARED_KINDS = 2
 WRONG = {
     KindCode.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
     KindCode.OUT_OF_TURN: (
-        "begins or ends a step of request {request} out of turn: one before is not done, or was the last"
+        "begins or ends a step of request {request} out of turn: the previous step has not ended, or was the last"
     ),
     KindCode.TOO_LONG: "of request {request} does not end its step, which is longer than announced",
     KindCode.TOO_MANY_KINDS: "of request {request} ends a step of one kind too many",

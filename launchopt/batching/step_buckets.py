@@ -178,7 +178,7 @@ def _hold(request: Int, rows: Int, before: Int, now_ns: Int, batcher: StepBucket
 def copy_at(to: Words, at: np.uint64, words: Words, i: Int, eligible: np.uint64) -> None:
     """Copy words[i] to to[at], and write `eligible` as the time at which the command became eligible, ns.
 
-    All words are read before any is written: so the compiler moves the record with wide loads and stores.
+    All words are read before any is written, so that the compiler can move the record with wide loads and stores.
     """
     a, b, c, d = words[i, 0], words[i, 1], words[i, 2], words[i, 3]
     e, f, g = words[i, 4], words[i, 5], words[i, 6]

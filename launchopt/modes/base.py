@@ -47,7 +47,8 @@ class Takes(enum.Enum):
 class Mode:
     """An execution strategy. A subclass overrides attributes and methods.
 
-    options: see launchopt/modes/options.py. traced: an external tool (CUPTI, torch.profiler) records every launch.
+    traced: an external tool (CUPTI, torch.profiler) records every launch. values: the mode's options by name
+    (launchopt/modes/options.py).
     """
 
     name: ClassVar[str]

@@ -1,9 +1,9 @@
 """coalesced: one GEMM for all commands that share a weight, with one column per command.
 
 Inference engines do this: the weight is read once for all requests of a batch. The mode takes whole steps, so that all
-requests run the same layer at once. Evenly spaced activations are used in place. If they would need many launches, a
-kernel gathers the activations and another one scatters the outputs, inside the launch. Independent commands are taken
-in batches. Commands that share no weight, prompts and other ops are launched as in mode=batched.
+requests run the same layer at once. Evenly spaced activations are used in place. If the activations form many evenly
+spaced runs, one kernel gathers them and another one scatters the outputs, inside the launch. Independent commands are
+taken in batches. Commands that share no weight, prompts and other ops are launched as in mode=batched.
 """
 
 from __future__ import annotations

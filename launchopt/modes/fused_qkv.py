@@ -36,14 +36,14 @@ class FusedQkv(Mode):
     """One launch for q, k and v."""
 
     name = "fused_qkv"
-    summary = "one GEMM for q, k and v of all requests in step"
+    summary = "one GEMM for q, k and v of all requests of a step"
     takes = Takes.steps
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. It must have q, k and v as separate GEMMs."""
         if stream.program is None or not stream.program.merged:
-            return "merges q, k and v, and this workload has none apart"
+            return "merges q, k and v, and this workload does not have them as separate GEMMs"
         return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedSteps:

@@ -48,7 +48,7 @@ class Graph(Mode):
     """One replay per batch, or per step."""
 
     name = "graph"
-    summary = "one CUDA graph replay a batch, or a whole step of all requests in step"
+    summary = "one CUDA graph replay per batch, or per step of all its requests"
     prefers_steps = True
     own_strategy = "graph"
     options: Options = Options()

@@ -12,10 +12,10 @@ small model has many replicas. The launch of a step also samples on the GPU and 
 device includes the time of sampling. In other modes a separate launch samples and feeds results back.
 
 While a step runs, the mode makes the launch that is likely to be next. Its blocks start as blocks of the step end. The
-launch waits on the GPU until the host admits it, and stores nothing before (kernels/megakernel/gate.cuh). If another
-step comes, or none, the launch ends without an effect; it still counts as a launch call. The mode makes no launch ahead
-with mode.ahead=false, for launches that are timed by events or an NVTX range, and while a tool records launches. There
-the wait would count as work.
+launch waits on the GPU until the host admits it, and stores nothing before that (kernels/megakernel/gate.cuh). If
+another step comes, or none, the launch ends without an effect; it still counts as a launch call. The mode makes no
+launch ahead with mode.ahead=false. Nor does it for launches that are timed by events or an NVTX range, or while a tool
+records launches, because their measured time would include the wait.
 
 mode.racecheck=true uses a kernel whose synchronization compute-sanitizer's racecheck understands (scripts/sanitize.sh).
 """
@@ -45,14 +45,14 @@ class Options(KeepsGraphs):
     """Options of mode=megakernel."""
 
     ahead: bool = option(True, "make the next launch while a step runs; it waits on the GPU for its commands")
-    racecheck: bool = option(False, "use the kernel whose order NVIDIA's racecheck knows; not for timing")
+    racecheck: bool = option(False, "use a kernel whose synchronization NVIDIA's racecheck understands; not for timing")
 
 
 class MegakernelMode(Mode):
     """The megakernel: one launch per decode step."""
 
     name = "megakernel"
-    summary = "one launch of an interpreting kernel a step of all requests"
+    summary = "one launch per step of all its requests, of a kernel that executes a list of instructions"
     takes = Takes.steps
     devices = ("cuda",)
     own_strategy = "megakernel"

@@ -40,7 +40,7 @@ class MultiStream(Mode):
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. It needs several requests, because one runs in order."""
         if stream.is_serial:
-            return "has one request here, whose commands stay on one stream"
+            return "needs several requests: the commands of one request stay on one CUDA stream"
         return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from launchopt.devices.resident.kernel import Resident
 
 SPARE = 4  # number of multiprocessors left free for kernels that feed results back
-MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # limits of the shape's number and of the index in a command's words
+MOST_SHAPES, MOST_COMMANDS = 0xFFFF, 1 << 31  # a command's words have 16 bits for its shape, and 31 for its index
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Options(ModeOptions):
     """Options of mode=persistent."""
 
     patience_s: float = option(
-        60.0, "after so long without a command the kernel ends, and the run fails", low=0.1, high=86_400
+        60.0, "time without a command after which the kernel ends and the run fails", low=0.1, high=86_400
     )
 
 
@@ -49,7 +49,7 @@ class Persistent(Mode):
     """A persistent kernel: no launch per command."""
 
     name = "persistent"
-    summary = "a resident kernel: none a command, but four words into a ring that it polls"
+    summary = "none per command: the host writes four words into a ring, which a persistent kernel polls"
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True

@@ -77,7 +77,10 @@ def pop_words(header: Words, data: Words, out: Words) -> Int:
 
 @compiled
 def ready_words(header: Words, data: Words, most: Int) -> Int:
-    """Return the number of records, up to `most`, that are stored in sequence from the tail on. Read them in place."""
+    """Return the number of records, up to `most`, that the caller can read in place from slot TAIL on.
+
+    They are contiguous: counting also stops at the end of `data`.
+    """
     tail = header[HeaderWord.TAIL]
     first = np.intp(tail & np.uint64(len(data) - 1))
     most = min(most, len(data) - first)

@@ -95,7 +95,7 @@ class RingSegment:
             memory = _allocated(name, cls.segment_bytes(capacity))
         except OSError as error:
             size = f"{cls.segment_bytes(capacity) / 1e6:.1f} MB"
-            why = f"{FOLDER} has no room for a ring of {size} ({reason(error)}): lower it, or give {FOLDER} more room"
+            why = f"{FOLDER} has no space for a ring of {size} ({reason(error)}): lower it, or make {FOLDER} larger"
             raise ConfigError("queue.capacity", capacity, why) from None
         return cls(memory, capacity, owner=True)
 

@@ -3,11 +3,11 @@
 In: a program, or a model's linear layers, and requests (prompt and output tokens). Out: a template of records for each
 kind of step, and the slots of each request's operands. The driver fills in a template when it issues a step.
 One arena of 256-byte units holds the embedding table and all activations; a slot of an activation is a unit. A node
-reads the output of another node without a copy. Weights are uniform in +-sqrt(3 / k), which keeps the rms from layer to
-layer. A prompt is consecutive rows of the table, and each of its chunks is a step of n columns. After the last command
-of a token its result is fed back as the next input (`devices/feedback`).
-Decode steps of a request write into its lane. All lanes are equally far apart, so that requests in step can be one
-strided batch. The next step overwrites the lane, so only the last step's outputs stay.
+reads the output of another node without a copy. Weights are uniform in +-sqrt(3 / k), so that activations have the same
+root mean square in every layer. A prompt is consecutive rows of the table, and each of its chunks is a step of n
+columns. After the last command of a token its result is fed back as the next input (`devices/feedback`).
+Decode steps of a request write into its lane. All lanes are equally far apart, so that one strided batch can hold the
+same op of several requests. The next step overwrites the lane, so only the last step's outputs stay.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PLAIN = ChainSettings()
 class ChainStream:
     """Commands of `layers` layers of `program` for each step of each request. `program` may be pairs (m, k) of GEMMs.
 
-    Raises ConfigError where the layers do not fit one another.
+    Raises ConfigError if the layers do not fit together.
     """
 
     has_steps: ClassVar[bool] = True
@@ -217,7 +217,7 @@ class ChainStream:
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
         """Return the slots of A, B and C between two neighbouring commands of a batch, for each shape.
 
-        Requests in step share weights and caches. Their activations are one lane apart.
+        The requests of a batch share weights and caches. Their activations are one lane apart.
         """
         moves = {shape: MOVES_WITH_LANE.get(shape.op, (0, 1, 1)) for shape in self.shapes}
         return {

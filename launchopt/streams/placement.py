@@ -227,7 +227,10 @@ class Placement:
         return Operand(self.activations, UNIT_BYTES, width)
 
     def _pitch(self, name: str, features: int, n: int) -> int:
-        """Return the elements between two rows. With one column it ignores merging, so such shapes have one layout."""
+        """Return the elements from one row of a node's output to the next.
+
+        With one column no second row exists, and the distance ignores merging, so that such shapes have one layout.
+        """
         return self._pitches[name] if n > 1 else self.row_elements(features)
 
     def _row(self, node: Node, layer: int, n: int, places: Mapping[tuple[int, str], Place]) -> Row:

@@ -24,6 +24,10 @@ from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import MOST_LAYERS, ModelShape
 from launchopt.streams.program import Program, linear_program
 
+REQUESTS_HELP = "requests at a time in a closed loop, else their total number; a replay takes those of its trace"
+PROMPT_TOKENS_HELP = "tokens of a prompt; a replay takes those of its trace"
+TOKENS_HELP = "output tokens per request; a replay takes those of its trace"
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -186,9 +190,9 @@ class OfModel(Workload):
 class Steps(OfModel):
     """Several requests at a time, whose order is always kept."""
 
-    requests: int = option(1, "side by side in a closed loop, else in all; a replay takes its own", low=1)
-    prompt_tokens: int = option(0, "columns of a prompt before the first token; a replay takes its own", low=0)
-    tokens: int = option(64, "generated a request; a replay takes its own", low=1)
+    requests: int = option(1, REQUESTS_HELP, low=1)
+    prompt_tokens: int = option(0, PROMPT_TOKENS_HELP, low=0)
+    tokens: int = option(64, TOKENS_HELP, low=1)
 
     needs_order: ClassVar[bool] = True
 

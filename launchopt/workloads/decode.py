@@ -14,7 +14,7 @@ from launchopt.options import option
 from launchopt.streams.chain import Stream
 from launchopt.streams.model import ModelShape
 from launchopt.streams.stream import GemmStream, Segment
-from launchopt.workloads.base import Asked, OfModel, Setting
+from launchopt.workloads.base import PROMPT_TOKENS_HELP, REQUESTS_HELP, TOKENS_HELP, Asked, OfModel, Setting
 
 
 def decode(model: ModelShape, layers: int, tokens: int, users: int, dtype: Dtype, replicas: int) -> GemmStream:
@@ -46,10 +46,10 @@ class Decode(OfModel):
     """Token after token through the layers of a model."""
 
     name: str = "decode"
-    requests: int = option(1, "side by side in a closed loop, else in all; a replay takes its own", low=1)
-    prompt_tokens: int = option(0, "columns of a prompt before the first token; a replay takes its own", low=0)
-    tokens: int = option(64, "generated a request; a replay takes its own", low=1)
-    users: int = option(1, "columns of each step, as if in step for ever (ordering=none)", low=1)
+    requests: int = option(1, REQUESTS_HELP, low=1)
+    prompt_tokens: int = option(0, PROMPT_TOKENS_HELP, low=0)
+    tokens: int = option(64, TOKENS_HELP, low=1)
+    users: int = option(1, "columns of each step: requests that stay in step all the time (ordering=none)", low=1)
 
     def asked(self) -> Asked:
         """Return the number and lengths of the requests in a run without arrival=replay."""

@@ -34,7 +34,7 @@ class Gemv(Workload):
     m: int = option(REQUIRED, "rows of the weight matrix", low=1)
     n: int = option(1, "columns of the input", low=1)
     k: int = option(REQUIRED, "columns of the weight matrix", low=1)
-    commands: int | None = option(None, "null: 8192, on a CPU as many as read 1 GB, from 512 on", low=1)
+    commands: int | None = option(None, "null: 8192; on a CPU as many as read 1 GB, at least 512", low=1)
     shuffle: bool = option(False, "take the weights in a fixed random order instead of in turn")
 
     instead_of_model: ClassVar[str] = "decode or prefill"

@@ -25,8 +25,8 @@ class Layer(Steps):
 
     name: str = "layer"
     layers: int | None = option(1, "null: the model's, or as many as fit into memory", low=1, high=MOST_LAYERS)
-    kv: Kv = option(Kv.contiguous, "how the KV cache of a request lies in memory")
-    page_tokens: int = option(16, "tokens a page of a paged cache", low=1)
+    kv: Kv = option(Kv.contiguous, "layout of a request's KV cache in memory")
+    page_tokens: int = option(16, "tokens per page of a paged cache", low=1)
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
         """Return the ops of a layer whose KV cache has space for the longest request."""

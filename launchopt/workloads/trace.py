@@ -38,10 +38,10 @@ class Trace(Workload):
     name: str = "trace"
     dtype: Dtype | None = option(None, "null: that of most GEMMs in the trace")
     path: str = option(REQUIRED, "Kineto (torch.profiler) JSON, plain or gzip, recorded with record_shapes=True")
-    commands: int | None = option(None, "commands taken from the trace, from the first on; null: all", low=1)
-    repeat: int = option(1, "turns through the trace", low=1)
+    commands: int | None = option(None, "number of commands to take from the start of the trace; null: all", low=1)
+    repeat: int = option(1, "number of passes through the trace", low=1)
     gaps: Gaps = option(Gaps.trace, "trace: commands are due as in the trace; none: a closed loop")
-    speed: float = option(1.0, "pace; 2: twice that of the trace", is_above_zero=True)
+    speed: float = option(1.0, "factor of the trace's pace; 2: twice as fast", is_above_zero=True)
 
     own_arrival: ClassVar[str] = "workload.gaps=trace, or none for a closed loop"
     instead_of_model: ClassVar[str] = "decode or prefill"
@@ -90,9 +90,9 @@ class Trace(Workload):
         threads = f"{stream.requests} thread{'' if stream.requests == 1 else 's'}"
         notices = [
             f"trace: {len(gemms):,} of {len(trace.gemms):,} GEMM operators of {self.path}: {stream.commands:,} commands"
-            f" of {len(stream.shapes):,} shapes from {threads}; the second factor is taken for the weight",
-            "trace: it does not tell whose result a GEMM read: where a mode does not launch in its order, dependencies"
-            " are ignored",
+            f" of {len(stream.shapes):,} shapes from {threads}; the second factor of each is taken as the weight",
+            "trace: it does not record whose result a GEMM reads: modes that change the order of its commands ignore"
+            " dependencies",
         ]
         kept = {name for name in EXACT_TYPES if DTYPES[name] is stream.dtype}
         converted = Counter(gemm.type for gemm in gemms if gemm.type not in kept)

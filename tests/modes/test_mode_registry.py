@@ -122,7 +122,10 @@ def test_asking_a_mode_answers_in_one_line(name: str, stream: Any) -> None:
 
 def test_one_request_has_nothing_for_several_streams() -> None:
     alone = GemmStream([(8, 8)], 1, [Segment(1, 4)], Dtype.fp32, 1)
-    assert mode_class("multistream").refusal("cuda", alone) == "has one request here, whose commands stay on one stream"
+    assert (
+        mode_class("multistream").refusal("cuda", alone)
+        == "needs several requests: the commands of one request stay on one CUDA stream"
+    )
     assert mode_class("multistream").refusal("cuda", GEMV) is None
     two = GemmStream([(8, 8)], 1, [Segment(1, 4), Segment(1, 4, 1)], Dtype.fp32, 1)
     assert mode_class("multistream").refusal("cuda", two) is None

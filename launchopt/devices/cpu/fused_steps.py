@@ -26,6 +26,7 @@ Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
 
 class CpuSteps:
     """Launches the steps of a device's workload.
+
     limits: the largest batch of each shape. strategy: recorded for the launches of groups. groups: returns the groups
     of a kind of step.
     """

@@ -40,6 +40,7 @@ SIZE = int(GroupRow.SIZE)
 
 class GroupedCallWord(enum.IntEnum):
     """Words of `GroupedCall.words`: arguments that all calls of cublasGemmGroupedBatchedEx share.
+
     Each array has one element per group.
     """
 

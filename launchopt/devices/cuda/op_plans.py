@@ -51,6 +51,7 @@ class OpPlans:
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:
     """Return the number of warps that share a row of A: 1, 2, 4 or 8.
+
     It is doubled until the GPU is busy (WARPS_WANTED), or until each warp has at most 512 bytes of the row.
     """
     warps: int = 1

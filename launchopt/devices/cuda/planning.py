@@ -43,6 +43,7 @@ def contexts_table(handle: int, stream: CudaStream, scalars: NDArray[np.float32]
 
 class Planner:
     """Adds plans to tables and keeps the list of plans to launch once.
+
     device: its `open` has made everything except the planner.
     """
 

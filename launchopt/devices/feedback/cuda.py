@@ -105,6 +105,7 @@ class CudaSteps:
 
     def stage(self, batch: StepBatch) -> int:
         """Stage a batch whose launch feeds back its own results; return the address of its arguments, or 0.
+
         0: the launch cannot feed back all results (`FeedbackStages.stage`), or the host samples.
         """
         return 0 if self._stages is None else self._stages.stage(batch)

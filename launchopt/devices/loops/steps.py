@@ -65,6 +65,7 @@ def look_for_more(ring: RingWords, most: Int, state: Table) -> None:
 @compiled
 def _let_early(header: Words, batcher: StepBuckets, state: Table) -> None:
     """After a flush, let the driver push records of the next steps early (`HeaderWord.STEPS_LEFT`).
+
     Do so only if the batcher holds no step any more.
     """
     if batcher.counts[StepWord.EARLY] != 0:

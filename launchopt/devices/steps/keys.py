@@ -24,6 +24,7 @@ MN, SLOTS_AB = int(RecordWord.MN), int(RecordWord.SLOTS_AB)  # NumPy takes longe
 @compiled
 def write_key(words: Words, size: int, rows: int, probe: int, key: Words) -> None:
     """Write the key of a batch (the three groups of words, see above) to `key`, [rows + 2 * size].
+
     words: the batch's records. probe: the row that has a weight.
     """
     for row in range(rows):

@@ -77,6 +77,7 @@ class Fused:
 @compiled
 def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
     """Return the number of leading requests whose operands are evenly spaced in every row.
+
     Such requests use the same copy of the weights.
     """
     least = size

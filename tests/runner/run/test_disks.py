@@ -137,7 +137,7 @@ def test_a_limit_on_files_is_as_a_full_disk(tmp_path: Path) -> None:
 def test_shared_memory_too_small_is_said_and_no_bus_error(tmp_path: Path) -> None:
     asked = (*SMALL, "workload.commands=100", "queue.capacity=65536", f"hydra.run.dir={tmp_path}/run")
     done = ran(in_own_mounts("mount -t tmpfs -o size=1m tmpfs /dev/shm", *RUNNER, *asked), tmp_path)
-    reason = f"queue.capacity=65536: /dev/shm has no room for a ring of 4.2 MB ({ENOSPC})"
+    reason = f"queue.capacity=65536: /dev/shm has no space for a ring of 4.2 MB ({ENOSPC})"
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {reason}")
     assert done.stderr.count("\n") == 1
