@@ -209,7 +209,7 @@ def test_an_lm_head_behind_the_groups_is_launched_by_itself(fusion: Fusion) -> N
 @pytest.mark.parametrize(
     ("mode", "why"),
     [
-        ("fused_qkv", "merges q, k and v, and this workload has none apart"),
+        ("fused_qkv", "merges q, k and v, and this workload does not have them as separate GEMMs"),
         ("fused_epilogue", "fuses GEMM, bias and ReLU in a row: this workload has none"),
         ("fused_elementwise", "fuses bias, ReLU and scale in a row: this workload has none"),
     ],

@@ -43,7 +43,7 @@ class Copied:
 
     @property
     def slowest_cycles(self) -> float:
-        """Median over samples of the latency in the slowest block, in cycles. Work that needs all blocks waits for it."""
+        """Median over samples of the latency in the slowest block, in cycles. Work of all blocks waits for it."""
         return float(np.median(self.waits.max(axis=1)))
 
 
