@@ -155,6 +155,12 @@ class ShapeKey:
         return (of_a.get(self.op, 0) + read + written) * self.dtype.itemsize
 
     @property
+    def weight_bytes(self) -> int:
+        """The part of `bytes` that is a weight, which commands of several requests can share."""
+        of_a = {Op.GEMM: self.m * self.k, Op.BIAS: self.m, Op.SCALE: self.m, Op.NORM: self.m}
+        return of_a.get(self.op, 0) * self.dtype.itemsize
+
+    @property
     def packed(self) -> tuple[int, int]:
         """The two words of a record that hold the shape: m | n << 32, and k | op << 32 | dtype << 40 | layout << 44."""
         return self.m | self.n << 32, self.k | int(self.op) << 32 | self.packed_dtype << 40

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from launchopt.batching.batch import FlushReason
-from launchopt.command import HALF_BITS, LOW_HALF, ShapeKey
+from launchopt.command import HALF_BITS, LOW_HALF, Op, ShapeKey
 from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy
 from launchopt.recording.spool import Rows
@@ -150,6 +150,8 @@ def measured(
         "latency_samples": histograms["latency"].count,
         "packed_bytes": sums.packed_bytes,
         "bytes_moved": stream.bytes_moved,
+        "weight_bytes": sum(shape.weight_bytes * count for shape, count in stream.counts.items()),
+        "gemms": sum(count for shape, count in stream.counts.items() if shape.op is Op.GEMM),
         "achieved_gb_per_s": stream.bytes_moved / work_ns,
         "achieved_tflops": stream.flops / work_ns / 1e3,
         **{f"flush_{reason.name}": flushes[reason] for reason in FlushReason},

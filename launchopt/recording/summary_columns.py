@@ -70,6 +70,7 @@ SUMMARY_COLUMNS = (
         "requests finished per second in the second half of the arrivals' time (closed loop: in the whole run)",
     ),
     column("overloaded", BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
+    column("independent", BOOL, "every command is a request, so that any order is right; null in older files"),
     required("requests", INT64, "requests in the stream; gemv: every command is one"),
     column(
         "scheduler",
@@ -83,6 +84,7 @@ SUMMARY_COLUMNS = (
     required("timeout_us", FLOAT, "... or when its oldest command has waited in it this long"),
     column("streams", INT32, "CUDA streams over which the mode spread its launches"),
     required("commands", INT64, "commands asked for, executed and counted"),
+    column("gemms", INT64, "commands that are GEMMs; the others are norms, attention, ...; null in older files"),
     required(
         "launch_calls",
         INT64,
@@ -177,7 +179,12 @@ SUMMARY_COLUMNS = (
     column("energy_mj_per_command", FLOAT, "NVML's energy counter over the run / commands; idle power included"),
     column("power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings"),
     required("bytes_moved", INT64, "sum over commands of A, B and C in bytes; packing not included"),
-    required("achieved_gb_per_s", FLOAT, "bytes_moved / gpu_span (cpu: / wall)"),
+    column("weight_bytes", INT64, "of bytes_moved: weights, which requests can share; null in older files"),
+    required(
+        "achieved_gb_per_s",
+        FLOAT,
+        "bytes_moved / gpu_span (cpu: / wall); a shared weight counts for each command, so it is no memory bandwidth",
+    ),
     required("achieved_tflops", FLOAT, "2 m n k summed / gpu_span (cpu: / wall)"),
     required("copy_gb_per_s", FLOAT, "measured by this run: device-to-device copy, bytes read + written"),
     required("read_gb_per_s", FLOAT, "measured by this run: a kernel that only reads"),

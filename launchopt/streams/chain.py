@@ -53,6 +53,7 @@ class ChainStream:
     """
 
     has_steps: ClassVar[bool] = True
+    independent: ClassVar[bool] = False
     packable: ClassVar[bool] = False
     is_serial: ClassVar[bool] = False
     span_ns: ClassVar[int] = 0

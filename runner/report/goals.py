@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from launchopt.analysis.tables.bandwidth import needed_gb_per_s
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
@@ -23,7 +24,7 @@ from runner.bench import figures
 FILE = "goals.json"
 FIGURES: Mapping[str, Callable[[Row], float]] = {
     "command_ns": lambda row: float(row["wall_ms"] * 1e6 / row["commands"]),
-    "copy_percent": lambda row: float(100 * row["achieved_gb_per_s"] / row["copy_gb_per_s"]),
+    "copy_percent": lambda row: float(100 * (needed_gb_per_s(row) or 0.0) / row["copy_gb_per_s"]),
     "token_us": lambda row: float(1e3 * row["tpot_p50_ms"]),
 }
 _HEADINGS = {"goal": "---", "wanted": "---:", "measured": "---:", "repeats": "---:", "unit": "---", "beside": "---"}

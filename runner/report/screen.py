@@ -18,7 +18,7 @@ from runner.screen.pager import drawn
 
 # Columns that a narrow terminal leaves out, the least important first.
 DROPS = (
-    *("max rel error", "memory bandwidth, % of copy", "roofline", "flushes", "batch size p50 / p99"),
+    *("max rel error", "memory bandwidth, % of peak", "roofline", "flushes", "batch size p50 / p99"),
     *(
         "break-even",
         "CPU us per launch",

@@ -222,6 +222,7 @@ def _row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -
         "cache": workload.cache.value,
         "input_footprint_bytes": stream.input_bytes,
         "arrival": "replay" if _has_gaps(plan) else config.arrival.kind,
+        "independent": stream.independent,
         "requests": stream.requests,
         "scheduler": config.scheduler.kind + (", steps ahead" if config.scheduler.ahead else ""),
         "max_batch": config.batching.max_batch,

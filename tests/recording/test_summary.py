@@ -59,7 +59,9 @@ def test_measured_with_events(recorder: Recorder) -> None:
         **distribution_of("queue_wait", waits_ns),
         **distribution_of("batch_wait", [0] * 6),  # no time was recorded at which they became eligible
         "packed_bytes": 240,
+        "gemms": 6,
         "bytes_moved": 6 * 2 * (4 * 5 + 3 * 5 + 3 * 4),
+        "weight_bytes": 6 * 2 * 4 * 5,
         "achieved_gb_per_s": pytest.approx(6 * 94 / 4_000),  # bytes a ns
         "achieved_tflops": pytest.approx(6 * 120 / 4_000 / 1e3),  # 2 * 4 * 3 * 5 flops each
         "flush_full": 1,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launchopt.analysis.tables.rows import STREAM, has_no_dependencies
+from launchopt.analysis.tables.rows import STREAM, is_independent
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 
@@ -25,10 +25,10 @@ _GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 def work_of(row: Row, name: str) -> object:
     """Return the value of a column of `WORK`, with "none" for values that mean the same work.
 
-    These are the ordering of independent GEMVs, and a scheduler or sampling that is null: files of an earlier schema
+    These are the ordering of independent commands, and a scheduler or sampling that is null: files of an earlier schema
     lack these columns, and their runs had neither.
     """
-    if name == "ordering" and has_no_dependencies(str(row["workload"])):
+    if name == "ordering" and is_independent(row):
         return "none"
     return "none" if row[name] is None and name in ("scheduler", "sampling") else row[name]
 

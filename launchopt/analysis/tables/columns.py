@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from launchopt.analysis.tables.rows import Line, has_no_dependencies, rate
+from launchopt.analysis.tables.bandwidth import memory_share
+from launchopt.analysis.tables.rows import Line, is_independent, rate
 from launchopt.recording.results import Row
 
 NOTHING = "—"
@@ -52,7 +53,7 @@ def short_configuration(line: Line) -> str:
 def _ordering(line: Line) -> str:
     if line.disorder:
         return f"({line.disorder})" if line["ordering"] == "violated" else line.disorder
-    return "independent" if has_no_dependencies(line["workload"]) else str(line["ordering"]).replace("_", " ")
+    return "independent" if is_independent(line.rows[0]) else str(line["ordering"]).replace("_", " ")
 
 
 def speedup(line: Line) -> str:
@@ -79,8 +80,8 @@ def _times(value: float | None) -> str:
     return NOTHING if value is None else f"{number(value)}x"
 
 
-def _copy_share(line: Line) -> str:
-    share = line.median_ratio("achieved_gb_per_s", "copy_gb_per_s")
+def _memory_share(line: Line) -> str:
+    share = line.median_of(memory_share)
     return NOTHING if share is None else f"{100 * share:.1f}%"
 
 
@@ -158,7 +159,7 @@ COLUMNS: Sequence[Column[Line]] = (
     Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL, is_text=True),
     Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
     Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
-    Column("memory bandwidth, % of copy", _copy_share, ALL),
+    Column("memory bandwidth, % of peak", _memory_share, ALL),
     Column(OVERLOADED, _overloaded_commands, FULL | TERMINAL, is_text=True),
     Column("verified", verified, ALL, is_text=True),
     Column("max rel error", largest_error, FULL),

@@ -28,9 +28,12 @@ TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 LEGEND = (
     "Median over repeats. Speed-up: wall time of the baseline / wall time of the line, with a 95% bootstrap "
     "interval; the verdict calls up to 1% the same. GPU time is the span between two events on the work's "
-    "stream. C++ loop: the ratio that a C++ program got from strided batches of the same shape."
+    "stream. Memory bandwidth: bytes that had to move, as a share of the measured peak; a weight that requests share "
+    "counts once, and inputs in a cache give none. C++ loop: the ratio that a C++ program got from strided batches of "
+    "the same shape."
 )
 SHORT_LEGEND = "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval."
+_BANDWIDTH_LEGEND = " Memory bandwidth: bytes that had to move; a weight that requests share counts once."
 PEER_LEGEND = (
     " C++: GPU span per command of a C++ program with cuBLASLt on the same GPU, for one shape of the workload, in a"
     " loop and in strided batches."
@@ -140,7 +143,10 @@ def _merged(tables: Sequence[Table]) -> str:
         tokens += [[_work(table), *row] for row in token_cells]
     places = list(dict.fromkeys(table["gpu"] or table["device"].upper() for table in tables))
     heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
-    parts = [f"{', '.join(places)}. {SHORT_LEGEND}{PEER_LEGEND if has_peers else ''}", body(heads, merged)]
+    parts = [
+        f"{', '.join(places)}. {SHORT_LEGEND}{_BANDWIDTH_LEGEND}{PEER_LEGEND if has_peers else ''}",
+        body(heads, merged),
+    ]
     parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
     if printed := [f"{table['workload']} {table['dtype']} {table.history.factor}" for table in tables if table.history]:
         parts.append(HISTORY_LEGEND + ", ".join(printed) + ".")

@@ -72,17 +72,18 @@ class Line:
 
     def median(self, column: str) -> float | None:
         """Return the median of a column over the repeats that measured it."""
-        return self._median(lambda row: row[column])
+        return self.median_of(lambda row: row[column])
 
     def median_ratio(self, column: str, other: str) -> float | None:
         """Return the median over repeats of one column over another."""
-        return self._median(lambda row: row[column] / row[other] if row[column] and row[other] else None)
+        return self.median_of(lambda row: row[column] / row[other] if row[column] and row[other] else None)
 
     def worst(self, column: str) -> float | None:
         """Return the largest value of a column over the repeats."""
         return max((row[column] for row in self.rows if row[column] is not None), default=None)
 
-    def _median(self, value: Callable[[Row], float | None]) -> float | None:
+    def median_of(self, value: Callable[[Row], float | None]) -> float | None:
+        """Return the median of a value over the repeats that have it."""
         values = [v for v in map(value, self.rows) if v is not None]
         return statistics.median(values) if values else None
 
@@ -160,15 +161,16 @@ def counted(number: int, noun: str) -> str:
 
 
 def disorder(row: Row) -> str | None:
-    """Return the violation of the commands' order, or None. Independent GEMVs have no order."""
+    """Return the violation of the commands' order, or None. Independent commands have no order."""
     if row["ordering"] == "violated":
         return ORDER_VIOLATED
-    return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not has_no_dependencies(row["workload"]) else None
+    return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not is_independent(row) else None
 
 
-def has_no_dependencies(workload: str) -> bool:
-    """Return whether the commands of a workload are independent of each other."""
-    return workload.startswith("gemv_")
+def is_independent(row: Row) -> bool:
+    """Return whether the commands are independent of each other. Files of version 0.1 do not say it: gemv_* were."""
+    known = row["independent"]
+    return bool(known) if known is not None else str(row["workload"]).startswith("gemv_")
 
 
 def without_copies(rows: Iterable[Row]) -> list[Row]:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launchopt.analysis.tables.bandwidth import memory_share
 from launchopt.analysis.tables.rows import STREAM, Line, Table, build_tables
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Verdict
@@ -50,10 +51,10 @@ class StrategyLine:
 
     @property
     def roofline(self) -> tuple[float, str] | None:
-        """The larger of the shares of measured copy bandwidth and measured peak, and its name."""
+        """The larger of the shares of measured bandwidth and measured FLOPs, and its name."""
         shares = {
-            "copy": self.line.median_ratio("achieved_gb_per_s", "copy_gb_per_s"),
-            "peak": self.line.median_ratio("achieved_tflops", "peak_tflops"),
+            "memory": self.line.median_of(memory_share),
+            "compute": self.line.median_ratio("achieved_tflops", "peak_tflops"),
         }
         return max(((share, what) for what, share in shares.items() if share is not None), default=None)
 

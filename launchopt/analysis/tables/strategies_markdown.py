@@ -38,8 +38,8 @@ LEGEND = (
 FULL_LEGEND = (
     "CPU time per launch: mean, with waits for a full launch queue. Kernels and GPU busy are counted by CUPTI in "
     "traced runs of the same work; all other values are from untraced runs. p99: of a command's latency, enqueue to "
-    "results on the device. Roofline: the larger share of measured copy bandwidth and measured matrix peak. Padded: "
-    "commands executed for nothing, to fill a batch up."
+    "results on the device. Roofline: the larger share of measured bandwidth and measured FLOPs; a weight that "
+    "requests share counts once. Padded: commands executed for nothing, to fill a batch up."
 )
 _PARTS = ("capture", "instantiate", "upload")
 _WITH_REMARKS, _WITH_PARTS = "speed-up", "setup ms"

@@ -27,8 +27,6 @@ from launchopt.recording.results import Row
 
 US_AN_HOUR = 3600e6
 OPS_A_LAYER = 14  # launches per layer of workload=layer: norms, linears, attention, activation, residuals
-# Workloads whose tokens are not those of a model: a prompt makes only one, the others run a part of a layer.
-NOT_A_MODEL = frozenset({"prefill", "elementwise_chain", "linear_epilogue"})
 _BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -153,9 +151,14 @@ class CommandsPerToken(NamedTuple):
     asked: float | None
 
 
+def _generates(stream: Row) -> bool:
+    """Return whether the stream generates a model's tokens: a prompt makes only one, and some work is of no model."""
+    return bool(stream["model"] and stream["tokens"] and stream["tokens"] > stream["requests"])
+
+
 def commands_per_token(ask: Ask, stream: Row) -> CommandsPerToken:
     """Return the commands per token of a stream."""
-    tokens, layers = None if stream["workload"] in NOT_A_MODEL else stream["tokens"], stream["layers"]
+    tokens, layers = stream["tokens"] if _generates(stream) else None, stream["layers"]
     measured_ = stream["commands"] / tokens if tokens else None
     if ask.launches_per_token is not None:
         return CommandsPerToken(measured_, ask.launches_per_token)

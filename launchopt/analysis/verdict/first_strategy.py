@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.tables.columns import count, number
-from launchopt.analysis.tables.rows import has_no_dependencies
+from launchopt.analysis.tables.rows import is_independent
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms
@@ -111,7 +111,7 @@ def _candidates(subject: Judged) -> Sequence[str]:
     line = subject.strategy.line
     if subject.bound not in (Bound.LAUNCH, Bound.LATENCY):
         return ()
-    if has_no_dependencies(line["workload"]):
+    if is_independent(line.rows[0]):
         return ("batched", "triton_batched", "pointer_array", "graph")
     if line["requests"] and line["requests"] > 1:
         return ("graph", "coalesced", "batched")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launchopt.analysis.tables.bandwidth import bytes_share
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.calibration import Calibration
@@ -32,7 +33,7 @@ OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise",
 CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
     *("grouped", "pointer_array"),
 }
-MIXED = frozenset({"layer", "linear_epilogue", "elementwise_chain"})  # workloads with kernels beside GEMMs
+_MIXED = frozenset({"layer", "linear_epilogue", "elementwise_chain"})  # in files that do not count GEMMs
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,8 @@ def work(line: Line) -> Work:
     most = (footprint if is_cached and footprint else None, all_bytes)
 
     def once(shared: float) -> float | None:
-        return None if all_bytes is None else min(all_bytes / shared, *(each for each in most if each is not None))
+        moved = None if all_bytes is None else all_bytes * bytes_share(line.rows[0], shared)
+        return None if moved is None else min(moved, *(each for each in most if each is not None))
 
     def ms(moved: float | None) -> float | None:
         return None if moved is None or rate is None else moved / rate / 1e6
@@ -164,7 +166,7 @@ def launch_cost(strategy: StrategyLine, calibration: Calibration | None) -> Laun
     line, launches = strategy.line, recorded_launches(strategy.line)
     if launches is None:
         return None
-    if calibration is not None and is_of(calibration, line.rows[0]) and line["workload"] not in MIXED:
+    if calibration is not None and is_of(calibration, line.rows[0]) and not _is_mixed(line.rows[0]):
         cost = _calibrated(strategy, launches, calibration)
         if cost is not None:
             return cost
@@ -174,6 +176,11 @@ def launch_cost(strategy: StrategyLine, calibration: Calibration | None) -> Laun
         if us is None or line["device"] == "cpu"
         else LaunchCost(launches, us, 0.0, f"the run's own first calls, {us:.2f} us each")
     )
+
+
+def _is_mixed(row: Row) -> bool:
+    """Return whether the commands are not all GEMMs, so that launches differ in cost."""
+    return bool(row["workload"] in _MIXED if row["gemms"] is None else row["gemms"] < row["commands"])
 
 
 def first_calls_us(line: Line) -> float | None:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from launchopt.analysis.tables.bandwidth import needed_gb_per_s
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, along, place
 from launchopt.analysis.tables.rows import Line, Table
@@ -23,8 +24,8 @@ _ROLES = [_BASELINE, _FASTEST, _OTHER]
 _SHAPES = {_BASELINE: "square", _FASTEST: "triangle-up", _OTHER: "circle"}
 _DRAWN = [_OTHER, _BASELINE, _FASTEST]
 READING = (
-    "Lines: ceilings that the runs measured. Intensity is FLOPs over the bytes of A, B and C of every command. A point "
-    "above the slope read a weight once for several requests, or inputs from a cache."
+    "Lines: ceilings that the runs measured. Intensity is FLOPs over the bytes that had to move: a weight that "
+    "requests share counts once. A point above the slope read inputs from a cache."
 )
 _PLOT = Box(0.0, 0.0, 700.0, 340.0)  # size for which the labels of points are placed, pixels
 
@@ -61,11 +62,11 @@ def _points(table: Table) -> list[Datum]:
 
 
 def _has_rates(line: Line) -> bool:
-    return bool(line.median("achieved_tflops") and line.median("achieved_gb_per_s"))
+    return bool(line.median("achieved_tflops") and line.median_of(needed_gb_per_s))
 
 
 def _point(table: Table, line: Line, fastest: Line | None) -> Datum:
-    tflops, gb_per_s = line.median("achieved_tflops") or 0.0, line.median("achieved_gb_per_s") or 0.0
+    tflops, gb_per_s = line.median("achieved_tflops") or 0.0, line.median_of(needed_gb_per_s) or 0.0
     role = _BASELINE if line.is_baseline else _FASTEST if line is fastest else _OTHER
     return {
         **{"work": table.title, "mode": str(line["mode"]), "configuration": line.configuration, "role": role},

@@ -10,8 +10,9 @@ from rich.console import Console
 from launchopt.analysis.comparison.arms import Run, Side
 from launchopt.analysis.comparison.compare import Comparison, compare
 from launchopt.analysis.comparison.text import precise
+from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
-from launchopt.analysis.tables.rows import counted, has_no_dependencies, stream_title
+from launchopt.analysis.tables.rows import Line, counted, is_independent, stream_title
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
@@ -159,7 +160,7 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         "launch calls": shown(",.0f", "launch_calls"),
         "kernels (traced)": shown(",.0f", "kernels"),
         "commands/s": shown(",.0f", "commands_per_s"),
-        "GB/s (% of peak bandwidth)": _bandwidth(median("achieved_gb_per_s"), median("read_gb_per_s")),
+        "memory GB/s (% of peak)": _bandwidth(rows),
         "TFLOP/s": shown(",.3f", "achieved_tflops"),
         "CPU time per launch us (mean; unqueued)": _us(
             median("host_submit_ns_per_launch"), median("host_submit_burst_ns")
@@ -169,7 +170,7 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
         **(_token_lines(shown, first) if first["tokens"] else {}),
         **(_arrival_lines(rows) if first["arrival_rate_per_s"] is not None else {}),
-        "order": "independent" if has_no_dependencies(first["workload"]) else order,
+        "order": "independent" if is_independent(first) else order,
         "verified (max error)": f"{verified} ({shown('.1e', 'max_rel_error')})",
     }
     optional = ("GPU busy ms (traced)", "kernels (traced)", "GPU span ms", "packed MB")
@@ -178,14 +179,13 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
     return {name: text for name, text in lines.items() if name not in optional}
 
 
-def _bandwidth(rate: float | None, peak: float | None) -> str:
-    """Return the rate and its share of the measured read bandwidth.
-
-    The rate counts a shared input once per command, so it can be above the bandwidth.
-    """
-    if not rate or not peak:
-        return "-"
-    return f"{rate:,.1f} ({rate / peak:.1%})" if rate <= peak else f"{rate:,.1f} (reused)"
+def _bandwidth(rows: Sequence[Row]) -> str:
+    """Return the rate of the bytes that had to move, and its share of the measured bandwidth."""
+    line = Line(list(rows), None)
+    rate, share = line.median_of(memory_gb_per_s), line.median_of(memory_share)
+    if rate is None or share is None:
+        return "in cache" if line["cache"] == "hot" else "-"
+    return f"{rate:,.1f} ({share:.1%})" if share <= 1 else f"{rate:,.1f} (reused)"
 
 
 def _waiting_lines(shown: Callable[..., str], rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:

@@ -143,10 +143,10 @@ def test_refusals_are_those_of_the_runs_of_a_table() -> None:
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [
-        ((2100.0, 4200.0, 1.0, 100.0), (0.5, "copy")),
-        ((2100.0, 4200.0, 90.0, 100.0), (0.9, "peak")),
-        ((None, None, 90.0, 100.0), (0.9, "peak")),
-        ((2100.0, 4200.0, 0.0, 100.0), (0.5, "copy")),
+        ((2100.0, 4200.0, 1.0, 100.0), (0.5, "memory")),
+        ((2100.0, 4200.0, 90.0, 100.0), (0.9, "compute")),
+        ((None, None, 90.0, 100.0), (0.9, "compute")),
+        ((2100.0, 4200.0, 0.0, 100.0), (0.5, "memory")),
         ((None, None, None, None), None),
     ],
 )

@@ -66,6 +66,7 @@ def test_the_summary_gives_the_rates_of_arrivals_and_of_completed_requests(
     jobs = ran(name).jobs()
     for (row, folder), rate in zip(jobs, (HELD, FAR), strict=True):
         assert (row["arrival"], row["requests"], row["arrival_rate_per_s"]) == (name, 40, rate)
+        assert (row["independent"], row["gemms"]) == (False, row["commands"])
         assert row["producer_late_p99_us"] <= row["producer_late_max_us"]
         assert (row["completed_rate_per_s"], row["overloaded"]) == of_requests(*recorded(folder))
     (held, folder), (far, _) = jobs

@@ -150,6 +150,8 @@ def test_independent_commands_come_when_they_are_due(ran: Callable[[str], Ran]) 
     assert commands["enqueue_ns"].tolist() == poisson(GEMV_RATE, GEMV_COUNT, GEMV_SEED).tolist()
     assert (commands["eligible_ns"] >= commands["enqueue_ns"]).all()
     assert (row["arrival_rate_per_s"], row["overloaded"]) == (GEMV_RATE, False)
+    assert (row["independent"], row["gemms"]) == (True, GEMV_COUNT)
+    assert 0 < row["weight_bytes"] < row["bytes_moved"]
     assert row["completed_rate_per_s"] == pytest.approx(GEMV_COUNT / row["wall_ms"] * 1e3)
     assert row["completed_rate_per_s"] > 0.8 * GEMV_RATE
     waits = (commands["flush_ns"] - commands["enqueue_ns"]) / 1e3

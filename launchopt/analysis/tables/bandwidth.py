@@ -1,0 +1,46 @@
+"""Memory bandwidth of a run: the bytes that had to move, as a share of the bandwidth that the run measured.
+
+In: rows of summary.parquet. A weight that requests share counts once for those that run together: all of them in a
+closed loop, at most those of a mean batch in an open one. Files of version 0.1 do not say how many bytes are weights;
+there all are taken as such. Inputs in a hot cache give no bandwidth.
+"""
+
+from __future__ import annotations
+
+from launchopt.recording.results import Row
+
+
+def requests_together(row: Row) -> float:
+    """Return the number of requests that share one read of a weight; 1 where every command has its own."""
+    requests = 1.0 if row["tokens"] is None else float(row["requests"] or 1)
+    batch = requests if row["arrival"] == "closed" else float(row["batch_size_mean"] or 1)
+    return max(1.0, min(requests, batch))
+
+
+def bytes_share(row: Row, together: float) -> float:
+    """Return the share of `bytes_moved` that moves if so many requests share one read of a weight."""
+    weights, moved = row["weight_bytes"], row["bytes_moved"]
+    of_weights = 1.0 if weights is None or not moved else weights / moved
+    return float(1.0 - of_weights + of_weights / together)
+
+
+def peak_gb_per_s(row: Row) -> float | None:
+    """Return the larger of the bandwidths that the run measured, read and copy."""
+    return max((row[name] for name in ("read_gb_per_s", "copy_gb_per_s") if row[name]), default=None)
+
+
+def needed_gb_per_s(row: Row) -> float | None:
+    """Return the rate of the bytes that had to move, from memory or from a cache; None if it was not measured."""
+    rate = row["achieved_gb_per_s"]
+    return None if rate is None else float(rate) * bytes_share(row, requests_together(row))
+
+
+def memory_gb_per_s(row: Row) -> float | None:
+    """Return `needed_gb_per_s`; None for inputs in a cache, which do not come from memory."""
+    return None if row["cache"] == "hot" else needed_gb_per_s(row)
+
+
+def memory_share(row: Row) -> float | None:
+    """Return `memory_gb_per_s` as a share of the measured peak; None where one of them is unknown."""
+    rate, peak = memory_gb_per_s(row), peak_gb_per_s(row)
+    return None if rate is None or peak is None else rate / peak
