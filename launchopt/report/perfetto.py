@@ -45,7 +45,7 @@ class Written:
 def write_timeline(folders: Sequence[Path], path: Path, limit: int = DEFAULT_LIMIT) -> Written:
     """Write the timeline of the one recorded run at or below `folders`; gzipped where the name ends in .gz.
 
-    Raises DataError where there is no recorded run or more than one, where a recording cannot be read, or `path` not be
+    Raises DataError if there is no recorded run or more than one, if a recording cannot be read, or if `path` cannot be
     written.
     """
     run = _run(folders)

@@ -1,7 +1,7 @@
 """Names of streams of commands that differ from each other, for headings and links.
 
-In: a row per stream. Out: `decode fp16, llama_3_8b, 720,896 commands of 200 requests`, with the settings that tell
-streams of one name apart.
+In: a row per stream. Out: `decode fp16, llama_3_8b, 720,896 commands of 200 requests`, with the settings that
+distinguish streams of one name.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from launchopt.analysis.tables.rows import arrivals, counted
 from launchopt.recording.results import Row
 
-# Settings that tell streams apart, in the order in which they are tried, with their text.
-_TELLING = (
+# Settings that distinguish streams, in the order in which they are tried, with their text.
+_DISTINGUISHING = (
     *(("scheduler", "scheduler {}"), ("sampling", "sampling {}"), ("cache", "{} cache"), ("layers", "{} layers")),
     *(("requests", "{:,} requests"), ("gpu", "{}"), ("device", "{}"), ("shapes", "shapes {}")),
 )
@@ -21,7 +21,7 @@ _TELLING = (
 def stream_names(rows: Sequence[Row]) -> list[str]:
     """Return a different name per stream."""
     names = [_name(row) for row in rows]
-    for column, text in _TELLING:
+    for column, text in _DISTINGUISHING:
         for members in _groups(names):
             if len({rows[at][column] for at in members}) > 1:
                 for at in members:

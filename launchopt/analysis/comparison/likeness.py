@@ -1,7 +1,7 @@
 """Differences between two runs: in their work, their machine, and everything else.
 
 In: rows of summary.parquet and manifests. Out: short texts such as `commands: 2,000 in A, 4,000 in B`. Differences that
-forbid a comparison and those that a reader should know are apart. Pure.
+forbid a comparison and those that a reader should know come from different functions. Pure.
 """
 
 from __future__ import annotations

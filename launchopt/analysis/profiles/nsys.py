@@ -78,10 +78,10 @@ _TABLES = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": 'start, "end", globalPid, correlationId',
 }
 
-# The driver's and the runtime's record of a call share a correlation id: they are one call, as long as the
-# outer of the two. Other API calls are kept only where they started a kernel. Domain ids are per process, and
-# used again after a domain was destroyed: a range's domain is the latest one created under its id before it.
-# Columns of `calls` have types because SQLite uses no index of a typeless column to join with an INTEGER one.
+# The driver's and the runtime's record of a call share a correlation id: they become one call, with the time of the
+# outer record. Other API calls are kept only if they started a kernel. Domain ids are per process, and used again after
+# a domain was destroyed: a range's domain is the latest one created under its id before it. Columns of `calls` have
+# types because SQLite uses no index of a typeless column to join with an INTEGER one.
 _PREPARE = """
 CREATE TEMP TABLE calls (
   tid INTEGER, pid INTEGER, correlation INTEGER, start INTEGER, finish INTEGER, is_launch INTEGER);
@@ -121,12 +121,12 @@ _KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), (
 
 
 def read_profile(path: Path, mode: str | None = None) -> Profile:
-    """Read and join one export; DataError for a missing file or another format. mode: `inside` has its ranges only."""
+    """Read and join one export; DataError for a missing file or another format. mode: whose ranges `inside` has."""
     if not path.is_file():
         raise DataError(path, None, "no such file")
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            # A name cut in the middle of a character must not cost the whole profile.
+            # A name may end within a UTF-8 character. That must not make the file unreadable.
             database.text_factory = lambda raw: raw.decode(errors="replace")
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)
             _prepare(database, path)
@@ -223,7 +223,7 @@ def _innermost(ranges: Records, parents: Ints, tid: Ints, time_ns: Ints, outside
 
 
 def _split(values: Records, codes: Ints, count: int) -> list[Records]:
-    """Return `values` by code, 0 .. count - 1. One sort keeps this cheap with a name per batch."""
+    """Return `values` by code, 0 .. count - 1. It sorts once, since there may be as many codes as batches."""
     order = np.argsort(codes, kind="stable")
     return np.split(values[order], np.searchsorted(codes[order], np.arange(1, count)))
 

@@ -52,9 +52,9 @@ class Histograms:
                 buckets.add((row["low"], row["high"], row["count"]))
 
     def merged(self, rows: Iterable[Row], what: str) -> LogHistogram | None:
-        """Return the histogram over all repeats in `rows`; None where one has none.
+        """Return the histogram over all repeats in `rows`.
 
-        The other repeats would be a selection.
+        None: a repeat has no histogram, and the others alone would be a selection.
         """
         found = [self._buckets.get((*_repeat(row), what)) for row in rows]
         if not found or None in found:

@@ -123,7 +123,8 @@ def _axes(frontier: Frontier) -> tuple[Axis, Axis]:
     if is_log(xs):
         margin = (max(xs) / min(xs)) ** 0.12
         return Axis(min(xs) / margin, max(xs) * margin, is_log=True, pixels=_WIDTH), y
-    # The throughputs of an open loop hardly differ. On an axis of less than 2%, noise would look like an effect.
+    # The throughputs of an open loop hardly differ. The axis spans at least 2% of the largest one, or noise would look
+    # like an effect.
     margin = max(0.15 * (max(xs) - min(xs)), 0.01 * max(xs))
     return Axis(min(xs) - margin, max(xs) + margin, is_log=False, pixels=_WIDTH), y
 

@@ -1,9 +1,8 @@
 """Results of a kill campaign and of a soak test, as tables: the faults, and anything lost, leaked or wrong.
 
 A kill campaign sends SIGKILL to processes of runs at random times. In: a `Kill` per row of campaign.parquet, the
-campaign's manifest, and a `Soak` if there is one. Out: Markdown. This module reads and writes no file
-(`runner.reliability` does). The tables list every kill that went wrong, with its
-reason.
+campaign's manifest, and a `Soak` if there is one. Out: Markdown. The tables list every kill that went wrong, with its
+reason. This module reads and writes no file; `runner.reliability` does.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SOAK_LEGEND = (
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """One kill and its consequences: a row of campaign.parquet, without when it was planned."""
+    """One kill and its consequences: a row of campaign.parquet, without the columns of its plan."""
 
     number: int
     victim: str

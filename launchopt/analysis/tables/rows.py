@@ -223,7 +223,7 @@ def _table(rows: list[Row]) -> Table:
     for line in lines:
         if above := [row for row in line.rows if row["above_ceiling"]]:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
-            # Without its own rate, which a column has, the remark is the same for every line.
+            # The rate is left out: a column has it, and without it lines can share one remark.
             line.remarks.append(str(worst["above_ceiling"]).partition(" is ")[2] or str(worst["above_ceiling"]))
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
@@ -231,7 +231,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def problem_of(rows: list[Row]) -> str | None:
-    """Return the reason why this line proves nothing, or None. One bad repeat suffices: the rest is a selection."""
+    """Return the reason why this line proves nothing, or None. One bad repeat suffices: the others are a selection."""
     failed = [row["status"] for row in rows if row["status"] != "ok"]
     if failed:
         return str(failed[0])

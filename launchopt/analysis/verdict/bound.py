@@ -7,7 +7,7 @@ The bottleneck accounts for at least DOMINANT of the wall time. The rules in the
     1 memory-, compute-bound   the bytes at the measured bandwidth, the FLOPs at the measured peak: cannot be removed
     2 queue-bound (arrivals)   an open loop that kept up: arrivals of requests determine the wall time
     3 queue-bound (deadlines)  batches waited for their deadline
-    4 launch-bound (comparison)  on the CPU a call returns when its work is done, so overhead and work are not apart:
+    4 launch-bound (comparison)  on the CPU a call returns when its work is done, which hides the overhead of a launch:
                                the same commands in fewer calls took less than half as long. Otherwise undecided
     5 launch-bound (host)      the launching thread is in launch calls, the launch queue is not full, and the GPU is
                                busy for less time where that was traced

@@ -231,7 +231,11 @@ def _shared_assumptions(ask: Ask) -> list[str]:
 
 
 def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str]:
-    cost = "as given" if ask.launch_us is not None else "measured: time in launch calls, waiting for room left out"
+    cost = (
+        "as given"
+        if ask.launch_us is not None
+        else "measured: time in launch calls, without waits for a full launch queue"
+    )
     notes = [f"us a launch: {cost}"]
     if any(table.stream["device"] == "cpu" for table in tables):
         notes.append("on the CPU a launch call is also its work: host hours hold both")

@@ -159,7 +159,9 @@ def _queues(line: Line) -> list[str]:
             facts.append(f"queue wait: {number(waited)} us at the median, of a latency of {number(latency)} us")
     blocked_ms = line.median("producer_blocked_ms")
     if blocked_ms and wall_ms and blocked_ms >= NOTABLE * wall_ms:
-        facts.append(f"the producer waited for room {number(blocked_ms)} ms: commands waited for launches")
+        facts.append(
+            f"the producer waited {number(blocked_ms)} ms for free slots of the ring: commands waited for launches"
+        )
     return facts
 
 

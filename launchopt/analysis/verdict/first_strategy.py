@@ -3,9 +3,9 @@
 In: the judged lines of one stream, the baseline first. Out: a `Choice`, and one to three sentences.
 
 Measured beats predicted. Modes that were certainly faster than the baseline and kept the order of commands are
-candidates. Those within CLOSE_ENOUGH of the fastest count as equals; of them the one that asks least of an engine
-(EFFORT) comes first. Where nothing was measured, the bottleneck says which strategy usually helps, and the roofline how
-much it can gain.
+candidates. Those within CLOSE_ENOUGH of the fastest count as equals; of them the one with the least effort for an
+engine (EFFORT) comes first. If no candidate was measured, the bottleneck determines which strategy usually helps, and
+the roofline how much it can gain.
 """
 
 from __future__ import annotations
