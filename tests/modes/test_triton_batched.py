@@ -52,7 +52,7 @@ def test_scratch_is_for_the_outputs_of_the_largest_launch() -> None:
     assert TritonBatched.scratch_bytes(stream, {small: 1, large: 2}, 0) == 2 * 1280
 
 
-def test_more_commands_than_a_grid_has_room_for() -> None:
+def test_more_commands_than_a_grid_has_space_for() -> None:
     pytest.importorskip("cupy")
     pytest.importorskip("triton")
     with pytest.raises(ConfigError) as caught:

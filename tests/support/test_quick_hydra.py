@@ -1,4 +1,4 @@
-"""What `quicken` leaves out changes no composition."""
+"""`quicken` changes no composition."""
 
 from __future__ import annotations
 

@@ -14,15 +14,15 @@ from hypothesis import settings
 Case = TypeVar("Case")
 
 SHARE = 4  # by default one case in SHARE is tried
-LEAST_EXAMPLES = 25  # of a property
-SEED = 20  # of which cases
+LEAST_EXAMPLES = 25  # minimum examples of a property
+SEED = 20  # seed of the choice of cases
 PROFILES = {False: 100 // SHARE, True: 100}  # examples of a property that names no number
 
 _thorough = [True]
 
 
 def select(thorough: bool) -> None:
-    """Select the hypothesis profile, and how much `some` leaves."""
+    """Select the hypothesis profile, and how many cases `some` keeps."""
     _thorough[:] = [thorough]
     for each, examples in PROFILES.items():
         settings.register_profile(_name(each), max_examples=examples)

@@ -57,7 +57,7 @@ class Model:
     def choices(self) -> list[str]:
         """Return the actions that are possible without waiting."""
         ready = {
-            "post": self.ring.has_room,
+            "post": self.ring.has_space,
             "take": self.ring.reader.next < self.ring.posted,
             "complete": bool(self.open),
         }

@@ -25,11 +25,11 @@ from runner.config import groups
 from runner.config.schema import Config
 from support.processes.limits import TooMuchTime, limited
 
-CPU_S = 2.0  # "refused in under 2 s"
+CPU_S = 2.0  # limit of the processor seconds in which a set is planned or refused
 MORE_BYTES = 4 << 30
 MESSAGE_CHARACTERS = 4000  # Hydra lists the options of a group, a line each
 
-# Groups with one schema, and what belongs to none; of the others the settings depend on the option.
+# Settings of groups with one schema, and outside of groups. In other groups they depend on the option (OPTIONS).
 KEYS = (
     *(f"model.{each.name}" for each in fields(Model)),
     *(f"device.{each.name}" for each in fields(groups.Device)),
@@ -155,7 +155,7 @@ def override_set(generator: random.Random) -> list[str]:
         keys += [f"{group}.{each.name}" for each in fields(options[option])] * 5
         words += ["arrival.rate_per_s=1e4"] * (option in ("constant", "poisson", "bursty"))
     words += [f"{group}={generator.choice(options)}" for group, options in GROUPS.items() if generator.random() < 0.1]
-    if generator.random() < 0.4:  # all of it well-formed: what is left to refuse is for the plan
+    if generator.random() < 0.4:  # well-formed words only, which at most the plan can refuse
         sizes = [
             key for key in keys if key.partition(".")[0] in ("workload", "model", "queue", "batching", "scheduler")
         ]

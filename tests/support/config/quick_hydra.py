@@ -18,7 +18,13 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 
 from support.paths import ROOT
 
-SETTERS = ("experiment", "table", "hydra.mode", "hydra=", "hydra/")  # words that can set the mode hold one of these
+SETTERS = (
+    "experiment",
+    "table",
+    "hydra.mode",
+    "hydra=",
+    "hydra/",
+)  # a word that can set hydra.mode contains one of these
 KEPT = (str(ROOT / "conf"), "hydra.conf")  # folder and package whose files do not change
 
 _parsed: dict[tuple[str, str], ConfigResult] = {}

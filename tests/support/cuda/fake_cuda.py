@@ -24,7 +24,7 @@ from support.cuda.fake_graphs import FakeRuntime
 from support.cuda.libraries import copies, imported, stand_ins
 
 INFO = DeviceInfo("cuda", 0, "Fake", 1 << 40, 1 << 20, "memory of Fake", 0)
-MODULES = ("cuda.device", "cuda.graph_cache")  # of which names are replaced, beside `cupy`
+MODULES = ("cuda.device", "cuda.graph_cache")  # modules in which other names than `cupy` are replaced, too
 
 
 class FakeCuda:

@@ -1,6 +1,7 @@
-"""A stand-in for a GPU and its driver, as `launch_floors` asks: kernels run one after another, KERNEL_NS each.
+"""A stand-in for a GPU and its driver, for `launch_floors`: kernels run one after another, KERNEL_NS each.
 
-C functions of Python note when they were called, so that compiled loops can be timed, and traced, without a GPU.
+Its driver functions are C functions made from Python, which record the times of their calls. So compiled loops can be
+timed, and traced, without a GPU.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class FakeGpu:
         self._run(self._graphs[graph])
         return self._status("cuGraphLaunch", stream == STREAM)
 
-    # As the protocol has it.
+    # The methods of the protocol `launch_floors.Gpu`.
 
     def check(self, status: int) -> None:
         if status:

@@ -54,7 +54,9 @@ class Launched:
 
 
 Compute = Callable[[Launched], None]
-Read = Callable[[Config, int], Callable[[], object]]  # of the address of the pointers to a launch's parameters
+Read = Callable[
+    [Config, int], Callable[[], object]
+]  # takes a launch's configuration, and the address of the pointers to its parameters
 
 
 def read_config(address: int) -> Config:
@@ -170,6 +172,6 @@ def bias_relu_scale(launched: Launched) -> None:
     bias, gain, given, out = launched.operands
     for z in range(launched.grid[2]):
         vectors = [rows_at(each + z * stride_a, 1, m, m) for each in (bias, gain)]
-        with np.errstate(over="ignore", invalid="ignore"):  # a launch that loads the kernel reads what is there
+        with np.errstate(over="ignore", invalid="ignore"):  # a launch that only loads the kernel reads arbitrary values
             wide = np.maximum(rows_at(given + z * stride_b, n, m, ldb) + vectors[0], 0) * vectors[1]
         rows_at(out + z * stride_c, n, m, ldc)[:] = wide

@@ -51,32 +51,32 @@ class Board(ModuleType):
         super().__init__("pynvml")
         self._now_ns = now_ns
 
-    def _told(self, value: Any) -> Any:
+    def _reported(self, value: Any) -> Any:
         if value is None:
             raise NVMLError("Not Supported")
         return value
 
     def nvmlInit(self) -> None:  # noqa: N802
-        self._told(self.answers or None)
+        self._reported(self.answers or None)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        return str(self._told(uuid if uuid == NAMED else None))
+        return str(self._reported(uuid if uuid == NAMED else None))
 
     def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> int:  # noqa: N802
         assert (gpu, kind) == (NAMED, self.NVML_CLOCK_SM)
-        return int(self._told(self.clock_mhz))
+        return int(self._reported(self.clock_mhz))
 
     def nvmlDeviceGetPowerUsage(self, gpu: str) -> int:  # noqa: N802
-        return int(self._told(self.power_w) * 1000)
+        return int(self._reported(self.power_w) * 1000)
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, gpu: str) -> int:  # noqa: N802
-        return int(self._told(self.reasons))
+        return int(self._reported(self.reasons))
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: str) -> int:  # noqa: N802
-        return int(self._told(self.old_reasons))
+        return int(self._reported(self.old_reasons))
 
     def nvmlDeviceGetTotalEnergyConsumption(self, gpu: str) -> int:  # noqa: N802
-        watts = self._told(self.power_w)
+        watts = self._reported(self.power_w)
         steps = (self._now_ns() - self.phase_ns) // self.step_ns
         return int(watts * steps * self.step_ns / MS)
 

@@ -154,8 +154,8 @@ def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes
 def _stacks(size: int) -> NDArray[np.uint8]:
     """Return memory for stacks, shared by all libraries. Only the touched part takes physical memory."""
     memory = mmap.mmap(-1, size, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # a kernel without huge pages
-        memory.madvise(mmap.MADV_NOHUGEPAGE)  # the kernel would clear a whole huge page for the first store to a stack
+    with contextlib.suppress(OSError):  # Linux was built without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)  # Linux would clear a whole huge page at the first store to a stack
     return np.frombuffer(memory, np.uint8)
 
 

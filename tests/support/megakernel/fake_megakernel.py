@@ -115,8 +115,8 @@ class FakeMegakernel:
         if self._waits is None:
             return
         (defines, blocks, words), self._waits = self._waits, None
-        is_said, words[ARGUMENTS_AT] = self._word(words)
-        assert is_said, "else the GPU would wait"
+        is_written, words[ARGUMENTS_AT] = self._word(words)
+        assert is_written, "else the GPU would wait"
         if words[ARGUMENTS_AT]:
             self.waited += 1
             self._run(defines, blocks, words)

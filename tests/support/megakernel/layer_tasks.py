@@ -1,4 +1,4 @@
-"""The tasks of one fused layer, by name: what tests of their words, boxes and macros look at."""
+"""The tasks of one fused layer, by name, for tests of their words, boxes and macros."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Runs that tests look at when they have ended: `ended_runs` makes each once.
+"""Runs whose results several tests read: `ended_runs` makes each of them once.
 
 A run takes 3 s of processor time as a process, most of it to load libraries and compiled loops. Here one process makes
-them one after another (keeping.py) and takes 1 s. Runs whose process itself is looked at are named in `typed`.
+them one after another (keeping.py) and takes 1 s. `typed` names the runs that get a process of their own, since tests
+examine the process.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Keeper:
     """A process that makes one run after another, and keeps its children."""
 
     def __init__(self, log: Path, root: Path = ROOT) -> None:
-        """Start it with the packages in `root`. It and its children write to `log`, outside of runs."""
+        """Start the process with the packages in `root`. It and its children write to `log`, outside of runs."""
         self._log = log
         call, environ = [sys.executable, "-m", "support.processes.keeping"], environ_of(root, TESTS)
         with log.open("w") as stderr:
@@ -76,7 +77,7 @@ class Keeper:
             )
 
     def run(self, arguments: str, folder: Path) -> Ran:
-        """Make a run in a folder that is there."""
+        """Make a run in an existing folder."""
         assert self._process.stdin
         assert self._process.stdout
         files = [folder.with_name(f"{folder.name}.{name}") for name in ("stdout", "stderr")]
@@ -88,7 +89,7 @@ class Keeper:
         return Ran(json.loads(answer), *(path.read_text() for path in files), folder)
 
     def close(self) -> None:
-        """End it; it must have written no warning."""
+        """End the process, and check that it wrote no warning."""
         try:
             self._process.communicate(timeout=PATIENCE_S)
         finally:
@@ -104,7 +105,7 @@ def typed_run(arguments: str, folder: Path) -> Ran:
 
 
 def assert_ended_well(run: Ran) -> None:
-    """Every row of it, or of its jobs, is verified, and it wrote no warning."""
+    """Check that every row of a run, or of its jobs, is verified, and that the run wrote no warning."""
     assert (run.exit_code, run.stderr) == (0, "")
     for row in results.read_summaries([run.folder]):
         assert (row["status"], row["verified"], row["ordering"]) == ("ok", True, "per_request")

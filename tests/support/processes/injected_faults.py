@@ -17,8 +17,8 @@ from runner.worker.messages import Order
 
 FAULT = "FAULT"
 REPEAT = 2
-SUBMIT = 3  # in that repeat
-LEFT_BYTES = 256 << 20  # by who takes all memory but a little
+SUBMIT = 3  # number of the submit in that repeat
+LEFT_BYTES = 256 << 20  # memory that `take_most_memory` leaves
 
 SITECUSTOMIZE = """
 from multiprocessing import current_process
@@ -85,7 +85,7 @@ def _before(owner: Any, name: str, call: int, fault: Callable[[], None]) -> None
     setattr(owner, name, wrapped)
 
 
-# Stand-ins: what CuPy raises.
+# Faults of the fake GPU: CuPy's errors.
 
 
 def says_no_memory() -> None:
@@ -133,7 +133,7 @@ def lands_no_more() -> None:
         raise cupy.cuda.runtime.CUDARuntimeError(700)
 
     _forbid_closing()
-    # Their callers were set before the run.
+    # The callers hold the function since before the run, so its code is replaced.
     CpuSteps.feed_back.__code__ = feed_back.__code__
     CpuDevice.check_alive.__code__ = check_alive.__code__
 
@@ -148,7 +148,7 @@ def _forbid_closing() -> None:
         setattr(owner, name, close)
 
 
-# Real ones.
+# Faults of a real GPU.
 
 
 def take_memory(but_bytes: int = 0) -> None:
@@ -156,7 +156,8 @@ def take_memory(but_bytes: int = 0) -> None:
     import cupy
 
     cupy.cuda.Device(0).use()
-    cupy.get_default_memory_pool().free_all_blocks()  # what is kept for later would hide that there is no more
+    # Blocks that CuPy keeps would hide that the GPU has no more memory.
+    cupy.get_default_memory_pool().free_all_blocks()
     runtime, piece = cupy.cuda.runtime, 1 << 37
     spared = runtime.malloc(but_bytes) if but_bytes else 0
     while piece >= 1 << 24:

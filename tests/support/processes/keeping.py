@@ -1,7 +1,7 @@
 """A process that makes runs one after another and keeps its children, with their libraries and compiled loops.
 
-It reads a run a line from standard input, as JSON: its words, its folder, and the files for its output. It writes a
-line a run: the exit code.
+It reads one run per line from standard input, as JSON: its words, its folder, and the files for its output. For each
+run it writes a line with the exit code.
 """
 
 from __future__ import annotations

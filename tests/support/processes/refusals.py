@@ -23,9 +23,9 @@ from support.processes.own_process import environ_of
 
 HYDRAS_NOISE = ("Traceback", "HYDRA_FULL_ERROR", "full_key", "search path", "append", "use +")
 BAD_INPUT = 2  # exit code
-LIMIT_S = 4.0  # of processor time, with all libraries loaded, on a slow machine: what starts to work takes longer
+LIMIT_S = 4.0  # processor time of a refusal on a slow machine, with all libraries loaded; a run takes longer
 MOST_CHARACTERS = 6 * 80  # six lines of a narrow terminal
-PATIENCE_S = 120.0  # after which it hangs, however busy this machine is
+PATIENCE_S = 120.0  # a run that takes longer hangs, however busy this machine is
 AT_ONCE = 2
 FORKED = "support.processes.forked"
 
@@ -37,12 +37,12 @@ class Outcome:
     exit_code: int
     stdout: str
     stderr: str
-    cpu_s: float  # of its own and of processes that it waited for
+    cpu_s: float  # processor seconds of the run and of processes that it waited for
     left: list[str]
 
 
 def assert_refused(outcome: Outcome, words: str) -> None:
-    """It ended at once with exit code 2, in one line of ours that holds `words` and fits into six of a terminal."""
+    """Check that a run ended at once with exit code 2 and one short line of ours, which contains `words`."""
     assert outcome.exit_code == BAD_INPUT
     assert outcome.stderr.startswith("error: ")
     assert outcome.stderr.count("\n") == 1

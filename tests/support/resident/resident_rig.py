@@ -118,7 +118,7 @@ class Resident:
 class Product:
     """C = A B^T: the operands of one command."""
 
-    number: int  # of its shape in the kernel's table
+    number: int  # index of its shape in the kernel's table
     a: NDArray[Any]
     b: NDArray[Any]
     c: NDArray[Any]

@@ -78,7 +78,7 @@ class OwnRing:
         return int(self.queue[rl.QueueWord.NEXT])
 
     @property
-    def has_room(self) -> bool:
+    def has_space(self) -> bool:
         """Return whether a post would not wait."""
         free = self.posted - self.capacity
         return free < 0 or int(self.done[free % self.capacity]) == free + 1

@@ -1,4 +1,4 @@
-"""A page of a report in headless Chromium, and everything that it must not say or ask for."""
+"""Opens a page of a report in headless Chromium, and records what it must not have: messages, dialogs, requests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DRAWN = "html[data-figures=drawn]"
 
 
 class Heard(list[str]):
-    """What a page said or asked for that it should not have."""
+    """The console messages, errors, dialogs and requests of a page, which should have none."""
 
     def __init__(self, page: Page) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from launchopt.producing.production import Tokens
 MS = 1_000_000
 NEVER = 1 << 60
 
-Requests = list[tuple[int, list[int]]]  # when each came, when each of its tokens was done; ns
+Requests = list[tuple[int, list[int]]]  # arrival of each request, and times at which its tokens were complete; ns
 
 
 def made(requests: Requests, ids: list[int] | None = None) -> tuple[Tokens, NDArray[np.int64]]:

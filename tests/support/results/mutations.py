@@ -40,7 +40,7 @@ from support.processes.limits import TooMuchTime, limited
 CORPUS = TESTS / "corpus"
 CPU_S = 10.0
 MORE_BYTES = 2 << 30
-MESSAGE_CHARACTERS = 600  # less the path
+MESSAGE_CHARACTERS = 600  # maximum length of an error, without the path
 
 INTEGERS = (0, 1, -1, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400)
 TEXTS = ("", "\0", "x" * 70_000, "<script>alert(1)</script>", "\x1b[2J", "\ud800", "../../x", "$(touch x)", "nan", "٣")
@@ -147,7 +147,7 @@ def _bytes_changed(content: bytes, generator: random.Random) -> bytes:
 
 
 def _json_changed(content: bytes, generator: random.Random) -> bytes:
-    """Change one value, of JSON lines in one line. Content that is no JSON stays as it is."""
+    """Change one value; in JSON lines, a value of one line. Content that is no JSON stays unchanged."""
     is_gzip = content.startswith(b"\x1f\x8b")
     try:
         lines = (gzip.decompress(content) if is_gzip else content).splitlines()
@@ -226,7 +226,7 @@ def _parquet_changed(content: bytes, generator: random.Random) -> bytes:
     elif kind == 3:
         table = table.set_column(at, name, pa.array([[1]] * table.num_rows))
     elif kind == 4:
-        table = table.append_column(name, other)  # twice of one name
+        table = table.append_column(name, other)  # two columns of one name
     else:
         key = generator.choice([b"launchopt.schema_version", b"launchopt.config", b"pandas"])
         table = table.replace_schema_metadata({key: generator.choice(TOKENS)})

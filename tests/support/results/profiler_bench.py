@@ -17,8 +17,8 @@ NOWHERE = "/nonexistent"  # an empty PATH would mean the working directory
 BASH = shutil.which("bash")
 needs_bash = pytest.mark.skipif(BASH is None or not Path("/proc/self/environ").exists(), reason="needs bash and /proc")
 
-# Notes how it was called, then does as $FAKE says. `setsid` puts its agent where no process group reaches it.
-# fail2: the second run fails. silent: no report.
+# Appends its arguments to $NOTES, then does what $FAKE says. `setsid` gives its agent a session of its own, so that a
+# signal to the process group does not reach it. fail2: the second run fails. silent: no report.
 FAKE_NSYS = """#!/bin/bash
 echo "$@" >> "$NOTES"
 while [[ $# -gt 0 ]]; do
@@ -36,7 +36,7 @@ fail2) [[ $out != */b-* ]] || exit 7 ;;
 *) exit "$FAKE" ;;
 esac
 """
-# The same for ncu. refused: no right to the counters, said in the log as ncu does. nothing: no launch matched.
+# The same for ncu. refused: no permission for the counters, with ncu's message in the log. nothing: no launch matched.
 FAKE_NCU = """#!/bin/bash
 for argument in "$@"; do printf '<%s>' "$argument" >> "$NOTES"; done
 echo >> "$NOTES"
@@ -51,7 +51,7 @@ hang) echo $$ > "$NOTES.pid"; exec sleep 300 ;;
 *) echo report > "$out.ncu-rep"; exit "$FAKE" ;;
 esac
 """
-# Stands in for the interpreter, so that no profile is read: only `-m runner.SOMETHING` reaches it.
+# In place of the interpreter, so that no profile is read. The scripts call it only as `-m runner.SOMETHING`.
 FAKE_PYTHON = '#!/bin/bash\necho "python $@" >> "$NOTES"\n'
 
 
@@ -81,7 +81,8 @@ class Bench:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            # In the background of a shell SIGINT is ignored, and bash cannot trap what it inherits ignored.
+            # A shell may have started pytest with SIGINT ignored, and bash cannot trap a signal that is ignored from
+            # the start.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
 

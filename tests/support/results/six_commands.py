@@ -21,7 +21,7 @@ ZERO = 1_000_000  # the start barrier; commands are enqueued 0, 10, ... 50 ns af
 STREAM = gemv(4, 3, 5, 6, Dtype.fp16, 2)
 FLUSHES = [1, 1, 0, 1, 0]  # in the order of FlushReason
 SAMPLES = np.array([[2_300, 5_900]]) + ZERO
-# Two calls: the first's kernels begin 2 us after it returned, the second's only one while it was under way.
+# Two API calls. The kernels of the first begin after its return. The only kernel of the second begins during the call.
 ACTIVITY = Activity(
     np.array(
         [[0, 0, c, s, e, 7, 0] for c, s, e in ((1, 4_000, 5_000), (1, 4_500, 6_000), (2, 6_500, 7_500))], np.int64

@@ -1,4 +1,4 @@
-"""What a sweep printed, its record sweep.json, and its files."""
+"""The output of a sweep, its record sweep.json, and its files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def statuses(folder: Path) -> list[str]:
 
 @dataclass(frozen=True)
 class Ran:
-    """How the application ended, and what it printed."""
+    """Exit code and output of the application."""
 
     exit_code: int
     stdout: str

@@ -37,7 +37,13 @@ def layers_of_gemms(draw: st.DrawFn) -> list[tuple[int, int]]:
 def streams(draw: st.DrawFn) -> ChainStream:
     sizes = st.tuples(st.integers(0, 20), st.integers(0, 6)).filter(any)
     linears = draw(layers_of_gemms())
-    heads = [None, 1, 40, 2000, *(m for m, k in linears if k == linears[0][1])]  # the last: shapes that a layer has
+    heads = [
+        None,
+        1,
+        40,
+        2000,
+        *(m for m, k in linears if k == linears[0][1]),
+    ]  # the last ones give the LM head the shape of a layer's GEMM
     return ChainStream(
         linears,
         draw(st.integers(1, 3)),

@@ -28,8 +28,8 @@ def launch(
 ) -> None:
     """Record one launch call that ran commands `seqs`. Command i was enqueued 10 i ns after `zero_ns`.
 
-    Command i is step i of request 2**32 - 1 - i. batch: number of the batch; None: the next one. eligible_ns: of each
-    command.
+    Command i is step i of request 2**32 - 1 - i. batch: number of the batch; None: the next one. eligible_ns: the time
+    of each command.
     """
     records = np.zeros(len(seqs) + 2, COMMAND_DTYPE)
     records["seq"][1:-1] = seqs

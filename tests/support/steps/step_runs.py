@@ -63,7 +63,8 @@ def _drive(ring: Ring, back: Ring, stream: ChainStream, most: int) -> None:
     """Push the records of each batch, request after request, once the previous batch is complete."""
     ends = np.zeros(1, COMMAND_DTYPE)
     for batch in batches(stream, most):
-        # Push all steps together. A step that comes first may be flushed alone; the others would wait for its next.
+        # Push all steps together. If one step came first, it could be flushed alone, and the others would wait for that
+        # request's next step.
         records = np.concatenate([batch.words[request :: batch.size] for request in range(batch.size)])
         assert ring.push(records.view(COMMAND_DTYPE)[:, 0]) == len(records)
         for _ in range(batch.size):

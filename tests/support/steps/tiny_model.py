@@ -1,8 +1,8 @@
-"""What a step of model=tiny is made of."""
+"""The number of GEMMs of a step, and of steps of a request, for model=tiny."""
 
 from __future__ import annotations
 
-GEMMS = 8  # a step: four in each of two layers
+GEMMS = 8  # per step: four in each of two layers
 
 
 def steps_of(prompt: int, tokens: int, chunk: int | None = None) -> int:
