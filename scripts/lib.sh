@@ -73,7 +73,7 @@ refuse_overrides() { # refuse_overrides OVERRIDE...: fail if a profiler cannot r
                 "call this script once for each set of overrides"
             ;;
         timing=cupti | timing=torch | timing.kind=cupti | timing.kind=torch)
-            fail 2 "$argument: CUPTI has room for one tracer, and here that is $tool; use timing=events or timing=host"
+            fail 2 "$argument: CUPTI accepts one tracer, and here that is $tool; use timing=events or timing=host"
             ;;
         esac
     done

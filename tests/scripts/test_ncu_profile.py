@@ -44,7 +44,7 @@ def test_without_ncu_it_says_how_to_get_it(bench: Bench) -> None:
         (["-m", "mode=batched,graph"], "-m: no such option"),
         (["mode=batched", "--multirun"], "one run at a time"),
         (["hydra.run.dir=here"], "hydra.run.dir=here: set by this script"),
-        (["timing=torch"], "CUPTI has room for one tracer, and here that is ncu"),
+        (["timing=torch"], "CUPTI accepts one tracer, and here that is ncu"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: list[str], message: str) -> None:

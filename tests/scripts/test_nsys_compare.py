@@ -45,7 +45,7 @@ def test_without_nsys_it_says_how_to_get_it(bench: Bench) -> None:
         (["batched", "graph", "against=[baseline]"], "against=[baseline]: set by this script"),
         (["batched", "graph", "hydra.run.dir=here"], "hydra.run.dir=here: set by this script"),
         (["batched", "graph", "-m"], "one run at a time"),
-        (["batched", "graph", "timing=cupti"], "CUPTI has room for one tracer"),
+        (["batched", "graph", "timing=cupti"], "CUPTI accepts one tracer"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_runs(bench: Bench, arguments: list[str], message: str) -> None:

@@ -49,7 +49,7 @@ def test_a_sweep_is_refused(bench: Bench, argument: str) -> None:
 def test_a_second_tracer_is_refused(bench: Bench, argument: str) -> None:
     done = bench.run("mode=batched", argument)
     assert done.returncode == 2
-    assert "CUPTI has room for one tracer, and here that is nsys" in done.stderr
+    assert "CUPTI accepts one tracer, and here that is nsys" in done.stderr
     assert not bench.notes.exists()
 
 

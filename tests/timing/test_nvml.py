@@ -118,8 +118,8 @@ def test_looks_outside_the_timed_part_do_not_count() -> None:
     [
         (readings(energy_mj=None), 4000, "NVML gave no energy"),
         (replace(readings(), step_ns=None), 4000, "changed fewer than 3 times"),
-        (readings(window_ms=399), 399, "moves every 20 ms: takes a run of 400 ms"),
-        (readings(window_ms=1999, step_ms=100), 1999, "takes a run of 2000 ms"),
+        (readings(window_ms=399), 399, "moves every 20 ms: needs a run of 400 ms"),
+        (readings(window_ms=1999, step_ms=100), 1999, "needs a run of 2000 ms"),
         (readings(), 3760, "the run was 94% of"),
     ],
 )

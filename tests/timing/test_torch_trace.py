@@ -104,7 +104,7 @@ def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) 
 def test_under_a_profiler_it_is_refused(tool: str, fake_torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     require()
     monkeypatch.setenv(tool, "/lib/injected.so")
-    with pytest.raises(DeviceError, match="CUPTI has room for one tracer, and a profiler is attached"):
+    with pytest.raises(DeviceError, match="CUPTI accepts one tracer, and a profiler is attached"):
         require()
 
 
