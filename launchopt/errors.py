@@ -2,6 +2,7 @@
 
 LaunchoptError              base: a short message and the exit code of the process
 ├── ConfigError             a setting that cannot work: names the key, the value, what is allowed (exit 2)
+├── PackageError            a package that a request needs is not installed                       (exit 2)
 ├── DataError               a file that cannot be read: names file and line                       (exit 2)
 ├── DeviceError             the device does not exist, or lacks a library                         (exit 2)
 │   └── ArenaMemoryError    the operands do not fit; raised before anything is launched           (exit 2)
@@ -37,6 +38,15 @@ class ConfigError(LaunchoptError):
     def __init__(self, key: str, value: object, allowed: str) -> None:
         super().__init__(f"{key}={one_line(value, 200)}: {allowed}")
         self.key, self.value, self.allowed = key, value, allowed
+
+
+class PackageError(LaunchoptError):
+    """Packages that a request needs are not installed. `command` installs them."""
+
+    exit_code = 2
+
+    def __init__(self, request: str, packages: Iterable[str], command: str) -> None:
+        super().__init__(f"{request} needs {', '.join(packages)}; type: {command}")
 
 
 class DataError(LaunchoptError):

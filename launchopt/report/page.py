@@ -15,7 +15,7 @@ from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies_markdown import LEGEND as MODES_LEGEND
 from launchopt.analysis.verdict.markdown import LEGEND as VERDICT_LEGEND
 from launchopt.distribution import install_command, missing
-from launchopt.errors import ConfigError
+from launchopt.errors import PackageError
 from launchopt.report.environment import Environment, environment
 from launchopt.report.glance import glance_grid, glances
 from launchopt.report.grids import Grid
@@ -66,9 +66,9 @@ class Page:
 
 
 def page_html(source: Source) -> str:
-    """Return the whole page; ConfigError where the report extra is missing."""
+    """Return the whole page; PackageError where the report extra is missing."""
     if lacking := missing("altair", "jinja2", "vl_convert"):
-        raise ConfigError("html", ", ".join(lacking), f"not installed: {install_command('report')}")
+        raise PackageError("--html", lacking, install_command("report"))
     import jinja2
 
     from launchopt.report.scripts import inline, inline_json, policy, vega_bundle

@@ -44,7 +44,7 @@ class Record(Protocol):
 def require() -> None:
     """Raise DeviceError if cupti-python is not installed."""
     if missing("cupti"):
-        raise DeviceError(f"timing=cupti: cupti-python not installed: {install_command('cuda13')}")
+        raise DeviceError(f"timing=cupti needs cupti-python; type: {install_command('cuda13')}")
 
 
 class KernelTracer:

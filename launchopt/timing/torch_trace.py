@@ -22,7 +22,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 def require() -> None:
     """Raise DeviceError if PyTorch is not installed, or if an attached profiler uses CUPTI."""
     if missing("torch"):
-        raise DeviceError(f"timing=torch: PyTorch not installed: {install_command('torch')}")
+        raise DeviceError(f"timing=torch needs torch; type: {install_command('torch')}")
     if is_profiled():
         raise DeviceError("timing=torch: CUPTI accepts one tracer, and a profiler is attached; use timing=host")
 

@@ -17,7 +17,7 @@ from launchopt.report.source import read_source
 def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -> None:
     """Write the page of `folders` to `path`, and print its size.
 
-    Raises ConfigError without the report extra, DataError for files that cannot be read or written.
+    Raises PackageError without the report extra, DataError for files that cannot be read or written.
     """
     from launchopt.report.page import page_html
 

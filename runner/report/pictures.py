@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launchopt.distribution import install_command, missing
-from launchopt.errors import ConfigError, DataError
+from launchopt.errors import ConfigError, DataError, PackageError
 from launchopt.files import write_atomically
 
 if TYPE_CHECKING:
@@ -29,38 +29,38 @@ NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
 def draw_speedups(tables: Sequence[Table], path: Path) -> None:
     """Write a bar per line of the tables to `path`.
 
-    Raises ConfigError without the extra, for an unknown suffix, and where there is no speed-up.
+    Raises PackageError without the extra, ConfigError for an unknown suffix, and where there is no speed-up.
     """
-    _require_extra(path)
+    _require_extra()
     from launchopt.analysis.tables.speedup_plot import speedup_chart
 
     _write(speedup_chart(tables), path, NO_SPEEDUP)
 
 
 def draw_strategies(tables: Sequence[StrategyTable], path: Path) -> None:
-    """Write a panel per table to `path`. Raises ConfigError as `draw_speedups` does."""
-    _require_extra(path)
+    """Write a panel per table to `path`. Raises as `draw_speedups` does."""
+    _require_extra()
     from launchopt.analysis.tables.strategies_plot import strategies_chart
 
     _write(strategies_chart(tables), path, NO_SPEEDUP)
 
 
 def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
-    """Write a panel per frontier to `path`. Raises ConfigError as `draw_speedups` does."""
-    _require_extra(path)
+    """Write a panel per frontier to `path`. Raises as `draw_speedups` does."""
+    _require_extra()
     from launchopt.analysis.tables.frontier_plot import frontier_chart
 
     _write(frontier_chart(frontiers), path, NO_FRONTIER)
 
 
-def has_extra() -> bool:
-    """Return whether Altair and vl-convert are installed."""
-    return not missing("altair", "vl_convert")
+def lacking() -> list[str]:
+    """Return the packages for pictures that are not installed."""
+    return missing("altair", "vl_convert")
 
 
-def _require_extra(path: Path) -> None:
-    if not has_extra():
-        raise ConfigError("plot", path, f"needs Altair and vl-convert: {install_command('report')}")
+def _require_extra() -> None:
+    if packages := lacking():
+        raise PackageError("--plot", packages, install_command("report"))
 
 
 def _write(chart: Chart | None, path: Path, why_none: str) -> None:

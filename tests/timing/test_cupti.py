@@ -137,5 +137,5 @@ def test_what_is_lost_is_counted(cupti: FakeCupti) -> None:
 
 def test_it_says_when_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "missing", lambda *names: list(names))
-    with pytest.raises(DeviceError, match="cupti-python not installed"):
+    with pytest.raises(DeviceError, match="timing=cupti needs cupti-python; type: pip install"):
         tracing.require()

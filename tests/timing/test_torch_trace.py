@@ -96,7 +96,7 @@ def test_a_trace_that_cannot_be_written_leaves_nothing(
 
 def test_without_torch_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launchopt.timing.torch_trace.missing", lambda *names: list(names))
-    with pytest.raises(DeviceError, match=r"timing=torch: PyTorch not installed: pip install -e '\.\[torch\]'"):
+    with pytest.raises(DeviceError, match=r"timing=torch needs torch; type: pip install -e '\.\[torch\]'"):
         TorchTrace()
 
 

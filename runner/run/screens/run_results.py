@@ -24,6 +24,7 @@ from runner.run.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
 BASES = (INDEPENDENT, STEPS)  # modes that stand first, and that the others are compared with
+MEDIANS_DIFFER = 0.01  # by more than this a ratio of medians is explained
 SATURATED = 2.0  # the median latency is more than this many times the service time of a launch
 QUEUE_FULL = (
     "Closed loop, queue saturated: latency is queue depth, not service time, so the table shows the time per command."
@@ -99,7 +100,7 @@ def answer(one: Comparison) -> str:
         spread = f"spread {ratios[0]:.3f} to {ratios[-1]:.3f}" if len(ratios) > 1 else "one repeat, no spread"
         return (
             f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): no verdict. "
-            f"repeats={REPEATS} gives an interval."
+            f"repeats={REPEATS} gives an interval.{_unlike_medians(one)}"
         )
     border = f"{100 * SMALLEST_EFFECT:g}%"
     endings = {
@@ -110,8 +111,16 @@ def answer(one: Comparison) -> str:
     }
     return (
         f"{mode} is {precise(factor)} as fast as {base} in {what} (95% interval, {one.pairs} interleaved repeats). "
-        f"{one.verdict}: {endings[one.verdict]}."
+        f"{one.verdict}: {endings[one.verdict]}.{_unlike_medians(one)}"
     )
+
+
+def _unlike_medians(one: Comparison) -> str:
+    """Return a sentence if the ratio of the medians in the table differs from the factor; else no text."""
+    medians, factor = one.ratio_of_medians.value, one.factor.interval.value
+    if one.pairs is None or abs(medians / factor - 1) <= MEDIANS_DIFFER:
+        return ""
+    return f" The factor is the typical ratio of one repeat; the medians in the table give {medians:.3f}x."
 
 
 def _next(found: Sequence[Comparison | None], folder: str) -> str:

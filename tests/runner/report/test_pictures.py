@@ -19,7 +19,7 @@ from runner.report import __main__ as report
 from runner.report import pictures
 
 KINDS = {"speedups": [], "strategies": ["--strategies"], "frontiers": ["--frontier", "--slo-p99-us", "200"]}
-needs_extra = pytest.mark.skipif(not pictures.has_extra(), reason="needs the report extra")
+needs_extra = pytest.mark.skipif(bool(pictures.lacking()), reason="needs the report extra")
 
 
 def sweep() -> list[Row]:

@@ -107,7 +107,8 @@ def test_errors_are_one_line_and_leave_nothing(
         assert err.count("\n") == 1
     monkeypatch.setattr(page, "missing", lambda *names: list(names))
     assert report.main([str(run), "--html"]) == 2
-    assert "not installed: pip install -e '.[report]'" in capsys.readouterr().err
+    said = "error: --html needs altair, jinja2, vl_convert; type: pip install -e '.[report]'\n"
+    assert capsys.readouterr().err == said
     assert not [
         path for path in tmp_path.rglob("*") if path.suffix in (".html", ".json", ".tmp") and path.parent == tmp_path
     ]

@@ -164,3 +164,15 @@ def test_an_overloaded_open_loop_says_that_nothing_was_lost(
     text = " ".join(drawn(rows, capsys).split())
     assert "overloaded YES: 13.9/s of 50/s" in text
     assert f"Overloaded (baseline): arrivals come faster than results. All {noun} finished;" in text
+
+
+def test_a_factor_that_differs_from_the_ratio_of_the_medians_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    agree = " ".join(drawn(pairs([1.5, 1.51, 1.49, 1.5, 1.52]), capsys).split())
+    assert "the medians in the table" not in agree
+    rows = []
+    # Three slow repeats of the base meet two slow ones of the mode, so the medians come from different repeats.
+    for repeat, (base, mode) in enumerate([(100, 50), (100, 50), (300, 150), (300, 150), (300, 50)]):
+        rows += [row(mode=name, wall_ms=ms, repeat=repeat) for name, ms in (("baseline", base), ("batched", mode))]
+    differ = " ".join(drawn(rows, capsys).split())
+    assert "batched is 2.0" in differ
+    assert "The factor is the typical ratio of one repeat; the medians in the table give 6.000x." in differ
