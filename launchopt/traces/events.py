@@ -1,6 +1,6 @@
 """The types that readers of traces return: the format of a file, detected by its content, and a `Trace`.
 
-A `Trace` holds calls of the CUDA API and events of GPUs in structured arrays of about 50 bytes per event. Instead of
+A `Trace` holds calls of the CUDA API and events of GPUs in structured arrays of about 60 bytes per event. Instead of
 texts, these hold indices into a tuple of names.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,20 @@ ALLOWED = "expected Kineto or Chrome JSON, plain or gzip, or what `nsys export -
 NAME_CHARACTERS_MAX = 1000  # a longer name, such as that of a kernel from C++ templates, is cut
 LATEST_NS = 2**62  # times are in (-LATEST_NS, LATEST_NS), so that differences fit into int64
 ROWS_A_CHUNK = 1 << 16  # rows that are kept as Python tuples before they are packed into an array
-NONE = -1  # an unknown correlation id, process, device or stream
+NONE = -1  # an unknown correlation id, process, device, context or stream
+EXTERNAL = 2**62  # an `External id` n stands in for a missing correlation id as EXTERNAL + n
+FAR_NS = 3_600 * 10**9  # longest pause in a trace. The profiler had no time for events that lie further before others.
 
 CALL = np.dtype(
-    [("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")]
+    [
+        *(("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("place", "i8")),
+        *(("process", "i4"), ("thread", "i4"), ("name", "i4")),
+    ]
 )
 GPU_EVENT = np.dtype(
     [
-        *(("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("stream", "i8")),
-        *(("process", "i4"), ("device", "i4"), ("name", "i4"), ("kind", "i4")),
+        *(("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("place", "i8"), ("stream", "i8")),
+        *(("process", "i4"), ("track", "i4"), ("device", "i4"), ("context", "i4"), ("name", "i4"), ("kind", "i4")),
     ]
 )
 Rows = NDArray[np.void]
@@ -72,6 +77,8 @@ def detect(path: Path) -> Format:
         if is_gzip:
             raise DataError(path, None, "SQLite inside gzip: unpack it first, for example with gunzip")
         return Format.SQLITE
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(path, None, "UTF-16 text: convert it, for example with iconv -f UTF-16 -t UTF-8")
     content = head.removeprefix(BOM).lstrip()
     if content[:1] in (b"{", b"["):
         return Format.JSON
@@ -85,7 +92,10 @@ def is_sqlite(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The events of one file. Columns for texts hold indices into `names`. `stream` is the profiler's number.
+    """The events of one file. Columns for texts hold indices into `names`; `place` is the position in the file.
+
+    `stream` is the profiler's number. A stream with a name but no number is -2 - n, where n is its index in `names`.
+    `track` is the group of tracks that shows a GPU event; NONE if there is none.
 
     Within a process, a call and the GPU events that it started have one correlation id. The process of a GPU event is
     NONE if the file does not name it.
@@ -97,6 +107,10 @@ class Trace:
     names: tuple[str, ...]
     events: int  # number of events in the file, of any kind
     left_out: int  # number of CUDA events without a usable time or duration
+    mended: int = 0  # number of tokens that are not JSON, and were replaced
+    first_mended: str = ""  # the first of them, and its place
+    other_events: Mapping[str, int] = field(default_factory=dict)  # events of other accelerators, or unknown ones
+    diagnostics: tuple[str, ...] = ()  # messages of the profiler about CUDA
 
 
 class Names:
@@ -144,3 +158,15 @@ class Gathered:
         """Return all rows."""
         self._pack()
         return np.concatenate(self._chunks)
+
+
+def without_time(starts_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return which events of a trace the profiler had no time for.
+
+    They have one start, 0 or before, over FAR_NS before that of every other event: CUPTI writes 0 for an unknown time,
+    and profilers may subtract the start of the profile. In a trace with relative times a start of 0 is genuine.
+    """
+    different = np.unique(starts_ns)[:2]
+    if len(different) < 2 or different[0] > 0 or different[1] - different[0] <= FAR_NS:
+        return np.zeros(len(starts_ns), bool)
+    return np.asarray(starts_ns == different[0])

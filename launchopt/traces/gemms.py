@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from launchopt.command import Dtype
 from launchopt.errors import DataError
 from launchopt.traces.events import is_sqlite
-from launchopt.traces.kineto import events
+from launchopt.traces.json_events import events
 
 LARGEST = 2**31 - 1  # largest size, since sizes are int32 in cuBLASLt
 CATEGORIES = ("cpu_op", "Operator")  # categories of operator events; the first versions of Kineto wrote "Operator"

@@ -42,6 +42,7 @@ class JsonStream:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.bytes_read = 0  # bytes of JSON returned so far, after decompression
+        self.chunk = b""  # the last chunk that was returned
         self.is_array = False  # whether the outermost value is an array
         self._depth = 0
         self._in_text = self._at_end = False
@@ -77,6 +78,7 @@ class JsonStream:
         self._at_end = not raw
         self._check(raw)
         self.bytes_read += len(raw)
+        self.chunk = raw or self.chunk
         return raw
 
     def _next(self) -> bytes:

@@ -1,25 +1,26 @@
 """Read Kineto and Chrome JSON traces, as the profiler of PyTorch and other tools write them.
 
-A file is plain or gzip, detected by its content. It holds an object with a list `traceEvents`, or only that list.
-`events` yields each event unchanged. `read_kineto` returns calls of the CUDA API and events of GPUs as a `Trace`.
-
 Times are in us, with decimals if the profiler has ns. `displayTimeUnit` only says how a viewer shows them. Some tools
-write ns instead: times after the year 5138, if read as us, are taken as ns. Only complete events (`ph` X) have a
-duration, and only these are read. A number may also be written as a text.
+write ns instead: times after the year 5138, if read as us, are taken as ns.
+
+Calls of CUDA, HIP and XPU (SYCL) are read. Events of other accelerators are counted, and a trace of nothing else is
+refused. Call and GPU event share `correlation`; `External id` stands in where an event has none, as on AMD GPUs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
-import ijson
+import numpy as np
 
 from launchopt.errors import DataError
+from launchopt.traces.chrome_events import Spans, number, numbered, whole
 from launchopt.traces.events import (
     CALL,
+    EXTERNAL,
     GPU_EVENT,
     LATEST_NS,
     NONE,
@@ -28,67 +29,35 @@ from launchopt.traces.events import (
     Kind,
     Names,
     Trace,
-    detect,
+    without_time,
 )
-from launchopt.traces.json_stream import CHUNK_BYTES, JsonStream
+from launchopt.traces.json_events import events
+from launchopt.traces.mended_json import MendedStream
 
-NO_TRACE = "JSON, but no trace: expected a list of events, alone or as traceEvents"
 TimeUnit = Literal["us", "ns"]
 NS_BEYOND = 10**17  # us since 1970: the year 5138
 
 # Categories of events, in lower case, since the first versions of Kineto wrote Kernel, Memcpy, Memset and Runtime.
-_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver"})
+_CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime", "xpu_driver"})
 _GPU = {
     **{"kernel": Kind.KERNEL, "concurrent_kernel": Kind.KERNEL},
     **{"gpu_memcpy": Kind.MEMCPY, "memcpy": Kind.MEMCPY},
     **{"gpu_memset": Kind.MEMSET, "memset": Kind.MEMSET},
 }
-_INT64, _INT32 = 2**63 - 1, 2**31 - 1
-
-
-def events(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of the trace at `path` in order, with one event in memory at a time.
-
-    Numbers with a decimal point are exact `Decimal`s. DataError can be raised after any event, since the file is
-    checked while it is read.
-    """
-    if detect(path) is not Format.JSON:
-        raise DataError(path, None, "an nsys export, where a JSON trace was expected")
-    number = 0
-    with JsonStream(path) as stream:
-        try:
-            prefix = "item" if stream.is_array else "traceEvents.item"
-            for number, event in enumerate(ijson.items(stream, prefix, buf_size=CHUNK_BYTES), 1):
-                if not isinstance(event, dict):
-                    raise DataError(path, None, f"event {number} is no object: {NO_TRACE}")
-                yield event
-        except ijson.JSONError as error:
-            if not stream.is_open_array:
-                raise stream.error(f"not JSON {_after(number)} ({_reason(error)})") from None
-        except (ArithmeticError, ValueError) as error:
-            raise stream.error(f"a number that cannot be read {_after(number)} ({error})") from None
-    if not number and not stream.is_array and not _has_events(path):
-        raise DataError(path, None, NO_TRACE)
-
-
-def _has_events(path: Path) -> bool:
-    """Return whether the outermost object has a list `traceEvents`, which may be empty."""
-    with JsonStream(path) as stream:
-        return any(token[:2] == ("traceEvents", "start_array") for token in ijson.parse(stream, buf_size=CHUNK_BYTES))
-
-
-def _after(number: int) -> str:
-    return f"after event {number:,}" if number else "before the first event"
-
-
-def _reason(error: Exception) -> str:
-    """Return the parser's message without the lines that show the position."""
-    text = str(error.args[0] if error.args else error)
-    if text.startswith(("b'", 'b"')):  # ijson's message is the repr of bytes if they are not UTF-8
-        text = text[2:].replace("\\n", "\n")
-    if "premature EOF" in text:
-        return "the file was cut short"
-    return text.partition("\n")[0].strip().rstrip(".")
+# Categories that say nothing of launches: the host's, and marks and waits on a GPU.
+_IGNORED = frozenset(
+    {
+        *("cpu_op", "operator", "user_annotation", "cpu_instant_event", "python_function", "overhead", "trace"),
+        *("gpu_user_annotation", "cuda_sync", "cuda_event", "ac2g", "external_correlation", "cuda_profiler_range"),
+        *("collective_comm", "gpu_pm_counter"),
+    }
+)
+ACCELERATORS = ("MTIA", "HPU", "Glow", "PrivateUse1")  # categories start with these names, in lower case
+_READ = "launchopt reads events of CUDA, HIP and XPU"
+_CORRELATIONS = ("correlation", "correlation_id", "correlationId", "Correlation ID")
+_EXTERNALS = ("External id", "external id")
+_INT32 = 2**31 - 1
+_CATEGORIES_MAX = 50
 
 
 def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
@@ -96,15 +65,22 @@ def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
 
     unit: the unit of the file's times; None: detected, see the module. Events without a usable time are left out and
     counted.
-    DataError: as for `events`.
+    DataError: as for `events`, and if the trace has events of an accelerator that is not supported, and no others.
     """
     reader = _Reader(unit)
-    count = 0
-    for event in events(path):
-        count += 1
-        if event.get("ph") == "X":
-            reader.add(event)
-    return Trace(Format.JSON, reader.calls.array(), reader.gpu.array(), reader.names.texts, count, reader.left_out)
+    mended: list[MendedStream] = []
+    for event in Spans().complete(reader.counted(events(path, mended))):
+        reader.add(event)
+    calls, gpu = reader.calls.array(), reader.gpu.array()
+    unknown = without_time(np.concatenate([calls["start_ns"], gpu["start_ns"]]))
+    without_call_time, without_gpu_time = np.split(unknown, [len(calls)])
+    left_out = reader.left_out + int(unknown.sum())
+    names = [name for name in ACCELERATORS if reader.others[name]]
+    if names and not (len(calls) or len(gpu) or left_out):
+        raise DataError(path, None, f"{' and '.join(names)} events: not supported; {_READ}")
+    about = sum(each.mended for each in mended), "".join(each.first for each in mended)
+    trace = calls[~without_call_time], gpu[~without_gpu_time], reader.names.texts, reader.events, left_out
+    return Trace(Format.JSON, *trace, *about, dict(reader.others.most_common(_CATEGORIES_MAX)))
 
 
 class _Reader:
@@ -112,14 +88,23 @@ class _Reader:
 
     def __init__(self, unit: TimeUnit | None) -> None:
         self.calls, self.gpu, self.names, self.left_out = Gathered(CALL), Gathered(GPU_EVENT), Names(), 0
+        self.events = 0  # number of events in the file so far
+        self.others: Counter[str] = Counter()  # events with a duration that say nothing, by category or accelerator
         self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
 
+    def counted(self, found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield every event of a file, and count it."""
+        for event in found:
+            self.events += 1
+            yield event
+
     def add(self, event: dict[str, Any]) -> None:
-        """Add a call or a GPU event; ignore other events."""
+        """Add a call or a GPU event; count other events by their category."""
         category = event.get("cat")
         category = category.lower() if isinstance(category, str) else ""
         kind = _GPU.get(category)
         if kind is None and category not in _CALLS:
+            self._count_other(category)
             return
         times = self._times(event)
         if times is None:
@@ -127,20 +112,27 @@ class _Reader:
             return
         arguments = event.get("args")
         arguments = arguments if isinstance(arguments, dict) else {}
-        correlation = _whole(arguments.get("correlation"), _INT64)
+        keys = *times, _correlation(arguments), self.events
         name = self.names.code(str(event.get("name", "(unnamed)")))
+        track = self._label(event.get("pid"))
         if kind is None:
-            process, thread = self._label(event.get("pid")), self._label(event.get("tid"))
-            self.calls.add((*times, correlation, process, thread, name))
+            self.calls.add((*keys, track, self._label(event.get("tid")), name))
             return
         # `pid` of a GPU event is the device, and `tid` the CUDA stream. The event does not name the process.
-        device = _whole(arguments.get("device", event.get("pid")), _INT32)
-        stream = _whole(arguments.get("stream", event.get("tid")), _INT64)
-        self.gpu.add((*times, correlation, stream, NONE, device, name, kind))
+        stream = self._stream(arguments.get("stream", event.get("tid")))
+        device = numbered(arguments.get("device", event.get("pid")), _INT32)
+        self.gpu.add((*keys, stream, NONE, track, device, whole(arguments.get("context"), _INT32), name, kind))
+
+    def _count_other(self, category: str) -> None:
+        if category in _IGNORED:
+            return
+        accelerator = next((name for name in ACCELERATORS if category.startswith(name.lower())), category)
+        if len(self.others) < 10 * _CATEGORIES_MAX or accelerator in self.others:
+            self.others[accelerator] += 1
 
     def _times(self, event: dict[str, Any]) -> tuple[int, int] | None:
         """Return start and end in ns; None if a time is missing, is not a number, or is out of bounds."""
-        start, duration = _number(event.get("ts")), _number(event.get("dur", 0))
+        start, duration = number(event.get("ts")), number(event.get("dur"))
         if start is None or duration is None or duration < 0:
             return None
         # Checked before computing with the times, since a sum with 1e999999 fails.
@@ -153,25 +145,21 @@ class _Reader:
         end_ns = start_ns + round(duration * self._ns_a_unit)
         return (start_ns, end_ns) if start_ns > -LATEST_NS and end_ns < LATEST_NS else None
 
+    def _stream(self, value: object) -> int:
+        """Return the number of a stream; for a stream with a name but no number, see `Trace`."""
+        found = numbered(value, EXTERNAL - 1)
+        return -2 - self.names.code(("stream", value), value) if found == NONE and isinstance(value, str) else found
+
     def _label(self, value: object) -> int:
         return self.names.code(("id", str(value)), str(value))
 
 
-def _number(value: object) -> int | Decimal | None:
-    """Return a finite number that is given as a number or as a text; None for any other value."""
-    if isinstance(value, int):
-        return value
-    if isinstance(value, str):
-        try:
-            value = Decimal(value)
-        except ArithmeticError:
-            return None
-    return value if isinstance(value, Decimal) and value.is_finite() else None
-
-
-def _whole(value: object, largest: int) -> int:
-    """Return a number from 0 to `largest`, given as a number or as a text, as an int; NONE for any other value."""
-    number = _number(value)
-    if number is None or not 0 <= number <= largest:
-        return NONE
-    return int(number)
+def _correlation(arguments: dict[str, Any]) -> int:
+    """Return the correlation id, or for want of one the External id as `EXTERNAL` says, or NONE."""
+    for key in _CORRELATIONS:
+        if (found := whole(arguments.get(key), EXTERNAL - 1)) > 0:
+            return found
+    for key in _EXTERNALS:
+        if (found := whole(arguments.get(key), EXTERNAL - 1)) > 0:
+            return EXTERNAL + found
+    return NONE

@@ -16,6 +16,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from launchopt.errors import DataError
 from launchopt.traces.events import (
     CALL,
@@ -28,11 +30,12 @@ from launchopt.traces.events import (
     Kind,
     Names,
     Trace,
+    without_time,
 )
 from launchopt.traces.json_stream import VALUE_BYTES_MAX
 
 # Columns to read, by table. A missing table is replaced by an empty one, so that one query works for all files.
-_GPU_COLUMNS = ("correlationId", "streamId", "globalPid", "deviceId")
+_GPU_COLUMNS = ("correlationId", "streamId", "globalPid", "deviceId", "contextId")
 _SPAN = f'start, "end", {", ".join(_GPU_COLUMNS)}'
 _TABLES = {
     "StringIds": "id, value",
@@ -48,6 +51,12 @@ _GPU_TABLES = {
     "CUPTI_ACTIVITY_KIND_MEMSET": (Kind.MEMSET, None),
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (Kind.GRAPH, None),
 }
+# A file with any of these is an export, too: nsys leaves out the tables of what it did not collect.
+_SIGNS = {"DIAGNOSTIC_EVENT", "OSRT_API", "NVTX_EVENTS", "META_DATA_EXPORT", "TARGET_INFO_SYSTEM_ENV"}
+_DIAGNOSTICS = """
+SELECT DISTINCT SUBSTR(CAST(text AS TEXT), 1, 1000) FROM DIAGNOSTIC_EVENT
+WHERE text LIKE '%CUDA%' OR text LIKE '%CUPTI%' OR text LIKE '%GPU%' LIMIT 3
+"""
 _STRINGS = f"""
 SELECT id, SUBSTR(COALESCE(CAST(value AS TEXT), '(unnamed)'), 1, {NAME_CHARACTERS_MAX + 1}) FROM StringIds WHERE id IN (
   SELECT nameId FROM CUPTI_ACTIVITY_KIND_RUNTIME UNION SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL)
@@ -79,10 +88,10 @@ def read_nsys(path: Path) -> Trace:
 def complete(database: sqlite3.Connection, path: Path, tables: Mapping[str, str]) -> None:
     """Create those tables of `tables`, {name: columns}, that are missing, as empty tables.
 
-    DataError: the file has none of the tables, or a table has computed columns.
+    DataError: the file has no table of nsys, or a table has computed columns.
     """
     present = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if present.isdisjoint(tables):
+    if present.isdisjoint({*tables, *_SIGNS}):
         raise DataError(path, None, "holds no table of nsys: export the report with `nsys export --type sqlite`")
     for name in tables.keys() & present:
         if any(hidden for *_, hidden in database.execute(f"PRAGMA table_xinfo({name})")):
@@ -107,7 +116,17 @@ class _Reader:
         for table in _GPU_TABLES:
             self._read_gpu(table)
         calls, gpu = self._calls.array(), self._gpu.array()
-        return Trace(Format.SQLITE, calls, gpu, self._names.texts, self._events, self._left_out)
+        diagnostics = () if len(calls) or len(gpu) else self._diagnostics()
+        unknown = without_time(np.concatenate([calls["start_ns"], gpu["start_ns"]]))
+        calls, gpu = calls[~unknown[: len(calls)]], gpu[~unknown[len(calls) :]]
+        left_out = self._left_out + int(unknown.sum())
+        names = self._names.texts
+        return Trace(Format.SQLITE, calls, gpu, names, self._events, left_out, diagnostics=diagnostics)
+
+    def _diagnostics(self) -> tuple[str, ...]:
+        """Return what nsys says of CUDA."""
+        columns = {row[1] for row in self._database.execute("PRAGMA table_info(DIAGNOSTIC_EVENT)")}
+        return tuple(text for (text,) in self._database.execute(_DIAGNOSTICS)) if "text" in columns else ()
 
     def _rows(self, table: str, *columns: str | None) -> Iterator[tuple[Any, ...]]:
         """Yield start, end and these columns of each row with a usable time. Count all rows, and those left out.
@@ -131,14 +150,17 @@ class _Reader:
             name = _VERSION.sub("", self._strings.get(name_id, "(unnamed)"))
             if _CUDA.match(name):
                 labels = self._process(thread), self._names.code(("thread", thread), str(thread & 0xFFFFFF))
-                self._calls.add((start, end, correlation, *labels, self._names.code(name)))
+                self._calls.add((start, end, correlation, self._events, *labels, self._names.code(name)))
 
     def _read_gpu(self, table: str) -> None:
         kind, name_column = _GPU_TABLES[table]
-        for start, end, correlation, stream, process, device, name_id in self._rows(table, *_GPU_COLUMNS, name_column):
+        for start, end, correlation, stream, process, *numbers, name_id in self._rows(
+            table, *_GPU_COLUMNS, name_column
+        ):
             name = self._names.code(self._strings.get(name_id, kind.name.lower()))
-            device = device if 0 <= device <= _INT32 else NONE
-            self._gpu.add((start, end, correlation, stream, self._process(process), device, name, kind))
+            device, context = (number if 0 <= number <= _INT32 else NONE for number in numbers)
+            owner, stream = self._process(process), max(stream, NONE)
+            self._gpu.add((start, end, correlation, self._events, stream, owner, NONE, device, context, name, kind))
 
     def _process(self, global_id: int) -> int:
         if global_id == NONE:

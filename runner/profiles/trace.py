@@ -3,15 +3,17 @@
     launchopt trace trace.json.gz                          launch statistics of a PyTorch profiler trace
     launchopt trace profile.sqlite                         of `nsys export --type sqlite`
     launchopt trace before.json after.json                 a column a file
+    cat trace.json.gz | launchopt trace -                  standard input
     launchopt trace trace.json --output pairs.parquet      a row a kernel and the launch call that started it
     launchopt trace trace.json --json statistics.json      every figure, and every stream and GPU
 
 Reads Kineto or Chrome JSON, plain or gzip, and nsys SQLite; the content decides which. Large traces are streamed.
-Prints a table, and notes on what the trace lacks. A trace without CUDA is no error. A file that is no trace is one
-(exit code 2).
+Prints a table, and notes on what the trace lacks, and on events that were left out. A trace without CUDA is no error. A
+file that is no trace, or has nothing but events of an accelerator that is not supported, is one (exit code 2).
 
-Launch calls are cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch and the like, and any other API call that started a
-kernel. A call that runtime and driver both record counts once.
+Launch calls are cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch and the like (of CUDA, HIP or XPU), and any other
+API call that started a kernel. A call that runtime and driver both record counts once. Calls between the begin and the
+end of a stream capture are recorded into a graph: they are counted apart, and in no time.
 
 Launch delay runs from the return of a launch call to the start of its first kernel. A kernel that starts earlier counts
 as 0; the table says how many did.
@@ -20,8 +22,8 @@ GPU time runs from the start of a GPU's first event to the end of its last, with
 idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
 cost); launched, not begun (delay, or a wait for other work).
 
-The queue of a stream holds the events that were called for and have not begun. It is sampled when a call for the stream
-begins, and includes that call.
+The queue of a stream holds the calls for it whose work on it has not begun; a graph launch is one call. It is sampled
+when a call for the stream begins, and includes that call. Each context of a GPU has queues of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
+from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import until_closed
 from runner.values import file_named
@@ -48,7 +51,10 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command with the arguments `argv` and return the exit code."""
-    options = _parser().parsed(argv)
+    parser = _parser()
+    options = parser.parsed(argv)
+    if options.files.count(STDIN) > 1:
+        parser.error("- is standard input, which can be read once")
     return exit_code(lambda: _print(options))
 
 
@@ -89,7 +95,8 @@ def _read(path: Path, unit: TimeUnit | None) -> Trace:
     from launchopt.traces.kineto import read_kineto
     from launchopt.traces.nsys_sqlite import read_nsys
 
-    return read_nsys(path) if is_sqlite(path) else read_kineto(path, unit)
+    with whole_file(path) as file:
+        return read_nsys(file) if is_sqlite(file) else read_kineto(file, unit)
 
 
 @contextmanager
@@ -138,7 +145,7 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
 
 def _parser() -> CommandParser:
     parser = CommandParser("trace", __doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a trace; - is standard input")
     parser.add_argument(
         "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="launches and kernels, a row a pair"
     )

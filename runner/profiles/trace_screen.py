@@ -6,10 +6,15 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt.analysis.profiles.launch_stats import SHORT_US, LaunchStats, Share, Spread, StreamQueue
+from launchopt.analysis.profiles.launch_queues import StreamQueue
+from launchopt.analysis.profiles.launch_stats import SHORT_US, LaunchStats, Share, Spread
+from launchopt.errors import one_line
+from launchopt.traces.events import Format
+from launchopt.traces.kineto import ACCELERATORS
 from runner.profiles.output import Cell, cell, print_notes, print_table
 
 STREAMS_SHOWN = 10
+CATEGORIES_SHOWN = 5
 
 Found = Sequence[tuple[Path, LaunchStats]]
 Line = tuple[str, Cell]
@@ -26,9 +31,9 @@ def print_statistics(found: Found) -> None:
         print_table(["", *file_names([path for path, _ in shown])], filled)
     if len(shown) == 1 and shown[0][1].queues:
         queues = shown[0][1].queues
-        headings = ["stream", "events called for", "longest queue", "queue p50"]
+        headings = ["stream", "calls", "GPU events", "longest queue", "queue p50"]
         print()
-        print_table(headings, [_queue_cells(queue) for queue in queues[:STREAMS_SHOWN]])
+        print_table(headings, _queue_rows(queues))
         if len(queues) > STREAMS_SHOWN:
             print_notes([f"and {len(queues) - STREAMS_SHOWN:,} streams with shorter queues: --json has them"])
     for path, stats in found:
@@ -54,6 +59,7 @@ def lines(stats: LaunchStats, names: Sequence[str]) -> Iterator[Line]:
     for name in names:
         yield f"  {name}", stats.launch_calls_by_name.get(name)
     yield "  without a kernel", stats.launch_calls_without_kernel
+    yield "calls recorded into a graph", stats.captured_calls or None
     yield "kernels", stats.kernels
     yield "  without a call", stats.kernels_without_call
     yield "  a launch call", stats.kernels_per_call
@@ -71,6 +77,8 @@ def lines(stats: LaunchStats, names: Sequence[str]) -> Iterator[Line]:
     yield "memory calls", stats.memory_calls
     yield "  without a GPU event", stats.memory_calls_without_gpu_event
     yield "  host time, sum us", stats.memory_host.sum_us if stats.memory_host.count else None
+    yield "copies and fills", stats.copies
+    yield "  without a call", stats.copies_without_call
 
 
 def _spread(label: str, spread: Spread) -> Iterator[Line]:
@@ -96,24 +104,63 @@ def _shown(share: Share) -> str | None:
     return None if share.share is None else f"{share.count:,} ({share.share:.1%})"
 
 
-def _queue_cells(queue: StreamQueue) -> list[str]:
-    process = f", process {queue.process}" if queue.process is not None else ""
-    return [f"{queue.stream} of GPU {queue.device}{process}", *map(cell, (queue.events, queue.largest, queue.p50))]
+def _queue_rows(queues: Sequence[StreamQueue]) -> Iterator[list[str]]:
+    """Yield the cells of the first queues. Processes and contexts are named where there are several."""
+    has_processes = len({queue.process for queue in queues}) > 1
+    gpus = {(queue.process, queue.device) for queue in queues}
+    has_contexts = len({(queue.process, queue.device, queue.context) for queue in queues}) > len(gpus)
+    for queue in queues[:STREAMS_SHOWN]:
+        context = f", context {queue.context}" if has_contexts and queue.context is not None else ""
+        process = f", process {queue.process}" if has_processes and queue.process is not None else ""
+        name = f"{queue.stream} of GPU {queue.device}{context}{process}"
+        yield [name, *map(cell, (queue.calls, queue.events, queue.largest, queue.p50))]
 
 
 def notes(stats: LaunchStats) -> Iterator[str]:
-    """Yield sentences on what a trace lacks."""
-    if not stats.events:
-        yield "a trace without events"
-    elif not has_cuda(stats):
-        yield f"no CUDA call and no GPU event among {stats.events:,} events: a trace of the CPU alone"
-    elif not stats.gpu_events:
-        yield "no GPU events: was the GPU traced? There is nothing to say of delays, and of the GPU's time"
-    elif not stats.api_calls:
-        yield "no CUDA calls: was the CPU traced? There is nothing to say of launches"
-    if stats.doubled_calls:
-        yield f"records within another of the same call, not counted again: {stats.doubled_calls:,}"
+    """Yield sentences on what a trace lacks, and on what was left out or mended."""
+    yield from _notes_on_content(stats)
+    if stats.launch_calls and stats.kernels and not stats.kernels_launched:
+        yield "no launch call and kernel have a correlation id or External id in common: no launch delay is known"
     if stats.whole_graphs:
         yield "the kernels of graphs recorded as a whole are in no count: profile with --cuda-graph-trace=node"
+    for accelerator in ACCELERATORS:
+        if stats.other_events.get(accelerator):
+            yield f"{accelerator} events, which are not supported and in no count: {stats.other_events[accelerator]:,}"
+    counts = {
+        "records within another of the same call, not counted again": stats.doubled_calls,
+        "GPU events recorded twice, counted once": stats.repeated_events,
+        "GPU events left out, as a later event of their stream ended before them": stats.overlong_events,
+        "CUDA events left out, for want of a usable time or duration": stats.left_out,
+        "launch calls and GPU events without correlation id or External id, in no pair": stats.without_id,
+        "GPU events whose correlation id several processes use, paired by process and GPU": stats.shared_ids,
+    }
+    yield from (f"{what}: {count:,}" for what, count in counts.items() if count)
+    if stats.mended:
+        yield f"tokens that are not JSON, replaced: {stats.mended:,} (the first: {stats.first_mended})"
+
+
+def _notes_on_content(stats: LaunchStats) -> Iterator[str]:
+    if not has_cuda(stats):
+        yield _without_cuda(stats)
+        yield from (f"the profiler says: {one_line(text, 300)}" for text in stats.diagnostics)
+    elif not stats.gpu_events:
+        yield "no GPU events: was the GPU traced? There is nothing to say of delays, and of the GPU's time"
+    elif not stats.api_calls and stats.left_out:
+        yield "no CUDA call with a usable time. There is nothing to say of launches"
+    elif not stats.api_calls:
+        yield "no CUDA calls: was the CPU traced? There is nothing to say of launches"
+
+
+def _without_cuda(stats: LaunchStats) -> str:
     if stats.left_out:
-        yield f"CUDA events left out, for want of a usable time or duration: {stats.left_out:,}"
+        return f"no usable CUDA event among {stats.events:,} events"
+    if stats.format == Format.SQLITE.value:
+        return "no CUDA events were collected"
+    if not stats.events:
+        return "a trace without events"
+    nothing = f"no CUDA call and no GPU event among {stats.events:,} events"
+    if not stats.other_events:
+        return f"{nothing}: a trace of the CPU alone"
+    most = sorted(stats.other_events.items(), key=lambda item: -item[1])[:CATEGORIES_SHOWN]
+    shown = ", ".join(f"{one_line(name, 40) or '(none)'} {count:,}" for name, count in most)
+    return f"{nothing}; categories that are not read: {shown}"

@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.analysis.profiles.launch_pairs import Ints, Pairs
+from launchopt.analysis.profiles.gpu_event_owners import Ints
+from launchopt.analysis.profiles.launch_pairs import Pairs
 from launchopt.traces.events import NONE
 
 

@@ -4,8 +4,9 @@ In: a `Trace`. Out: `Pairs`: each call once, its kind, and the call of each GPU 
 
 The records of one call by the runtime and by the driver share thread and correlation id, and one encloses the other.
 They become one call with the name of the outer one. A call and a GPU event are a pair if they have the same correlation
-id, and the same process if the trace names it. If several calls have the id, the latest that began before the event
-forms the pair.
+id and process (`gpu_event_owners`). If several calls have the id, the latest that began before the event forms the
+pair. Where External ids stand in, as many calls as events of an id are paired in order. A call that cannot start
+anything, such as cudaEventQuery, forms no pair. GPU events that were recorded wrongly (`event_faults`) are left out.
 """
 
 from __future__ import annotations
@@ -14,22 +15,34 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.traces.events import NONE, Kind, Rows, Trace
+from launchopt.analysis.profiles.captures import named, within_capture
+from launchopt.analysis.profiles.event_faults import overlong, repeated
+from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, owners, ranks
+from launchopt.traces.events import EXTERNAL, NONE, Kind, Rows, Trace
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-
-_LAUNCH = re.compile(r"(cuda|cu|hip)(Ext)?(Module)?(Launch(?!HostFunc)|GraphLaunch)\w*")
-_MEMORY = re.compile(r"(cuda|cu|hip)(Memcpy|Memset)\w*")
+_LAUNCH = re.compile(
+    r"(cuda|cu|hip)(Ext)?(Module)?(Launch(?!HostFunc)|GraphLaunch)\w*"
+    r"|(ur|pi)Enqueue(Cooperative)?KernelLaunch\w*|zeCommandListAppendLaunch\w*"
+)
+_MEMORY = re.compile(
+    r"(cuda|cu|hip)(Memcpy|Memset)\w*|(ur|pi)Enqueue(USM|Mem)(?!Prefetch|Advise|Unmap)\w*|zeCommandListAppendMemory\w*"
+)
+_STARTS_NOTHING = re.compile(
+    r"(cuda|cu|hip)("
+    r"Peek|Get|Set|Event|Device|Ctx|Func|Pointer|Occupancy|Driver|Runtime|Init|Library|Link|Profiler|Thread|LaunchHostFunc"
+    r"|Module(?!Launch)|Kernel|Malloc|Free|Host|Array|Choose|Stream(?!WaitValue|WriteValue|BatchMemOp)"
+    r"|Graph(?!Launch|Upload)|Mem(Alloc|Free|Get|Pool|Create|Map|Unmap|Address|Set[A-Z]|Release|Advise|Range|Host)"
+    r")\w*"
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
     """Calls and GPU events, both by start. `call_of` is a position in `calls`, or NONE.
 
-    A launch call has the name of one, or started a kernel. A memory call copies or fills, and is no launch call.
+    A launch call has the name of one, or started a kernel. A memory call copies or fills, and is no launch call. Calls
+    that were recorded into a graph are neither. A GPU event with a call has the call's process.
     """
 
     calls: Rows
@@ -37,8 +50,12 @@ class Pairs:
     call_of: Ints
     is_launch: Bools
     is_memory: Bools
+    is_captured: Bools  # which calls were recorded into a graph
     is_kernel: Bools  # which GPU events are kernels, not whole graphs
     doubled: int  # records that another record of the same call encloses
+    repeated: int  # GPU events that were recorded twice, and left out once
+    overlong: int  # GPU events that were left out, since a later one of their stream ended before them
+    shared_ids: int  # GPU events whose correlation id several processes have
 
     @property
     def of_kernels(self) -> Ints:
@@ -50,18 +67,28 @@ class Pairs:
 def pair(trace: Trace) -> Pairs:
     """Return the calls of `trace`, and for each GPU event the call that started it."""
     calls = _outermost(trace.calls)
-    gpu = trace.gpu[np.argsort(trace.gpu["start_ns"], kind="stable")]
-    call_of = _call_of(calls, gpu)
+    twice = repeated(trace.gpu)
+    gpu = trace.gpu[~twice]
+    gpu = gpu[np.argsort(gpu["start_ns"], kind="stable")]
+    able = np.flatnonzero(~named(_STARTS_NOTHING, calls, trace.names))
+    process, shared_ids = owners(calls[able], gpu)
+    call_of = _call_of(calls[able], gpu, process)
+    call_of[call_of != NONE] = able[call_of[call_of != NONE]]
+    gpu["process"] = np.where(call_of != NONE, process, gpu["process"])
+    too_long = overlong(gpu, call_of)
+    gpu, call_of = gpu[~too_long], call_of[~too_long]
+
     is_kernel = gpu["kind"] == Kind.KERNEL
     is_work = (is_kernel | (gpu["kind"] == Kind.GRAPH)) & (call_of != NONE)
-    is_launch, is_memory = _named(_LAUNCH, calls, trace.names), _named(_MEMORY, calls, trace.names)
+    is_launch, is_memory = named(_LAUNCH, calls, trace.names), named(_MEMORY, calls, trace.names)
+    started = np.zeros(len(calls), bool)
+    started[call_of[call_of != NONE]] = True
+    is_captured = within_capture(calls, trace.names) & (is_launch | is_memory) & ~started
+    is_launch &= ~is_captured
     is_launch[call_of[is_work]] = True
-    return Pairs(calls, gpu, call_of, is_launch, is_memory & ~is_launch, is_kernel, len(trace.calls) - len(calls))
-
-
-def _named(pattern: re.Pattern[str], calls: Rows, names: tuple[str, ...]) -> Bools:
-    matches = np.array([pattern.fullmatch(name) is not None for name in names], dtype=bool)
-    return matches[calls["name"]] if len(calls) else np.empty(0, dtype=bool)
+    is_memory &= ~is_captured & ~is_launch
+    faults = len(trace.calls) - len(calls), int(twice.sum()), int(too_long.sum()), shared_ids
+    return Pairs(calls, gpu, call_of, is_launch, is_memory, is_captured, is_kernel, *faults)
 
 
 def _outermost(calls: Rows) -> Rows:
@@ -70,7 +97,7 @@ def _outermost(calls: Rows) -> Rows:
         return calls
     # A call without an id shares its record with no other.
     has_id = calls["correlation"] > 0
-    _, key = _ranks(calls["process"], calls["thread"], np.where(has_id, calls["correlation"], 0))
+    _, key = ranks(calls["process"], calls["thread"], np.where(has_id, calls["correlation"], 0))
     key = np.where(has_id, key, key.max() + 1 + np.arange(len(calls)))
     order = np.lexsort((-calls["end_ns"], calls["start_ns"], key))
     calls, key = calls[order], key[order]
@@ -85,26 +112,15 @@ def _outermost(calls: Rows) -> Rows:
     return merged[np.argsort(merged["start_ns"], kind="stable")]
 
 
-def _ranks(*columns: NDArray[np.integer]) -> tuple[int, Ints]:
-    """Return the number of different rows, and a number per row; equal rows have equal numbers."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        _, rank = np.unique(column, return_inverse=True)
-        # Ranked after each column: a product of three could exceed int64.
-        _, key = np.unique(key * (rank.max(initial=0) + 1) + rank, return_inverse=True)
-    return int(key.max(initial=-1)) + 1, key
-
-
-def _call_of(calls: Rows, gpu: Rows) -> Ints:
-    """Return for each GPU event the position in `calls` of its call, or NONE."""
+def _call_of(calls: Rows, gpu: Rows, process: Ints) -> Ints:
+    """Return for each GPU event, which is of `process`, the position in `calls` of its call, or NONE."""
     found = np.full(len(gpu), NONE, dtype=np.int64)
     with_id = np.flatnonzero(calls["correlation"] > 0)
     if not len(with_id) or not len(gpu):
         return found
     sides = calls[with_id], gpu
-    knows_process = bool((gpu["process"] != NONE).all())
-    process = np.concatenate([side["process"] if knows_process else np.zeros(len(side), np.int32) for side in sides])
-    _, key = _ranks(process, np.concatenate([side["correlation"] for side in sides]))
+    owner = np.concatenate([calls["process"][with_id], process])
+    _, key = ranks(owner, np.concatenate([side["correlation"] for side in sides]))
     times, rank = np.unique(np.concatenate([side["start_ns"] for side in sides]), return_inverse=True)
     place = key * len(times) + rank
     called, ran = np.split(key, [len(with_id)])
@@ -116,6 +132,25 @@ def _call_of(calls: Rows, gpu: Rows) -> Ints:
     after = np.minimum(before + 1, len(order) - 1)
     before = np.maximum(before, 0)
     at = np.where(called[before] == ran, before, after)
+    in_order = _in_order(called, ran, gpu)
+    at = np.where(in_order != NONE, in_order, at)
     is_found = (called[at] == ran) & (gpu["correlation"] > 0)
     found[is_found] = with_id[order[at[is_found]]]
+    return found
+
+
+def _in_order(called: Ints, ran: Ints, gpu: Rows) -> Ints:
+    """Return the position in `called`, which is sorted, of each GPU event with an External id; NONE for others.
+
+    An operator has one External id for all that it launches: its nth event belongs to its nth call. NONE if an id has
+    more or fewer calls than events.
+    """
+    found = np.full(len(ran), NONE, dtype=np.int64)
+    rows = np.flatnonzero(gpu["correlation"] > EXTERNAL)
+    rows = rows[np.argsort(ran[rows], kind="stable")]  # GPU events are in order of start
+    keys, first, count = np.unique(ran[rows], return_index=True, return_counts=True)
+    low, high = (np.searchsorted(called, keys, side) for side in ("left", "right"))
+    is_even = np.repeat(high - low == count, count)
+    nth = np.arange(len(rows)) - np.repeat(first, count)
+    found[rows[is_even]] = (np.repeat(low, count) + nth)[is_even]
     return found

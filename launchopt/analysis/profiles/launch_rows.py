@@ -8,9 +8,10 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from launchopt.analysis.profiles.launch_pairs import Ints, Pairs
+from launchopt.analysis.profiles.gpu_event_owners import Ints
+from launchopt.analysis.profiles.launch_pairs import Pairs
 from launchopt.recording.columns import schema
-from launchopt.traces.events import LATEST_NS, Kind, Trace
+from launchopt.traces.events import EXTERNAL, LATEST_NS, NONE, Kind, Trace
 
 _TEXT = pa.dictionary(pa.int32(), pa.string())  # names of kernels are long and repeat often
 _I64 = pa.int64()
@@ -19,7 +20,11 @@ LAUNCH_KERNELS = schema(
     ("file", _TEXT, "the trace, as it was named on the command line"),
     ("call", _I64, "the launch call: position among the trace's calls of the CUDA API by start, 0-based"),
     ("kernel_in_call", _I64, "position among the kernels of that call by start, 0-based; above 0 in a CUDA graph"),
-    ("correlation", _I64, "the profiler's correlation id: the same for a call and the activities that it started"),
+    (
+        "correlation",
+        _I64,
+        "the profiler's correlation id, or External id: the same for a call and the activities that it started",
+    ),
     ("process", _TEXT, "process of the call"),
     ("thread", _TEXT, "thread of the call"),
     ("api", _TEXT, "the call's name, without a version: cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, ..."),
@@ -28,6 +33,7 @@ LAUNCH_KERNELS = schema(
     ("kernel", _TEXT, "the kernel's name"),
     ("is_graph", pa.bool_(), "true: a whole CUDA graph, whose kernels the profiler did not record"),
     ("device", _I64, "the profiler's number of the GPU; -1 where it gives none"),
+    ("context", _I64, "the profiler's number of the CUDA context; -1 where it gives none"),
     ("stream", _I64, "the profiler's number of the stream; -1 where it gives none"),
     ("kernel_start_ns", _I64, "start of the kernel on the GPU"),
     ("kernel_end_ns", _I64, "end of the kernel on the GPU"),
@@ -50,14 +56,16 @@ def launch_rows(file: str, trace: Trace, pairs: Pairs) -> pa.Table:
         "file": _texts((file,), np.zeros(len(rows), np.int32)),
         "call": call_of,
         "kernel_in_call": _places(call_of),
-        "correlation": call["correlation"],
+        "correlation": np.where(call["correlation"] > EXTERNAL, call["correlation"] - EXTERNAL, call["correlation"]),
         **{name: _texts(trace.names, call[name]) for name in ("process", "thread")},
         "api": _texts(trace.names, call["name"]),
         "call_start_ns": call["start_ns"] - zero_ns,
         "call_end_ns": call["end_ns"] - zero_ns,
         "kernel": _texts(trace.names, gpu["name"]),
         "is_graph": gpu["kind"] == Kind.GRAPH,
-        **{name: gpu[name] for name in ("device", "stream")},
+        "device": gpu["device"],
+        "context": gpu["context"],
+        "stream": np.maximum(gpu["stream"], NONE),
         "kernel_start_ns": gpu["start_ns"] - zero_ns,
         "kernel_end_ns": gpu["end_ns"] - zero_ns,
         "launch_delay_ns": np.maximum(gpu["start_ns"] - call["end_ns"], 0),

@@ -6,8 +6,8 @@ In: a `Trace`. Out: `LaunchStats`, made of figures and texts, so that it can be 
     launch delay   from the end of a launch call to the start of its first kernel (or whole graph); a start while the
                    call was under way counts as clipped, with a delay of 0
     start to start from the start of a launch call to that of its first kernel; never clipped
-    queue length   of a CUDA stream: its events (kernels, copies and fills) whose call has begun and that have not begun
-                   themselves; sampled when a call for the stream begins, that call included
+    queue length   of a CUDA stream: calls for it that have begun, and whose first event on it has not; sampled when
+                   such a call begins, that call included
 
 Percentiles are linear between neighbouring values. None: nothing to measure.
 """
@@ -19,8 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints
 from launchopt.analysis.profiles.gpu_time import DeviceTime, device_times, total_time
-from launchopt.analysis.profiles.launch_pairs import Bools, Ints, Pairs, pair
+from launchopt.analysis.profiles.launch_pairs import Pairs, pair
+from launchopt.analysis.profiles.launch_queues import StreamQueue, queues
 from launchopt.traces.events import NONE, Kind, Trace
 
 SHORT_US = (1, 2, 5, 10)
@@ -47,18 +49,6 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamQueue:
-    """The queue of one CUDA stream. `process` is None if the trace does not name it."""
-
-    process: str | None
-    device: int
-    stream: int
-    events: int  # GPU events whose call is known
-    largest: int
-    p50: float
-
-
-@dataclass(frozen=True, slots=True)
 class LaunchStats:
     """Statistics of one trace; the module's docstring defines them."""
 
@@ -67,9 +57,18 @@ class LaunchStats:
     left_out: int
     api_calls: int
     doubled_calls: int
+    repeated_events: int  # GPU events that were recorded twice, and are left out once
+    overlong_events: int  # GPU events that are left out, since a later one of their stream ended before them
+    shared_ids: int  # GPU events whose correlation id several processes have
+    mended: int  # tokens in the file that are not JSON
+    first_mended: str
+    other_events: dict[str, int]  # events of other accelerators, or of unknown categories
+    diagnostics: tuple[str, ...]  # messages of the profiler about CUDA
+    without_id: int  # launch calls and GPU events without a correlation id or External id
     launch_calls: int
     launch_calls_by_name: dict[str, int]
     launch_calls_without_kernel: int
+    captured_calls: int  # launch and memory calls that were recorded into a graph: in no other figure
     kernels: int
     kernels_launched: int  # kernels that a launch call started
     kernels_without_call: int
@@ -91,6 +90,8 @@ class LaunchStats:
     memory_calls_by_name: dict[str, int]
     memory_calls_without_gpu_event: int
     memory_host: Spread
+    copies: int  # copies and fills that the GPU did
+    copies_without_call: int
 
 
 def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
@@ -107,6 +108,7 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
     own_call = pairs.call_of[pairs.is_kernel]
     known = own_call != NONE
     shorter = kernel_ns[known] < host_ns[own_call[known]]
+    is_copy = np.isin(gpu["kind"], (Kind.MEMCPY, Kind.MEMSET))
     has_event = np.bincount(pairs.call_of[pairs.call_of != NONE], minlength=len(calls)) > 0
     launch_calls, kernels, kernels_launched = int(pairs.is_launch.sum()), len(kernel_ns), int(known.sum())
     return LaunchStats(
@@ -115,9 +117,18 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
         left_out=trace.left_out,
         api_calls=len(calls),
         doubled_calls=pairs.doubled,
+        repeated_events=pairs.repeated,
+        overlong_events=pairs.overlong,
+        shared_ids=pairs.shared_ids,
+        mended=trace.mended,
+        first_mended=trace.first_mended,
+        other_events=dict(trace.other_events),
+        diagnostics=trace.diagnostics,
+        without_id=int((calls["correlation"][pairs.is_launch] <= 0).sum() + (gpu["correlation"] <= 0).sum()),
         launch_calls=launch_calls,
         launch_calls_by_name=_by_name(trace, pairs, pairs.is_launch),
         launch_calls_without_kernel=launch_calls - len(starting),
+        captured_calls=int(pairs.is_captured.sum()),
         kernels=kernels,
         kernels_launched=kernels_launched,
         kernels_without_call=kernels - kernels_launched,
@@ -132,13 +143,15 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
         gpu_events_by_kind={kind.name.lower(): n for kind in Kind if (n := int((gpu["kind"] == kind).sum()))},
         gpu_time=total_time(times),
         gpu_time_by_device=times,
-        queues=_queues(trace, pairs),
+        queues=queues(pairs, trace.names),
         short_kernels={f"under_{us}_us": _share(kernel_ns < us * 1000) for us in SHORT_US},
         shorter_than_call=_share(shorter),
         memory_calls=int(pairs.is_memory.sum()),
         memory_calls_by_name=_by_name(trace, pairs, pairs.is_memory),
         memory_calls_without_gpu_event=int((pairs.is_memory & ~has_event).sum()),
         memory_host=_spread(host_ns[pairs.is_memory]),
+        copies=int(is_copy.sum()),
+        copies_without_call=int((is_copy & (pairs.call_of == NONE)).sum()),
     )
 
 
@@ -167,27 +180,3 @@ def _by_name(trace: Trace, pairs: Pairs, is_one: Bools) -> dict[str, int]:
     for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
         found[trace.names[code]] += count
     return dict(found.most_common())
-
-
-def _queues(trace: Trace, pairs: Pairs) -> tuple[StreamQueue, ...]:
-    known = np.flatnonzero(pairs.call_of != NONE)
-    gpu, called = pairs.gpu[known], pairs.calls["start_ns"][pairs.call_of[known]]
-    order = np.lexsort((gpu["stream"], gpu["device"], gpu["process"]))
-    gpu, called = gpu[order], called[order]
-    keys = gpu[["process", "device", "stream"]]
-    bounds = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
-    queues = []
-    for low, high in zip(bounds.tolist(), [*bounds[1:].tolist(), len(keys)], strict=False):
-        process, device, stream = keys[low].tolist()
-        lengths = _lengths(called[low:high], gpu["start_ns"][low:high])
-        owner = None if process == NONE else trace.names[process]
-        p50 = float(np.median(lengths))
-        queues.append(StreamQueue(owner, device, stream, high - low, int(lengths.max()), p50))
-    return tuple(sorted(queues, key=lambda queue: (-queue.largest, -queue.events)))
-
-
-def _lengths(called: Ints, begun: Ints) -> Ints:
-    """Return for each time of `called` the number of events that were called for and had not begun."""
-    waits = called < begun
-    entered, left = np.sort(called[waits]), np.sort(begun[waits])
-    return np.searchsorted(entered, called, side="right") - np.searchsorted(left, called, side="right")

@@ -17,6 +17,7 @@ from launchopt.analysis.profiles.launch_stats import Share, Spread, StreamQueue,
 from launchopt.traces.events import CALL, GPU_EVENT, NONE, Format, Kind, Trace
 
 NAMES = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaEventRecord", "p", "q")
+CANNOT_START = 2
 SMALL = st.integers(0, 30)
 CALLS = st.lists(
     st.tuples(SMALL, SMALL, st.integers(-1, 5), st.integers(3, 4), st.integers(3, 4), st.integers(0, 2)), max_size=12
@@ -25,7 +26,8 @@ KINDS = st.sampled_from([Kind.KERNEL, Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET, Kin
 
 
 def gpu_rows(process: st.SearchStrategy[int]) -> st.SearchStrategy[list[tuple[int, ...]]]:
-    one = st.tuples(SMALL, SMALL, st.integers(-1, 5), st.integers(7, 8), process, st.integers(0, 1), st.just(3), KINDS)
+    device, context = st.integers(0, 1), st.integers(-1, 0)
+    one = st.tuples(SMALL, SMALL, st.integers(-1, 5), st.integers(7, 8), process, device, context, KINDS)
     return st.lists(one, max_size=12)
 
 
@@ -33,11 +35,13 @@ GPU = gpu_rows(st.just(NONE)) | gpu_rows(st.integers(3, 4)) | gpu_rows(st.intege
 
 
 def made(calls: Sequence[tuple[int, ...]], gpu: Sequence[tuple[int, ...]]) -> Trace:
-    ended = [
-        np.array([(row[0], row[0] + row[1], *row[2:]) for row in rows], t)
-        for rows, t in ((calls, CALL), (gpu, GPU_EVENT))
+    called = [
+        (start, start + length, correlation, at, *rest) for at, (start, length, correlation, *rest) in enumerate(calls)
     ]
-    return Trace(Format.JSON, *ended, NAMES, len(calls) + len(gpu), 0)
+    ran = []
+    for at, (start, length, correlation, stream, process, device, context, kind) in enumerate(gpu, len(calls)):
+        ran.append((start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind))
+    return Trace(Format.JSON, np.array(called, CALL), np.array(ran, GPU_EVENT), NAMES, len(calls) + len(gpu), 0)
 
 
 def dicts(rows: Any) -> list[dict[str, int]]:
@@ -57,19 +61,64 @@ def merged(calls: list[dict[str, int]]) -> list[dict[str, int]]:
     return found
 
 
-def call_of(event: dict[str, int], calls: list[dict[str, int]], knows_process: bool) -> int:
-    """Position of the event's call, or NONE."""
+def kept(gpu: list[dict[str, int]]) -> list[dict[str, int]]:
+    """The events by start, each once."""
+    found: list[dict[str, int]] = []
+    for one in gpu:
+        if not any({**one, "place": 0} == {**other, "place": 0} for other in found):
+            found.append(one)
+    return sorted(found, key=lambda event: (event["start_ns"], event["place"]))
+
+
+def call_of(event: dict[str, int], calls: list[dict[str, int]], processes: set[int]) -> int:
+    """Position of the event's call among those of `processes`, or NONE."""
     fitting = [
         at
         for at, each in enumerate(calls)
         if each["correlation"] == event["correlation"] > 0
-        and (not knows_process or each["process"] == event["process"])
+        and each["process"] in processes
+        and each["name"] != CANNOT_START
     ]
     before = [at for at in fitting if calls[at]["start_ns"] <= event["start_ns"]]
     if before:
         latest = max(calls[at]["start_ns"] for at in before)
         return max(at for at in before if calls[at]["start_ns"] == latest)
     return min(fitting, key=lambda at: (calls[at]["start_ns"], at), default=NONE)
+
+
+def with_calls(gpu: list[dict[str, int]], calls: list[dict[str, int]], process_of: dict[int, int]) -> list[int]:
+    """Position of each event's call. `process_of`: by place, the process of events whose id two processes have."""
+    found = []
+    for event in gpu:
+        having = {
+            each["process"]
+            for each in calls
+            if each["correlation"] == event["correlation"] and each["name"] != CANNOT_START
+        }
+        owner = {event["process"]} if event["process"] != NONE else having
+        if len(owner) > 1:
+            owner = {process_of.get(event["place"], NONE)}
+        found.append(call_of(event, calls, owner))
+    return found
+
+
+def overlong_places(gpu: list[dict[str, int]], of: list[int]) -> set[int]:
+    """Places of events that end after one that began later on their stream, with another call in between or its own."""
+    judged = [each for each in zip(gpu, of, strict=True) if each[0]["kind"] != Kind.GRAPH]
+    several = len({event["process"] for event, _ in judged if event["process"] != NONE}) > 1
+    streams: dict[tuple[int, ...], list[tuple[dict[str, int], int]]] = {}
+    for event, at in sorted(judged, key=lambda each: (each[0]["start_ns"], each[0]["end_ns"])):
+        key = event["device"], event["context"], event["stream"], event["process"] if several else 0
+        streams.setdefault(key, []).append((event, at))
+    found = set()
+    for events in streams.values():
+        for first, (event, at) in enumerate(events):
+            is_other = False
+            for other, call in events[first + 1 :]:
+                is_other |= call != at or call == NONE
+                if is_other and other["start_ns"] < other["end_ns"] < event["end_ns"]:
+                    found.add(event["place"])
+    return found
 
 
 def percentile(values: list[int], share: float) -> float:
@@ -104,16 +153,18 @@ def idle_parts(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[
 
 
 def queues(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[int]) -> list[StreamQueue]:
-    streams: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+    streams: dict[tuple[int, int, int, int], dict[int, list[int]]] = {}
     for at, event in enumerate(gpu):
         if of[at] != NONE:
-            key = event["process"], event["device"], event["stream"]
-            streams.setdefault(key, []).append((calls[of[at]]["start_ns"], event["start_ns"]))
+            key = calls[of[at]]["process"], event["device"], event["context"], event["stream"]
+            streams.setdefault(key, {}).setdefault(of[at], []).append(event["start_ns"])
     found = []
-    for (process, device, stream), waits in streams.items():
-        lengths = [sum(called <= t < begun for called, begun in waits) for t, _ in waits]
-        owner = None if process == NONE else NAMES[process]
-        found.append(StreamQueue(owner, device, stream, len(waits), max(lengths), statistics.median(lengths)))
+    for (process, device, context, stream), begun in streams.items():
+        waits = [(calls[at]["start_ns"], min(starts)) for at, starts in begun.items()]
+        lengths = [sum(called <= t < first for called, first in waits) for t, _ in waits]
+        events = sum(map(len, begun.values()))
+        counts = len(waits), events, max(lengths), statistics.median(lengths)
+        found.append(StreamQueue(NAMES[process], device, None if context == NONE else context, stream, *counts))
     return sorted(found, key=str)
 
 
@@ -126,9 +177,24 @@ def test_calls_and_pairs_are_those_of_the_obvious_way(rows: tuple[Any, Any]) -> 
     assert pairs.doubled == len(trace.calls) - len(pairs.calls)
     assert (np.diff(pairs.calls["start_ns"]) >= 0).all()
     assert (np.diff(pairs.gpu["start_ns"]) >= 0).all()
-    gpu, calls = dicts(pairs.gpu), dicts(pairs.calls)
-    knows_process = all(event["process"] != NONE for event in gpu)
-    assert pairs.call_of.tolist() == [call_of(event, calls, knows_process) for event in gpu]
+    calls, gpu = dicts(pairs.calls), kept(dicts(trace.gpu))
+    assert pairs.repeated == len(trace.gpu) - len(gpu)
+    of_place = dict(zip(pairs.gpu["place"].tolist(), pairs.call_of.tolist(), strict=True))
+    process_of = {place: calls[at]["process"] for place, at in of_place.items() if at != NONE}
+    of = with_calls(gpu, calls, process_of)
+    if pairs.shared_ids and pairs.overlong:
+        return  # nothing tells the process of an event that was left out
+    overlong = overlong_places(owned(gpu, of, calls), of)
+    wanted = [(event["place"], at) for event, at in zip(gpu, of, strict=True) if event["place"] not in overlong]
+    assert (list(of_place.items()), pairs.overlong) == (wanted, len(overlong))
+
+
+def owned(gpu: list[dict[str, int]], of: list[int], calls: list[dict[str, int]]) -> list[dict[str, int]]:
+    """The events with the process of their call."""
+    return [
+        {**event, "process": event["process"] if at == NONE else calls[at]["process"]}
+        for event, at in zip(gpu, of, strict=True)
+    ]
 
 
 def launch_calls_of(pairs: Pairs, of: list[int]) -> list[int]:

@@ -90,7 +90,10 @@ def test_a_graph_launch_is_one_call_of_many_kernels(stats: Stats) -> None:
     assert found.launch_delay == Spread(1, 10.0, 10.0, 10.0, 10.0, 10.0)
     assert found.start_to_start.sum_us == 20
     assert found.shorter_than_call == Share(4, 1.0)
-    assert [(queue.stream, queue.events, queue.largest) for queue in found.queues] == [(7, 3, 3), (8, 2, 2)]
+    assert [(queue.stream, queue.calls, queue.events, queue.largest) for queue in found.queues] == [
+        (7, 1, 3, 1),
+        (8, 1, 2, 1),
+    ]
 
 
 def test_a_kernel_that_began_during_its_call_is_clipped_and_counted(stats: Stats) -> None:
@@ -162,7 +165,8 @@ def test_rows_of_pairs(tmp_path: Path) -> None:
     assert table.schema.equals(LAUNCH_KERNELS)
     assert all(field.metadata[b"doc"] for field in LAUNCH_KERNELS)
     shared = {"file": "a.json", "call": 0, "correlation": 1, "process": "1", "thread": "1", "api": "cudaGraphLaunch"}
-    shared |= {"call_start_ns": 0, "call_end_ns": 5_000, "is_graph": False, "device": 0, "stream": 7}
+    shared |= {"call_start_ns": 0, "call_end_ns": 5_000, "is_graph": False, "device": 0}
+    shared |= {"context": -1, "stream": 7}
     first = {"kernel": "first", "kernel_in_call": 0, "kernel_start_ns": 2_000, "kernel_end_ns": 4_000}
     second = {"kernel": "gemm", "kernel_in_call": 1, "kernel_start_ns": 10_000, "kernel_end_ns": 11_000}
     assert table.to_pylist() == [

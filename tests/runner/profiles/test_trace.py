@@ -53,10 +53,12 @@ kernels under 10 us                   2 (100.0%)
 kernels shorter than their launch call  1 (50.0%)
 memory calls                                   0
   without a GPU event                          0
+copies and fills                               0
+  without a call                               0
 
-stream      events called for  longest queue  queue p50
-7 of GPU 0                  1              1      1.000
-8 of GPU 0                  1              1      1.000
+stream      calls  GPU events  longest queue  queue p50
+7 of GPU 0      1           1              1      1.000
+8 of GPU 0      1           1              1      1.000
 """
 
 

@@ -1,0 +1,49 @@
+"""GPU events that a profiler recorded wrongly: the same event twice, and events that cannot have lasted so long.
+
+Work on a stream runs in order. An event that ends after a later event of the same stream has ended has a wrong end.
+Kernels of one graph launch may overlap on a stream, and are not judged by each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, ranks
+from launchopt.traces.events import LATEST_NS, NONE, Kind, Rows
+
+_STREAM = ("process", "track", "device", "context", "stream")
+_SAME = ("start_ns", "end_ns", "correlation", "name", "kind", *_STREAM)
+
+
+def repeated(gpu: Rows) -> Bools:
+    """Return which events are equal to an earlier one in all but their place in the file."""
+    order = np.lexsort([gpu["place"], *(gpu[name] for name in reversed(_SAME))])
+    rows = gpu[order]
+    found = np.zeros(len(gpu), bool)
+    found[order[1:]] = np.all([rows[name][1:] == rows[name][:-1] for name in _SAME], axis=0)
+    return found
+
+
+def overlong(gpu: Rows, call_of: Ints) -> Bools:
+    """Return which events end after an event of another call that began later on their stream."""
+    found = np.zeros(len(gpu), bool)
+    judged = np.flatnonzero((gpu["stream"] != NONE) & (gpu["kind"] != Kind.GRAPH))
+    if not len(judged):
+        return found
+    rows = gpu[judged]
+    processes = np.unique(rows["process"][rows["process"] != NONE])
+    columns = [rows[name] for name in (_STREAM[1:] if len(processes) < 2 else _STREAM)]
+    _, key = ranks(*columns)
+    order = np.lexsort((rows["end_ns"], rows["start_ns"], key))
+    judged, rows, key = judged[order], rows[order], key[order]
+    call = call_of[judged]
+    is_new = np.concatenate([[True], (key[1:] != key[:-1]) | (call[1:] != call[:-1]) | (call[1:] == NONE)])
+    # An event without a length proves nothing: it may be the wrong one.
+    proof = np.where(rows["end_ns"] > rows["start_ns"], rows["end_ns"], LATEST_NS)
+    times, rank = np.unique(np.concatenate([rows["end_ns"], proof]), return_inverse=True)
+    # Stream and time form one number that grows with the stream first.
+    own, other = (key * len(times) + part for part in np.split(rank, 2))
+    earliest = np.minimum.reduceat(other, np.flatnonzero(is_new))
+    later = np.concatenate([np.minimum.accumulate(earliest[::-1])[::-1][1:], [np.iinfo(np.int64).max]])
+    found[judged] = own > later[np.cumsum(is_new) - 1]
+    return found

@@ -1,0 +1,97 @@
+"""Events of the Chrome format, and their values.
+
+An event with a duration is one record (`ph` X), or two: begin and end. `Spans` makes one event of the two. A value that
+should be a number may be a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from typing import Any
+
+from launchopt.traces.events import LATEST_NS, NONE
+
+Event = dict[str, Any]
+_NUMBER_AT_END = re.compile(r"(\d+)\D*$", re.ASCII)
+_OPEN_MAX = 1000  # an end is matched with one of this many begins
+
+
+def number(value: object) -> int | Decimal | None:
+    """Return a finite number that is given as a number or as a text; None for any other value."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, str):
+        try:
+            value = Decimal(value)
+        except ArithmeticError:
+            return None
+    return value if isinstance(value, Decimal) and value.is_finite() else None
+
+
+def whole(value: object, largest: int) -> int:
+    """Return a number from 0 to `largest`, given as a number or as a text, as an int; NONE for any other value."""
+    found = number(value)
+    return int(found) if found is not None and 0 <= found <= largest else NONE
+
+
+def numbered(value: object, largest: int) -> int:
+    """Return `whole`, or the last number in a text such as "stream 7"; NONE for any other value."""
+    found = whole(value, largest)
+    if found == NONE and isinstance(value, str) and (digits := _NUMBER_AT_END.search(value[-100:])):
+        return whole(digits[1], largest)
+    return found
+
+
+class Spans:
+    """Maker of complete events.
+
+    An end belongs to the last open begin of its process and thread; an end with a name, to the last one of that name.
+    Asynchronous events (`ph` b and e) are matched by category and id instead.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[Hashable, list[Event]] = {}
+
+    def complete(self, events: Iterable[Event]) -> Iterator[Event]:
+        """Yield every event with a duration. A begin or an end without the other has no `dur`; it comes last."""
+        for event in events:
+            phase = event.get("ph")
+            if phase == "X":
+                yield event
+            elif phase in ("B", "b"):
+                self._open.setdefault(_lane(event), []).append(event)
+            elif phase in ("E", "e"):
+                yield self._ended(event)
+        for left in self._open.values():
+            yield from left
+
+    def _ended(self, end: Event) -> Event:
+        waiting = self._open.get(_lane(end), [])
+        name = end.get("name")
+        deepest = max(0, len(waiting) - _OPEN_MAX)
+        places = reversed(range(deepest, len(waiting)))
+        at = next((at for at in places if name in (None, "", waiting[at].get("name"))), None)
+        if at is None:
+            return end
+        begin = waiting.pop(at)
+        start, stop = _time(begin), _time(end)
+        joined = {**begin, "ph": "X", "args": {**_arguments(begin), **_arguments(end)}}
+        return joined if start is None or stop is None else {**joined, "dur": stop - start}
+
+
+def _time(event: Event) -> int | Decimal | None:
+    found = number(event.get("ts"))
+    return found if found is not None and -LATEST_NS < found < LATEST_NS else None
+
+
+def _lane(event: Mapping[str, Any]) -> Hashable:
+    if event["ph"] in ("b", "e"):
+        return "asynchronous", *(str(event.get(key)) for key in ("cat", "id", "id2", "scope"))
+    return str(event.get("pid")), str(event.get("tid"))
+
+
+def _arguments(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    found = event.get("args")
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,304 @@
+"""Small traces made after public bug reports, each with its right answer, and more of the kind of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import TESTS
+from support.results.kineto_events import Event, call, kernel, raw, written
+
+from launchopt.analysis.profiles.launch_pairs import pair
+from launchopt.analysis.profiles.launch_stats import LaunchStats, launch_stats
+from launchopt.errors import DataError
+from launchopt.traces.events import is_sqlite
+from launchopt.traces.kineto import read_kineto
+from launchopt.traces.nsys_sqlite import read_nsys
+from runner.profiles.trace_screen import notes
+
+CASES = TESTS / "corpus/traces"
+NOW = 1_615_207_264_505_000  # us
+
+
+def stats_of(path: Path) -> LaunchStats:
+    return launch_stats(read_nsys(path) if is_sqlite(path) else read_kineto(path))
+
+
+def stats(folder: Path, *events: Event) -> LaunchStats:
+    return stats_of(written(folder, events))
+
+
+def delay_us(found: LaunchStats) -> tuple[int, float]:
+    return found.launch_delay.count, found.launch_delay.sum_us
+
+
+@pytest.mark.parametrize(
+    ("case", "delay", "note"),
+    [
+        ("c01_kernel_ts0.json", (2, 10), "for want of a usable time or duration: 1"),
+        ("c02_impossible_duration.json", (3, 15), "a later event of their stream ended before them: 1"),
+        ("c06_graph.json", (1, 10), None),
+        ("c10_na_literal.json", (1, 5), "tokens that are not JSON, replaced: 1 (the first: N/A at byte 200)"),
+        ("c11_bad_utf8.json", (1, 5), r"tokens that are not JSON, replaced: 1 (the first: \xff at byte 205)"),
+        ("c14_xpu.json", (1, 5), None),
+        ("c16_external_id.json", (1, 5), None),
+        ("c17_merged_ranks.json", (4, 128), "paired by process and GPU: 4"),
+        ("c18_begin_end.json", (3, 15), None),
+        ("c21_duplicate_kernel.json", (1, 5), "GPU events recorded twice, counted once: 1"),
+        ("c36_no_stream_arg.json", (2, 9), None),
+        ("c41_launch_without_dur.json", (0, 0), "for want of a usable time or duration: 1"),
+        ("c42_control_char.json", (1, 5), r"tokens that are not JSON, replaced: 1 (the first: \n at byte 65)"),
+        ("c57_infinity_meta.json", (1, 5), "tokens that are not JSON, replaced: 1 (the first: Infinity at byte 310)"),
+        ("n02_one_row_without_pid.sqlite", (3, 33), None),
+        ("n05_only_osrt.sqlite", (0, 0), "no CUDA events were collected"),
+    ],
+)
+def test_each_reported_case_has_its_right_answer(case: str, delay: tuple[int, float], note: str | None) -> None:
+    found = stats_of(CASES / case)
+    assert delay_us(found) == delay
+    said = "\n".join(notes(found))
+    assert said == "" if note is None else note in said
+
+
+def test_the_other_figures_of_reported_cases() -> None:
+    first = stats_of(CASES / "c01_kernel_ts0.json")
+    assert first.gpu_time is not None
+    # From the start of the first kernel, as in the published traces. A window from the return of the first call, 5 us
+    # earlier, would be 0.105 ms with 0.065 ms idle.
+    assert (first.gpu_time.window_ms, first.gpu_time.idle_ms) == pytest.approx((0.1, 0.06))
+    assert first.launch_delays_clipped == 0
+    long = stats_of(CASES / "c02_impossible_duration.json")
+    assert long.gpu_time is not None
+    assert long.gpu_time.busy_ms == pytest.approx(0.06)
+    graph = stats_of(CASES / "c06_graph.json")
+    assert ([(queue.stream, queue.largest) for queue in graph.queues], graph.kernels) == ([(7, 1), (8, 1)], 100)
+    assert stats_of(CASES / "c17_merged_ranks.json").launch_calls_without_kernel == 0
+    assert stats_of(CASES / "c21_duplicate_kernel.json").kernels == 1
+    assert [queue.stream for queue in stats_of(CASES / "c36_no_stream_arg.json").queues] == [7, 9]
+    assert stats_of(CASES / "c41_launch_without_dur.json").host.count == 0
+    assert stats_of(CASES / "n02_one_row_without_pid.sqlite").launch_calls_without_kernel == 0
+    said = list(notes(stats_of(CASES / "n05_only_osrt.sqlite")))
+    assert said[1] == "the profiler says: No CUDA events collected. Does the process use CUDA?"
+
+
+@pytest.mark.parametrize(
+    ("category", "name"),
+    [("mtia_runtime", "MTIA"), ("mtia_ccp_events", "MTIA"), ("hpu_op", "HPU"), ("privateuse1_runtime", "PrivateUse1")],
+)
+def test_an_accelerator_that_is_not_supported_is_refused_by_name(tmp_path: Path, category: str, name: str) -> None:
+    path = written(tmp_path, [call(1, 2, 3, cat=category)])
+    with pytest.raises(DataError, match=f"{name} events: not supported; launchopt reads events of CUDA, HIP and XPU"):
+        read_kineto(path)
+    found = stats(tmp_path, call(1, 2, 3, cat=category), call(1, 2, 3), kernel(5, 2, 3))
+    assert list(notes(found)) == [f"{name} events, which are not supported and in no count: 1"]
+
+
+def test_the_reported_case_of_mtia_is_refused() -> None:
+    with pytest.raises(DataError, match="MTIA events: not supported"):
+        read_kineto(CASES / "c13_mtia.json")
+
+
+def test_unknown_categories_are_named(tmp_path: Path) -> None:
+    found = stats(tmp_path, call(1, 2, 3, cat="npu kernels"), call(1, 2, 3, cat="npu kernels"), call(1, 2, 3, cat=None))
+    assert list(notes(found)) == [
+        "no CUDA call and no GPU event among 3 events; categories that are not read: npu kernels 2, (none) 1"
+    ]
+
+
+@pytest.mark.parametrize("zero", [0, -5])
+def test_a_zero_time_is_genuine_where_times_are_relative(tmp_path: Path, zero: int) -> None:
+    found = stats(tmp_path, call(zero, 2, 1), kernel(3, 2, 1), call(60_000_000, 2, 2), kernel(60_000_003, 2, 2))
+    assert (found.left_out, found.launch_calls) == (0, 2)
+
+
+@pytest.mark.parametrize("missing", [0, -NOW])
+def test_several_events_without_a_time_are_left_out(tmp_path: Path, missing: int) -> None:
+    """A profiler that subtracts the start of the profile writes a missing time as a large negative number."""
+    lost = [kernel(missing, 4, 8), kernel(missing, 0, 9), call(missing, 1, 7)]
+    found = stats(tmp_path, call(NOW, 2, 1), kernel(NOW + 3, 2, 1), *lost)
+    assert (found.left_out, found.kernels, found.launch_calls) == (3, 1, 1)
+    assert found.gpu_time is not None
+    assert found.gpu_time.window_ms == pytest.approx(0.002)
+
+
+def rank(process: int, device: int, start: int, delays: list[int], **gpu: Any) -> list[Event]:
+    """Launches of one process every 100 us, with these delays, and correlation ids from 1."""
+    events = []
+    for at, delay in enumerate(delays):
+        called = start + 100 * at
+        events += [call(called, 5, at + 1, pid=process), kernel(called + 5 + delay, 20, at + 1, device=device, **gpu)]
+    return events
+
+
+def delays_by_place(folder: Path, events: list[Event]) -> list[int]:
+    """Delay of each kernel, in the order of `events`; us."""
+    pairs = pair(read_kineto(written(folder, events)))
+    order = pairs.gpu["place"].argsort()
+    ns = pairs.gpu["start_ns"] - pairs.calls["end_ns"][pairs.call_of]
+    return [int(each) // 1000 for each in ns[order]]
+
+
+@pytest.mark.parametrize("devices", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("order", ["a rank after the other", "calls first", "kernels before calls", "by time"])
+def test_merged_ranks_are_paired_in_whatever_order_they_were_merged(
+    tmp_path: Path, devices: tuple[int, int], order: str
+) -> None:
+    first, second = [5, 95, 7, 60], [23, 5, 80, 9]
+    start = 2
+    if order == "by time":  # the second rank's kernels begin before the first rank's calls
+        start, second = -20, [1, 2, 3, 4]
+    events = rank(100, devices[0], 0, first) + rank(200, devices[1], start, second)
+    wanted = {devices[0]: first, devices[1]: second}
+    if order == "kernels before calls":
+        events = events[:8][::-1] + events[8:][::-1]
+    if order == "calls first":
+        events = sorted(events[:8], key=lambda event: event["cat"]) + sorted(events[8:], key=lambda event: event["cat"])
+    if order == "by time":
+        events.sort(key=lambda event: event["ts"])
+    kernels = [event for event in events if event["cat"] == "kernel"]
+    assert delays_by_place(tmp_path, events) == [
+        wanted[event["pid"]][event["args"]["correlation"] - 1] for event in kernels
+    ]
+
+
+def test_ranks_of_two_hosts_that_share_a_gpu_number_are_paired_by_their_place(tmp_path: Path) -> None:
+    first, second = [5, 95, 7], [23, 5, 80]
+    assert delays_by_place(tmp_path, rank(100, 0, 0, first) + rank(200, 0, 2, second)) == first + second
+
+
+def test_a_process_with_two_gpus_keeps_both(tmp_path: Path) -> None:
+    events = [*rank(100, 0, 0, [5, 5]), call(500, 5, 3, pid=100), kernel(511, 1, 3, device=1)]
+    assert delays_by_place(tmp_path, events) == [5, 5, 6]
+
+
+@pytest.mark.parametrize("name", ["cudaPeekAtLastError", "cudaEventQuery", "cudaGetDevice", "cuStreamSynchronize"])
+def test_a_call_that_cannot_launch_is_never_paired(tmp_path: Path, name: str) -> None:
+    found = stats(tmp_path, call(0, 2, 1), call(4, 1, 1, name, tid=2), kernel(5, 2, 1))
+    assert (found.launch_calls_by_name, delay_us(found)) == ({"cudaLaunchKernel": 1}, (1, 3))
+
+
+def test_an_external_id_of_several_launches_is_paired_in_order(tmp_path: Path) -> None:
+    def external(event: Event) -> Event:
+        return {**event, "args": {"External id": 24, "stream": 0, "device": 0}}
+
+    calls = [external(call(at, 2, None, "hipLaunchKernel")) for at in (0, 10)]
+    kernels = [external(kernel(at, 5, None)) for at in (20, 30)]
+    found = stats(tmp_path, *calls, *kernels)
+    assert (delay_us(found), found.launch_calls_without_kernel) == ((2, 18 + 18), 0)
+
+
+def test_a_correlation_id_counts_before_an_external_id(tmp_path: Path) -> None:
+    events = [call(0, 2, 1), kernel(5, 1, 1), call(10, 2, 2), kernel(20, 1, 2)]
+    for event in events:
+        event["args"]["External id"] = 9
+    assert delay_us(stats(tmp_path, *events)) == (2, 3 + 8)
+
+
+def test_a_trace_without_ids_names_what_is_missing(tmp_path: Path) -> None:
+    assert list(notes(stats(tmp_path, call(0, 2, None), kernel(5, 1, None)))) == [
+        "no launch call and kernel have a correlation id or External id in common: no launch delay is known",
+        "launch calls and GPU events without correlation id or External id, in no pair: 2",
+    ]
+
+
+def span(event: Event, begin: str = "B", end: str = "E", **more: Any) -> list[Event]:
+    """Begin and end of a complete event."""
+    first = {**{key: value for key, value in event.items() if key != "dur"}, "ph": begin, **more}
+    return [first, {"ph": end, "pid": event["pid"], "tid": event["tid"], "ts": event["ts"] + event["dur"], **more}]
+
+
+def test_begin_and_end_nest_and_may_be_asynchronous(tmp_path: Path) -> None:
+    outer = span({**call(0, 20, 0), "cat": "cpu_op", "name": "aten::mm"})
+    inner = span(call(2, 3, 1))
+    kernels = [span(kernel(at, 9, 1), "b", "e", id=at, cat="kernel") for at in (8, 9)]
+    found = stats(tmp_path, outer[0], *inner, outer[1], *(each[0] for each in kernels), *(each[1] for each in kernels))
+    assert (delay_us(found), found.host.sum_us, found.left_out) == ((1, 3), 3, 0)
+    assert found.gpu_time is not None
+    assert found.gpu_time.busy_ms == pytest.approx(0.01)
+
+
+def test_a_begin_without_an_end_is_left_out_and_counted(tmp_path: Path) -> None:
+    begin, end = span(call(0, 2, 1))
+    found = stats(tmp_path, begin, {**end, "tid": 9, "cat": "cuda_runtime"}, kernel(5, 1, 1))
+    assert (found.left_out, found.launch_calls) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("token", "count"),
+    [
+        *(
+            (token, 1)
+            for token in ("NaN", "-nan(ind)", "-Infinity", "1.#QNAN", "None", "undefined", "1.2.3", "05", "+5")
+        ),
+        *((token, 1) for token in ("", '"a\tb"', '"C:\\Users"', '"\\u12"', "[1, 2,]", '{"a": 1,}', '"\x00\x01"')),
+        ('["\x1f", NaN]', 2),
+    ],
+)
+def test_a_token_that_is_not_json_is_replaced(tmp_path: Path, token: str, count: int) -> None:
+    content = '{"traceEvents": [%s, %s, %s]}'
+    odd = f'{{"ph": "X", "cat": "kernel", "ts": 9, "dur": 3, "args": {{"correlation": 1, "a": {token}}}}}'
+    before = (
+        '{"ph": "X", "cat": "cuda_runtime", "name": "cuLaunchKernel", "ts": 1, "dur": 2, "args": {"correlation": 1}}'
+    )
+    trace = read_kineto(raw(tmp_path, (content % (before, odd, before)).encode()))
+    assert (trace.mended, len(trace.gpu), len(trace.calls)) == (count, 1, 2)
+
+
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_an_event_whose_time_is_no_number_is_left_out(tmp_path: Path, key: str) -> None:
+    path = written(tmp_path, [call(0, 2, 1), {**kernel(5, 1, 1), key: "TOKEN"}])
+    path.write_text(path.read_text().replace('"TOKEN"', "Infinity"))
+    found = stats_of(path)
+    assert (found.left_out, found.mended, found.kernels) == (1, 1, 0)
+
+
+def test_an_event_that_lasts_longer_than_its_successor_is_left_out_whatever_its_kind(tmp_path: Path) -> None:
+    copy = kernel(10, 500, 1, cat="gpu_memcpy")
+    found = stats(tmp_path, copy, kernel(20, 5, 2), kernel(12, 900, 3, stream=8))
+    assert (found.overlong_events, found.copies, found.kernels) == (1, 0, 2)
+
+
+def test_kernels_of_a_graph_and_overlapping_neighbours_are_no_fault(tmp_path: Path) -> None:
+    graph = [kernel(10, 50, 1), kernel(12, 3, 1)]
+    found = stats(tmp_path, call(0, 2, 1, "cudaGraphLaunch"), *graph, kernel(70, 10, 2), kernel(75, 10, 3))
+    assert (found.overlong_events, found.kernels) == (0, 4)
+
+
+def test_two_contexts_and_named_streams_have_queues_of_their_own(tmp_path: Path) -> None:
+    events = []
+    for at, context in enumerate((1, 2, 1, 2), 1):
+        run = kernel(100 + 10 * at, 5, at)
+        run["args"]["context"] = context
+        events += [call(at, 1, at), run]
+    found = stats(tmp_path, *events, call(9, 1, 9), kernel(200, 5, 9, stream="compute"))
+    assert [(queue.context, queue.stream, queue.largest) for queue in found.queues] == [
+        (1, 7, 2),
+        (2, 7, 2),
+        (None, "compute", 1),
+    ]
+
+
+def test_copies_and_fills_without_a_call_are_counted(tmp_path: Path) -> None:
+    copies = [kernel(9, 1, 1, cat="gpu_memcpy"), kernel(12, 1, 8, cat="gpu_memset"), kernel(15, 1, 9, cat="gpu_memcpy")]
+    found = stats(tmp_path, call(0, 1, 1, "cudaMemcpyAsync"), *copies)
+    assert (found.copies, found.copies_without_call) == (3, 2)
+
+
+def captured(*inside: Event) -> list[Event]:
+    return [call(10, 2, 90, "cudaStreamBeginCapture"), *inside, call(40, 2, 91, "cudaStreamEndCapture")]
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(1, None), slice(None, -1)])
+def test_calls_recorded_into_a_graph_are_no_samples(tmp_path: Path, part: slice) -> None:
+    inside = [call(15, 9, 1), call(25, 9, 2, "cudaMemcpyAsync")]
+    later = [call(50, 3, 3, "cudaGraphLaunch"), kernel(60, 1, 3), kernel(62, 1, 3)]
+    found = stats(tmp_path, *captured(*inside)[part], *later)
+    assert (found.launch_calls, found.host.sum_us, found.captured_calls) == (1, 3, 2)
+    assert (found.memory_calls, found.launch_calls_without_kernel) == (0, 0)
+
+
+def test_a_capture_is_that_of_its_thread_and_of_calls_without_a_kernel(tmp_path: Path) -> None:
+    other = call(15, 9, 1, tid=2)
+    found = stats(tmp_path, *captured(other, call(20, 4, 2)), kernel(30, 1, 2), call(45, 3, 3))
+    assert (found.launch_calls, found.captured_calls) == (3, 0)
