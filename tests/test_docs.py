@@ -77,6 +77,13 @@ def test_the_readme_shows_what_the_first_command_prints(pages_folder: PagesFolde
     assert _labels(shown) == _labels(pages_folder.run(first).stdout)
 
 
+def test_every_row_of_that_output_is_explained() -> None:
+    page = (ROOT / "docs/results.md").read_text(encoding="utf-8")
+    shown = _labels((ROOT / "README.md").read_text(encoding="utf-8").partition("```text")[2].partition("```")[0])
+    assert len(shown) > 10
+    assert [label for label in shown[1:] if not re.search(rf"^\| [^|]*{re.escape(label)}", page, re.MULTILINE)] == []
+
+
 def _labels(output: str) -> list[str]:
     """The labels of a result's rows."""
     return [line.strip().split("  ")[0] for line in output.splitlines() if re.match(r"  \w", line)]
