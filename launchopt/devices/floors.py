@@ -1,4 +1,4 @@
-"""A machine's floors: the minimum cost of a launch, an event and a byte on it.
+"""A machine's floors: the least time that it needs for a launch, for an event, and to move a byte.
 
 A device opened for this purpose gives one `Measured` per floor, with one sample per repeat. `floor_of` turns each into
 the `Floor` that a calibration stores.

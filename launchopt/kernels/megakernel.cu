@@ -89,7 +89,8 @@ __device__ inline Args arguments(const Instruction& in) {
             in.positions, in.table, in.all_requests, in.theta};
 }
 
-// Multiply a GEMM whose weights are not streamed. Each of `share` blocks has a range of rows. scratch: shared memory for sums.
+// Multiply a GEMM whose weights are not streamed. `share` blocks divide its rows; this one has number `block` of them. scratch:
+// shared memory for sums.
 __device__ __noinline__ void by_rows(const Instruction& in, u32 block, u32 share, void* scratch) {
     const i64 first = in.m * block / share, end = in.m * (block + 1) / share, size = sizeof(storage);
     const bool joined = together(in);
@@ -148,8 +149,8 @@ struct Player : Gemm {
     __device__ Player(const Program& q, u32 launch, const Feedback& feed, Memory& memory, Task* list, const Ring& ring)
         : Gemm(q, launch, feed, memory, ring), list(list) {}
     // Return whether this warp copies tasks into shared memory. The last warp does, since it has the least work for a single
-    // column. It begins the copy of a task three tasks ahead, over a task that no thread reads any more. It waits for the copy
-    // one task later, so that a barrier lies between the copy and its readers.
+    // column. After task i it begins to copy task i + 3 to the place of task i - 1, which no thread reads any more. It waits
+    // for the copy after task i + 1, so that a barrier lies between the copy and its readers.
     __device__ bool fetches() const { return warp == GROUP_WARPS - 1; }
     __device__ void fetch(u32 i) const {
         static_assert(sizeof(Task) % 16 == 0 && sizeof(Task) <= 32 * 16, "one for each lane");

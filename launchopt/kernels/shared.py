@@ -61,13 +61,13 @@ SHAPE = np.dtype(
         *fields("<i8", "row_elements column_elements"),
         # Elements of C from one row, or from one column, to the next.
         *fields("<i8", "row_step column_step"),
-        ("least_rows", "<i8"),  # fewest rows of a tile for which handing out the tile pays
+        ("least_rows", "<i8"),  # fewest rows of a tile; handing out a smaller one costs more than it saves
     ]
 )
 
 # -- Attention with one op per launch (attention/attention.cuh)
 
-QUERIES = 8  # query heads of a kv head that a block takes at once; equal to KEY_LANES, so that each lane gets one sum
+QUERIES = 8  # queries of a kv head that a block multiplies at once: KEY_LANES, so that each of these lanes gets one sum
 KEY_LANES = 8  # lanes that share the features of a key
 KEYS = 4  # keys that a lane multiplies at once
 AV_LANES = 2  # lanes that share a slice of a value's features: 32 bytes

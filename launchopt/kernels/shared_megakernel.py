@@ -11,7 +11,7 @@ import numpy as np
 
 from launchopt.kernels.shared import FEEDBACK, fields
 
-MOST_WAITS = 4  # most other instructions for which an instruction can wait
+MOST_WAITS = 4  # largest number of instructions for which an instruction can wait
 JOIN = -1  # number in place of an op: the instruction only waits
 TILE_ROWS, PASS_TILES = 8, 4  # rows of a tile of weights; most tiles of a pass
 # Bytes of k that a slot holds of each row of a tile; bytes of the gap behind each row (megakernel/weights.cuh).

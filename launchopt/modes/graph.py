@@ -7,8 +7,8 @@ which is counted in padded_commands.
 Steps: a graph holds every launch of a step. Commands that share a weight are one wider GEMM. A graph is captured for a
 set of requests and a copy of the weights. At most mode.cached=64 graphs are kept, or one per copy of the weights if
 there are more copies (small models have many). After that a kept graph is updated to the new addresses. If the operands
-of a step's requests are not evenly spaced in memory, as for their first tokens, the step is launched as in
-mode=coalesced.
+of a step's requests are not evenly spaced in memory, the step is launched as in mode=coalesced. This is so for first
+tokens, whose inputs are scattered over the embedding table.
 
 On the CPU device a graph is a recorded list of calls. At most mode.cached lists are kept.
 """

@@ -121,7 +121,7 @@ class PreparedTorchSteps(TorchPrepared):
         self._steps = steps
 
     def start(self, warm_up: bool = False) -> None:
-        """Begin a run with empty caches."""
+        """Begin a run with empty KV caches."""
         super().start(warm_up)
         self._steps.start()
 

@@ -97,7 +97,7 @@ class _PreparedSteps(PreparedTorchSteps):
         self._graphs = graphs
 
     def start(self, warm_up: bool = False) -> None:
-        """Begin a run with empty caches."""
+        """Begin a run with empty KV caches."""
         super().start(warm_up)
         self._graphs.counters.start()
 

@@ -156,15 +156,15 @@ class Ring(RingSegment):
         _store(self._header, offset, np.uint64(value))
 
     def await_record(self, spin_ns: int) -> bool:
-        """Spin until the ring has a record or is closed; return False after `spin_ns`. For consumers."""
+        """Spin until the ring has a record or is closed; return False after `spin_ns`. Called by a consumer."""
         return _await_record(self._header, self._data, spin_ns)
 
     def await_free_slots(self, spin_ns: int) -> bool:
-        """Spin until more slots are free than at the last push; return False after `spin_ns`. For producers."""
+        """Spin until more slots are free than at the last push; return False after `spin_ns`. Called by a producer."""
         return _await_free_slots(self._header, spin_ns)
 
     def close(self) -> None:
-        """Record that no more records will come. For producers."""
+        """Record that no more records will come. Called by a producer."""
         self.set_word(HeaderWord.HEAD, self.word(HeaderWord.HEAD) | CLOSED_BIT)
 
     @property

@@ -124,7 +124,7 @@ class Weights:
 
     @property
     def fills(self) -> dict[ArenaKey, tuple[int, float]]:
-        """Slots of each arena, and the bound of their uniform values. It lets a product keep the rms of its input."""
+        """Slots of each arena, and the bound of their uniform values. With it, a product keeps its input's rms."""
         return {key: (count, VECTOR_BOUNDS.get(key.role, math.sqrt(3 / key.cols))) for key, count in self.slots.items()}
 
 

@@ -47,7 +47,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The ops of a step. Raises ConfigError where they do not fit together.
+    """The ops of a step. Raises ConfigError if they do not fit together.
 
     merged: names of successive GEMMs whose weights, and whose outputs, are stored side by side like those of one GEMM.
     """

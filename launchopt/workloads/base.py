@@ -119,7 +119,7 @@ class Workload:
         return Minimum(0, 0)
 
     def stream(self, layers: int, setting: Setting) -> Stream:
-        """Return the stream; ConfigError or DataError where it cannot be made."""
+        """Return the stream; raise ConfigError or DataError if it cannot be made."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """elementwise_chain: bias, ReLU and scale. One launch could replace these three, which do hardly any work.
 
-The vectors are small, and by default there is one copy of them. The copies for a cold cache are more than the steps of
-a run, so each step would use new addresses.
+The vectors are small, and by default there is one copy of them. A cold cache would need more copies than a run has
+steps, so each step would use new addresses.
 """
 
 from __future__ import annotations

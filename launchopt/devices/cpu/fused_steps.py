@@ -78,7 +78,7 @@ class CpuSteps:
         return compute
 
     def epilogue(self, start: int) -> Compute:
-        """Return a function that computes GEMM, bias and ReLU as one call, rounded once, as cuBLASLt's epilogue is."""
+        """Return a function that computes GEMM, bias and ReLU in one call. It rounds once, like cuBLASLt's epilogue."""
         (gemm, bias, relu), dtype = self.shape_of[start : start + 3], self.stream.dtype
 
         def compute(words: NDArray[np.uint64]) -> None:

@@ -1,6 +1,6 @@
 """Compiled loops of a grouped GEMM: sort a batch by shape, fill in pointers and groups, upload them, and launch once.
 
-The launch is one call of `cublasGemmGroupedBatchedEx`, by its address. This module loads no CUDA library.
+The launch is one call of `cublasGemmGroupedBatchedEx`, by the function's address: this module loads no CUDA library.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def sort_by_shape(words: Words, shape_of: ShapeIndices, counts: Table, out: Word
 def fill_groups(out: Words, ends: Table, shapes: Table, staged: Table, facts: GroupTable, groups: GroupTable) -> Int:
     """Fill in the pointers (`staged`) and `groups` of sorted commands; return the number of groups.
 
-    ends: one past the last record of each shape. facts: of shapes.
+    ends: one past the last record of each shape. facts: rows M to LDC (`GroupRow`) of each shape.
     """
     count, first, used = ends[len(ends) - 1], 0, 0
     for index in range(len(ends)):

@@ -1,7 +1,7 @@
 """Compiled loops over a table of pointers: fill it from command records, pad it, upload it, and launch a batch with it.
 
-The table is filled in pinned memory. A call of the driver, by its address, copies it to the device. This module loads
-no CUDA library.
+The table is filled in pinned memory. A function of the driver, called by its address, copies it to the device: this
+module loads no CUDA library.
 """
 
 from __future__ import annotations

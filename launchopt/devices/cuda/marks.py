@@ -54,7 +54,10 @@ class LaunchMarks:
         self.streams, self.resident, self.ahead = path.streams, path.resident, path.ahead
 
     def start(self, sample_every: int, path: LaunchPath) -> None:
-        """Begin a run that launches with `path`: relate the host's clock to the GPU's, and start what `path` has."""
+        """Begin a run that launches with `path`: relate the host's clock to the GPU's.
+
+        Start the launches ahead or the persistent kernel of `path`, if it has them.
+        """
         self.sampler = Sampler(sample_every)
         self._take(path)
         self._timer.start()

@@ -70,9 +70,9 @@ def geometry(
 
 
 def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three) -> OpLaunch:
-    """Return the launch of BIAS_RELU_SCALE (fused.cu) for `batch` requests. The first stride is that of both vectors.
+    """Return the launch of BIAS_RELU_SCALE (fused.cu) for `batch` requests.
 
-    shape: of one of the three commands, whose m and n are equal.
+    shape: of one of the three commands, whose m and n are equal. stride_bytes: the first, A's, is that of both vectors.
     """
     grid, threads, shared_bytes = _features(shape, shape.m)
     args = _args(shape, row_elements, stride_bytes, None, None)

@@ -1,7 +1,7 @@
 """Several CUDA streams whose kernels may run at the same time. Each has a workspace; events order work across streams.
 
 A run begins and ends on the main stream. Between these, all commands of a request are on one stream, which keeps their
-order. Results are fed back on the main stream: events make it wait for the other streams, and them wait for it.
+order. Results are fed back on the main stream. By events, it first waits for the other streams; then they wait for it.
 """
 
 from __future__ import annotations

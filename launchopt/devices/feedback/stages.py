@@ -23,7 +23,7 @@ from launchopt.types import Int, Table, Words
 
 STAGES = 64  # stages of the ring; the host waits for all launches if the next stage is not free
 WORDS = len(StagedRow)  # words of arguments per step
-NOT_ALONE, FULL = -1, -2  # results of `stage_ends` if it stages nothing
+INCOMPLETE, FULL = -1, -2  # results of `stage_ends` if it stages nothing
 
 
 class StagingWord(enum.IntEnum):
@@ -43,8 +43,8 @@ def stage_ends(
 ) -> Int:
     """Stage the last records of a batch's `size` steps, make them steps in flight, and return the number of the stage.
 
-    Return NOT_ALONE if the launch cannot feed back every step: a step does not end in this batch, or it is a chunk of a
-    prompt in a workload that samples tokens. Return FULL if the next stage may be in use. In both cases nothing is
+    Return INCOMPLETE if the launch cannot feed back every step: a step does not end in this batch, or it is a chunk of
+    a prompt in a workload that samples tokens. Return FULL if the next stage may be in use. In both cases nothing is
     staged.
     flights: `Flights.arrays`. staging: `FeedbackStages.arrays`.
     """
@@ -52,10 +52,10 @@ def stage_ends(
     _, places, done, cursor = flights
     last = len(words) - size
     if collect_ends(words[last:], ended) != size:
-        return NOT_ALONE
+        return INCOMPLETE
     for i in range(size):
         if facts[FeedbackFact.HAS_HEAD] != 0 and token_of(ended, i) == NO_TOKEN:
-            return NOT_ALONE
+            return INCOMPLETE
     count = len(stages)
     stage, following = state[StagingWord.COUNT] % count, (state[StagingWord.COUNT] + 1) % count
     is_reused = state[StagingWord.COUNT] >= count  # an earlier launch has used the next stage

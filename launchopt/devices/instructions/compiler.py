@@ -73,7 +73,7 @@ class StepCompiler:
         return made
 
     def _blank(self, index: int, size: int) -> Instruction:
-        """Return an instruction with the words that are the same at all addresses of its operands.
+        """Return an instruction without its addresses: the words that do not depend on where its operands are.
 
         index: the shape. size: number of requests.
         """

@@ -66,7 +66,10 @@ def _is_read_once(rows: Instructions, i: int) -> bool:
 
 
 def _around_gemm(rows: Instructions, itemsize: int) -> int:
-    """Return the number of instructions that are fused with the first one around a GEMM; 0: it is not fused."""
+    """Return how many instructions are fused with the first, which is a GEMM or the norm before it.
+
+    A GEMM may be fused with the norm before it and an op after it.
+    """
     columns = compiled_columns(int(rows[0, Word.REQUESTS]))
     before = 0
     if rows[0, Word.OP] == Op.NORM:
@@ -91,7 +94,7 @@ def _after_gemm(gemm: Instruction, row: Instruction) -> bool:
 
 
 def _attention(rows: Instructions, itemsize: int) -> int:
-    """Return 4 if the rows begin with attention that can be fused, else 0: the number of instructions behind ROPE."""
+    """Return how many instructions are fused with the first: 4 if it begins attention that can be fused, else 0."""
     if len(rows) < len(ATTENTION) or tuple(rows[: len(ATTENTION), Word.OP].tolist()) != ATTENTION:
         return 0
     rope, write, qk, softmax, av = rows[: len(ATTENTION)]

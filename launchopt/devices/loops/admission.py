@@ -2,8 +2,8 @@
 
 The megakernel is launched for the batch that is expected next, and waits for a word in host memory. The loop compares
 the flushed batch with the expected one. If they are equal it stages the batch for feedback and writes the word: no
-Python runs between the last record of a step and the GPU. Otherwise it does nothing, and Python handles the launch. The
-loop compares records that come early before the last record of the step has come.
+Python runs between the last record of a step and the GPU. Otherwise it does nothing, and Python handles the launch.
+Records that come early are compared while the loop waits for the last record of the step.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ LaunchingFields = tuple[TableArrays, RecordingArrays, Table]  # the fields of La
 
 @compiled
 def _most_launches(bucket: Int, size: Int, launching: Launching, settings: Table) -> Int:
-    """Return the largest number of launches of a batch for which packing it is not cheaper."""
+    """Return the largest number of launches that a batch may take before packing it is cheaper."""
     slot_bytes = launching.slot_bytes[bucket]
     if slot_bytes > 0:
         return 1 + size * slot_bytes // settings[SettingWord.PACK_BYTES_PER_LAUNCH]

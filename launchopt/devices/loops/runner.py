@@ -43,10 +43,10 @@ class Launcher:
     tables: tuple[Table, Table, Table]  # the fields of LaunchTables
     recorder: Recorder
     sampler: Sampler
-    submit: Callable[
-        [Batch, int], None
-    ]  # launches a batch that the loop may not launch; with the time of its flush, ns
-    submit_each: Callable[[Words, ShapeIndices, int], None]  # launches records of given shapes, popped at a time in ns
+    # Launches a batch that the loop may not launch. Arguments: the batch, and the time of its flush in ns.
+    submit: Callable[[Batch, int], None]
+    # Launches records one by one. Arguments: the records, their shapes, and the time in ns at which they were popped.
+    submit_each: Callable[[Words, ShapeIndices, int], None]
     check: Callable[[int], None]  # raises the error for the status of a failed launch
     slot_bytes: Sequence[int] = ()  # [shapes]: bytes that packing one command copies; 0: the shape is never packed
     is_compiled: bool = True  # False: Python makes every launch
@@ -121,7 +121,7 @@ class ConsumerLoop:
         raise NotImplementedError
 
     def _fail(self, code: int) -> None:
-        """Raise the error for UNKNOWN or FAILED."""
+        """Raise the error for the LoopExit `code`, UNKNOWN or FAILED."""
         raise NotImplementedError
 
     def _end(self) -> None:

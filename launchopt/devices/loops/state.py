@@ -117,7 +117,7 @@ def wait(
     steps: StepBuckets | None,
     loop: LoopArrays,
 ) -> bool:
-    """Spin until a record comes, the ring is closed, a stall begins, or until `due_ns`; return False to sleep.
+    """Spin until a record comes, the ring is closed, a stall begins, or `due_ns`; return False if it is time to sleep.
 
     Steps that the device completes meanwhile land. feedback, order, steps: as in `land`.
     """

@@ -2,7 +2,7 @@
 
 `submit(batch, flush_ns)` launches one batch. Then Python feeds back the results of its steps and enters the compiled
 loop. The loop notifies the driver of completed steps, gathers records, and returns with the next batch. If records of
-the next step may come early, the loop writes so to the ring (`HeaderWord.STEPS_LEFT`).
+the next step may come early, the loop tells the driver so by the ring's word `HeaderWord.STEPS_LEFT`.
 """
 
 from __future__ import annotations

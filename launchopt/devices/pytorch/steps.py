@@ -38,7 +38,7 @@ class Steps:
         self._arenas, self._device, self.stream = arenas, device, chain_of(arenas.work)
         stream, self._kinds = self.stream, dict[tuple[int, int], Kind]()
         rows = [stream.rows_of(kind) for kind in range(len(stream.kinds))]
-        # In kinds with equal keys, each row reads the output of the same row. Nothing else of a kind matters here.
+        # In kinds with equal keys, each row reads the output of the same row. Only this about a kind matters here.
         self._kind_of = {(len(own), int(stream.template["n"][own.start])): kind for kind, own in enumerate(rows)}
         first = slice(0, len(rows[0]))
         self._first_input = int(np.argmax(stream.b_from[first] == Origin.INPUT))

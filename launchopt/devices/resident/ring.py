@@ -58,7 +58,7 @@ TAG_MASK = 0xFFFF  # bits of the lap's number that are in a word of the ring
 OK, COMPLETE, GONE = 0, 1, -2  # results of `post` and `await_outputs`; GONE: the kernel gave up
 # A word of outputs: the command's number, from 1, in the upper 32 bits; the fp32 output in the lower 32 bits.
 STAMP_SHIFT, STAMP_MASK = 32, 0xFFFFFFFF
-PROMPT_LOOKS = 256  # number of polls for outputs without a pause, which take several us
+PROMPT_LOOKS = 256  # polls for outputs before the loop pauses between polls; they take several us
 GAVE_UP_LINE = "the persistent kernel gave up: no command came within mode.patience_s"
 
 

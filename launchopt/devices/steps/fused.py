@@ -27,7 +27,7 @@ Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # (steps, kind, copy o
 def prepared_steps(device: GpuDevice, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
     """Return the steps of every kind and copy of the weights, with fused stages.
 
-    Launch one decode step of a single request and one of the largest batch, so that no kernel is loaded during a run.
+    It also launches a decode step of one request and one of the largest batch, so that a run need not load kernels.
     fusions: returns the fused stages of a kind and a copy of the weights.
     """
     steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)
@@ -87,7 +87,7 @@ def _columns(
 
     def columns(size: int, choice: int = 0) -> Row:
         if shape.n > 1 or size == 1:
-            own = (*leading[:2], max(leading[2], shape.m))  # one column: its distance to the next may be 0
+            own = (*leading[:2], max(leading[2], shape.m))  # `leading` may be 0 for one column; cuBLASLt requires m
             return plans.make(shape, 1, (0, 0, 0), own, epilogue, choice)
         wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
         return plans.make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue, choice)

@@ -22,7 +22,7 @@ def most_kept(stream: ChainStream, asked: int) -> int:
 
 
 def likely_steps(stream: ChainStream, most: int, bound: int) -> list[tuple[int, int]]:
-    """Return at most `bound` decode steps as (requests, copy of the weights), requests counted from the first.
+    """Return at most `bound` decode steps as (number of requests, copy of the weights); the requests are numbers 0 on.
 
     Steps of all requests, up to `most`, come first; then steps of one request.
     """

@@ -63,7 +63,8 @@ class TritonGemms:
         self._limits: dict[ShapeKey, int] = {}
         self._shared: dict[ShapeKey, bool] = {}  # whether all commands of a batch have the same A
         self._kernels: dict[tuple[ShapeKey, int], tuple[Config, Loaded]] = {}
-        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}  # configuration and GB/s
+        # By shape and commands of a launch: the fastest configuration, and its GB/s.
+        self.chosen: dict[tuple[ShapeKey, int], tuple[Config, float]] = {}
 
     def tune(self, index: int, limit: int) -> None:
         """Compile and time kernels for shape number `index`; choose the fastest. limit: the largest batch."""

@@ -1,4 +1,5 @@
-// The products of fused attention for halves, by tensor cores (attention/fused_attention.cuh). They need no sums over lanes.
+// The products of fused attention for halves, by tensor cores (attention/fused_attention.cuh). The lanes of a warp need not
+// add up their products.
 struct Products : Attention {
     using Attention::Attention;
     // Threads of a warp are numbered 4 g + t, as in `mma`. Rows of a product are queries. A row without a query repeats the

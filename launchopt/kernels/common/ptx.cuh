@@ -60,7 +60,8 @@ __device__ inline u64 load_acquire(const u64* from) {
     asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(from) : "memory");
     return value;
 }
-// Add 1 with release semantics: behind all stores of this thread, and all stores that it has observed.
+// Add 1 with release semantics: a thread that loads the sum with acquire sees all earlier stores of this thread, and all stores
+// that this thread had observed.
 __device__ inline void count_release(u32* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }

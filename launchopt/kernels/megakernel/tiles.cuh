@@ -40,7 +40,7 @@ struct Both {
         one = {x.x, x.z, y.x, y.z}, other = {x.y, x.w, y.y, y.w};
     }
 };
-// Return the column of the input whose products are sum i of the 16 sums of a row; -1: there is none.
+// Return the column of the input whose products are sum i of a row's 16 sums, or -1 if there is none.
 __device__ inline int column_of(int i, int columns) {
     const int rows = input_rows(columns), column = i < MOST_INPUT_ROWS ? i : i - MOST_INPUT_ROWS + rows;
     return i % MOST_INPUT_ROWS < rows && column < columns ? column : -1;
@@ -109,8 +109,8 @@ struct Slices {
     }
 };
 
-// Return a vector of inputs of a single column in the order of words in which one 16-byte load gives the operand of a product,
-// without moving words between registers.
+// Return a vector of inputs of a single column with its words in the order in which `mma` takes them. One 16-byte load then
+// fills the registers of its operand.
 __device__ inline uint4 arranged(const uint4& x) {
     if (COLUMNS > 1 || !TENSOR_CORES) return x;
     return {x.x, x.z, x.y, x.w};

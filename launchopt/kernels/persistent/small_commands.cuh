@@ -7,7 +7,7 @@ enum { SMALL_ROWS = OUTPUT_WORDS };  // most rows of a small command
 // Lanes that share rows; rows of a lane; most vectors that a lane has of each row.
 enum { SMALL_LANES = 8, PART_ROWS = SMALL_ROWS * SMALL_LANES / 32, PART_VECTORS = SMALL_VECTORS / SMALL_LANES };
 
-// Return whether the registers of a warp can hold all operands of a command of this shape, and 32 bits all its offsets.
+// Return whether the registers of a warp can hold all operands of a command of this shape, and all its offsets fit in 32 bits.
 __device__ inline bool is_small(const Lone& s) {
     return s.rows <= SMALL_ROWS && s.vectors <= SMALL_VECTORS && (s.row_bytes | s.step_bytes) < 1u << 28;
 }
