@@ -28,6 +28,16 @@ def test_files_parsed_once_give_the_same(word: str, monkeypatch: pytest.MonkeyPa
     assert kept == [composed(word)] * 2
 
 
+def test_files_are_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: dict[tuple[str, str], Any] = {}
+    monkeypatch.setattr(quick_hydra, "_parsed", parsed)
+    composed()
+    first = dict(parsed)
+    composed()
+    assert (str(ROOT / "conf"), "config") in first
+    assert all(parsed[key] is found for key, found in first.items())
+
+
 def test_the_composition_that_is_left_out_finds_no_mode() -> None:
     assert composed()["hydra"]["mode"] is None
 

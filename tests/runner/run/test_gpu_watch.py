@@ -19,6 +19,8 @@ from launchopt.timing import nvml
 from runner.run import children
 from runner.run import run as run_module
 
+PAUSE_MS = 200  # a busy machine may stop this process that long between the clock and the counter
+
 
 def test_on_the_cpu_nvml_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, Board())
@@ -52,14 +54,17 @@ def test_a_run_is_watched_from_the_parent(
     board = installed(monkeypatch, Board())
     board.reasons = 0x4
     monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.open_watch(UUID))
-    plan = planned("mode=baseline", "workload.cache=hot", "workload.commands=30000", "repeats=2")
+    job = "mode=baseline workload.cache=hot workload.commands=800 arrival=constant arrival.rate_per_s=1000 repeats=2"
+    plan = planned(*job.split())
     rows = run_module.execute(plan, tmp_path, []).rows
     manifest = results.read_manifest(tmp_path)
     for row, about in zip(rows, manifest["runs"], strict=True):
         assert_seen(row, about["gpu"])
         assert (row["sm_clock_mhz"], row["throttle_reasons"]) == (1980.0, "sw_power_cap")
         drawn_mj = board.power_w * about["gpu"]["energy_window_ms"]
-        assert about["gpu"]["energy_mj"] == pytest.approx(drawn_mj, abs=board.power_w * 30)  # a step, and a little
+        assert about["gpu"]["energy_mj"] == pytest.approx(
+            drawn_mj, abs=board.power_w * (20 + PAUSE_MS)
+        )  # a step, and a pause
     assert manifest["notices"][-1] == "baseline: repeats throttled: 2 of 2 (sw_power_cap)"
     assert manifest["notices"][-1] in capsys.readouterr().out
 

@@ -21,8 +21,7 @@ on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm
 
 LONG = "mode=baseline workload.cache=hot workload.commands=1000000"  # over 10 s on any machine
 SHORT = "mode=batched workload.cache=hot workload.commands=500 workload.m=16 workload.k=64 repeats=10000"
-PATIENCE_S = 60.0
-SOON_S = 10.0
+PATIENCE_S = 180.0  # after which it hangs, however busy this machine is
 
 
 def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
@@ -107,5 +106,5 @@ class Victim:
 
 
 def assert_nothing_left(victim: Victim) -> None:
-    eventually(lambda: not victim.alive(), SOON_S)
-    eventually(lambda: not victim.rings(), SOON_S)
+    eventually(lambda: not victim.alive())
+    eventually(lambda: not victim.rings())
