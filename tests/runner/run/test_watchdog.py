@@ -170,8 +170,14 @@ def test_a_producer_that_hangs_while_it_starts(victim: Callable[[str], Victim]) 
 
 
 def test_a_gap_between_arrivals_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gap is longer than children may run without moving a command."""
-    monkeypatch.setattr(watchdog, "BUSY_TIMED", 1)
+    """The gap is longer than children may run without moving a command, in the run. A warm-up has its usual time."""
+    plain = Watchdog.begin
+
+    def begin(self: Watchdog, label: str, timed: bool) -> None:
+        monkeypatch.setattr(watchdog, "BUSY_TIMED", BUSY_TIMED if "warm-up" in label else 1)
+        plain(self, label, timed)
+
+    monkeypatch.setattr(Watchdog, "begin", begin)
     gap = ["workload.commands=2", "arrival=constant", "arrival.rate_per_s=0.4", "watchdog_s=2"]
     words = ["mode=batched", "device=cpu", "workload.cache=hot", *gap, "against=[]", f"hydra.run.dir={tmp_path}/run"]
     assert app.main(words) == 0
