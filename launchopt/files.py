@@ -123,7 +123,7 @@ def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
 
 
 def absent(folder: Path, allowed: str = "", meant: Sequence[str] = ()) -> str:
-    """Return what to say of a folder that does not exist: `meant`, or the names beside it, may be what was meant."""
+    """Return the problem of a folder that does not exist. It proposes `meant`, or similar names beside the folder."""
     try:
         beside = [each.name for each in folder.parent.iterdir()]
     except OSError:

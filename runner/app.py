@@ -276,7 +276,9 @@ def _close() -> None:
             finally:  # also if a full disk made `end` fail
                 _print_sweep(sweep)
         elif sweep is not None and sweep.is_new:
-            (sweep.folder / "multirun.yaml").unlink(missing_ok=True)  # Hydra's file; the sweep did not compose
+            (sweep.folder / "multirun.yaml").unlink(
+                missing_ok=True
+            )  # Hydra's file of a sweep whose settings did not compose
     except LaunchoptError as error:
         fail(error)
     finally:

@@ -94,7 +94,7 @@ def call(name: str, words: Sequence[str]) -> int:
 
 
 def overview() -> str:
-    """Return what `launchopt` prints: a line a command, and the one to type first."""
+    """Return the text of `launchopt` without words: a line per command, and the command to type first."""
     width = max(map(len, SUBCOMMANDS))
     return OVERVIEW.format(
         commands="\n".join(f"  {name:<{width}}  {each.summary}" for name, each in SUBCOMMANDS.items())

@@ -3,7 +3,7 @@
     eval "$(launchopt completion bash)"          now, or in ~/.bashrc
     eval "$(launchopt completion zsh)"           now, or in ~/.zshrc after compinit
     launchopt completion fish | source           now, or in ~/.config/fish/config.fish
-    launchopt completion words run mode=ba       what the scripts ask: a line a candidate for the last word
+    launchopt completion words run mode=ba       what the scripts call: prints the candidates for the last word
 
 Candidates are subcommands, groups with their options, and settings with the names of their values.
 """

@@ -25,7 +25,7 @@ from runner.config.names import value_names
 from runner.config.tables import experiments
 
 MOST_COLUMNS = 100
-TEXT_COLUMN = 32  # where the meaning of a setting begins
+TEXT_COLUMN = 32  # column in which the meaning of a setting begins
 UNITS = {"_per_s": "1/s", "_us": "us", "_ms": "ms", "_s": "s"}  # by the end of a setting's name
 EXAMPLES = """usage: launchopt run [SETTING=VALUE ...] [-m] [--config-dir DIR]
 

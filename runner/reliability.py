@@ -3,9 +3,9 @@
     launchopt reliability outputs/reliability/20260101-120000                 Markdown of one campaign
     launchopt reliability outputs/reference/reliability --readme outputs/reference/RELIABILITY.md
 
-In: a folder that scripts/kill_campaign.py wrote (campaign.parquet, a row a kill, and manifest.json), with or without
-the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. --readme FILE.md replaces the text between `<!--
-reliability -->` and `<!-- /reliability -->` of that page; with --check it only checks it.
+In: a folder that scripts/kill_campaign.py wrote (campaign.parquet with a row per kill, and manifest.json), with or
+without the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. --readme FILE.md replaces the text between
+`<!-- reliability -->` and `<!-- /reliability -->` of that page; with --check it only checks it.
 """
 
 from __future__ import annotations

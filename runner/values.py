@@ -1,4 +1,4 @@
-"""Types of the values of a subcommand's options. A value that is refused is answered with what is allowed.
+"""Types of the values of a subcommand's options. The error for a refused value names what is allowed.
 
 parser.add_argument("--output", type=file_named(".md"), metavar="FILE.md")
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
     """Return a type of paths to write, whose names end in one of `endings`: `.json`.
 
-    is_optional: the option takes a name or none, so that the word after it may have been meant for something else.
+    is_optional: the option also works without a name, so the word after it may have been meant as another argument.
     """
     hint = "; without a name, put the option last" if is_optional else ""
 

@@ -13,7 +13,7 @@ from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, option
 
 MOST_BURST = 1 << 20  # maximum arrivals of one burst
-_STREAM = 0xB0257  # so that no two users of one seed draw the same numbers
+_STREAM = 0xB0257  # joined to the run's seed, so that no other user of that seed draws the same numbers
 
 
 def bursty(rate_per_s: float, burst_size: int, peak_per_s: float | None, count: int, seed: int) -> NDArray[np.int64]:

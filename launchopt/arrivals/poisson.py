@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from launchopt.arrivals.base import Arrival, check_rate, in_ns
 from launchopt.options import REQUIRED, option
 
-_STREAM = 0x901550  # so that no two users of one seed draw the same numbers
+_STREAM = 0x901550  # joined to the run's seed, so that no other user of that seed draws the same numbers
 
 
 def poisson(rate_per_s: float, count: int, seed: int) -> NDArray[np.int64]:

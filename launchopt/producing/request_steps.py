@@ -27,7 +27,7 @@ from launchopt.records import request_of, token_of
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Int, Table, Words
 
-FAR_NS = 1 << 62  # no request is due
+FAR_NS = 1 << 62  # in WAKE_NS if no further request will be due
 
 
 class IssueWord(enum.IntEnum):

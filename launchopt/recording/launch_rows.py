@@ -71,7 +71,7 @@ class Recording(NamedTuple):
     cursor: Table  # [CursorWord]
 
 
-RecordingArrays = tuple[Table, Table, Table]  # the fields of a Recording: Python passes a plain tuple four times faster
+RecordingArrays = tuple[Table, Table, Table]  # fields of a Recording: Python passes them four times faster
 Facts = tuple[int, int, int, int, int]  # the fields of LaunchFacts, for the same reason
 
 

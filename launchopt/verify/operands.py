@@ -1,8 +1,9 @@
 """Check that the operands in memory are what the seed gives, after a run and before its outputs are checked.
 
-Outputs are compared with products of the operands in memory. Operands that were lost, copied over each other or
-overwritten would give products that agree with them. The first check compares every element. Later checks of the same
-arenas compare hashes with those of the first one, and every element only where a hash differs.
+Outputs are compared with products of the operands in memory. If operands were lost, copied over each other or
+overwritten, outputs would still agree with these products, so the operands have a check of their own. The first check
+compares every element. Later checks of the same arenas compare hashes with those of the first one, and every element
+only where a hash differs.
 
 The hash of a chunk is the sum of its 64-bit words, each times a random odd number of its position, modulo 2**64. So any
 change of a single word changes it. Several changes leave it the same with a probability of about 2**-64.
@@ -19,8 +20,8 @@ from launchopt.streams.operands import ArenaKey
 from launchopt.types import Array
 from launchopt.verify.commands import to_host
 
-LEAST_JUDGED = 4096  # elements whose mean and spread are judged
-MOST_DEVIATIONS = 8.0  # standard errors by which mean and variance of random inputs may miss
+LEAST_JUDGED = 4096  # minimum number of elements whose mean and variance are checked
+MOST_DEVIATIONS = 8.0  # largest error of the mean and the variance of random inputs, in standard errors
 HASHED_BYTES = 2 << 20  # bytes hashed at a time: words, multipliers and products stay in the cache
 
 
@@ -30,7 +31,7 @@ class OperandCheck:
     def __init__(self, arenas: Arenas, seed: int) -> None:
         self._arenas, self._seed = arenas, seed
         self._multipliers: Array | None = None
-        self._hashes: dict[ArenaKey, list[int]] = {}  # of operands that were compared with the seed
+        self._hashes: dict[ArenaKey, list[int]] = {}  # hashes of operands that were compared with what the seed gives
 
     def fault(self) -> str | None:
         """Return what is wrong with the operands; None if they are what the seed gives."""

@@ -14,7 +14,7 @@ from launchopt.kernels.shared import COPY_ROW_BYTES
 from launchopt.kernels.shared_megakernel import ROW_GAP_BYTES
 from runner.bench.figures import Figure
 
-PITCH = COPY_ROW_BYTES + ROW_GAP_BYTES  # as in the megakernel
+PITCH = COPY_ROW_BYTES + ROW_GAP_BYTES  # bytes from row to row in shared memory, as in the megakernel
 UNDER_WAY = (0, 1, 2, 3, 4, 11)
 OFFSETS = (16, 32, 48, 64, 96)  # bytes in shared memory beyond a multiple of 128, besides 0
 

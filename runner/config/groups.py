@@ -82,9 +82,9 @@ class TimingKind(enum.Enum):
     """Method by which times on the device are measured."""
 
     host = "host"  # the host's clock, and CUDA events around the whole run
-    events = "events"  # as host, with events around sampled launches
-    cupti = "cupti"  # as events, with a record of every kernel; the run counts as traced
-    torch = "torch"  # as events, with a Kineto trace of each repeat by torch.profiler; traced, too
+    events = "events"  # like host, and CUDA events around sampled launches
+    cupti = "cupti"  # like events, and CUPTI's record of every kernel; the run counts as traced
+    torch = "torch"  # like events, and a Kineto trace of each repeat by torch.profiler; counts as traced, too
 
 
 @dataclass(slots=True)

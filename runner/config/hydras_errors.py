@@ -96,7 +96,7 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
 
 
 def _word(key: str, settings: Sequence[str]) -> str:
-    """Return the word that set a key, or something in it, or what it is in; "" if none did."""
+    """Return the word that set a key, a setting within it, or a section that contains it; "" if there is none."""
     for word in reversed(settings):
         name = word.partition("=")[0].lstrip("+~")
         if word == key or name == key or name.startswith(f"{key}.") or (name and key.startswith(f"{name}.")):

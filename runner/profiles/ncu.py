@@ -1,6 +1,6 @@
 """Prints the bottleneck of each kernel that Nsight Compute replayed.
 
-    launchopt ncu profile.csv                             a line a kernel
+    launchopt ncu profile.csv                             a line per kernel
     launchopt ncu profile.csv --output kernels.parquet    the same rows as a Parquet file, with whole names
 
 Reads a CSV of ncu's raw page, which `scripts/ncu_profile.sh` makes. `markdown` makes one table of several such files.

@@ -1,6 +1,6 @@
 """Prints the launches of each NVTX range of an nsys profile.
 
-    launchopt nsys profile.sqlite                            a line a range
+    launchopt nsys profile.sqlite                            a line per range
     launchopt nsys profile.sqlite --output ranges.parquet    the same rows as a Parquet file, too
 
 Reads what `nsys export --type sqlite` makes of a profile.

@@ -1,6 +1,6 @@
 """Prints the launches of two modes for one job, side by side.
 
-    launchopt nsys_compare batched=A.sqlite graph=B.sqlite                          a line a quantity
+    launchopt nsys_compare batched=A.sqlite graph=B.sqlite                          a line per quantity
     launchopt nsys_compare batched=A.sqlite graph=B.sqlite --output both.parquet    the rows of both, too
 
 Reads two nsys SQLite exports, each after the name of its mode; `scripts/nsys_compare.sh` makes them. The table covers

@@ -2,9 +2,9 @@
 
     launchopt trace trace.json.gz                          launch statistics of a PyTorch profiler trace
     launchopt trace profile.sqlite                         of `nsys export --type sqlite`
-    launchopt trace before.json after.json                 a column a file
+    launchopt trace before.json after.json                 a column per file
     cat trace.json.gz | launchopt trace -                  standard input
-    launchopt trace trace.json --output pairs.parquet      a row a kernel and the launch call that started it
+    launchopt trace trace.json --output pairs.parquet      a row per kernel, with the launch call that started it
     launchopt trace trace.json --json statistics.json      every figure, and every stream and GPU
 
 Reads Kineto or Chrome JSON, plain or gzip, and nsys SQLite; the content decides which. Large traces are streamed.

@@ -118,7 +118,7 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
     remove_unfinished(folder)
     notices = []
     for segment in leftovers(segments):
-        with contextlib.suppress(DataError):  # another user's
+        with contextlib.suppress(DataError):  # a segment of another user stays
             notices += [f"removed {one.path}, left by killed process {one.pid}" for one in clean([segment])]
     for lock in _locks_of_killed(folder):
         with contextlib.suppress(OSError):  # a folder without write permission stays as it is

@@ -78,7 +78,7 @@ class Run:
 
 
 def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
-    """Return a line for each mode that did not launch every command in its own way.
+    """Return a line for each mode that did not launch every command by its own strategy.
 
     `megakernel: 32 of 640 commands were launched otherwise: strided 32` counts the repeat with the most such commands.
     `runs` are the manifest's entries of repeats: mode, and the number of commands of each `launch_rows.Strategy`.

@@ -85,7 +85,7 @@ class Sweep:
     """The overrides of a sweep, and its jobs so far."""
 
     folder: Path
-    overrides: list[str]  # as typed: settings with their values
+    overrides: list[str]  # settings with their values, as the user typed them
     is_new: bool  # True: this start made its folder
     params: list[str] = field(default_factory=list)  # settings that the experiment sweeps
     was_stopped: bool = False

@@ -19,16 +19,16 @@ from runner.plan.plan import Plan
 from runner.run.pace import Pace, clock_text
 from runner.screen.pager import console
 
-SPEAKS_EVERY_S = 30.0  # in a pipe
+PROGRESS_EVERY_S = 30.0  # time between two lines of progress in a pipe
 
 
 class Terminal:
-    """The progress of one job of `runs` runs, on standard error. `name` stands before each phase: `job 3 (4 of 12)`."""
+    """The progress of one job of `runs` runs, on standard error. `name` precedes each phase: `job 3 (4 of 12)`."""
 
     def __init__(self, plan: Plan, runs: int, name: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._commands, self._runs, self._done = plan.stream.commands, runs, 0
         self._pace, self._name, self._clock = Pace(len(plan.arms), clock), name, clock
-        self._began_s = self._spoke_s = clock()
+        self._began_s = self._printed_s = clock()
         self._is_piped = not sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -59,8 +59,8 @@ class Terminal:
         left = "" if left_s is None else f"about {clock_text(left_s)} left"
         if not self._is_piped:
             self._bar.update(self._task, description=self._named(label), completed=completed, left=left)
-        elif self._clock() - self._spoke_s >= SPEAKS_EVERY_S:
-            self._spoke_s = self._clock()
+        elif self._clock() - self._printed_s >= PROGRESS_EVERY_S:
+            self._printed_s = self._clock()
             commands = f"{completed:,} of {self._runs * self._commands:,} commands"
             parts = [f"{self._done} of {self._runs} runs", commands, *([left] if left else [])]
             took = clock_text(self._clock() - self._began_s)

@@ -36,8 +36,8 @@ Progress = Callable[[str, int], None]  # label of the phase, commands popped in 
 def limited(progress: Progress, limit_s: float | None) -> Progress:
     """Wrap `progress` to raise RunError once `limit_s` seconds have passed from now; None is no limit.
 
-    The session reports progress many times a second while it waits. So the error comes where children, ring and folder
-    can be cleaned up, and finished repeats are kept.
+    The session reports progress many times a second while it waits. So the error is raised where children, ring and
+    folder are cleaned up, and finished repeats are kept.
     """
     if limit_s is None:
         return progress

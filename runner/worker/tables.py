@@ -86,7 +86,7 @@ def gather(path: Path) -> None:
     if len(parts) == 1 and not path.exists():
         parts[0].rename(path)
     elif parts:
-        if not path.exists():  # else a killed process joined them and did not remove the parts
+        if not path.exists():  # if it exists, a killed process joined the parts and did not remove them
             schema = pq.read_schema(parts[0])
             save_result(path, lambda temporary: _write(temporary, schema, _row_groups(parts)))
         for part in parts:

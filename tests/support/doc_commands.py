@@ -1,7 +1,7 @@
 """The commands that the README and the pages of docs/ show.
 
-A fence of the language `bash` holds commands, a line each. If its first line is a comment, that says what the commands
-need, or how long they take; tests do not run them. All other commands run.
+A fence of the language `bash` holds commands, one per line. A comment in the first line names what the commands need,
+or how long they take; tests do not run such commands. All other commands run.
 """
 
 from __future__ import annotations

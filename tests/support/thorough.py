@@ -48,5 +48,5 @@ def some(cases: Iterable[Case], share: int = SHARE) -> list[Case]:
 
 
 def examples(number: int) -> int:
-    """Return how many examples of a property are drawn, of `number` that it asks for."""
+    """Return the number of examples to draw for a property that asks for `number`."""
     return number if is_thorough() else min(number, max(LEAST_EXAMPLES, number // SHARE))

@@ -117,7 +117,7 @@ GROUP BY k.rowid
 
 _NEVER_NS = np.iinfo(np.int64).max  # stands for the missing end of an unfinished range
 _SPAN = [("tid", "i8"), ("start", "i8"), ("end", "i8")]
-_KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), ("end", "i8")]  # call: begin
+_KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), ("end", "i8")]  # call, returned: ns
 
 
 def read_profile(path: Path, mode: str | None = None) -> Profile:

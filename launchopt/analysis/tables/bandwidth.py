@@ -1,8 +1,8 @@
 """Memory bandwidth of a run: the bytes that had to move, as a share of the bandwidth that the run measured.
 
 In: rows of summary.parquet. A weight that requests share counts once for those that run together: all of them in a
-closed loop, at most those of a mean batch in an open one. Files of version 0.1 do not say how many bytes are weights;
-there all are taken as such. Inputs in a hot cache give no bandwidth.
+closed loop, at most those of a mean batch in an open one. Files of version 0.1 do not have the bytes of weights; then
+all bytes count as weights. Inputs in a hot cache give no bandwidth.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def requests_together(row: Row) -> float:
 
 
 def bytes_share(row: Row, together: float) -> float:
-    """Return the share of `bytes_moved` that moves if so many requests share one read of a weight."""
+    """Return the share of `bytes_moved` that really moves if `together` requests share each read of a weight."""
     weights, moved = row["weight_bytes"], row["bytes_moved"]
     of_weights = 1.0 if weights is None or not moved else weights / moved
     return float(1.0 - of_weights + of_weights / together)

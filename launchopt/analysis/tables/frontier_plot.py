@@ -104,7 +104,7 @@ def _framing(frontier: Frontier) -> list[Point]:
 
 
 def _objective(frontier: Frontier) -> float | None:
-    """Return the largest p99 within the objective, in the panel's unit."""
+    """Return the objective for the p99, in the panel's unit; None without one."""
     return None if frontier.slo_p99_us is None else frontier.slo_p99_us / _unit(frontier).us
 
 

@@ -179,7 +179,7 @@ def without_copies(rows: Iterable[Row]) -> list[Row]:
     seen: dict[tuple[object, ...], list[Row]] = {}
     for row in rows:
         twins = seen.setdefault(tuple(row[name] for name in (*STREAM, *_CONFIGURATION, "repeat")), [])
-        if any(repr(row) == repr(twin) for twin in twins):  # by repr, where a NaN equals itself
+        if any(repr(row) == repr(twin) for twin in twins):  # compared as text, since a NaN does not equal itself
             continue
         if twins:
             raise DataError(row["run_id"], None, f"two different rows for {row['mode']}, repeat {row['repeat']}")

@@ -4,7 +4,7 @@ In: rows as `results.read_summaries` gives them, and the modes that refused the 
 stream of commands, with a `StrategyLine` per mode that ran it. Pure: reads no file, prints nothing.
 
 Times are those of untraced runs. Kernels and GPU busy need a tracer: they come from traced runs of the same work in the
-same mode, and nothing else does. `rows` says what a line may claim.
+same mode, and nothing else does. `rows` defines which lines may claim a speed-up.
 """
 
 from __future__ import annotations

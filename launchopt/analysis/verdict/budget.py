@@ -152,7 +152,7 @@ class CommandsPerToken(NamedTuple):
 
 
 def _generates(stream: Row) -> bool:
-    """Return whether the stream generates a model's tokens: a prompt makes only one, and some work is of no model."""
+    """Return whether the stream generates tokens of a model, and more than the one that ends each prompt."""
     return bool(stream["model"] and stream["tokens"] and stream["tokens"] > stream["requests"])
 
 

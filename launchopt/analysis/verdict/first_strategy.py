@@ -249,7 +249,7 @@ def _left(judged: Judged) -> str:
 
 
 def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
-    """Return the fastest mode, where another was chosen, and the lines that may claim nothing."""
+    """Return sentences on the fastest mode, if another was chosen, and on the modes without a verdict."""
     sentences = []
     if choice is not None and choice.judged is not None:
         faster = [each for each in lines if each.is_sound and each.strategy.line.verdict is Verdict.FASTER]

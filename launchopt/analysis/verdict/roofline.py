@@ -33,7 +33,9 @@ OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise",
 CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
     *("grouped", "pointer_array"),
 }
-_MIXED = frozenset({"layer", "linear_epilogue", "elementwise_chain"})  # in files that do not count GEMMs
+_MIXED = frozenset(
+    {"layer", "linear_epilogue", "elementwise_chain"}
+)  # workloads with other ops than GEMMs, for files without `gemms`
 
 
 @dataclass(frozen=True, slots=True)

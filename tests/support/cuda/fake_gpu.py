@@ -127,7 +127,7 @@ class FakeGpu:
         self._forget()
         self._held = held
         if held:
-            self._run(1)  # what holds the queue is a kernel, too
+            self._run(1)  # a kernel holds the queue, and is traced, too
         work()
         self._held = False
         return Activity(np.array(self._kernels), np.array(self._calls), ["kernel"], ["call"], 0, 0)

@@ -105,7 +105,10 @@ class FakeMegakernel:
         return tag == words[TAG_AT] > 0, word
 
     def enter(self, enter: Callable[..., int], index: int, size: int, request: int = 0) -> int:
-        """Replace the device's `enter`: another launch may follow."""
+        """Replace the device's `enter`.
+
+        A gated launch that has got its word runs first, since another launch may follow.
+        """
         if self._waits is not None and self._word(self._waits[2])[0]:
             self.settle()
         return enter(index, size, request)

@@ -15,7 +15,7 @@ from support.steps.step_runs import StepRun
 
 
 class Rig(StepRun):
-    """A stream through the mode on a fake device, with access to its lists by key."""
+    """A stream through the mode on a fake device, with access to the mode's instruction lists."""
 
     def __init__(
         self,
