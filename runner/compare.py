@@ -1,10 +1,10 @@
 """Compares two runs, or two modes of one run, and says which is faster, or how many repeats would decide.
 
     launchopt compare RUN:baseline RUN:batched       two modes of one run, pair by pair: the best case
-    launchopt compare OLD NEW                        all that occurs in both folders: two revisions, say
+    launchopt compare OLD NEW                        all that occurs in both folders, such as two revisions
     launchopt compare OLD NEW --metric latency_p99_us --effect 5%
     launchopt compare OLD NEW --fail-on slower --markdown compare.md     in CI
-    launchopt compare OLD NEW --force                other machines, other work: says so in every output
+    launchopt compare OLD NEW --force                also other machines or other work; every output says so
 
 In: summary.parquet and manifest.json at or below the folders (or a summary.parquet). Out: a block for each stream of
 commands, mode and configuration that occurs in both: medians, the factor between the two with its 95% interval, and

@@ -1,4 +1,4 @@
-"""All runs below some folders in one Parquet file, whatever version wrote them; and what its columns mean.
+"""Puts all runs below some folders into one Parquet file, whatever version wrote them, or prints what its columns mean.
 
     launchopt dataset outputs --output all.parquet                      summaries of every run
     launchopt dataset outputs --table kernels --output kernels.parquet

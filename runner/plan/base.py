@@ -31,7 +31,7 @@ def bases_of(config: Config) -> tuple[str, ...]:
 
 
 def plan_with_base(config: Config, task: DictConfig) -> Plan:
-    """Return the plan of a single run, with a base where it gets one. `task` is the composed config of `config`."""
+    """Return the plan of a single run, with a base if it gets one. `task` is the composed config of `config`."""
     if task.against != AUTO:
         return plan_of(settled(task))
     for base in bases_of(config):

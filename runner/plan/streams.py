@@ -20,7 +20,7 @@ from runner.config.schema import Config
 def requests_of(config: Config) -> Requests | None:
     """Return the requests of a file, or those that the workload's options describe.
 
-    None: commands are independent, or ordering=none leaves the stream to the options alone.
+    None: commands are independent, or ordering=none, with which the options alone determine the stream.
     """
     workload, arrival = config.workload, config.arrival
     if not workload.has_requests:

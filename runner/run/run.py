@@ -236,7 +236,7 @@ def _row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -
 
 
 def _open_loop(plan: Plan, row: results.Row) -> results.Row:
-    """Return the arrival columns of independent commands: the rates due and completed, and whether it is overload."""
+    """Return arrival columns of independent commands: rates due and completed, and whether the run was overloaded."""
     arrival = plan.config.arrival
     if _has_gaps(plan):
         due = row["commands"] / plan.stream.span_ns * 1e9

@@ -1,4 +1,4 @@
-"""How many of the cases that tests generate they try: a sample by default, all with `pytest --thorough`.
+"""The share of generated cases that tests try: a sample by default, all with `pytest --thorough`.
 
 tests/conftest.py calls `select` before any test is imported.
 """
