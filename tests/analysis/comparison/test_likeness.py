@@ -44,6 +44,11 @@ OTHER_MACHINE = {
 OTHER_SETTINGS = {"config__workload__tokens": 300, "config__model__hidden": 2048, "config__seed": 1}
 
 
+def test_a_manifest_with_another_name_of_the_model_does_not_matter_as_the_summary_has_todays() -> None:
+    a, b = sides(repeats(*NINE), repeats(*NINE), config__model__name="predecessor")
+    assert len(compare(a, b).comparisons) == 1
+
+
 @pytest.mark.parametrize("path", [*OTHER_MACHINE, *OTHER_SETTINGS])
 def test_another_machine_or_setting_is_refused_by_name_and_forced_loudly(path: str) -> None:
     value = (OTHER_MACHINE | OTHER_SETTINGS)[path]

@@ -12,7 +12,7 @@ MANIFEST: dict[str, Any] = {
     "status": "ok",
     "config": {
         "workload": {"name": "decode", "tokens": 250, "path": "/data/one/trace.csv"},
-        "model": {"hidden": 1024},
+        "model": {"name": "small_1024", "hidden": 1024},
         "mode": {"name": "batched", "streams": 4},
         "queue": {"capacity": 4096},
         "seed": 0,
