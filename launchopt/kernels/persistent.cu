@@ -61,7 +61,7 @@ __device__ void work(int group, u64* words, float (*part)[MOST_COLUMNS]) {
                 if (__all_sync(0xFFFFFFFFu, word >> TAG_SHIFT == tag)) break;
                 if (polls > BUSY_POLLS) __nanosleep(polls > QUIET_POLLS ? 2000 : 100);
             }
-            // The fence drops stale lines of the L1 cache. Tiles of fewer rows read B from the L2 cache and need none.
+            // The fence drops stale lines of the L1 cache. Tiles of fewer rows than GROUP_WARPS read B from the L2 cache.
             if ((__shfl_sync(0xFFFFFFFFu, word, 4) & PAYLOAD) >> 24 >= GROUP_WARPS) fence();
             if (lane < USED_WORDS) words[lane] = word & PAYLOAD;
         }

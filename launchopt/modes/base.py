@@ -52,7 +52,6 @@ class Mode:
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]  # one line for the list of modes: what one launch computes
     takes: ClassVar[Takes] = Takes.batches
     prefers_steps: ClassVar[bool] = False  # takes whole steps of a workload that has steps
     compiled_loop: bool = False  # compiled code makes all launches, without `submit`

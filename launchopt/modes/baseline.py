@@ -37,7 +37,6 @@ class Baseline(Mode):
     """One launch per command."""
 
     name = "baseline"
-    summary = "one call a command, in arrival order"
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True

@@ -26,8 +26,8 @@ def _slot_bytes(shape: ShapeKey) -> int:
 
 
 def _packing_pays(shape: ShapeKey, limit: int, pack_bytes_per_launch: int) -> bool:
-    # Cutting adds at most one launch per command. So packing pays off only if a command has fewer bytes than the device
-    # copies in the time of one launch.
+    # A batch that is cut into evenly spaced runs takes at most one launch per command. So packing pays off only if a
+    # command has fewer bytes than the device copies in the time of one launch.
     return limit > 1 and _slot_bytes(shape) < pack_bytes_per_launch
 
 
@@ -35,7 +35,6 @@ class Batched(Mode):
     """One launch per batch, or several if its operands are not evenly spaced."""
 
     name = "batched"
-    summary = "one strided-batch call a bucket; scattered operands are packed first"
     compiled_loop = True
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedBatched:

@@ -32,7 +32,6 @@ class Coalesced(Mode):
     """One launch per weight."""
 
     name = "coalesced"
-    summary = "one wider GEMM for all commands that share a weight"
     prefers_steps = True
 
     @classmethod

@@ -30,7 +30,6 @@ class FusedElementwise(Mode):
     """One launch for bias, ReLU and scale."""
 
     name = "fused_elementwise"
-    summary = "one kernel for bias, ReLU and scale"
     takes = Takes.steps
     unwritten = frozenset({"bias", "relu"})
 

@@ -37,7 +37,6 @@ class FusedEpilogue(Mode):
     """One launch per linear layer."""
 
     name = "fused_epilogue"
-    summary = "one GEMM with bias and ReLU in its epilogue"
     takes = Takes.steps
     unwritten = frozenset({"gemm", "bias"})
 

@@ -36,7 +36,6 @@ class FusedQkv(Mode):
     """One launch for q, k and v."""
 
     name = "fused_qkv"
-    summary = "one GEMM for q, k and v of all requests of a step"
     takes = Takes.steps
 
     @classmethod

@@ -25,7 +25,6 @@ class FusedTriton(Mode):
     """One launch for bias, ReLU and scale."""
 
     name = "fused_triton"
-    summary = "one Triton kernel for bias, ReLU and scale"
     takes = Takes.steps
     unwritten = frozenset({"bias", "relu"})
     devices = ("cuda",)

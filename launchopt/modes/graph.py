@@ -45,10 +45,9 @@ class Options(KeepsGraphs):
 
 
 class Graph(Mode):
-    """One replay per batch, or per step."""
+    """One replay of a CUDA graph per batch, or per step."""
 
     name = "graph"
-    summary = "one CUDA graph replay per batch, or per step of all its requests"
     prefers_steps = True
     own_strategy = "graph"
     options: Options = Options()

@@ -26,7 +26,6 @@ class Grouped(Mode):
     """One launch per batch of any shapes."""
 
     name = "grouped"
-    summary = "one call for commands of different shapes"
     merges_shapes = True
     ops = frozenset({Op.GEMM})
 

@@ -23,7 +23,6 @@ class Kernel(Mode):
     """One launch of our own kernel per command."""
 
     name = "kernel"
-    summary = "one launch of our own GEMV kernel a command"
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True

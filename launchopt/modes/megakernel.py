@@ -52,7 +52,6 @@ class MegakernelMode(Mode):
     """The megakernel: one launch per decode step."""
 
     name = "megakernel"
-    summary = "one launch per step of all its requests, of a kernel that executes a list of instructions"
     takes = Takes.steps
     devices = ("cuda",)
     own_strategy = "megakernel"

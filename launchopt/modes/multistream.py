@@ -30,7 +30,6 @@ class MultiStream(Mode):
     """One launch per command, on the CUDA stream of its request."""
 
     name = "multistream"
-    summary = "one call a command, over several streams"
     takes = Takes.commands
     compiled_loop = True
     devices = ("cuda",)

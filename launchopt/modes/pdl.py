@@ -14,5 +14,4 @@ class Pdl(Kernel):
     """One dependent launch of our own kernel per command."""
 
     name = "pdl"
-    summary = "one dependent launch (PDL) of our own GEMV kernel a command"
     early = True

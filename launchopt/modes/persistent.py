@@ -49,7 +49,6 @@ class Persistent(Mode):
     """A persistent kernel: no launch per command."""
 
     name = "persistent"
-    summary = "none per command: the host writes four words into a ring, which a persistent kernel polls"
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True

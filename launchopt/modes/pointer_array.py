@@ -26,7 +26,6 @@ class PointerArray(Mode):
     """One launch per batch, with operands anywhere."""
 
     name = "pointer_array"
-    summary = "one call a bucket through arrays of pointers"
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedPointers:
         """Plan every batch size of every shape."""

@@ -40,10 +40,9 @@ ELEMENTWISE = {Op.BIAS, Op.RELU, Op.SCALE}
 
 
 class TorchCompile(Mode):
-    """One launch per step, or per batch."""
+    """One call of a compiled function per step, or per batch."""
 
     name = "torch_compile"
-    summary = "one call of a function compiled by PyTorch a batch, or a step"
     prefers_steps = True
     devices = ("cuda",)
     packages = ("torch", "triton")

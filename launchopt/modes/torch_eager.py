@@ -49,10 +49,9 @@ def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
 
 
 class TorchEager(Mode):
-    """One launch per operator."""
+    """One launch per operator of PyTorch."""
 
     name = "torch_eager"
-    summary = "one PyTorch operator a command, or a row of a step"
     takes = Takes.commands
     prefers_steps = True
     keeps_order = True

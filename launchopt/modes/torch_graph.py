@@ -36,10 +36,9 @@ class Options(KeepsGraphs):
 
 
 class TorchGraph(Mode):
-    """One replay per step, or per batch."""
+    """One replay of a CUDA graph of PyTorch's operators per step, or per batch."""
 
     name = "torch_graph"
-    summary = "one replay of PyTorch operators recorded as a CUDA graph a batch, or a step"
     prefers_steps = True
     devices = ("cuda",)
     packages = ("torch",)

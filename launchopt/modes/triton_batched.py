@@ -30,7 +30,6 @@ class TritonBatched(Mode):
     """One launch per batch, with operands anywhere."""
 
     name = "triton_batched"
-    summary = "one launch a bucket of a tuned Triton kernel, through arrays of pointers"
     devices = ("cuda",)
     packages = ("triton",)
     extra = "torch"

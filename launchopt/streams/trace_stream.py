@@ -61,7 +61,7 @@ class _Turns:
 
 
 def _turns(supply_of: Sequence[Supply], batch: Columns, size: Mapping[Supply, int]) -> _Turns:
-    """Return the columns from the supply and the batch of each operator, and the size of each supply."""
+    """Return the turns of operators. supply_of, batch: of each operator. size: how many numbers each supply has."""
     taken: Counter[Supply] = Counter()
     first = []
     for supply, count in zip(supply_of, batch.tolist(), strict=True):

@@ -212,5 +212,5 @@ class OwnSize(Steps):
     smallest: ClassVar[tuple[str, ...]] = ("workload.hidden=128",)
 
     def widths(self, model: ModelShape) -> list[int]:
-        """Return the features of the output of a layer."""
+        """Return the features of a layer's output, the only width."""
         return [self.hidden]

@@ -43,7 +43,7 @@ def decode_requests(
 
 @dataclass(slots=True)
 class Decode(OfModel):
-    """Token after token through the layers of a model."""
+    """Requests that generate tokens, one per step, with the linear layers of a model."""
 
     name: str = "decode"
     requests: int = option(1, REQUESTS_HELP, low=1)

@@ -53,7 +53,7 @@ class Gemv(Workload):
         return "workload.commands or batching.max_batch"
 
     def minimum(self) -> Minimum:
-        """Return the commands, and the bytes of all outputs and of `replicas` weights (of one weight, if not set)."""
+        """Return the commands, and the bytes of all outputs and of `replicas` weights (of one if it is not set)."""
         weights = aligned_bytes(self.m * self.k * self.dtype.itemsize) * (self.replicas or 1)
         commands = self.count("cpu")
         return Minimum(commands, weights + aligned_bytes(self.m * self.n * self.dtype.itemsize) * commands)

@@ -70,7 +70,6 @@ class Fussy(Mode):
     """Cannot do much."""
 
     name = "fussy"
-    summary = "nothing"
     takes = Takes.steps
     devices = ("cuda",)
     dtypes = (Dtype.fp16, Dtype.bf16)

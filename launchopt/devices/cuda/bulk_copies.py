@@ -106,7 +106,7 @@ class BulkCopies:
 
 
 class Copies(NamedTuple):
-    """The copies of a launch."""
+    """What a launch copies."""
 
     begin: int  # address of the memory that is copied
     share_slots: int  # number of slots in the part of that memory that a block copies
@@ -116,7 +116,7 @@ class Copies(NamedTuple):
 
 
 class Loads(NamedTuple):
-    """The loads of a launch."""
+    """What a launch loads while it copies, to measure the latency."""
 
     lines: int  # address of the cache lines that are loaded
     samples: int  # number of loads

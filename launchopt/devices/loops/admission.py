@@ -96,7 +96,7 @@ def _is_expected(words: Words, size: Int, rows: Int, expected: Table, key: Words
 
 @compiled
 def admit(rows: Int, size: Int, arrays: StepArrays, flights: FlightFields, admission: AdmissionFields) -> bool:
-    """Admit the launch that waits for the batch flushed last; return False, and do nothing, if no launch does.
+    """Admit the launch that waits for the batch flushed last. If no launch waits for it, do nothing and return False.
 
     arrays, admission: as in `look`. flights: FlightArrays or its fields.
     """

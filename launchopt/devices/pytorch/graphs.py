@@ -116,9 +116,8 @@ class _Sized:
             buffer[: size * stack[0].numel()].view(size, *stack.shape[1:])
             for buffer, stack in zip(buffers, of_shape, strict=True)
         ]
-        self.copied_bytes = sum(
-            buffer[0].nbytes for buffer in self._buffers
-        )  # bytes gathered and scattered per command
+        # Bytes gathered and scattered per command.
+        self.copied_bytes = sum(buffer[0].nbytes for buffer in self._buffers)
 
     def multiply(self) -> None:
         """Gather the operands that the index tensors name, and multiply them into scratch memory."""

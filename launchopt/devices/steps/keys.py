@@ -62,7 +62,7 @@ class StepKey:
 
 
 class StepKeys:
-    """Makes keys. probe: returns a row with a weight, since requests may use different copies of the weights."""
+    """Makes keys of batches. probe: returns a row with a weight, whose address tells which copy a request uses."""
 
     def __init__(self, probe: Callable[[StepBatch], int]) -> None:
         self._probe = probe

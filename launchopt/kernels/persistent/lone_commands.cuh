@@ -5,8 +5,8 @@ enum { LONE_ROWS = 2, LONE_VECTORS = 256 };  // rows that a warp multiplies at o
 
 // A shape of one column whose rows consist of whole vectors of 16 bytes.
 struct __align__(16) Lone {
-    // Rows of C. Vectors of k, or 0: the dispatcher hands out commands of the shape. Bytes from one row of A to the next. Bytes
-    // from one output to the next.
+    // Rows of C. Vectors of k, or 0 if the dispatcher hands out commands of the shape. Bytes from one row of A to the next.
+    // Bytes from one output to the next.
     u32 rows, vectors, row_bytes, step_bytes;
 };
 // A command and its shape. a, b, c: addresses of its operands.
