@@ -31,6 +31,7 @@ class HeaderWord(enum.IntEnum):
     START_NS = 1  # producer writes: time at which the run began, CLOCK_MONOTONIC ns
     KNOWN_TAIL = 2  # producer writes: the value of TAIL that it read last
     TAIL = 16  # consumer writes: records popped
+    CHECKED = 17  # consumer writes, after the run: commands whose outputs are checked
     STOP = 32  # parent writes: 1 asks both sides to stop
     STEPS_LEFT = 48  # consumer writes: a number n; every step that ends among the first n records was flushed
 

@@ -11,7 +11,9 @@ output holds, counts as infinite.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +25,20 @@ from launchopt.streams.stream import CommandStream
 from launchopt.types import Array
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+
+Report = Callable[[int], None]  # takes the number of commands whose outputs are checked so far
+
+
+def unreported(commands: int) -> None:
+    """Report to nobody."""
+
+
+class CheckSettings(NamedTuple):
+    """What a check compares: at most `max_columns` columns of an output, chosen by `seed`. report: of its progress."""
+
+    max_columns: int
+    seed: int = 0
+    report: Report = unreported
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +77,12 @@ def tolerance(shape: ShapeKey) -> float:
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
 
 
-def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 0) -> Verification:
-    """Check every output of `stream` on the device that holds it."""
+def verify(
+    stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 0, report: Report = unreported
+) -> Verification:
+    """Check every output of `stream` on the device that holds it. report: see `CheckSettings`."""
     generator = np.random.default_rng([seed, 0xC4EC])
-    wrong, commands, worst, bound, compared, elements = 0, 0, 0.0, 0.0, 0, 0
+    wrong, commands, worst, bound, compared, elements, checked = 0, 0, 0.0, 0.0, 0, 0, 0
     first_wrong: str | None = None
     for shape, slots in _slots_by_shape(stream).items():
         limit = tolerance(shape)
@@ -73,7 +91,11 @@ def verify(stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 
         weight = arenas.xp.empty((shape.m, shape.k), np.float64)  # one for all: new memory would cost page faults
         for group in _by_weight(slots):
             weight[...] = arenas.matrix(arenas_of(shape)[0], int(group[0, 0]))
-            errors = _errors(arenas, shape, group, columns, weight)
+            errors = np.empty(len(group))
+            for part, found in _errors(arenas, shape, group, columns, weight):
+                errors[part] = found
+                checked += len(part)
+                report(checked)
             bad = ~(errors <= limit)
             if first_wrong is None and bad.any():
                 at = int(np.argmax(bad))
@@ -115,8 +137,8 @@ def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.in
 
 def _errors(
     arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64], weight: Array
-) -> NDArray[np.float64]:
-    """Return the error of each command of a group that shares one weight, [len(group)].
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+    """Yield the indices of some commands of a group that shares one weight, and their errors, until all had a turn.
 
     group: slots, [commands, 3]. weight: float64 [m, k].
     """
@@ -124,7 +146,6 @@ def _errors(
     _, arena_b, arena_c = arenas_of(shape)
     inputs, which = np.unique(group[:, 1], return_inverse=True)
     chunk = max(1, CHUNK_BYTES // (8 * (shape.m * shape.n + shape.k * len(columns))))
-    errors = np.empty(len(group))
     order = np.argsort(which, kind="stable")
     for start in range(0, len(group), chunk):
         part = order[start : start + chunk]
@@ -134,8 +155,8 @@ def _errors(
         written = ~xp.isnan(outputs).any(axis=(1, 2))
         local = xp.asarray(local)
         difference = xp.abs(outputs[:, columns] - reference[local]).max(axis=(1, 2)) / typical_output(shape)
-        errors[part] = to_host(xp.where(written, difference, xp.inf))
-    return np.where(np.isnan(errors), np.inf, errors)
+        errors = to_host(xp.where(written, difference, xp.inf))
+        yield part, np.where(np.isnan(errors), np.inf, errors)
 
 
 def _products(

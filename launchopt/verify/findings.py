@@ -14,15 +14,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.types import Array
-from launchopt.verify.commands import Verification, to_host
+from launchopt.verify.commands import Report, Verification, to_host
 from launchopt.verify.ops import Graded, allowed
 
 
-class Findings:
-    """The findings of the check of one run. tokens: the number of tokens of the run."""
+class CheckProgress:
+    """The progress of a check of requests, reported as a number of commands. Its `units` of work take equally long."""
 
-    def __init__(self, xp: ModuleType, tokens: int) -> None:
-        self._xp, self._tokens = xp, tokens
+    def __init__(self, commands: int, report: Report) -> None:
+        self._commands, self._report = commands, report
+        self._units, self._done = 1.0, 0.0
+
+    def expect(self, units: int) -> None:
+        """Set the units of the whole check."""
+        self._units = float(units)
+
+    def add(self, units: float) -> None:
+        """Count units of work that are done."""
+        self._done += units
+        self._report(round(self._commands * min(1.0, self._done / self._units)))
+
+
+class Findings:
+    """The findings of the check of one run, and its progress. tokens: the number of tokens of the run."""
+
+    def __init__(self, xp: ModuleType, tokens: int, progress: CheckProgress) -> None:
+        self._xp, self._tokens, self.progress = xp, tokens, progress
         self.compared = 0  # number of commands compared, counted by the caller
         self._wrong, self._share, self._error, self._bound = 0, -1.0, 0.0, 0.0
         # First wrong output: its token (`tokens` for an output of a command), and its description.

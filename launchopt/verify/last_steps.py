@@ -92,6 +92,7 @@ class LastSteps:
                 for number, row in enumerate(rows):
                     if self._is_checkable(kind, row):
                         self._command(findings, generator, max_columns, group, number)
+                    findings.progress.add(len(group.requests) / len(rows))
 
     def _is_checkable(self, kind: StepKind, row: Row) -> bool:
         if row.name in self._unwritten:

@@ -232,12 +232,17 @@ class Evaluator:
         return max(1, chunk_bytes // (8 * COPIES_ALIVE * features))
 
     def tokens(
-        self, inputs: Array, at: Columns, chunk_bytes: int, note: Callable[[int, Columns, Graded], None]
+        self,
+        inputs: Array,
+        at: Columns,
+        chunk_bytes: int,
+        note: Callable[[int, Columns, Graded], None],
+        done: Callable[[float], None],
     ) -> Graded:
         """Return the output of the last layer for columns with these inputs.
 
         inputs: float64 [columns, hidden]. With attention, columns are those of whole requests. note: see
-        `SequenceCache`.
+        `SequenceCache`. done: is told how many columns were computed, a layer of one as its share of all layers.
         """
         xp, attention = self._xp, self._stream.attention
         cache = None if attention is None else SequenceCache(attention, xp, note)
@@ -248,6 +253,7 @@ class Evaluator:
             for start in range(0, len(at), most):
                 block = slice(start, start + most)
                 parts.append(self._layer(layer, values.part(block), at.part(block), cache))
+                done(len(at.requests[block]) / self._stream.layers)
             values = Graded(*(xp.concatenate([getattr(x, name) for x in parts]) for name in ("value", "variance")))
         return values
 

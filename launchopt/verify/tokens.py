@@ -33,8 +33,8 @@ from launchopt.devices.arenas import Arenas
 from launchopt.sampling import Sampling, plausible
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.verify.commands import Verification, to_host
-from launchopt.verify.findings import Findings
+from launchopt.verify.commands import CheckSettings, Verification, to_host
+from launchopt.verify.findings import CheckProgress, Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.last_steps import LastSteps
 from launchopt.verify.ops import Graded, allowed
@@ -49,22 +49,21 @@ def verify_chain(
     arenas: Arenas,
     sampling: Sampling,
     ids: Numbers,
-    max_columns: int,
-    seed: int,
+    settings: CheckSettings,
     unwritten: frozenset[str] = frozenset(),
 ) -> Verification:
     """Check all tokens, the KV caches, and the commands of every request's last step.
 
-    ids: id of each token, [tokens]. max_columns: columns to compare in a command of a last step. unwritten: nodes whose
+    ids: id of each token, [tokens]. settings: the columns are those of a command of a last step. unwritten: nodes whose
     outputs were not written, since one launch computed them and their successors.
     """
-    generator = np.random.default_rng([seed, 0xC4A1])
-    findings = Findings(arenas.xp, stream.tokens)
+    generator = np.random.default_rng([settings.seed, 0xC4A1])
+    findings = Findings(arenas.xp, stream.tokens, CheckProgress(stream.commands, settings.report))
     inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
     left = None if stream.attention is None else LeftCache(stream, arenas)
     _Tokens(stream, inputs, evaluator, left, findings, arenas.xp).check(sampling, ids, generator)
     steps = LastSteps(stream, arenas, inputs, evaluator, left, unwritten, CHUNK_BYTES)
-    steps.check(findings, generator, max_columns)
+    steps.check(findings, generator, settings.max_columns)
     return findings.verdict(stream.commands)
 
 
@@ -102,6 +101,7 @@ class _Tokens:
         at = numbers - self._first[requests]
         columns = Columns(requests, last_of_prompt(stream, requests) + at, at % stream.replicas)
         order = np.argsort(columns.replicas, kind="stable")
+        self._findings.progress.expect(len(order) + stream.requests)
         most = self._most_columns()
         for start in range(0, len(order), most):
             part = order[start : start + most]
@@ -116,6 +116,7 @@ class _Tokens:
             requests = np.sort(requests[: 1 + np.searchsorted(np.cumsum(stream.outputs[requests]), MOST_SAMPLED)])
         before = last_of_prompt(stream, requests)
         lengths = before + stream.outputs[requests]
+        self._findings.progress.expect(int(lengths.sum()) + stream.requests)
         start, most = 0, self._most_columns()
         while start < len(requests):
             stop = max(start + 1, int(np.searchsorted(np.cumsum(lengths[start:]), most, "right")) + start)
@@ -141,7 +142,8 @@ class _Tokens:
             values[xp.asarray(within)] = self._inputs.of_prompts(at.requests[within], at.positions[within])
         which = numbers[ends] - self._first[at.requests[ends]]
         values[xp.asarray(ends)] = self._inputs.of_tokens(numbers[ends], at.requests[ends], which)
-        finals = self._evaluator.tokens(values, at, CHUNK_BYTES, self._compare_cache).part(xp.asarray(ends))
+        finals = self._evaluator.tokens(values, at, CHUNK_BYTES, self._compare_cache, self._findings.progress.add)
+        finals = finals.part(xp.asarray(ends))
         most = max(1, CHUNK_BYTES // (8 * 4 * (stream.vocab or stream.hidden)))
         for start in range(0, len(ends), most):
             some = slice(start, start + most)

@@ -33,7 +33,7 @@ from runner.run.session import ChildError, Session
 from runner.run.signals import Signals
 from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
-from runner.run.watchdog import limited
+from runner.run.watchdog import Moved, limited
 from runner.screen.pager import Voice
 from runner.worker.messages import HistogramRows, RepeatResult
 
@@ -163,9 +163,9 @@ def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
 def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Signals) -> None:
     plan = run.plan
 
-    def progress(label: str, popped: int) -> None:
+    def progress(label: str, moved: Moved) -> None:
         signals.announce()
-        terminal.progress(label, popped)
+        terminal.progress(label, moved)
 
     tokens, config = TokenResults(plan, run.folder, run.manifest["run_id"]), plan.config
     progress_of_job = limited(progress, config.job_timeout_s)

@@ -23,7 +23,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from runner.plan.job import Job
 from runner.run.children import GRACE_S, Child, hire, keep
 from runner.run.leftovers import FOLDER, held
-from runner.run.watchdog import Progress, StalledError, Watchdog
+from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
 
 POLL_S = 0.1  # between two reads of the ring's tail, for the progress
@@ -133,7 +133,7 @@ class Session:
         """
         self._watchdog.begin(label, timed=bool(moving))
         while True:
-            self._progress(label, self._ring.word(HeaderWord.TAIL) if self._is_counted else 0)
+            self._progress(label, self._moved(is_checking=expected is ReplyKind.RESULT))
             pause_s = min(POLL_S, self._watch.pause_s()) if self._watch else POLL_S
             if not wait([child.pipe, *(other.process.sentinel for other in self._children)], pause_s) and self._watch:
                 self._watch.look()
@@ -149,6 +149,11 @@ class Session:
             self._look_for_flood()
             self._look_for_stall(moving or (child,))
 
+    def _moved(self, is_checking: bool) -> Moved:
+        if not self._is_counted:
+            return Moved()
+        return Moved(self._ring.word(HeaderWord.TAIL), self._ring.word(HeaderWord.CHECKED) if is_checking else 0)
+
     def _look_for_flood(self) -> None:
         """Raise RunError if the producer pushed more than it announced: such a run is wrong and might never end."""
         counts = {"announced": self._announced, "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT}
@@ -157,7 +162,8 @@ class Session:
 
     def _look_for_stall(self, owing: Sequence[Child]) -> None:
         """Kill the child that hangs and raise StalledError, if no command has moved for too long."""
-        words = tuple(ring.word(side) for ring in self._rings for side in (HeaderWord.HEAD, HeaderWord.TAIL))
+        moving = (HeaderWord.HEAD, HeaderWord.TAIL, HeaderWord.CHECKED)
+        words = tuple(ring.word(side) for ring in self._rings for side in moving)
         unanswered = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
         may_wait = self._open_loop and words[0] == words[1] and words[0] < CLOSED_BIT
         try:

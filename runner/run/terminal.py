@@ -2,7 +2,7 @@
 
 On a terminal the progress is a bar. In a pipe it is one line every 30 seconds, without escape codes:
 
-    [1:30] batched 2/5: checking outputs; 1 of 5 runs, 20,000 of 50,000 commands, about 6:00 left
+    [1:30] batched 2/5: checking outputs, 9,000 checked; 1 of 5 runs, 20,000 of 50,000 commands, about 6:00 left
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from launchopt.recording.results import Row
 from runner.plan.plan import Plan
 from runner.run.pace import Pace, clock_text
+from runner.run.watchdog import Moved
 from runner.screen.pager import console
 
 PROGRESS_EVERY_S = 30.0  # time between two lines of progress in a pipe
@@ -28,7 +29,7 @@ class Terminal:
     def __init__(self, plan: Plan, runs: int, name: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._commands, self._runs, self._done = plan.stream.commands, runs, 0
         self._pace, self._name, self._clock = Pace(len(plan.arms), clock), name, clock
-        self._began_s = self._printed_s = clock()
+        self._began_s = self._printed_s = self._check_since_s = clock()
         self._is_piped = not sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -52,11 +53,16 @@ class Terminal:
     ) -> None:
         self._bar.stop()
 
-    def progress(self, label: str, popped: int) -> None:
-        """Show the phase, and how many commands of the run under way have been popped; 0 if none is under way."""
-        completed = self._done * self._commands + min(popped, self._commands)
+    def progress(self, label: str, moved: Moved) -> None:
+        """Show the phase, and how many commands of the run under way were popped, and checked."""
+        completed = self._done * self._commands + min(moved.popped, self._commands)
         left_s = self._pace.left_s(self._runs)
         left = "" if left_s is None else f"about {clock_text(left_s)} left"
+        if moved.checked:
+            label = f"{label}, {moved.checked:,} checked"
+            left = left or self._left_of_check(moved.checked)
+        else:
+            self._check_since_s = self._clock()
         if not self._is_piped:
             self._bar.update(self._task, description=self._named(label), completed=completed, left=left)
         elif self._clock() - self._printed_s >= PROGRESS_EVERY_S:
@@ -65,6 +71,12 @@ class Terminal:
             parts = [f"{self._done} of {self._runs} runs", commands, *([left] if left else [])]
             took = clock_text(self._clock() - self._began_s)
             print(f"[{took}] {self._named(label)}; {', '.join(parts)}", file=sys.stderr, flush=True)
+
+    def _left_of_check(self, checked: int) -> str:
+        """Return how long the first check still takes: without a finished run, nothing more is known."""
+        spent_s = self._clock() - self._check_since_s
+        left_s = spent_s * max(0, self._commands - checked) / checked
+        return f"about {clock_text(left_s)} left of this check"
 
     def begun(self) -> None:
         """Start the clock of the first run: what came before, such as operands and plans, does not come again."""

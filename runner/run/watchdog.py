@@ -8,7 +8,8 @@ phase. Limits, in multiples of `watchdog_s`:
   compilers, waits for those.
 - 10 (`BUSY_TIMED`) for children that run while no command moves in a timed run: spinning for a hung GPU looks like
   computing. An open loop may wait for its next arrival without limit.
-- 60 (`BUSY_ELSE`) for a child that runs outside the timed region: it compiles, tunes, checks or writes.
+- 60 (`BUSY_ELSE`) for a child that runs outside the timed region: it compiles, tunes or writes, or checks one part of
+  the outputs.
 
 Time in which the parent itself did not run (Ctrl-Z, a suspended machine) does not count.
 
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import psutil
 
@@ -30,7 +31,16 @@ CHECKS = 4  # minimum number of checks of the children within one limit
 CHECK_S_MAX = 1.0  # between two checks; a longer pause of the parent counts as this much
 
 Pulse = tuple[float, ...]  # a process's times and context switches
-Progress = Callable[[str, int], None]  # label of the phase, commands popped in the run under way
+
+
+class Moved(NamedTuple):
+    """How many commands of the run under way were popped, and how many were checked after it; 0 without a run."""
+
+    popped: int = 0
+    checked: int = 0
+
+
+Progress = Callable[[str, Moved], None]  # takes the label of the phase
 
 
 def limited(progress: Progress, limit_s: float | None) -> Progress:
@@ -43,10 +53,10 @@ def limited(progress: Progress, limit_s: float | None) -> Progress:
         return progress
     end_s = time.monotonic() + limit_s
 
-    def report(label: str, popped: int) -> None:
+    def report(label: str, moved: Moved) -> None:
         if time.monotonic() > end_s:
             raise RunError(f"timeout: longer than job_timeout_s={limit_s:g} (at: {label}); finished repeats are kept")
-        progress(label, popped)
+        progress(label, moved)
 
     return report
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+from functools import partial
 from types import TracebackType
 
 from launchopt.batching.batcher import Batcher
@@ -246,9 +247,10 @@ class Consumer:
         }
 
     def _verified(self) -> Verification:
+        job, report = self._job, partial(self._ring.set_word, HeaderWord.CHECKED)
         if self._chains:
-            return self._chains.verify(self._active.mode.unwritten_of(self._stream))
-        return verify(commands_of(self._stream), self.device.arenas, self._job.verify_columns, self._job.seed)
+            return self._chains.verify(self._active.mode.unwritten_of(self._stream), report)
+        return verify(commands_of(self._stream), self.device.arenas, job.verify_columns, job.seed, report)
 
 
 def _most_held(job: Job, modes: list[Mode]) -> int:

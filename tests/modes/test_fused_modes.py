@@ -29,6 +29,7 @@ from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import Origin
 from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
+from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.gemv import gemv
 
@@ -126,7 +127,7 @@ def test_what_lies_between_is_not_written_and_not_asked_for(fusion: Fusion, dtyp
     assert mode_class(fusion.mode).unwritten == set(fusion.names) - set(fusion.written)
     if run.mode.unwritten:
         ids = np.zeros(stream.tokens, np.int64)
-        asked = verify_chain(stream, run.device.arenas, NONE, ids, 64, 0)
+        asked = verify_chain(stream, run.device.arenas, NONE, ids, CheckSettings(64))
         assert not asked.ok, "else a mode that writes nothing would pass"
         assert asked.wrong == 2 * LAYERS * len(fusion.names)
     run.close()

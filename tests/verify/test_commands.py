@@ -259,3 +259,12 @@ def test_tolerance_is_a_few_roundings() -> None:
     assert tolerance(ShapeKey(64, 1, 8192, Dtype.fp32)) < 5e-5
     assert tolerance(ShapeKey(64, 1, 8192, Dtype.fp16)) < 5e-3
     assert tolerance(ShapeKey(64, 1, 8192, Dtype.bf16)) < 5e-2
+
+
+def test_the_progress_of_a_check_ends_at_all_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "CHUNK_BYTES", 1)  # a command at a time
+    stream = small(Dtype.fp32)
+    seen: list[int] = []
+    arenas, _ = operands(stream), records_of(stream)
+    verify(stream, arenas, COLUMNS, report=seen.append)
+    assert seen == list(range(1, stream.commands + 1))

@@ -16,7 +16,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.lengths import StepKind
 from launchopt.verify import tokens as checking
-from launchopt.verify.commands import Verification
+from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 
 GREEDY = Sampling(SamplingKind.greedy)
@@ -28,7 +28,7 @@ with_attention = pytest.mark.parametrize("name", ["layer", "paged"])
 
 
 def assert_right(run: Run, unwritten: frozenset[str] = frozenset()) -> Verification:
-    found = verify_chain(run.stream, run.arenas, run.sampling, run.ids, 16, 0, unwritten)
+    found = verify_chain(run.stream, run.arenas, run.sampling, run.ids, CheckSettings(16), unwritten)
     assert found.ok, found
     assert (found.commands, found.first_wrong) == (run.stream.commands, None)
     assert 0 < found.max_rel_error < found.tolerance / 3  # 2.5 times too large a deviation, and 8 of them
@@ -184,7 +184,7 @@ def test_outputs_that_one_launch_did_not_write_are_passed_over(name: str, unwrit
     last = next(i for i in range(len(records) - 1, -1, -1) if records["op"][i] != Op.KV_WRITE)
     output = run.operands(records[last])[2]
     run.set(output, (0, 2), float(to_float32(output[0, 2:3], dtype)[0]) + 0.5)
-    assert not verify_chain(run.stream, run.arenas, run.sampling, run.ids, 16, 0, names).ok
+    assert not verify_chain(run.stream, run.arenas, run.sampling, run.ids, CheckSettings(16), names).ok
 
 
 def test_of_many_sampled_requests_some_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,3 +196,13 @@ def test_of_many_sampled_requests_some_are_checked(monkeypatch: pytest.MonkeyPat
     wrong = [run.verify(seed=seed).first_wrong for seed in range(6)]
     assert len(set(wrong)) > 1
     assert all(each is not None and each.startswith("token 0 of request ") for each in wrong)
+
+
+@pytest.mark.parametrize(("name", "vocab"), [("layer", None), ("elementwise", None), ("layer", 150)])
+def test_the_progress_of_a_check_ends_at_all_commands(name: str, vocab: int | None) -> None:
+    run, seen = Run(stream_of(name, [(2, 3)] * 4, layers=2, vocab=vocab), NONE if vocab is None else GREEDY), []
+    settings = CheckSettings(16, report=seen.append)
+    assert verify_chain(run.stream, run.arenas, run.sampling, run.ids, settings).ok
+    assert len(seen) > 4
+    assert seen == sorted(seen)
+    assert seen[-1] == run.stream.commands

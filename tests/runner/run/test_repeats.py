@@ -23,6 +23,7 @@ from launchopt.recording import results
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
 from runner.run.terminal import throttled_repeats
+from runner.run.watchdog import Moved
 from runner.worker.messages import RepeatResult
 
 PAIR = ("baseline", "batched")
@@ -163,7 +164,7 @@ class FakeSession:
         if self.runs == self.until:
             raise KeyboardInterrupt
         self.runs += 1
-        self.progress(label, 5)
+        self.progress(label, Moved(5))
         measured = row(mode=self.job.arms[arm].mode, repeat=repeat, wall_ms=type(self).walls(arm, repeat), commands=5)
         result = RepeatResult(measured, {"commands_by_strategy": {"single": 5}}, {})
         return result, Production(5, 0, None, None)

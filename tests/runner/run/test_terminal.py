@@ -9,6 +9,7 @@ import pytest
 
 from runner.run.pace import Pace, clock_text
 from runner.run.terminal import Terminal
+from runner.run.watchdog import Moved
 
 
 class Clock:
@@ -57,10 +58,10 @@ def test_in_a_pipe_it_speaks_every_30_seconds_in_plain_lines(clock: Clock, capsy
         terminal.begun()
         for now_s in range(0, 61, 10):
             clock.now_s = float(now_s)
-            terminal.progress("batched 1/2: checking outputs", 100)
+            terminal.progress("batched 1/2: checking outputs", Moved(100))
         terminal.finished(0)
         clock.now_s = 95.0
-        terminal.progress("batched 2/2", 40)
+        terminal.progress("batched 2/2", Moved(40))
     assert capsys.readouterr().err.splitlines() == [
         "[0:30] job 1 of 3: batched 1/2: checking outputs; 0 of 2 runs, 100 of 200 commands",
         "[1:00] job 1 of 3: batched 1/2: checking outputs; 0 of 2 runs, 100 of 200 commands",
@@ -68,11 +69,28 @@ def test_in_a_pipe_it_speaks_every_30_seconds_in_plain_lines(clock: Clock, capsy
     ]
 
 
+def test_a_long_check_counts_its_commands_and_has_a_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
+    with Terminal(job(), 2, clock=clock) as terminal:
+        terminal.begun()
+        for now_s, checked in ((10.0, 0), (40.0, 25), (55.0, 50), (70.0, 50)):
+            clock.now_s = now_s
+            terminal.progress("batched 1/2: checking outputs", Moved(100, checked))
+        terminal.finished(0)
+        clock.now_s = 101.0
+        terminal.progress("batched 2/2: checking outputs", Moved(100, 20))
+    done = "0 of 2 runs, 100 of 200 commands"
+    assert capsys.readouterr().err.splitlines() == [
+        f"[0:40] batched 1/2: checking outputs, 25 checked; {done}, about 1:30 left of this check",
+        f"[1:10] batched 1/2: checking outputs, 50 checked; {done}, about 1:00 left of this check",
+        "[1:41] batched 2/2: checking outputs, 20 checked; 1 of 2 runs, 200 of 200 commands, about 0:39 left",
+    ]
+
+
 def test_a_short_run_says_nothing_in_a_pipe(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with Terminal(job(), 1, clock=clock) as terminal:
-        terminal.progress("starting", 0)
+        terminal.progress("starting", Moved())
         clock.now_s = 29.0
-        terminal.progress("baseline 1/1", 50)
+        terminal.progress("baseline 1/1", Moved(50))
         terminal.finished(0)
     assert capsys.readouterr().err == ""
 

@@ -18,7 +18,7 @@ from launchopt.devices.instructions.words import NOBODY, Instructions, Word
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream
-from launchopt.verify.commands import Verification
+from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from support.megakernel.instruction_interpreter import Placed, run
 from support.steps.program_interpreter import NONE, SEED
@@ -76,7 +76,7 @@ class InstructionRun:
 
     def verify(self) -> Verification:
         ids = self._flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        return verify_chain(self.stream, self.arenas, self.sampling, ids, 64, 0, self.unwritten)
+        return verify_chain(self.stream, self.arenas, self.sampling, ids, CheckSettings(64), self.unwritten)
 
     def contents(self) -> dict[str, bytes]:
         """Return the bytes of every array that a run writes."""

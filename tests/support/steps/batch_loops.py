@@ -30,7 +30,7 @@ from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
-from launchopt.verify.commands import Verification
+from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.driving import run_beside
@@ -88,7 +88,7 @@ class Loop:
         return self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
 
     def verified(self) -> Verification:
-        return verify_chain(self.stream, self.fake.arenas, self.sampling, self.ids, 64, 0)
+        return verify_chain(self.stream, self.fake.arenas, self.sampling, self.ids, CheckSettings(64))
 
     def check(self) -> None:
         """Check that each command ran once, in its request's order, and that the driver got the right tokens."""

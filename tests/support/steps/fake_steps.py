@@ -14,6 +14,7 @@ from launchopt.devices.steps.stages import LtSteps
 from launchopt.queue.ring import Ring
 from launchopt.records import SHAPE_MASK
 from launchopt.streams.chain import ChainStream
+from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
@@ -46,7 +47,7 @@ class FakeSteps:
     def check(self, unwritten: frozenset[str] = frozenset()) -> None:
         assert list(self.fake.recorder.faults()) == []
         ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        found = verify_chain(self.stream, self.fake.arenas, NONE, ids, 64, 0, unwritten)
+        found = verify_chain(self.stream, self.fake.arenas, NONE, ids, CheckSettings(64), unwritten)
         assert found.ok, found.first_wrong
 
     @property

@@ -24,7 +24,7 @@ from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.lengths import StepKind
 from launchopt.streams.placement import UNIT_BYTES, Origin
-from launchopt.verify.commands import Verification
+from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 
 NORM_EPSILON = 1e-5
@@ -286,7 +286,7 @@ class Run(Interpreter):
 
     def verify(self, columns: int = 16, seed: int = 0) -> Verification:
         """Return the result of the check."""
-        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, columns, seed)
+        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, CheckSettings(columns, seed))
 
     def set(self, array: Any, at: Any, value: float) -> None:
         """Set one element, in storage type."""

@@ -35,6 +35,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
 from launchopt.timing.sampling import Sampler
+from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.driving import PATIENCE_S, run_beside
@@ -96,7 +97,7 @@ class Computing:
     def check(self) -> None:
         """Check every token, and every output that no later step has overwritten."""
         ids = self.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        found = verify_chain(self._stream, self._fake.arenas, self._sampling, ids, 64, 0)
+        found = verify_chain(self._stream, self._fake.arenas, self._sampling, ids, CheckSettings(64))
         assert found.ok, found.first_wrong
 
     def close(self) -> None:

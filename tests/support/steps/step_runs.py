@@ -26,6 +26,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream
+from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.steps.launching import recorded
 from support.steps.program_interpreter import NONE, SEED, records_of, steps_of
@@ -154,7 +155,7 @@ class StepRun:
         assert list(self.recorder.faults()) == []
         ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
         found = verify_chain(
-            self.stream, self.device.arenas, self.sampling, ids, 64, 0, self.mode.unwritten_of(self.stream)
+            self.stream, self.device.arenas, self.sampling, ids, CheckSettings(64), self.mode.unwritten_of(self.stream)
         )
         assert found.ok, found.first_wrong
 
