@@ -20,7 +20,7 @@ from launchopt.analysis.tables.columns import (
     T,
     left_out,
 )
-from launchopt.analysis.tables.rows import Line, Table, arrivals, counted
+from launchopt.analysis.tables.rows import BASELINE, Line, Table, arrivals, counted
 from launchopt.errors import DataError, printable
 
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
@@ -160,7 +160,7 @@ def _peer_cell(table: Table, line: Line) -> str:
     if peer is None:
         return NOTHING
     shape = f"({peer.m}x{peer.n}x{peer.k})"
-    return f"{peer.loop_us} us {shape}" if line.is_baseline else f"{peer.batch}: {peer.ratio}"
+    return f"{peer.loop_us} us {shape}" if line["mode"] == BASELINE else f"{peer.batch}: {peer.ratio}"
 
 
 def sync_blocks(text: str, path: Path, render: Callable[[str], str]) -> str:

@@ -21,6 +21,7 @@ from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval, Verdict, ratio_interval, verdict
 
 BASELINE = "baseline"
+BASES = (BASELINE, "coalesced")  # modes that others are compared with, the first that ran
 
 SEPARATE_RUNS = "not interleaved: taken in separate runs"
 DEPENDENCIES_IGNORED = "dependencies ignored"
@@ -43,6 +44,7 @@ class Line:
 
     rows: list[Row]
     problem: str | None
+    is_baseline: bool = False  # True: other lines are compared with this one
     speedup: Interval | None = None
     baseline: Line | None = None  # the line that the speed-up is over
     verdict: Verdict | None = None
@@ -53,11 +55,6 @@ class Line:
     def __getitem__(self, column: str) -> Any:
         """Return a column that all repeats share, such as `mode`."""
         return self.rows[0][column]
-
-    @property
-    def is_baseline(self) -> bool:
-        """Whether other lines are compared with this one."""
-        return bool(self["mode"] == BASELINE)
 
     @property
     def disorder(self) -> str | None:
@@ -211,7 +208,11 @@ def sortable(value: object) -> tuple[bool, float, str]:
 
 
 def _table(rows: list[Row]) -> Table:
-    lines = [Line(members, problem_of(members)) for members in grouped(rows, _CONFIGURATION)]
+    base = _base_of({str(row["mode"]) for row in rows})
+    lines = [
+        Line(members, problem_of(members), is_baseline=members[0]["mode"] == base)
+        for members in grouped(rows, _CONFIGURATION)
+    ]
     lines.sort(key=lambda line: (not line.is_baseline, *(sortable(line[name]) for name in _CONFIGURATION)))
     stream = rows[0]
     peer = history = None
@@ -228,6 +229,12 @@ def _table(rows: list[Row]) -> Table:
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)
+
+
+def _base_of(modes: set[str]) -> str:
+    """Return the mode that the others are compared with: the first of BASES that ran, else the first by name."""
+    known = next((mode for mode in BASES if mode in modes), min(modes))
+    return known if len(modes) > 1 else BASELINE
 
 
 def problem_of(rows: list[Row]) -> str | None:
@@ -251,7 +258,10 @@ def _compare(line: Line, baselines: list[Line], peer: reference.Peer | None) -> 
     line.baseline, line.verdict = baseline, verdict(line.speedup)
     calls, own_calls = baseline.median("launch_calls"), line.median("launch_calls")
     line.launch_reduction = calls / own_calls if calls is not None and own_calls else None
-    line.peer_ratio = peer.ratio if peer else None
+    if baseline["mode"] == BASELINE:
+        line.peer_ratio = peer.ratio if peer else None
+    else:
+        line.remarks.append(f"speed-up over {baseline['mode']}")
     if not paired:
         line.remarks.append(SAME_RUN if baseline["run_id"] == line["run_id"] else SEPARATE_RUNS)
 

@@ -7,7 +7,7 @@ bootstrap interval. Failed and traced lines are left out. Needs Altair (the `rep
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import altair as alt
@@ -52,8 +52,14 @@ def speedup_chart(tables: Sequence[Table]) -> Chart | None:
     ]
     if not bars:
         return None
-    title = alt.TitleParams(text=f"Speed-up over the baseline, {', '.join(devices)}", subtitle=list(LEGEND))
+    bases = bases_of(line for table in untraced for line in table.lines)
+    title = alt.TitleParams(text=f"Speed-up over {bases}, {', '.join(devices)}", subtitle=list(LEGEND))
     return on_card(bar_panel(bars, title))
+
+
+def bases_of(lines: Iterable[Line]) -> str:
+    """Return the modes that speed-ups are over: `baseline`."""
+    return ", ".join(dict.fromkeys(str(line.baseline["mode"]) for line in lines if line.baseline)) or "the base"
 
 
 def _device(table: Table) -> str:

@@ -5,12 +5,12 @@ In: a table of strategies, or glances. Out: a figure. Its axis is logarithmic, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import altair as alt
 
 from launchopt.analysis.tables.rows import Line, counted
-from launchopt.analysis.tables.speedup_plot import label_space, ticks
+from launchopt.analysis.tables.speedup_plot import bases_of, label_space, ticks
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names
 from launchopt.report.glance import Glance
@@ -37,9 +37,8 @@ def modes_figure(table: StrategyTable) -> Figure | Absent:
     if not lines:
         return Absent(TITLE, "no verified mode has a base beside it", _RECORDS)
     rows = [_datum(name, name, line) for name, line in zip(series_names(lines), lines, strict=True)]
-    bases = _listed(line.baseline for line in lines if line.baseline)
     chart = _layers(rows, alt.Axis(title=None, domain=False, ticks=False, labelLimit=190), 0)
-    return finished(TITLE, f"Over {bases}.", chart, _STEP * len(rows), reading=READING, is_wide=True)
+    return finished(TITLE, f"Over {bases_of(lines)}.", chart, _STEP * len(rows), reading=READING, is_wide=True)
 
 
 def streams_figure(glances: Sequence[Glance]) -> Figure | Absent:
@@ -47,7 +46,7 @@ def streams_figure(glances: Sequence[Glance]) -> Figure | Absent:
     known = [(one, line) for one in glances if (line := one.best or one.best_measured)]
     if not known:
         return Absent(STREAMS_TITLE, "no verified mode has a base beside it", _RECORDS)
-    note = f"Over {_listed(line.baseline for _, line in known if line.baseline)}.{_without(len(glances) - len(known))}"
+    note = f"Over {bases_of(line for _, line in known)}.{_without(len(glances) - len(known))}"
     if len(known) > _MOST_STREAMS:
         return _shared_rows(known, note)
     rows = [_datum(f"{one.name}: {line['mode']}", one.name, line) for one, line in known]
@@ -72,10 +71,6 @@ def _shared_rows(known: Sequence[tuple[Glance, Line]], note: str) -> Figure:
 
 def _without(more: int) -> str:
     return f" {more} more {'stream has' if more == 1 else 'streams have'} no base to compare with." if more else ""
-
-
-def _listed(lines: Iterable[Line]) -> str:
-    return ", ".join(dict.fromkeys(str(line["mode"]) for line in lines)) or "the base"
 
 
 def _speedup(line: Line) -> Interval:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from support.results.summary_rows import DECODE, row
+from support.results.summary_rows import DECODE, repeats, row
 
 from launchopt.analysis.comparison.likeness import unlike_work
-from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, disorder, is_independent
+from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, build_tables, disorder, is_independent
 
 
 @pytest.mark.parametrize("workload", ["gemv_micro", "mine"])
@@ -24,3 +24,29 @@ def test_a_run_says_whether_its_commands_are_independent_whatever_its_workload_i
 def test_an_old_file_goes_by_the_name() -> None:
     assert is_independent(row(independent=None))
     assert not is_independent(row(**DECODE, independent=None))
+
+
+@pytest.mark.parametrize(
+    ("modes", "base"),
+    [
+        (["graph", "coalesced", "baseline"], "baseline"),
+        (["graph", "coalesced", "batched"], "coalesced"),
+        (["graph", "pdl", "batched"], "batched"),
+    ],
+)
+def test_several_modes_on_one_stream_are_compared_whether_or_not_a_usual_base_is_among_them(
+    modes: list[str], base: str
+) -> None:
+    rows = [each for mode in modes for each in repeats(10.0, 10.1, 9.9, 10.0, 10.0, mode=mode)]
+    (table,) = build_tables(rows)
+    assert table.lines[0]["mode"] == base
+    others = table.lines[1:]
+    assert [line.baseline["mode"] for line in others if line.baseline] == [base, base]
+    named = [f"speed-up over {base}"] if base != "baseline" else []
+    assert [line.remarks for line in others] == [named, named]
+
+
+def test_one_mode_has_nothing_to_be_compared_with() -> None:
+    rows = [*repeats(10.0, 11.0, mode="graph", max_batch=16), *repeats(9.0, 9.5, mode="graph", max_batch=64)]
+    (table,) = build_tables(rows)
+    assert [line.speedup for line in table.lines] == [None, None]
