@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, box_around, place
@@ -14,6 +14,7 @@ FRAME = Box(0.0, 0.0, 400.0, 300.0)
 places = st.builds(Spot, st.floats(0, 400), st.floats(0, 300))
 
 
+@settings(deadline=None)
 @given(st.lists(places, max_size=12))
 def test_labels_without_need_are_apart_and_inside(spots: list[Spot]) -> None:
     placed = place([Label("16/50", spot, 6.0, is_needed=False) for spot in spots], [], FRAME)
@@ -22,6 +23,7 @@ def test_labels_without_need_are_apart_and_inside(spots: list[Spot]) -> None:
     assert all(box.is_within(FRAME) for box in boxes)
 
 
+@settings(deadline=None)
 @given(st.lists(places, max_size=12))
 def test_what_is_needed_is_always_there(spots: list[Spot]) -> None:
     placed = place([Label(str(i), spot, 6.0, is_needed=True) for i, spot in enumerate(spots)], [], FRAME)
