@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import altair as alt
 
-from launchopt.analysis.tables.rows import Line, Table
+from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.files import JsonObject
 from launchopt.statistics.interval import Interval, Verdict
 
@@ -52,14 +52,20 @@ def speedup_chart(tables: Sequence[Table]) -> Chart | None:
     ]
     if not bars:
         return None
-    bases = bases_of(line for table in untraced for line in table.lines)
-    title = alt.TitleParams(text=f"Speed-up over {bases}, {', '.join(devices)}", subtitle=list(LEGEND))
+    text = title_text((line for table in untraced for line in table.lines), devices)
+    title = alt.TitleParams(text=text, subtitle=list(LEGEND))
     return on_card(bar_panel(bars, title))
 
 
 def bases_of(lines: Iterable[Line]) -> str:
     """Return the modes that speed-ups are over: `baseline`."""
     return ", ".join(dict.fromkeys(str(line.baseline["mode"]) for line in lines if line.baseline)) or "the base"
+
+
+def title_text(lines: Iterable[Line], devices: Iterable[str]) -> str:
+    """Return the title of a picture: `Speed-up over the baseline, NVIDIA H200`."""
+    bases = bases_of(lines)
+    return f"Speed-up over {'the baseline' if bases == BASELINE else bases}, {', '.join(devices)}"
 
 
 def _device(table: Table) -> str:

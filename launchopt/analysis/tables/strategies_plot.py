@@ -14,7 +14,7 @@ import altair as alt
 
 from launchopt.analysis.tables.columns import mode_name
 from launchopt.analysis.tables.rows import stream_title
-from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, bases_of, on_card
+from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, on_card, title_text
 from launchopt.analysis.tables.strategies import StrategyTable
 
 _COLUMNS = 2
@@ -28,10 +28,8 @@ def strategies_chart(tables: Sequence[StrategyTable]) -> Chart | None:
     if not shown:
         return None
     machines = dict.fromkeys(str(table.stream["gpu"] or table.stream["device"].upper()) for table, _ in shown)
-    bases = bases_of(strategy.line for table, _ in shown for strategy in table.strategies)
-    title = alt.TitleParams(
-        text=f"Speed-up over {bases}, {', '.join(machines)}", subtitle=list(LEGEND), fontSize=15, offset=14
-    )
+    text = title_text((strategy.line for table, _ in shown for strategy in table.strategies), machines)
+    title = alt.TitleParams(text=text, subtitle=list(LEGEND), fontSize=15, offset=14)
     panels = [bar_panel(bars, _title(table), _PANEL_WIDTH) for table, bars in shown]
     grid = alt.concat(*panels, columns=min(_COLUMNS, len(panels)), align="each", spacing=18, title=title)
     return on_card(grid.resolve_scale(x="independent", y="independent"))
