@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 
 def print_help(words: Sequence[str]) -> int | None:
-    """Print the help that a command line asks for and return the exit code; None where it asks for none."""
+    """Print the help that a command line asks for and return the exit code; None if it asks for none."""
     if "--help" in words or "-h" in words:
         options = get_args_parser().parse_args(list(words))
         print(help_text(options.overrides, options.config_dir))

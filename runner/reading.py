@@ -124,7 +124,7 @@ def exit_code(work: Callable[[], int]) -> int:
 
 
 def read_page(page: Path) -> str:
-    """Return the text of a page; DataError where it cannot be read."""
+    """Return the text of a page; DataError if it cannot be read."""
     try:
         return page.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:

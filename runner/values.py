@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
-    """Return a type of paths to write, whose names end in one of `endings`: `.json`.
+    """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
 
     is_optional: the option also works without a name, so the word after it may have been meant as another argument.
     """

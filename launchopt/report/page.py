@@ -66,7 +66,7 @@ class Page:
 
 
 def page_html(source: Source) -> str:
-    """Return the whole page; PackageError where the report extra is missing."""
+    """Return the whole page; PackageError if the report extra is missing."""
     if lacking := missing("altair", "jinja2", "vl_convert"):
         raise PackageError("--html", lacking, install_command("report"))
     import jinja2
@@ -142,7 +142,7 @@ def _machine(source: Source, figures: Figures) -> list[Numbered]:
 
 
 def _legends(source: Source, figures: Figures) -> list[tuple[str, str]]:
-    """Return how to read tables and figures, each once. A sentence on a GPU is left out where there is none."""
+    """Return how to read tables and figures, each once. A sentence on a GPU is left out if there is none."""
     texts = [("Tables of modes", MODES_LEGEND), ("Predicted times", VERDICT_LEGEND)]
     texts += [("Tokens", TOKENS_LEGEND)] if any(table.has_tokens for table in source.tables) else []
     texts += figures.readings()

@@ -43,7 +43,7 @@ class Written:
 
 
 def write_timeline(folders: Sequence[Path], path: Path, limit: int = DEFAULT_LIMIT) -> Written:
-    """Write the timeline of the one recorded run at or below `folders`; gzipped where the name ends in .gz.
+    """Write the timeline of the one recorded run at or below `folders`; gzipped if the name ends in .gz.
 
     Raises DataError if there is no recorded run or more than one, if a recording cannot be read, or if `path` cannot be
     written.

@@ -36,12 +36,12 @@ class Run:
 
     @property
     def device(self) -> str:
-        """Name of the device in the manifest; empty where the run ended before it had one."""
+        """Name of the device in the manifest; empty if the run ended before it had one."""
         about = self.manifest.get("environment") or {}
         return str((about.get("device") or {}).get("name") or "")
 
     def recording(self, what: str) -> Path | None:
-        """Return the file of a recording; None where there is none."""
+        """Return the file of a recording; None if there is none."""
         path = self.folder / f"{what}.parquet"
         return path if path.is_file() else None
 

@@ -15,7 +15,7 @@ from launchopt.traces.events import LATEST_NS, NONE
 
 Event = dict[str, Any]
 _NUMBER_AT_END = re.compile(r"(\d+)\D*$", re.ASCII)
-_OPEN_MAX = 1000  # an end is matched with one of this many begins
+_OPEN_MAX = 1000  # number of the last open begins among which the begin of an end is searched
 
 
 def number(value: object) -> int | Decimal | None:

@@ -28,7 +28,7 @@ LATEST_NS = 2**62  # times are in (-LATEST_NS, LATEST_NS), so that differences f
 ROWS_A_CHUNK = 1 << 16  # rows that are kept as Python tuples before they are packed into an array
 NONE = -1  # an unknown correlation id, process, device, context or stream
 EXTERNAL = 2**62  # an `External id` n stands in for a missing correlation id as EXTERNAL + n
-FAR_NS = 3_600 * 10**9  # longest pause in a trace. The profiler had no time for events that lie further before others.
+FAR_NS = 3_600 * 10**9  # longest pause in a trace; events that lie further before all others have no known time
 
 CALL = np.dtype(
     [
@@ -161,7 +161,7 @@ class Gathered:
 
 
 def without_time(starts_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which events of a trace the profiler had no time for.
+    """Return which events of a trace have no known time.
 
     They have one start, 0 or before, over FAR_NS before that of every other event: CUPTI writes 0 for an unknown time,
     and profilers may subtract the start of the profile. In a trace with relative times a start of 0 is genuine.

@@ -49,7 +49,7 @@ def events(path: Path, mended: list[MendedStream] | None = None) -> Iterator[dic
 
 
 class _NotJsonError(DataError):
-    """The text of a file is not JSON, which single tokens may explain."""
+    """The text of a file is not JSON, perhaps only because of single tokens."""
 
 
 def _parsed(path: Path, opened: JsonStream) -> Iterator[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _parsed(path: Path, opened: JsonStream) -> Iterator[dict[str, Any]]:
 
 
 def _has_events(path: Path, read: JsonStream) -> bool:
-    """Return whether the outermost object has a list `traceEvents`, which may be empty. `read`: as it was read."""
+    """Return whether the outermost object has a list `traceEvents`, maybe empty. `read` is the stream that was used."""
     with type(read)(path) as stream:
         return any(token[:2] == ("traceEvents", "start_array") for token in ijson.parse(stream, buf_size=CHUNK_BYTES))
 

@@ -155,7 +155,7 @@ class _Reader:
 
 
 def _correlation(arguments: dict[str, Any]) -> int:
-    """Return the correlation id, or for want of one the External id as `EXTERNAL` says, or NONE."""
+    """Return the correlation id; without one, the External id as `EXTERNAL` says; without both, NONE."""
     for key in _CORRELATIONS:
         if (found := whole(arguments.get(key), EXTERNAL - 1)) > 0:
             return found

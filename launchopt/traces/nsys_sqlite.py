@@ -124,7 +124,7 @@ class _Reader:
         return Trace(Format.SQLITE, calls, gpu, names, self._events, left_out, diagnostics=diagnostics)
 
     def _diagnostics(self) -> tuple[str, ...]:
-        """Return what nsys says of CUDA."""
+        """Return the diagnostics of nsys about CUDA."""
         columns = {row[1] for row in self._database.execute("PRAGMA table_info(DIAGNOSTIC_EVENT)")}
         return tuple(text for (text,) in self._database.execute(_DIAGNOSTICS)) if "text" in columns else ()
 

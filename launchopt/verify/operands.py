@@ -3,7 +3,7 @@
 Outputs are compared with products of the operands in memory. If operands were lost, copied over each other or
 overwritten, outputs would still agree with these products, so the operands have a check of their own. The first check
 compares every element. Later checks of the same arenas compare hashes with those of the first one, and every element
-only where a hash differs.
+only if a hash differs.
 
 The hash of a chunk is the sum of its 64-bit words, each times a random odd number of its position, modulo 2**64. So any
 change of a single word changes it. Several changes leave it the same with a probability of about 2**-64.

@@ -69,7 +69,7 @@ class DeviceKind(enum.Enum):
 class Device:
     """The device, and the core of the host that the consumer runs on."""
 
-    kind: DeviceKind = option(DeviceKind.auto, "auto: the GPU where there is one, else the CPU")
+    kind: DeviceKind = option(DeviceKind.auto, "auto: the GPU if there is one, else the CPU")
     index: int = option(0, "number of the GPU, as CUDA counts them", low=0)
     threads: int | None = option(None, "BLAS threads of the cpu device; null: all cores but one", low=1, high=1024)
     pin_cpu: int | None = option(None, "core that the consumer is pinned to; null: none", low=0)

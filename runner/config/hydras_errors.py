@@ -1,7 +1,7 @@
 """Short messages for the errors with which Hydra and OmegaConf refuse a command line.
 
 In: the exception and the settings that were typed. Out: a LaunchoptError. The type of the exception and its fields say
-what is wrong; Hydra's text is read only where it says more than these.
+what is wrong; Hydra's text is read only if it says more than these.
 """
 
 from __future__ import annotations

@@ -9,11 +9,11 @@
 
 Reads Kineto or Chrome JSON, plain or gzip, and nsys SQLite; the content decides which. Large traces are streamed.
 Prints a table, and notes on what the trace lacks, and on events that were left out. A trace without CUDA is no error. A
-file that is no trace, or has nothing but events of an accelerator that is not supported, is one (exit code 2).
+file that is no trace is an error (exit code 2), as is one with only events of an accelerator that is not supported.
 
 Launch calls are cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch and the like (of CUDA, HIP or XPU), and any other
 API call that started a kernel. A call that runtime and driver both record counts once. Calls between the begin and the
-end of a stream capture are recorded into a graph: they are counted apart, and in no time.
+end of a stream capture are recorded into a graph: they have a count of their own, and their time is in no figure.
 
 Launch delay runs from the return of a launch call to the start of its first kernel. A kernel that starts earlier counts
 as 0; the table says how many did.

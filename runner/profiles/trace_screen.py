@@ -105,7 +105,7 @@ def _shown(share: Share) -> str | None:
 
 
 def _queue_rows(queues: Sequence[StreamQueue]) -> Iterator[list[str]]:
-    """Yield the cells of the first queues. Processes and contexts are named where there are several."""
+    """Yield the cells of the first queues. Processes and contexts are named if there are several."""
     has_processes = len({queue.process for queue in queues}) > 1
     gpus = {(queue.process, queue.device) for queue in queues}
     has_contexts = len({(queue.process, queue.device, queue.context) for queue in queues}) > len(gpus)
@@ -122,15 +122,15 @@ def notes(stats: LaunchStats) -> Iterator[str]:
     if stats.launch_calls and stats.kernels and not stats.kernels_launched:
         yield "no launch call and kernel have a correlation id or External id in common: no launch delay is known"
     if stats.whole_graphs:
-        yield "the kernels of graphs recorded as a whole are in no count: profile with --cuda-graph-trace=node"
+        yield "the kernels of graphs recorded as a whole are not counted: profile with --cuda-graph-trace=node"
     for accelerator in ACCELERATORS:
         if stats.other_events.get(accelerator):
-            yield f"{accelerator} events, which are not supported and in no count: {stats.other_events[accelerator]:,}"
+            yield f"{accelerator} events, which are not supported and not counted: {stats.other_events[accelerator]:,}"
     counts = {
         "records within another of the same call, not counted again": stats.doubled_calls,
         "GPU events recorded twice, counted once": stats.repeated_events,
         "GPU events left out, as a later event of their stream ended before them": stats.overlong_events,
-        "CUDA events left out, for want of a usable time or duration": stats.left_out,
+        "CUDA events left out, without a usable time or duration": stats.left_out,
         "launch calls and GPU events without correlation id or External id, in no pair": stats.without_id,
         "GPU events whose correlation id several processes use, paired by process and GPU": stats.shared_ids,
     }
@@ -144,11 +144,11 @@ def _notes_on_content(stats: LaunchStats) -> Iterator[str]:
         yield _without_cuda(stats)
         yield from (f"the profiler says: {one_line(text, 300)}" for text in stats.diagnostics)
     elif not stats.gpu_events:
-        yield "no GPU events: was the GPU traced? There is nothing to say of delays, and of the GPU's time"
+        yield "no GPU events: was the GPU traced? Launch delays and GPU time are unknown"
     elif not stats.api_calls and stats.left_out:
-        yield "no CUDA call with a usable time. There is nothing to say of launches"
+        yield "no CUDA call with a usable time: launches are unknown"
     elif not stats.api_calls:
-        yield "no CUDA calls: was the CPU traced? There is nothing to say of launches"
+        yield "no CUDA calls: was the CPU traced? Launches are unknown"
 
 
 def _without_cuda(stats: LaunchStats) -> str:

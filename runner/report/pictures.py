@@ -29,7 +29,7 @@ NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
 def draw_speedups(tables: Sequence[Table], path: Path) -> None:
     """Write a bar per line of the tables to `path`.
 
-    Raises PackageError without the extra, ConfigError for an unknown suffix, and where there is no speed-up.
+    Raises PackageError without the extra, ConfigError for an unknown suffix, or if there is no speed-up.
     """
     _require_extra()
     from launchopt.analysis.tables.speedup_plot import speedup_chart

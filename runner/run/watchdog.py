@@ -159,5 +159,5 @@ class Watchdog:
             raise self._stalled(owing[0], f"runs, but {what} for {self._still_s:.3g} s", f" ({times} times that)")
 
     def _stalled(self, child: Watched, what: str, factor: str) -> StalledError:
-        limit = f"watchdog_s={self._limit_s:g}{factor}: raise it where that is no fault, 0 waits for ever"
+        limit = f"watchdog_s={self._limit_s:g}{factor}: raise it if that is no fault; 0 waits for ever"
         return StalledError(f"{child.name} {what} ({self._label}); {limit}", child)

@@ -78,7 +78,7 @@ def differing(name: str, one: object, other: object) -> str:
 
 
 def revision(manifest: Manifest | None) -> str | None:
-    """Return the revision: `82f1f88f35dc, changed`; None where it is unknown."""
+    """Return the revision: `82f1f88f35dc, changed`; None if it is unknown."""
     if manifest is None or not _at(manifest, ("environment", "git_revision")):
         return None
     dirty = _at(manifest, ("environment", "git_dirty"))

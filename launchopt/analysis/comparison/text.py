@@ -57,7 +57,7 @@ def title(one: Comparison) -> str:
 
 
 def banner(outcome: Outcome) -> str | None:
-    """Return a warning where `--force` set objections aside."""
+    """Return a warning if `--force` set objections aside."""
     if not outcome.forced:
         return None
     count = sum(bool(one.overridden) for one in outcome.comparisons)
@@ -89,7 +89,7 @@ def meaning(one: Comparison) -> str:
 
 
 def advice(one: Comparison) -> list[str]:
-    """Return the number of repeats that would decide, where the verdict is undecided."""
+    """Return the number of repeats that would decide, if the verdict is undecided."""
     if one.verdict is not Verdict.UNDECIDED:
         return []
     few = counted(one.repeats, "pair") if one.pairs else f"{counted(one.repeats, 'repeat')} of each"

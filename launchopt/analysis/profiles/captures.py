@@ -42,7 +42,7 @@ def named(pattern: re.Pattern[str], calls: Rows, names: tuple[str, ...]) -> Bool
 
 
 def _captures(begins: Rows, ends: Rows) -> Iterator[tuple[int, int]]:
-    """Yield from and until of the captures of one thread."""
+    """Yield start and end of each capture of one thread."""
     marks = sorted([(end, 1) for _, end in _outer(begins)] + [(start, -1) for start, _ in _outer(ends)])
     depth, since_ns = (1, -LATEST_NS) if marks[0][1] < 0 else (0, 0)
     for at_ns, step in marks:

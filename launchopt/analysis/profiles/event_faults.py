@@ -1,7 +1,7 @@
 """GPU events that a profiler recorded wrongly: the same event twice, and events that cannot have lasted so long.
 
 Work on a stream runs in order. An event that ends after a later event of the same stream has ended has a wrong end.
-Kernels of one graph launch may overlap on a stream, and are not judged by each other.
+Kernels of one graph launch may overlap on a stream, and are not compared with each other.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def overlong(gpu: Rows, call_of: Ints) -> Bools:
     judged, rows, key = judged[order], rows[order], key[order]
     call = call_of[judged]
     is_new = np.concatenate([[True], (key[1:] != key[:-1]) | (call[1:] != call[:-1]) | (call[1:] == NONE)])
-    # An event without a length proves nothing: it may be the wrong one.
+    # An event of length 0 proves nothing about others: its own end may be the wrong one.
     proof = np.where(rows["end_ns"] > rows["start_ns"], rows["end_ns"], LATEST_NS)
     times, rank = np.unique(np.concatenate([rows["end_ns"], proof]), return_inverse=True)
     # Stream and time form one number that grows with the stream first.

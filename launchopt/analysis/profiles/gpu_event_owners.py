@@ -4,7 +4,7 @@ Correlation ids count the calls of one process. PyTorch's profiler names no proc
 out in a row. In a file merged from several ranks, the same id then stands for a call of each rank.
 
 An event belongs to the process that it names, or else to the only process with its id. If several have the id, all
-events of one GPU belong to one process: the one whose calls began before the most of these events, or which stands
+events of one GPU belong to one process: the one whose calls began before the most of these events, or whose calls are
 nearest to them in the file. If there are fewer GPUs than processes, each event is decided alone.
 """
 
@@ -94,6 +94,6 @@ def ranks(*columns: NDArray[np.integer]) -> tuple[int, Ints]:
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         _, rank = np.unique(column, return_inverse=True)
-        # Ranked after each column: a product of three could exceed int64.
+        # The numbers are made small again after each column, since the product of three could exceed int64.
         _, key = np.unique(key * (rank.max(initial=0) + 1) + rank, return_inverse=True)
     return int(key.max(initial=-1)) + 1, key

@@ -5,8 +5,9 @@ In: a `Trace`. Out: `Pairs`: each call once, its kind, and the call of each GPU 
 The records of one call by the runtime and by the driver share thread and correlation id, and one encloses the other.
 They become one call with the name of the outer one. A call and a GPU event are a pair if they have the same correlation
 id and process (`gpu_event_owners`). If several calls have the id, the latest that began before the event forms the
-pair. Where External ids stand in, as many calls as events of an id are paired in order. A call that cannot start
-anything, such as cudaEventQuery, forms no pair. GPU events that were recorded wrongly (`event_faults`) are left out.
+pair. Where External ids stand in, calls and events of one id are paired in order if there are equally many. A call that
+cannot start anything, such as cudaEventQuery, forms no pair. GPU events that were recorded wrongly (`event_faults`) are
+left out.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Pairs:
     is_captured: Bools  # which calls were recorded into a graph
     is_kernel: Bools  # which GPU events are kernels, not whole graphs
     doubled: int  # records that another record of the same call encloses
-    repeated: int  # GPU events that were recorded twice, and left out once
+    repeated: int  # GPU events that were left out, since they repeat an earlier one
     overlong: int  # GPU events that were left out, since a later one of their stream ended before them
     shared_ids: int  # GPU events whose correlation id several processes have
 

@@ -32,9 +32,9 @@ LAUNCH_KERNELS = schema(
     ("call_end_ns", _I64, "return of the call"),
     ("kernel", _TEXT, "the kernel's name"),
     ("is_graph", pa.bool_(), "true: a whole CUDA graph, whose kernels the profiler did not record"),
-    ("device", _I64, "the profiler's number of the GPU; -1 where it gives none"),
-    ("context", _I64, "the profiler's number of the CUDA context; -1 where it gives none"),
-    ("stream", _I64, "the profiler's number of the stream; -1 where it gives none"),
+    ("device", _I64, "the profiler's number of the GPU; -1 if it gives none"),
+    ("context", _I64, "the profiler's number of the CUDA context; -1 if it gives none"),
+    ("stream", _I64, "the profiler's number of the stream; -1 if it gives none"),
     ("kernel_start_ns", _I64, "start of the kernel on the GPU"),
     ("kernel_end_ns", _I64, "end of the kernel on the GPU"),
     ("launch_delay_ns", _I64, "from the call's return to the kernel's start; 0 if the kernel started earlier"),
@@ -47,7 +47,7 @@ LAUNCH_KERNELS = schema(
 
 
 def launch_rows(file: str, trace: Trace, pairs: Pairs) -> pa.Table:
-    """Return the table, by the kernel's start. It is empty where no launch call started anything."""
+    """Return the table, by the kernel's start. It is empty if no launch call started anything."""
     rows = pairs.of_kernels
     call_of = pairs.call_of[rows]
     gpu, call = pairs.gpu[rows], pairs.calls[call_of]
@@ -76,7 +76,7 @@ def launch_rows(file: str, trace: Trace, pairs: Pairs) -> pa.Table:
 
 
 def _texts(names: tuple[str, ...], codes: Ints) -> pa.DictionaryArray:
-    """Return the texts of codes; null where a code is NONE."""
+    """Return the texts of codes; null if a code is NONE."""
     known = pa.array(codes, pa.int32(), mask=np.asarray(codes < 0))
     return pa.DictionaryArray.from_arrays(known, pa.array(names, pa.string()))
 

@@ -57,7 +57,7 @@ class LaunchStats:
     left_out: int
     api_calls: int
     doubled_calls: int
-    repeated_events: int  # GPU events that were recorded twice, and are left out once
+    repeated_events: int  # GPU events that are left out, since they repeat an earlier one
     overlong_events: int  # GPU events that are left out, since a later one of their stream ended before them
     shared_ids: int  # GPU events whose correlation id several processes have
     mended: int  # tokens in the file that are not JSON
@@ -68,7 +68,7 @@ class LaunchStats:
     launch_calls: int
     launch_calls_by_name: dict[str, int]
     launch_calls_without_kernel: int
-    captured_calls: int  # launch and memory calls that were recorded into a graph: in no other figure
+    captured_calls: int  # launch and memory calls that were recorded into a graph; no other figure includes them
     kernels: int
     kernels_launched: int  # kernels that a launch call started
     kernels_without_call: int

@@ -106,7 +106,7 @@ def read_kernels(lines: Iterable[str], name: str) -> list[Kernel]:
 def _units(cells: Mapping[str, str], name: str, line: int) -> dict[str, str]:
     """Return the units in the second line. The details page has none, and no column per metric."""
     if "Metric Name" in cells:
-        raise DataError(name, line, "ncu's details page: a metric a line; made with --page raw it can be read")
+        raise DataError(name, line, "ncu's details page, one metric per line; made with --page raw it can be read")
     if cells["ID"]:
         raise DataError(name, line, "no line of units below the names: not ncu's raw page")
     return dict(cells)

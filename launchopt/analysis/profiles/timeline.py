@@ -7,7 +7,7 @@ format, one by one, so that a long run needs little memory. Pure: reads no file.
     host: launch    our launch calls
     host: CUDA API  the API calls as CUPTI saw them
     GPU stream N    kernels, copies and fills by CUPTI
-    GPU, by events  from the device reaching a launch to its results, where that was timed
+    GPU, by events  from the device reaching a launch to its results, if that was timed
     queue wait      enqueue to flush of a command (asynchronous: they overlap)
 
 An arrow leads from an API call to each kernel that it started; without CUPTI from a launch call to its time on the
@@ -70,7 +70,7 @@ class Timeline:
             yield _named("process_sort_index", pid, 0, sort_index=pid)
 
     def launches(self, rows: Iterable[Row]) -> Iterator[Event]:
-        """Yield launch calls, and their time on the device where it was measured."""
+        """Yield launch calls, and their time on the device if it was measured."""
         for row in rows:
             pid = self._shown(row)
             if pid is None:

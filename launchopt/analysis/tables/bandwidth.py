@@ -11,7 +11,7 @@ from launchopt.recording.results import Row
 
 
 def requests_together(row: Row) -> float:
-    """Return the number of requests that share one read of a weight; 1 where every command has its own."""
+    """Return the number of requests that share one read of a weight; 1 if every command has its own."""
     requests = 1.0 if row["tokens"] is None else float(row["requests"] or 1)
     batch = requests if row["arrival"] == "closed" else float(row["batch_size_mean"] or 1)
     return max(1.0, min(requests, batch))
@@ -41,6 +41,6 @@ def memory_gb_per_s(row: Row) -> float | None:
 
 
 def memory_share(row: Row) -> float | None:
-    """Return `memory_gb_per_s` as a share of the measured peak; None where one of them is unknown."""
+    """Return `memory_gb_per_s` as a share of the measured peak; None if one of them is unknown."""
     rate, peak = memory_gb_per_s(row), peak_gb_per_s(row)
     return None if rate is None or peak is None else rate / peak

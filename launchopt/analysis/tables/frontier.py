@@ -1,6 +1,6 @@
 """Throughput against tail latency: the frontier of bucket sizes and timeouts, and a recommendation.
 
-In: rows as `results.read_summaries` gives them, and rows of `results.read_histograms` where there are any. Out: a
+In: rows as `results.read_summaries` gives them, and rows of `results.read_histograms`, if there are any. Out: a
 `Frontier` per stream of commands: its points, those that no other point beats, and a choice under an objective for p99
 latency. Pure: reads no file, prints nothing.
 
@@ -237,7 +237,7 @@ def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
 
 
 def _bounds(rows: Sequence[Row], column: str) -> Bounds | None:
-    """Return the bounds of the median of a column; None where fewer than two repeats measured it."""
+    """Return the bounds of the median of a column; None if fewer than two repeats measured it."""
     values = [row[column] for row in rows if row[column] is not None]
     if len(values) >= FEWEST_FOR_INTERVAL:
         found = median_interval(values)

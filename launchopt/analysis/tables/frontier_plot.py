@@ -32,7 +32,7 @@ _DOT_GAP, _STAR_GAP = 6.0, 11.0  # pixels from the centre of a dot to its label
 
 
 def frontier_chart(frontiers: Sequence[Frontier]) -> Chart | None:
-    """Return the picture of all frontiers; None where no verified, untraced point has a latency."""
+    """Return the picture of all frontiers; None if no verified, untraced point has a latency."""
     shown = [frontier for frontier in frontiers if frontier.measured]
     if not shown:
         return None

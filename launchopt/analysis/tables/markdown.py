@@ -55,7 +55,7 @@ def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[l
 def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column[Line]], list[list[str]], list[str]]:
     """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
-    A column for the run comes first where there are several runs. The number of a note follows the speed-up.
+    A column for the run comes first if there are several runs. The number of a note follows the speed-up.
     """
     columns = [column for column in COLUMNS if kind in column.sets and not _is_empty_overload(column, table)]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:

@@ -1,7 +1,7 @@
 """Figures of other programs for the same work. They stand beside ours and are never mixed with them.
 
 In: the workload, shapes, dtype and GPU of a table. Out: a `Peer` (a C++ program on the same GPU) or the figures of
-gpu-kernel-batcher. None where the work differs, since a figure for other work is no comparison.
+gpu-kernel-batcher. None if the work differs, since a figure for other work is no comparison.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _PEERS = (
 
 
 class History(NamedTuple):
-    """Wall times in ms that gpu-kernel-batcher printed for one of its tables, on another GPU. No peer of ours."""
+    """Wall times in ms that gpu-kernel-batcher printed for one of its tables, on another GPU: no `Peer`."""
 
     baseline_ms: float
     batched_ms: float
@@ -86,7 +86,7 @@ _HISTORY = {
 
 
 def peer(workload: str, shapes: str, dtype: str, gpu: str | None) -> Peer | None:
-    """Return the figures of the C++ program for this work; None where it did not run this shape on this kind of GPU."""
+    """Return the figures of the C++ program for this work; None if it did not run this shape on this kind of GPU."""
     shape = _matching_shape(workload, shapes)
     if shape is None or PEER_GPU not in (gpu or ""):
         return None

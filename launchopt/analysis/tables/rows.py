@@ -123,7 +123,7 @@ def build_tables(rows: Iterable[Row]) -> list[Table]:
 
 
 def stream_title(row: Row) -> str:
-    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests where they generate tokens."""
+    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests if they generate tokens."""
     requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     traced = " (traced: not headline times)" if row["traced"] else ""
     return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{requests}{traced}"
@@ -283,7 +283,7 @@ def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
 
 
 def _speedup(line: Line, baseline: Line, paired: bool) -> Interval | None:
-    """Return the ratio of wall times; None where a repeat has no time, or where no pair shares a repeat."""
+    """Return the ratio of wall times; None if a repeat has no time, or if no pair shares a repeat."""
     ours = {row["repeat"]: row["wall_ms"] for row in line.rows}
     theirs = {row["repeat"]: row["wall_ms"] for row in baseline.rows}
     if not all(wall_ms is not None and wall_ms > 0 for wall_ms in (*ours.values(), *theirs.values())):

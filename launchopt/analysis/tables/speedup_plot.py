@@ -41,7 +41,7 @@ class Bar(NamedTuple):
 
 
 def speedup_chart(tables: Sequence[Table]) -> Chart | None:
-    """Return the picture of all tables; None where no line has a speed-up."""
+    """Return the picture of all tables; None if no line has a speed-up."""
     untraced = [table for table in tables if not table["traced"]]
     devices = sorted({_device(table) for table in untraced})
     bars = [

@@ -23,7 +23,7 @@ _TITLE_CHARACTERS, _NOTE_CHARACTERS = 52, 64  # characters of a line that fit a 
 
 
 def strategies_chart(tables: Sequence[StrategyTable]) -> Chart | None:
-    """Return the picture of all tables; None where no line has a speed-up."""
+    """Return the picture of all tables; None if no line has a speed-up."""
     shown = [(table, bars) for table in tables if (bars := _bars(table))]
     if not shown:
         return None

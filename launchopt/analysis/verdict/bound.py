@@ -10,7 +10,7 @@ The bottleneck accounts for at least DOMINANT of the wall time. The rules in the
     4 launch-bound (comparison)  on the CPU a call returns when its work is done, which hides the overhead of a launch:
                                the same commands in fewer calls took less than half as long. Otherwise undecided
     5 launch-bound (host)      the launching thread is in launch calls, the launch queue is not full, and the GPU is
-                               busy for less time where that was traced
+                               busy for less time, if that was traced
     6 latency-bound            the GPU is busy, or (untraced) behind, since the launch queue is full, and reaches
                                neither ceiling: kernels shorter than SHORT_KERNEL_US, no time to fill a GPU, or slow
     7 launch-bound (gaps)      the GPU was seen to be idle and the host is not in launch calls: gaps between kernels

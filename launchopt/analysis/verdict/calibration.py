@@ -3,7 +3,7 @@
 In: the JSON file of the doctor (default outputs/calibration/<device>.json). Out: a `Calibration`, or its tables.
 
     calibration = find_calibration("NVIDIA H200")
-    calibration.value("null_launch_host_us")      # 1.9, or None where it was not measured
+    calibration.value("null_launch_host_us")      # 1.9, or None if it was not measured
 
 One file is one measurement of one device. A newer file replaces an older one of the same device. A floor without a
 meaning on a device (a graph node on a CPU) is absent, never 0.
@@ -49,7 +49,7 @@ class Calibration:
     stages: JsonObject = field(default_factory=dict)
 
     def value(self, name: str) -> float | None:
-        """Return the floor `name`; None where it was not measured."""
+        """Return the floor `name`; None if it was not measured."""
         floor = self.floors.get(name)
         return None if floor is None else floor.value
 
@@ -110,7 +110,7 @@ def _number(value: object) -> float | None:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Return the calibration in `path`; DataError where it is missing, broken, or of another schema version."""
+    """Return the calibration in `path`; DataError if it is missing, broken, or of another schema version."""
     try:
         content = read_json(path)
     except FileNotFoundError:
@@ -142,10 +142,10 @@ def default_path(device_name: str) -> Path:
 
 
 def find_calibration(device_name: str, folders: Sequence[Path] = ()) -> Calibration | None:
-    """Return the newest calibration of `device_name`; None where there is none.
+    """Return the newest calibration of `device_name`; None if there is none.
 
     It searches the file that $LAUNCHOPT_CALIBRATION names, and the *.json of `folders` and of outputs/calibration below
-    the current folder. Files of another kind are skipped. Raises DataError where the named file cannot be read.
+    the current folder. Files of another kind are skipped. Raises DataError if the named file cannot be read.
     """
     found = []
     if named := os.environ.get(VARIABLE):

@@ -76,7 +76,7 @@ def _can_fill_the_queue(line: Line, launches: float) -> bool:
 def _deadlines_ms(line: Line) -> float:
     """Return the time that batches waited for their deadline, in sequence.
 
-    It is 0 where most batches were flushed for another reason.
+    It is 0 if most batches were flushed for another reason.
     """
     missed, batches, timeout_us = line.median("flush_deadline"), line.median("batches"), line["timeout_us"]
     return missed * timeout_us / 1e3 if missed and batches and timeout_us and missed >= batches / 2 else 0.0

@@ -53,7 +53,7 @@ class Judged:
 
     @property
     def headroom(self) -> float | None:
-        """Speed-up at the roofline; None where the wall time is not that of the work."""
+        """Speed-up at the roofline; None if the wall time is not that of the work."""
         return self.prediction.headroom if self.is_sound and not self.shares.kept_up else None
 
     @property
@@ -70,7 +70,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The strategy to try first. `judged` is None where it was not measured here."""
+    """The strategy to try first. `judged` is None if it was not measured here."""
 
     mode: str
     judged: Judged | None

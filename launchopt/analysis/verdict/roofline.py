@@ -1,7 +1,7 @@
 """Predicted time of a line: T = max(bytes / BW, FLOPs / peak) + launches x cost, beside the measured one.
 
-In: a `strategies.StrategyLine` (a line of untraced repeats, with its traced twin where there is one), and the
-calibration of its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
+In: a `strategies.StrategyLine` (a line of untraced repeats, with its traced twin if there is one), and the calibration
+of its device, if any. Out: a `Prediction`. Pure: reads no file, prints nothing.
 
     BW         the larger of the two ceilings that the run measured itself, read and copy (a GEMV mostly reads)
     bytes      bytes from memory. Commands of one batch that belong to different requests share one read of a weight.
@@ -89,7 +89,7 @@ class LaunchCost:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """Predicted and measured time. `total_ms` is None where a part is unknown."""
+    """Predicted and measured time. `total_ms` is None if a part is unknown."""
 
     measured_ms: float | None
     work: Work
@@ -148,7 +148,7 @@ def work(line: Line) -> Work:
 
 
 def _requests(line: Line) -> float:
-    """Return the number of requests that share weights; 1 where every command has a weight of its own."""
+    """Return the number of requests that share weights; 1 if every command has a weight of its own."""
     return 1.0 if line.median("tokens") is None else max(1.0, float(line["requests"] or 1))
 
 
@@ -164,7 +164,7 @@ def recorded_launches(line: Line) -> float | None:
 
 
 def launch_cost(strategy: StrategyLine, calibration: Calibration | None) -> LaunchCost | None:
-    """Return the cost from the device's calibration where it knows the mode's launches, else from the run itself."""
+    """Return the cost from the device's calibration if it knows the mode's launches, else from the run itself."""
     line, launches = strategy.line, recorded_launches(strategy.line)
     if launches is None:
         return None
@@ -217,7 +217,7 @@ def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibratio
 
 
 def impossible(row: Row) -> str | None:
-    """Return why a rate of `row` is above a measured ceiling without an explanation; None where it is not."""
+    """Return why a rate of `row` is above a measured ceiling without an explanation; None if it is not."""
     peak, tflops = row["peak_tflops"], row["achieved_tflops"]
     if peak and tflops and tflops > peak * SLACK:
         return f"{tflops:,.1f} TFLOP/s is above the measured peak of {peak:,.1f}"

@@ -91,7 +91,7 @@ def shown_lines(table: Table, most: int = MOST_SERIES) -> list[Line]:
 
 
 def left_out(table: Table, shown: Sequence[Line]) -> str:
-    """Return a sentence that names the table of all modes, where a figure does not show all of them."""
+    """Return a sentence that names the table of all modes, if a figure does not show all of them."""
     more = len(table.lines) - len(shown)
     if more <= 0:
         return ""

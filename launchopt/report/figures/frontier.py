@@ -155,7 +155,7 @@ def _scatter(frontier: Frontier) -> Figure | Absent:
 
 
 def _names(frontier: Frontier, across: Axis, up: Axis) -> list[alt.Chart]:
-    """Return the labels of the points on the frontier, beside their points and off the line, where there is space."""
+    """Return the labels of the points on the frontier, beside their points and off the line, if there is space."""
 
     def spot(point: Point) -> Spot:
         return Spot(across.pixel(point.throughput_per_s or 0.0), up.pixel(point.p99_us or 0.0))

@@ -34,7 +34,7 @@ QUEUE_FULL = (
 def print_results(rows: Sequence[Row], mode: str, folder: str, out: Console) -> None:
     """Print the table, the answer for `mode`, the next command, and last the folder as the user would type it.
 
-    No row gives the folder alone.
+    Without rows, print the folder alone.
     """
     if rows:
         _print_table(rows, mode, folder, out)
@@ -234,7 +234,7 @@ def _token_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:
 
 
 def _arrival_lines(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the lines of an open loop. A mode that keeps up has no completion rate: few requests scatter it."""
+    """Return the lines of an open loop. No completion rate for a mode that keeps up: it varies if requests are few."""
     unit = "requests" if rows[0]["tokens"] else "commands"
     return {f"arrivals, {unit}/s": f"{rows[0]['arrival_rate_per_s']:,.1f}", OVERLOADED: overload(rows)}
 

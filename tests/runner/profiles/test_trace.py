@@ -142,7 +142,7 @@ def test_nothing_of_cuda_is_said_and_no_error(
     [
         (SOME[:1], "no GPU events: was the GPU traced?"),
         (SOME[1:2], "no CUDA calls: was the CPU traced?"),
-        ([*SOME, kernel("?", 1, 1)], "CUDA events left out, for want of a usable time or duration: 1\n"),
+        ([*SOME, kernel("?", 1, 1)], "CUDA events left out, without a usable time or duration: 1\n"),
         ([*SOME, call(1, 1, 1, "cuLaunchKernel")], "records within another of the same call, not counted again: 1\n"),
     ],
 )

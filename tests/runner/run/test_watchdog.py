@@ -57,7 +57,7 @@ def test_a_child_that_does_not_run_is_named() -> None:
     assert caught.value.exit_code == 1
     text = str(caught.value)
     assert text.startswith("consumer has not moved for ")
-    assert text.endswith(" s (batched 3/5); watchdog_s=8: raise it where that is no fault, 0 waits for ever")
+    assert text.endswith(" s (batched 3/5); watchdog_s=8: raise it if that is no fault; 0 waits for ever")
 
 
 def test_the_other_child_is_named_too() -> None:

@@ -1,8 +1,8 @@
 """`quicken()` makes Hydra compose faster in this process, with equal results.
 
-Hydra composes twice for a run: first to read `hydra.mode`, which only experiments set. The first time is left out
-where no word of SETTERS is typed. Each config file is parsed once a process. Tests compose some hundred times; runs
-that they start with `python -m runner` compose as a user's run does.
+Hydra composes twice for a run: first to read `hydra.mode`, which only experiments set. The first time is left out if no
+word of SETTERS is typed. Each config file is parsed once per process. Tests compose several hundred times. Runs that
+they start with `python -m runner` compose as a user's run does.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _compose_once(get_mode: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def quicken() -> None:
-    """Replace three functions of Hydra. Its plugins are found first: Hydra then makes new classes of its sources."""
+    """Replace three functions of Hydra. Its plugins are loaded first, which replaces the classes of its sources."""
     Plugins.instance()
     for source in (SourcesRegistry.instance().resolve(scheme) for scheme in ("file", "pkg")):
         source.load_config = _parse_once(source.load_config)  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
 """Runs whose results several tests read: `ended_runs` makes each of them once.
 
-A run takes 3 s of processor time as a process, most of it to load libraries and compiled loops. Here one process makes
-them one after another (keeping.py) and takes 1 s. `typed` names the runs that get a process of their own, since tests
-examine the process.
+A run in a process of its own takes 3 s of processor time, most of it to load libraries and compiled loops. Here one
+process makes all runs one after another (keeping.py), 1 s each. `typed` names the runs that get a process of their own,
+since tests examine the process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Operands laid out as in an arena, with poison between rows and commands, and kernels that run on copies of them.
 
-CuPy is imported only where a GPU exists.
+CuPy is imported only if a GPU exists.
 """
 
 from __future__ import annotations
