@@ -16,13 +16,15 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from launchopt.command import Dtype
 from launchopt.errors import DataError
-from launchopt.traces.events import is_sqlite
+from launchopt.traces.chrome_events import Spans, number
+from launchopt.traces.events import is_sqlite, without_time
 from launchopt.traces.json_events import events
 
 LARGEST = 2**31 - 1  # largest size, since sizes are int32 in cuBLASLt
@@ -149,6 +151,7 @@ OUTER = {
 _NO_SHAPES = "without shapes"
 _NOT_UNDERSTOOD = "with shapes that are not understood"
 _EMPTY = "of no elements"
+_NO_TIME = "without a usable time"
 _TOO_LARGE = f"of sizes over {LARGEST}"
 
 
@@ -168,11 +171,16 @@ def read_gemms(path: Path) -> TraceGemms:
     """Return the GEMMs of the trace at `path`. DataError: it is no JSON trace, or has no GEMM that can be replayed."""
     if is_sqlite(path):
         raise DataError(path, None, f"an nsys export, which holds no shapes: {RECORD_SHAPES}")
-    calls = _leaves(call for event in events(path) if (call := _call(event)) is not None)
-    if not calls:
+    left_out: Counter[str] = Counter()
+    every = [call for event in Spans().complete(events(path)) if (call := _call(event, left_out)) is not None]
+    unknown = without_time(np.array([call.start_ns for call in every], np.int64)).tolist()
+    left_out[_NO_TIME] += sum(unknown)
+    calls = _leaves(call for call, is_unknown in zip(every, unknown, strict=True) if not is_unknown)
+    left_out = +left_out
+    if not calls and not left_out:
         raise DataError(path, None, f"a trace without GEMMs (aten::mm, addmm, bmm and their kin): {RECORD_SHAPES}")
-    left_out = Counter(call.sizes for call in calls if isinstance(call.sizes, str))
-    if left_out[_NO_SHAPES] == len(calls):
+    left_out.update(call.sizes for call in calls if isinstance(call.sizes, str))
+    if calls and left_out[_NO_SHAPES] == len(calls):
         raise DataError(path, None, f"a trace without shapes of its {len(calls)} GEMMs: {RECORD_SHAPES}")
     found = [call for call in calls if not isinstance(call.sizes, str)]
     if not found:
@@ -181,14 +189,17 @@ def read_gemms(path: Path) -> TraceGemms:
     return TraceGemms(tuple(_gemms(found)), left_out)
 
 
-def _call(event: Mapping[str, Any]) -> _Call | None:
+def _call(event: Mapping[str, Any], left_out: Counter[str]) -> _Call | None:
     """Return the operator of an event if it is a GEMM with a usable time, else None."""
-    if event.get("ph") != "X" or event.get("cat") not in CATEGORIES:
+    if event.get("cat") not in CATEGORIES:
         return None
     name = str(event.get("name")).removesuffix("_")
     operator = INNER.get(name) or OUTER.get(name)
     start_ns, duration_ns = _ns(event.get("ts")), _ns(event.get("dur"))
-    if operator is None or start_ns is None or duration_ns is None:
+    if operator is None:
+        return None
+    if start_ns is None or duration_ns is None or duration_ns < 0:
+        left_out[_NO_TIME] += 1
         return None
     arguments = event.get("args")
     arguments = arguments if isinstance(arguments, dict) else {}
@@ -200,9 +211,8 @@ def _call(event: Mapping[str, Any]) -> _Call | None:
 
 def _ns(value_us: object) -> int | None:
     """Return a time in us as ns, rounded to an integer; None if the value is not a usable number."""
-    if not isinstance(value_us, int | float | Decimal) or not -MOST_US < value_us < MOST_US:
-        return None
-    return round(value_us * 1000)
+    found = number(value_us)
+    return None if found is None or not -MOST_US < found < MOST_US else round(found * 1000)
 
 
 def _sizes(dims: object, operator: _Operator) -> Sizes | str:

@@ -34,6 +34,7 @@ _LAST_COMMA = re.compile(rb",(?=\s*[\]}])")
 _NO_VALUE = re.compile(rb":(?=\s*[,}])")
 _CONTROL = re.compile(rb"[\x00-\x1f]+")
 _NO_ESCAPE = re.compile(rb"\\(?![/bfnrt]|u[0-9a-fA-F]{4})")
+_ODD = re.compile(rb"[\x00-\x1f\\]")
 _UNFINISHED = re.compile(rb"(?:\\(?:u[0-9a-fA-F]{0,3})?|[\xc0-\xff][\x80-\xbf]{0,2})\Z")  # at the end of half a text
 
 _Edit = tuple[int, int, bytes]  # from, to, what to write instead
@@ -64,10 +65,10 @@ class MendedStream(JsonStream):
         parts = masked.split(b'"')
         ends_in_text = self._starts_in_text ^ (len(parts) % 2 == 0)
         kept = len(data) - (0 if is_last else _unfinished(parts[-1], ends_in_text))
-        is_text = [(at % 2 == 1) ^ self._starts_in_text for at in range(len(parts))]
+        first = 0 if self._starts_in_text else 1
         # Both have the length of the data. In one, texts consist of quotes; in the other, all but texts is blank.
-        values = b'"'.join(b'"' * len(part) if inside else part for part, inside in zip(parts, is_text, strict=True))
-        texts = b'"'.join(part if inside else b" " * len(part) for part, inside in zip(parts, is_text, strict=True))
+        values = b'"'.join(_filled(parts, first, b'"'))
+        texts = b'"'.join(_filled(parts, 1 - first, b" ")) if _ODD.search(b'"'.join(parts[first::2])) else b""
         edits = sorted(edit for edit in (*_edits_of_values(values), *_edits_of_texts(texts)) if edit[0] < kept)
         data, self._held = data[:kept], data[kept:]
         for start, end, _ in edits:
@@ -99,6 +100,13 @@ class MendedStream(JsonStream):
 
         codecs.register_error("launchopt.mended", replaced)
         return data.decode(errors="launchopt.mended").encode()
+
+
+def _filled(parts: list[bytes], first: int, byte: bytes) -> list[bytes]:
+    """Return `parts` with every second one, from `first`, replaced by as many of `byte`."""
+    filled = parts.copy()
+    filled[first::2] = [byte * len(part) for part in parts[first::2]]
+    return filled
 
 
 def _unfinished(tail: bytes, is_text: bool) -> int:

@@ -14,6 +14,7 @@ from typing import BinaryIO, cast
 from launchopt.errors import DataError
 
 STDIN = Path("-")
+STDIN_NAME = "standard input"
 
 
 @contextmanager
@@ -25,7 +26,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path != STDIN and not _is_pipe(path):
         yield path
         return
-    shown = "standard input" if path == STDIN else path
+    shown = STDIN_NAME if path == STDIN else path
     with ExitStack() as opened:
         try:
             source = _standard_input() if path == STDIN else opened.enter_context(path.open("rb"))
@@ -50,7 +51,7 @@ def _is_pipe(path: Path) -> bool:
 
 def _standard_input() -> BinaryIO:
     if sys.stdin is None or sys.stdin.closed:
-        raise DataError("standard input", None, "is closed: pipe a trace in")
+        raise DataError(STDIN_NAME, None, "is closed: pipe a trace in")
     if sys.stdin.isatty():
         raise DataError(
             "standard input", None, "is a terminal: pipe a trace in, as in `cat t.json | launchopt trace -`"

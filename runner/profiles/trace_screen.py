@@ -12,6 +12,7 @@ from launchopt.errors import one_line
 from launchopt.traces.events import Format
 from launchopt.traces.kineto import ACCELERATORS
 from runner.profiles.output import Cell, cell, print_notes, print_table
+from runner.profiles.trace_input import STDIN, STDIN_NAME
 
 STREAMS_SHOWN = 10
 CATEGORIES_SHOWN = 5
@@ -37,7 +38,7 @@ def print_statistics(found: Found) -> None:
         if len(queues) > STREAMS_SHOWN:
             print_notes([f"and {len(queues) - STREAMS_SHOWN:,} streams with shorter queues: --json has them"])
     for path, stats in found:
-        print_notes(f"{path}: {note}" for note in notes(stats))
+        print_notes(f"{STDIN_NAME if path == STDIN else path}: {note}" for note in notes(stats))
 
 
 def has_cuda(stats: LaunchStats) -> bool:
@@ -47,10 +48,9 @@ def has_cuda(stats: LaunchStats) -> bool:
 
 def file_names(paths: Sequence[Path]) -> list[str]:
     """Return the paths without the folders that all share."""
-    if len(paths) == 1:
-        return [paths[0].name]
-    common = os.path.commonpath([path.absolute().parent for path in paths])
-    return [os.path.relpath(path.absolute(), common) for path in paths]
+    files = [path for path in paths if path != STDIN]
+    common = os.path.commonpath([path.absolute().parent for path in files]) if files else ""
+    return [STDIN_NAME if path == STDIN else os.path.relpath(path.absolute(), common) for path in paths]
 
 
 def lines(stats: LaunchStats, names: Sequence[str]) -> Iterator[Line]:

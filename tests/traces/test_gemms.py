@@ -181,8 +181,8 @@ def test_what_cannot_be_replayed_is_counted(tmp_path: Path) -> None:
         op("mm", 5, 1, [5, 0], [0, 7]),
         op("mm", 6, 1, [2**31, 3], [3, 7]),
         op("mm", 7, 1, [-5, 3], [3, 7]),
-        {**good, "ts": "soon"},  # no operator at all, as all below
-        {**good, "ph": "i"},
+        {**good, "ts": "soon"},
+        {**good, "ph": "i"},  # no operator at all, as all below
         {**good, "cat": "kernel"},
         {**good, "name": "aten::add"},
     )
@@ -192,7 +192,22 @@ def test_what_cannot_be_replayed_is_counted(tmp_path: Path) -> None:
         "with shapes that are not understood": 4,
         "of no elements": 1,
         "of sizes over 2147483647": 1,
+        "without a usable time": 1,
     }
+
+
+def test_an_operator_without_a_time_among_absolute_ones_makes_no_gap(tmp_path: Path) -> None:
+    now = 1_615_207_264_505_000
+    trace = read(tmp_path, op("mm", 0, 0, [5, 3], [3, 7]), *(op("mm", now + at, 1, [5, 3], [3, 7]) for at in (0, 9)))
+    assert [gemm.start_ns for gemm in trace.gemms] == [0, 9000]
+    assert trace.left_out == {"without a usable time": 1}
+
+
+def test_begin_and_end_events_are_operators(tmp_path: Path) -> None:
+    whole = op("mm", 4, 6, [5, 3], [3, 7])
+    end = {"ph": "E", "pid": 7, "tid": 1, "ts": 10}
+    trace = read(tmp_path, {**whole, "ph": "B", "dur": None}, end)
+    assert [(gemm.start_ns, gemm.end_ns) for gemm in trace.gemms] == [(0, 6000)]
 
 
 @pytest.mark.parametrize(

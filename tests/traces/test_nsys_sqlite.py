@@ -20,7 +20,8 @@ from launchopt.traces.nsys_sqlite import read_nsys
 REAL = TRACES / "cloverleaf_a100.nsys.sqlite"
 PID, OTHER = 7 << 24, 8 << 24
 NAMES = ["cudaLaunchKernel_v7000", "cuLaunchKernel", "cudaMemcpyAsync_v3020", "cublasSgemm", "gemm<int>"]
-LAUNCH, DRIVER, COPY, LIBRARY, GEMM = range(5)
+NAMES += ["cudaStreamBeginCapture_v10000", "cudaStreamEndCapture_v10000"]
+LAUNCH, DRIVER, COPY, LIBRARY, GEMM, BEGIN, END = range(7)
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 GPU = "CUPTI_ACTIVITY_KIND_"
 COLUMNS = {
@@ -152,3 +153,43 @@ def test_any_value_in_any_column(
     assert trace.events == len(calls) + len(kernels)
     kept = launch_stats(trace)
     assert kept.kernels + trace.left_out <= trace.events
+
+
+CONTEXT_COLUMNS = {**COLUMNS, f"{GPU}KERNEL": COLUMNS[f"{GPU}KERNEL"].replace("streamId", "contextId, streamId")}
+
+
+def test_faults_of_a_profile_are_those_of_other_traces(tmp_path: Path) -> None:
+    hour = 3_600 * 10**9
+    calls = [(10 * hour + at, 10 * hour + at + 5, PID | 70, at, LAUNCH, 0) for at in (10, 20, 30)]
+    long, short = (10 * hour + 40, 10 * hour + 900, 0, 7, 10, PID, GEMM, GEMM), (10 * hour + 50, 10 * hour + 60)
+    other = (*short, 0, 7, 20, PID, GEMM, GEMM)
+    path = written(tmp_path, RUNTIME=calls, KERNEL=[long, other, other, (0, 0, 0, 7, 30, PID, GEMM, GEMM)])
+    stats = launch_stats(read_nsys(path))
+    assert (stats.left_out, stats.repeated_events, stats.overlong_events, stats.kernels) == (1, 1, 1, 1)
+
+
+def test_a_start_of_zero_is_genuine_in_a_profile_that_starts_at_zero(tmp_path: Path) -> None:
+    path = written(tmp_path, RUNTIME=[(0, 5, PID | 70, 1, LAUNCH, 0)], KERNEL=[(7, 9, 0, 7, 1, PID, GEMM, GEMM)])
+    assert launch_stats(read_nsys(path)).launch_delay.sum_us == 0.002
+
+
+def test_copies_without_a_call_captures_and_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(COLUMNS, f"{GPU}KERNEL", CONTEXT_COLUMNS[f"{GPU}KERNEL"])
+    calls = [(1, 2, PID, 1, BEGIN, 0), (3, 9, PID, 2, LAUNCH, 0), (10, 11, PID, 3, END, 0)]
+    calls += [(20, 22, PID, 4, LAUNCH, 0), (30, 32, PID, 5, LAUNCH, 0)]
+    kernels = [(40, 45, 0, 1, 7, 4, PID, GEMM, GEMM), (50, 55, 0, 2, 7, 5, PID, GEMM, GEMM)]
+    path = written(tmp_path, RUNTIME=calls, KERNEL=kernels, MEMCPY=[(60, 61, 0, 7, 99, PID, 8)])
+    stats = launch_stats(read_nsys(path))
+    assert (stats.captured_calls, stats.launch_calls, stats.copies_without_call) == (1, 2, 1)
+    assert [(queue.context, queue.largest) for queue in stats.queues] == [(1, 1), (2, 1)]
+
+
+def test_an_export_without_cuda_says_what_nsys_said(tmp_path: Path) -> None:
+    path = tmp_path / "other.sqlite"
+    said = ["CUDA was not\ttraced", "Sampling failed", "CUPTI error 15"]
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, text TEXT)")
+        database.executemany("INSERT INTO DIAGNOSTIC_EVENT VALUES (1, ?)", [(text,) for text in said])
+        database.commit()
+    trace = read_nsys(path)
+    assert (trace.diagnostics, trace.events) == ((said[0], said[2]), 0)

@@ -69,15 +69,17 @@ def _launches(read: Callable[[Path], Trace]) -> Callable[[Path], object]:
     return of
 
 
+KINETO_FAULTS = tuple(f"traces/{name}.json" for name in ("c16_external_id", "c17_merged_ranks", "c18_begin_end"))
+NSYS_FAULTS = tuple(f"traces/{name}.sqlite" for name in ("n02_one_row_without_pid", "n05_only_osrt"))
 REQUESTS = ("azure.csv", "mooncake.jsonl", "requests.csv", "after.csv")
 READERS = {
     "azure": Reader(lambda path: read_requests(path, "azure", None), REQUESTS),
     "mooncake": Reader(lambda path: read_requests(path, "mooncake", None), REQUESTS),
     "csv": Reader(lambda path: read_requests(path, "csv", None), REQUESTS),
     "auto": Reader(lambda path: read_requests(path, "auto", 2), REQUESTS),
-    "kineto": Reader(_launches(read_kineto), ("kineto.json", "list.json", "kineto.json.gz")),
+    "kineto": Reader(_launches(read_kineto), ("kineto.json", "list.json", "kineto.json.gz", *KINETO_FAULTS)),
     "gemms": Reader(read_gemms, ("kineto.json", "list.json", "kineto.json.gz")),
-    "nsys": Reader(_launches(read_nsys), ("nsys.sqlite",)),
+    "nsys": Reader(_launches(read_nsys), ("nsys.sqlite", *NSYS_FAULTS)),
     "manifest": Reader(lambda path: read_manifest(path.parent), ("manifest.json",)),
     "summary": Reader(lambda path: read_summaries([path]), ("summary.parquet",)),
     "histograms": Reader(lambda path: read_histograms([path]), ("histograms.parquet",)),
