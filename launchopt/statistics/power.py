@@ -46,6 +46,7 @@ from launchopt.statistics.shift import CONFIDENCE, logarithms, satterthwaite, st
 POWER = 0.99
 FEWEST_FOR_NOISE = 5  # minimum number of repeats; from 3 repeats the result would be tens of times too large
 FIRST_REPEATS = 10  # repeats to take first, when there are too few for an estimate
+MOST_NEXT = 50  # repeats to propose at most, unless twice those taken are more: a few repeats overestimate the noise
 OUTLIERS = 3  # repeats added to the result: among few repeats, two or three outliers could decide
 FEWEST_PAIRS = 6  # minimum for an interval by ranks
 FEWEST_UNPAIRED = 4  # minimum per arm, without pairs

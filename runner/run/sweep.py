@@ -93,6 +93,7 @@ class Sweep:
     started_utc: str = field(default_factory=_now)
     printed: set[str] = field(default_factory=set)  # notices that the user has read
     _folders: set[str] = field(default_factory=lambda: {"."})  # taken by the jobs so far
+    _ended: dict[int, str] = field(default_factory=dict)  # JSON of the jobs that have ended, by number
     _work: dict[str, SweepJob] = field(default_factory=dict)  # jobs whose mode ignores batching, by `work_key`
 
     @cached_property
@@ -149,13 +150,21 @@ class Sweep:
             "ended_utc": _now() if ended else None,
             "overrides": without_passing(self.overrides),
             "counts": self.counts(),
-            "jobs": [asdict(job) for job in self.jobs],
         }
-        text = json.dumps(about, indent=2) + "\n"
+        jobs = ",\n    ".join(map(self._line, self.jobs))
+        text = f'{json.dumps(about, indent=2)[:-2]},\n  "jobs": [\n    {jobs}\n  ]\n}}\n'
         try:
             write_atomically(self.folder / SWEEP, lambda temporary: temporary.write_text(text))
         except OSError as error:
             raise RunError(f"{self.folder / SWEEP}: {error.strerror or error}") from None
+
+    def _line(self, job: SweepJob) -> str:
+        """Return a job as JSON, kept once the job has ended: to format 1,000 jobs anew for each one takes 20 ms."""
+        if job.status == "running":
+            return json.dumps(asdict(job))
+        if job.job not in self._ended:
+            self._ended[job.job] = json.dumps(asdict(job))
+        return self._ended[job.job]
 
     def counts(self) -> dict[str, int]:
         """Return the number of jobs of each status that occurs."""

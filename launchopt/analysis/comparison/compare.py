@@ -26,7 +26,7 @@ from launchopt.statistics.interval import (
     ratio_interval,
     verdict,
 )
-from launchopt.statistics.power import detectable_effect, repeats_needed
+from launchopt.statistics.power import FIRST_REPEATS, MOST_NEXT, detectable_effect, repeats_needed
 from launchopt.statistics.shift import Factor, factor
 
 OPEN_LOOP = "open loop: wall time follows the arrivals; a latency or a rate says more"
@@ -61,6 +61,12 @@ class Comparison:
     def repeats(self) -> int:
         """Number of pairs, or of repeats of the arm that has fewer."""
         return self.factor.interval.repeats
+
+    @property
+    def next_repeats(self) -> int:
+        """Number of repeats to take where these leave the verdict open; at least twice as many."""
+        twice = 2 * self.repeats
+        return min(max(self.repeats_needed or FIRST_REPEATS, twice), max(MOST_NEXT, twice))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
 from launchopt.statistics.interval import Interval, Verdict
-from launchopt.statistics.power import FIRST_REPEATS, POWER
+from launchopt.statistics.power import POWER
 
 HEADINGS = {  # alignment in Markdown, by heading
     **dict.fromkeys(("work", "A", "B", "metric"), TEXT),
@@ -89,12 +89,12 @@ def meaning(one: Comparison) -> str:
 
 
 def advice(one: Comparison) -> list[str]:
-    """Return the number of repeats that would decide, if the verdict is undecided."""
+    """Return the number of repeats that would decide, and what to run next, if the verdict is undecided."""
     if one.verdict is not Verdict.UNDECIDED:
         return []
     few = counted(one.repeats, "pair") if one.pairs else f"{counted(one.repeats, 'repeat')} of each"
     if one.repeats_needed is None:
-        found = [f"{few} tell too little of the noise to say how many would decide: take {FIRST_REPEATS}"]
+        found = [f"{few} tell too little of the noise to say how many would decide"]
     elif one.repeats_needed > one.repeats:
         found = [
             f"about {one.repeats_needed:,} would decide (now {few}), with probability {POWER:.0%} by the normal "
@@ -102,10 +102,11 @@ def advice(one: Comparison) -> list[str]:
             f"{_percent(one.smallest_effect)} of the border"
         ]
     else:
-        found = [f"{few} are enough for this noise: the factor lies at the border; take more, or another --effect"]
+        found = [f"{few} are enough for this noise: the factor lies at the border, so try another --effect"]
     if one.detectable_effect is not None:
         found.append(f"{few} would find a difference from {_effect(one.detectable_effect)} on")
-    return found
+    again = "the same run" if one.pairs else "both runs again"
+    return [*found, f"next: {again} with repeats={one.next_repeats}"]
 
 
 def cells(one: Comparison) -> list[str]:

@@ -16,10 +16,8 @@ from launchopt.analysis.tables.rows import Line, counted, is_independent, stream
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
-from launchopt.statistics.power import FIRST_REPEATS
 from runner.config.schema import MOST_REPEATS
 from runner.plan.base import INDEPENDENT, REPEATS, STEPS
-from runner.run.repeats import MAX_ROUNDS
 from runner.run.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
@@ -95,12 +93,12 @@ def answer(one: Comparison) -> str:
     mode, base = one.b["mode"], one.a["mode"]
     what = "wall time" if one.metric == "wall_ms" else "median latency"
     factor = one.factor.interval
-    if one.pairs is None or one.pairs < REPEATS:
+    if not _has_interval(one):
         ratios = sorted(a[one.metric] / b[one.metric] for a, b in zip(one.a.rows, one.b.rows, strict=False))
         spread = f"spread {ratios[0]:.3f} to {ratios[-1]:.3f}" if len(ratios) > 1 else "one repeat, no spread"
         return (
-            f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): no verdict. "
-            f"repeats={REPEATS} gives an interval.{_unlike_medians(one)}"
+            f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): "
+            f"no verdict with fewer than {REPEATS} repeats.{_unlike_medians(one)}"
         )
     border = f"{100 * SMALLEST_EFFECT:g}%"
     endings = {
@@ -115,6 +113,10 @@ def answer(one: Comparison) -> str:
     )
 
 
+def _has_interval(one: Comparison) -> bool:
+    return one.pairs is not None and one.pairs >= REPEATS
+
+
 def _unlike_medians(one: Comparison) -> str:
     """Return a sentence if the ratio of the medians in the table differs from the factor; else no text."""
     medians, factor = one.ratio_of_medians.value, one.factor.interval.value
@@ -125,12 +127,10 @@ def _unlike_medians(one: Comparison) -> str:
 
 def _next(found: Sequence[Comparison | None], folder: str) -> str:
     """Return the next command to type."""
-    undecided = [one for one in found if one is not None and one.verdict is Verdict.UNDECIDED]
-    if undecided:
-        twice = 2 * max(one.repeats for one in undecided)
-        needed = max(one.repeats_needed or FIRST_REPEATS for one in undecided)
-        asked = min(max(needed, twice), max(MAX_ROUNDS, twice), MOST_REPEATS)  # a few repeats overestimate the noise
-        return f"the same command with repeats={asked}"
+    is_open = [one for one in found if one and (one.verdict is Verdict.UNDECIDED or not _has_interval(one))]
+    asked = [min(one.next_repeats, MOST_REPEATS) for one in is_open if one.repeats < MOST_REPEATS]
+    if asked:
+        return f"the same command with repeats={max(asked)}"
     return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
 
 

@@ -1,6 +1,7 @@
 """The jobs of a sweep: planned as Hydra plans them, and those that are left when it ends early."""
 
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -94,3 +95,16 @@ def test_asking_for_a_twin_changes_no_job(status: str, tmp_path: Path) -> None:
     assert (second.status, second.same_as) == (status, None)
     sweep.remember(third, None)
     assert sweep.twin_of(None) is None
+
+
+def test_a_job_is_written_as_it_ended_however_often_the_sweep_is_saved(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=1,2,3"], is_new=True)
+    for number, status in enumerate(("ok", "failed", "refused")):
+        job = SweepJob(number, [f"seed={number + 1}"])
+        sweep.add(job, tmp_path / str(number))
+        sweep.save()
+        assert sweep_json(tmp_path)["jobs"][-1]["status"] == "running"
+        job.ended(status)
+    sweep.end()
+    assert sweep_json(tmp_path)["jobs"] == [asdict(job) for job in sweep.jobs]
+    assert statuses(tmp_path) == ["ok", "failed", "refused"]

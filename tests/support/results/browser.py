@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from launchopt.distribution import install_command
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-MISSING = [
-    name
-    for name in ("playwright", "axe_playwright_python", "altair", "vl_convert", "jinja2")
-    if find_spec(name) is None
+MODULES = ("playwright", "axe_playwright_python", "altair", "vl_convert", "jinja2")
+LACKING = [name for name in MODULES if find_spec(name) is None]
+HOW = [
+    *([f"{', '.join(LACKING)} not installed: {install_command('dev')}"] if LACKING else []),
+    *([] if CHROMIUM else ["no Chromium on the path: apt install chromium"]),
 ]
-MISSING += [] if CHROMIUM else ["Chromium on the path"]
-needs_browser = pytest.mark.skipif(
-    bool(MISSING), reason=f"needs a browser and the report extra: no {', '.join(MISSING)}"
-)
+needs_browser = pytest.mark.skipif(bool(HOW), reason="; ".join(HOW))
 FLAGS = ["--no-sandbox", "--headless", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
 DRAWN = "html[data-figures=drawn]"
 

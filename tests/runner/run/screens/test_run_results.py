@@ -9,7 +9,11 @@ import pytest
 from rich.console import Console
 from support.results.summary_rows import row
 
+from launchopt.analysis.comparison.arms import Run, Side
+from launchopt.analysis.comparison.compare import compare
+from launchopt.analysis.comparison.text import advice
 from launchopt.recording.results import Row
+from launchopt.statistics.interval import Verdict
 from runner.run.screens.run_results import print_results
 from runner.screen.fitted import SafeConsole
 from runner.screen.pager import console
@@ -102,9 +106,25 @@ def test_the_answer_names_its_base_and_its_interval(
 
 def test_fewer_than_five_repeats_give_a_spread_and_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(drawn(pairs([1.5, 1.4, 1.6]), capsys).split())
-    said = r"batched is 1\.\d+x as fast as baseline in wall time \(spread 1\.400 to 1\.600\): no verdict\."
+    said = (
+        r"batched is 1\.\d+x as fast as baseline in wall time \(spread 1\.400 to 1\.600\): no verdict with fewer than 5"
+    )
     assert re.search(said, text)
     assert "interval, " not in text
+
+
+def test_a_run_with_too_few_repeats_proposes_more_even_if_all_agree(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "next: the same command with repeats=10\n" in drawn(pairs([1.5, 1.5, 1.5, 1.5]), capsys)
+
+
+def test_compare_and_the_run_propose_the_same_repeats(capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (2, 5, 12, 60):
+        rows = pairs([1.01 + 0.1 * (-1) ** each * (1 + each / count) for each in range(count)])
+        run = Run("", "", rows, None)
+        (one,) = compare(Side("", "baseline", [run]), Side("", "batched", [run])).comparisons
+        assert one.verdict is Verdict.UNDECIDED
+        assert f"next: the same command with repeats={one.next_repeats}\n" in drawn(rows, capsys)
+        assert advice(one)[-1] == f"next: the same run with repeats={one.next_repeats}"
 
 
 def test_the_next_command_follows_and_the_folder_is_last(capsys: pytest.CaptureFixture[str]) -> None:

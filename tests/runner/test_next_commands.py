@@ -1,0 +1,38 @@
+"""Each command that a result proposes next runs, and does what the text says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes.own_process import environ_of
+
+from runner import commands
+
+TINY = "device=cpu workload.m=16 workload.k=16 workload.commands=8 workload.cache=hot mode=batched"
+
+
+def lines_of(words: str, folder: Path) -> list[str]:
+    """Run an experiment in a process of its own; return what it prints."""
+    command = [sys.executable, "-m", "runner", *words.split()]
+    done = subprocess.run(
+        command, cwd=folder, env=environ_of(), capture_output=True, text=True, timeout=300, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_same_command_with_the_proposed_repeats_takes_that_many(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = lines_of(f"{TINY} repeats=2 against=baseline hydra.run.dir=first", tmp_path)
+    assert first[-2] == "next: the same command with repeats=10"
+    again = lines_of(f"{TINY} repeats=10 against=baseline hydra.run.dir=second", tmp_path)
+    assert any(re.fullmatch(r" +repeats +10 +10 +", line) for line in again)
+    assert re.fullmatch(r"next: (the same command with repeats=\d\d+|launchopt verdict second {4}.*)", again[-2])
+    assert commands.main(["verdict", str(tmp_path / again[-1])]) == 0
+    sides = [f"{tmp_path / 'first'}:{mode}" for mode in ("baseline", "batched")]
+    assert commands.main(["compare", *sides]) == 0
+    assert "next: the same run with repeats=10" in " ".join(capsys.readouterr().out.split())
