@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from hydra import compose, initialize_config_dir
 from support.paths import ROOT
-from support.processes.own_process import alone, environ_of
+from support.processes.own_process import alone, environ_of, without_progress
 
 from launchopt.errors import LaunchoptError
 from launchopt.recording import results
@@ -59,7 +59,7 @@ def replayed(arguments: str, folder: Path, device: str = "cpu") -> tuple[str, li
     call = [sys.executable, "-m", "runner", "workload=trace", f"device={device}", *alone(arguments.split())]
     call += ["record.commands=all", f"hydra.run.dir={folder}"]
     done = subprocess.run(call, cwd=folder.parent, env=environ_of(), capture_output=True, text=True, timeout=300)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_progress(done.stderr)) == (0, "")
     return done.stdout, results.read_summaries([folder])
 
 

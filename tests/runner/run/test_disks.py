@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from support.processes.own_mounts import in_own_mounts
-from support.processes.own_process import environ_of
+from support.processes.own_process import environ_of, without_progress
 from support.thorough import some
 
 RUNNER = (sys.executable, "-m", "runner", "device=cpu", "workload.cache=hot", "against=[]")
@@ -38,9 +38,11 @@ DISKS_BY_KIND = [*(("run", disk) for disk in DISKS), *(("sweep", disk) for disk 
 
 def ran(command: list[str], folder: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     environ = environ_of()
-    return subprocess.run(
+    done = subprocess.run(
         command, cwd=folder, env=environ, capture_output=True, text=True, timeout=PATIENCE_S, check=False, **options
     )
+    done.stderr = without_progress(done.stderr)
+    return done
 
 
 def on_disk(tmp_path: Path, options: str, *arguments: str, before: str = "true") -> subprocess.CompletedProcess[str]:

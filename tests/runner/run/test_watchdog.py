@@ -144,13 +144,13 @@ def test_what_the_kernel_knows() -> None:
 
 @on_linux
 def test_a_consumer_that_hangs_ends_the_run(victim: Callable[[str], Victim]) -> None:
-    run = victim(f"{LONG} watchdog_s=1")
+    run = victim(f"{LONG} watchdog_s=4")
     run.in_the_middle()[0].send_signal(signal.SIGSTOP)
     exit_code, stderr = run.end()
     assert exit_code == 1
     reason = stderr.removeprefix("error: ").rstrip("\n")
     assert reason.startswith("consumer has not moved for ")
-    assert "(baseline 1/1); watchdog_s=1: " in reason
+    assert "(baseline 1/1); watchdog_s=4: " in reason
     manifest = run.manifest()
     assert (manifest["status"], manifest["error"], manifest["repeats_done"]) == ("failed", reason, 0)
     assert_nothing_left(run)
@@ -158,7 +158,7 @@ def test_a_consumer_that_hangs_ends_the_run(victim: Callable[[str], Victim]) -> 
 
 @on_linux
 def test_a_producer_that_hangs_while_it_starts(victim: Callable[[str], Victim]) -> None:
-    run = victim(f"{SHORT} watchdog_s=1")
+    run = victim(f"{SHORT} watchdog_s=4")
     eventually(lambda: len(run.children()) == 2)
     run.children()[1].send_signal(signal.SIGSTOP)
     exit_code, stderr = run.end()

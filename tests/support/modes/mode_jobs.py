@@ -22,7 +22,7 @@ from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
 from support.config.composing import planned
 from support.paths import ROOT, TESTS
-from support.processes.own_process import environ_of
+from support.processes.own_process import environ_of, without_progress
 
 DTYPES = {
     "cpu": ("bf16",),
@@ -156,7 +156,12 @@ def run_jobs(kind: str, folder: Path) -> Everything:
     shares = [calls[first::at_once] for first in range(at_once)]
     with ThreadPoolExecutor(at_once) as pool:
         done = list(pool.map(functools.partial(_call, folder), shares))
-    lines = [line for each in done for line in each.stderr.splitlines() if not line.startswith("error: mode=")]
+    lines = [
+        line
+        for each in done
+        for line in without_progress(each.stderr).splitlines()
+        if not line.startswith("error: mode=")
+    ]
     assert not lines, "\n".join(["only the modes that were refused, but:", *lines[-40:]])
     assert sorted(each.returncode for each in done) == [*[0] * (at_once - 1), 2]
     return Everything(kind, folder)

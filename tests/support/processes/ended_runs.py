@@ -20,7 +20,7 @@ import pandas as pd
 
 from launchopt.recording import results
 from support.paths import ROOT, TESTS
-from support.processes.own_process import alone, environ_of
+from support.processes.own_process import alone, environ_of, without_progress
 
 PATIENCE_S = 300.0
 
@@ -86,7 +86,8 @@ class Keeper:
         print(json.dumps(run), file=self._process.stdin, flush=True)
         answer = self._process.stdout.readline()
         assert answer, self._log.read_text()
-        return Ran(json.loads(answer), *(path.read_text() for path in files), folder)
+        stdout, stderr = (path.read_text() for path in files)
+        return Ran(json.loads(answer), stdout, without_progress(stderr), folder)
 
     def close(self) -> None:
         """End the process, and check that it wrote no warning."""
@@ -101,7 +102,7 @@ def typed_run(arguments: str, folder: Path) -> Ran:
     """Make a run by a process of its own, as a user does."""
     call = [sys.executable, "-m", "runner", *arguments.split()]
     done = subprocess.run(call, cwd=folder, env=environ_of(), capture_output=True, text=True, timeout=PATIENCE_S)
-    return Ran(done.returncode, done.stdout, done.stderr, folder)
+    return Ran(done.returncode, done.stdout, without_progress(done.stderr), folder)
 
 
 def assert_ended_well(run: Ran) -> None:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from support.paths import ROOT
+
+PROGRESS = re.compile(r"^\[[\d:]+\] .*\n", re.MULTILINE)  # what a run says every 30 s
+
+
+def without_progress(stderr: str) -> str:
+    """Return what a run wrote to standard error, less its progress: a busy machine takes long over any run."""
+    return PROGRESS.sub("", stderr)
 
 
 def alone(words: Iterable[str]) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
-from support.processes.own_process import alone, environ_of
+from support.processes.own_process import alone, environ_of, without_progress
 
 SHARED_MEMORY = Path("/dev/shm")
 on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm, which only Linux has")
@@ -94,9 +94,9 @@ class Victim:
         return int(self.manifest()["repeats_done"])
 
     def end(self) -> tuple[int, str]:
-        """Wait for the end; return exit code and standard error."""
+        """Wait for the end; return exit code and standard error, without progress."""
         _, stderr = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, stderr
+        return self.process.returncode, without_progress(stderr)
 
     def close(self) -> None:
         for process in (self.process, *self.alive()):
