@@ -5,6 +5,7 @@
     launchopt report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
     launchopt report DIR... --strategies        all modes on each workload: gains, costs, break-even (and --plot)
     launchopt report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
+    launchopt report DIR... --json              the rows of the tables as JSON, or --json FILE.json beside the tables
     launchopt report DIR... --pr                Markdown for a pull request: verdict, one table, environment
     launchopt report RUN --timeline FILE.json   the recorded launches of one run, for ui.perfetto.dev (.json.gz too)
     launchopt report --readme README.md         refresh the tables inside a README (--check: only check them)
@@ -29,6 +30,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from launchopt.analysis.tables.as_json import tables_json
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
@@ -41,7 +43,7 @@ from launchopt.files import save_text
 from launchopt.recording import results
 from runner.bench import account, figures
 from runner.profiles import ncu
-from runner.reading import CommandParser, exit_code, page_code, read_page, save_page
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
 from runner.renamed import current_word, current_words
 from runner.report import advice, goals, profilers, which_strategy
 from runner.report.page import html, pull_request, timeline
@@ -73,6 +75,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--slo-p99-us goes with --frontier or --html")
     if {"html", "pr", "timeline"} & set(kinds) and (options.output or options.plot):
         parser.error(f"--output and --plot do not go with --{kinds[0]}")
+    if options.json is not None and (kinds or not options.folders):
+        parser.error("--json goes with DIR, for the rows of the tables, and with no other kind of report")
     if options.timeline_limit is not None and options.timeline is None:
         parser.error("--timeline-limit goes with --timeline")
     return exit_code(lambda: _report(kinds[0] if kinds else "", options))
@@ -102,17 +106,22 @@ def _make(kind: str, options: argparse.Namespace) -> None:
     elif kind == "timeline":
         timeline(folders, options.timeline, options.timeline_limit)
     elif folders:
-        report(folders, options.output, options.plot)
+        report(folders, options.output, options.plot, options.json)
 
 
-def report(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
-    """Print the tables of `folders`, write their Markdown, and a plot where asked for.
+def report(
+    folders: Sequence[Path], output: Path | None = None, plot: Path | None = None, as_json: Path | None = None
+) -> None:
+    """Print the tables of `folders`, write their Markdown, and a plot and JSON where asked for.
 
-    Raises DataError for folders that cannot be read and files that cannot be written.
+    as_json: STDOUT prints JSON instead of the tables. Raises DataError for folders that cannot be read and files that
+    cannot be written.
     """
     tables = build_tables(results.read_summaries(folders))
-    shown = report_markdown(tables, "full")
-    _publish(shown, output or _folder(folders[0]) / "report.md", lambda console: print_tables(tables, console))
+    if as_json != STDOUT:
+        shown = report_markdown(tables, "full")
+        _publish(shown, output or _folder(folders[0]) / "report.md", lambda console: print_tables(tables, console))
+    put_json(as_json, tables_json(tables))
     if plot is not None:
         draw_speedups(tables, plot)
 
@@ -269,6 +278,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--timeline-limit", type=whole_number(1), metavar="N", help="rows that a timeline may show (300,000)"
     )
+    add_json(parser)
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser

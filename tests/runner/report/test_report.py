@@ -7,6 +7,7 @@ change copy it from there, and read the difference.
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,8 @@ def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureF
         ["DIR", "--check"],
         ["--readme", "x", "--plot", "y"],
         ["--readme", "x", "--frontier"],
+        ["--readme", "x", "--json"],
+        ["DIR", "--frontier", "--json"],
         ["DIR", "--slo-p99-us", "5"],
         *(["DIR", "--frontier", "--slo-p99-us", bad] for bad in ("0", "-1", "nan", "many")),
     ],
@@ -189,6 +192,26 @@ def test_tokens_have_a_table_of_their_own_in_full_and_in_a_readme() -> None:
         assert "95.5/s (TTFT 10 ms) | no | yes |" in text
         assert "poisson 100/s" in text
     assert "TTFT" not in report_markdown(tables[:1], "compact")
+
+
+def test_json_has_the_lines_of_the_tables_in_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path / "run", everything())
+    assert report.main([str(folder), "--json"]) == 0
+    printed = capsys.readouterr().out
+    assert not (folder / "report.md").exists(), "it prints JSON, and writes nothing"
+    tables = json.loads(printed)["tables"]
+    known = build_tables(results.read_summaries([folder]))
+    assert [table["title"] for table in tables] == [table.title for table in known]
+    assert [len(table["lines"]) for table in tables] == [len(table.lines) for table in known]
+    batched = next(line for line in tables[0]["lines"] if line["mode"] == "batched")
+    assert (batched["wall_ms"], batched["speedup_over"]["mode"], batched["verdict"]) == (5.05, "baseline", "FASTER")
+    assert batched["speedup"]["value"] == pytest.approx(19.85, abs=0.01)
+    failed = next(line for line in tables[0]["lines"] if line["mode"] == "graph")
+    assert failed["problem"].startswith("1 of 3 outputs")
+    assert failed["speedup"] is None
+    assert report.main([str(folder), "--json", str(tmp_path / "x.json")]) == 0
+    assert (tmp_path / "x.json").read_text(encoding="utf-8") == printed
+    assert capsys.readouterr().out.startswith("# Report")
 
 
 def test_an_overload_says_what_was_reached_and_one_repeat_is_enough() -> None:
