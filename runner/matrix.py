@@ -3,8 +3,8 @@
     launchopt matrix        the table, as Markdown
 
 In: all modes and workloads, and a small trace of our own for the workload `trace`. Out: a table with a row per mode and
-device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason. It names the dtypes if
-they differ. A README has the table between `<!-- matrix -->` and `<!-- /matrix -->`. This module loads neither CUDA nor
+device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason; if dtypes differ, one
+per dtype. A README has the table between `<!-- matrix -->` and `<!-- /matrix -->`. This module loads neither CUDA nor
 torch: a mode answers without its device.
 """
 

@@ -10,7 +10,7 @@ sets and config files must give a plan, or a short error within two processor se
 Nothing is run. The script prints counts, and each finding with its number, which reproduces it. Harmful files stay in
 --keep.
 
-Exit code 0: no input did harm. 1: some did.
+Exit code 0: no findings. 1: some.
 """
 
 from __future__ import annotations

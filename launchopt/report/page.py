@@ -1,4 +1,4 @@
-"""The report as one HTML file without other files.
+"""The report as one HTML file that needs no other file.
 
 In: a `Source`. Out: the text of the page. A template escapes every value; figures are JSON. Needs Altair, Jinja and
 vl-convert (the `report` extra).

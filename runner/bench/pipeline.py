@@ -22,7 +22,7 @@ RATES = (  # (workload, dtype, commands, goal in commands/s)
     ("gemv_256", "fp32", 2_000_000, 12e6),
     ("gemv_256", "fp16", 2_000_000, 20e6),
 )
-REFUSED = "workload.commands=2000000000"  # more commands than any memory holds: planning refuses them at its end
+REFUSED = "workload.commands=2000000000"  # more commands than fit any memory, which planning checks last
 GOAL_HELP_S, GOAL_REFUSED_S, GOAL_RUN_S = 1.0, 2.0, 4.0
 GOAL_JOB_S = {"cpu": 1.0, "cuda": 3.0}
 

@@ -25,7 +25,7 @@ from runner.run import folder_lock
 
 FOLDER = Path("/dev/shm")
 LOCK = folder_lock.NAME
-YOUNG_S = 60.0  # a segment exists for a moment before its owner locks it
+YOUNG_S = 60.0  # the owner of a younger segment may not have locked it yet
 KILLED = "ended without a message: it was killed, or the machine went down"
 _NAME = re.compile(r"launchopt_(\d{1,10})_[0-9a-f]+")
 _LOCKED = re.compile(r"\d{1,10} on \S{1,64}")

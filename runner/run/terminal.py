@@ -79,7 +79,7 @@ class Terminal:
         return f"about {clock_text(left_s)} left of this check"
 
     def begun(self) -> None:
-        """Start the clock of the first run: what came before, such as operands and plans, does not come again."""
+        """Start the clock of the first run: preparations before it, such as operands and plans, are not repeated."""
         self._pace.begun()
 
     def expects(self, runs: int) -> None:

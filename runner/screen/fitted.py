@@ -19,7 +19,7 @@ from rich.text import Text
 
 from launchopt.errors import printable
 
-LABEL_WIDTH = 24  # below this a column of texts becomes no narrower, unless its texts are
+LABEL_WIDTH = 24  # a column of texts becomes no narrower than this, unless its texts are shorter
 HEADING_WIDTH = 14  # a column of numbers becomes no wider for its heading, which is wrapped
 LONGEST_WORD = 40  # a longer one is the name of a kernel or a file, and is folded
 

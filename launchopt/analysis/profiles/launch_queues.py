@@ -1,4 +1,4 @@
-"""Queues of launches: how many calls a stream had yet to begin, whenever a call for it was made.
+"""Queues of launches: the number of calls that a stream had not begun, at each call for it.
 
 A graph launch is one call, on each stream that its kernels run on. It has begun on a stream when its first kernel there
 has. Two contexts, and two processes, have queues of their own.

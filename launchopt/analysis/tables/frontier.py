@@ -148,7 +148,7 @@ def build_frontiers(
 ) -> list[Frontier]:
     """Return a frontier for each stream of the untraced `rows`, in the order of the report's tables.
 
-    Raises DataError where two different rows claim to be the same repeat.
+    Raises DataError if two different rows claim to be the same repeat.
     """
     kept = [row for row in without_copies(rows) if not row["traced"]]
     histograms = Histograms(kept, histogram_rows)

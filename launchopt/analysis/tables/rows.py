@@ -116,7 +116,7 @@ class Table:
 def build_tables(rows: Iterable[Row]) -> list[Table]:
     """Group `rows` into tables, untraced ones first, then GPUs, with every comparison made.
 
-    Raises DataError where two different rows claim to be the same repeat.
+    Raises DataError if two different rows claim to be the same repeat.
     """
     streams = grouped(without_copies(rows), STREAM)
     return [_table(members) for members in sorted(streams, key=stream_order)]
@@ -238,7 +238,7 @@ def _base_of(modes: set[str]) -> str:
 
 
 def problem_of(rows: list[Row]) -> str | None:
-    """Return the reason why this line proves nothing, or None. One bad repeat suffices: the others are a selection."""
+    """Return the reason why this line proves nothing, or None. One bad repeat is enough: the others are a selection."""
     failed = [row["status"] for row in rows if row["status"] != "ok"]
     if failed:
         return str(failed[0])

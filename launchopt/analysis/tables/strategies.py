@@ -104,7 +104,7 @@ def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | 
 def build_strategies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[StrategyTable]:
     """Return a table per untraced stream of commands; in each the baseline first, then the fastest.
 
-    Raises DataError where two different rows claim to be the same repeat.
+    Raises DataError if two different rows claim to be the same repeat.
     """
     tables = build_tables(rows)
     traced = {_stream(table): table for table in tables if table["traced"]}

@@ -72,7 +72,7 @@ def diagnose(
 ) -> list[Diagnosis]:
     """Return a diagnosis per stream of commands; streams that only ran under a tracer come last.
 
-    Raises DataError where two different rows claim to be the same repeat.
+    Raises DataError if two different rows claim to be the same repeat.
     """
     kept = list(rows)
     tables = build_strategies(kept, refusals)
