@@ -49,4 +49,4 @@ def _gain(path: Path, runs: list[Modes], mode: str, base: str) -> str:
     if not factors:
         raise DataError(path, None, f"no run has both {mode} and {base}")
     shown = dict.fromkeys(f"{factor:#.3g}x" for factor in (factors[0], factors[-1]))
-    return f"`{mode}` {' to '.join(shown)} over `{base}`".replace(" ", NO_BREAK)
+    return f"{mode} {' to '.join(shown)} over {base}".replace(" ", NO_BREAK)

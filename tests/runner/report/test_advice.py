@@ -33,7 +33,7 @@ def test_a_factor_is_that_of_the_only_run_or_the_range_of_all_that_have_both_mod
     first, second = {"baseline": 300, "coalesced": 30, "graph": 20}, {"coalesced": 30, "graph": 24}
     path = page(tmp_path, first, second, gains=[("graph", "coalesced"), ("coalesced", "baseline")])
     assert advice.markdown(path).splitlines()[-1].replace(NO_BREAK, " ") == (
-        "| 4 | Batch. | `graph` 1.25x to 1.50x over `coalesced`<br>`coalesced` 10.0x over `baseline` |"
+        "| 4 | Batch. | graph 1.25x to 1.50x over coalesced<br>coalesced 10.0x over baseline |"
     )
 
 
