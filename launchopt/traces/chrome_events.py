@@ -14,7 +14,8 @@ from typing import Any
 from launchopt.traces.events import LATEST_NS, NONE
 
 Event = dict[str, Any]
-_NUMBER_AT_END = re.compile(r"(\d+)\D*$", re.ASCII)
+_LAST_NUMBER = re.compile(r"(\d+)\D*$", re.ASCII)
+_NAMED_NUMBER = re.compile(r"(?:stream|gpu|device|cuda|hip|xpu)[\s:#]*(\d+)", re.ASCII | re.IGNORECASE)
 _OPEN_MAX = 1000  # number of the last open begins among which the begin of an end is searched
 
 
@@ -37,10 +38,11 @@ def whole(value: object, largest: int) -> int:
 
 
 def numbered(value: object, largest: int) -> int:
-    """Return `whole`, or the last number in a text such as "stream 7"; NONE for any other value."""
+    """Return `whole`, or the number in a text such as "stream 7 (priority 0)"; NONE for any other value."""
     found = whole(value, largest)
-    if found == NONE and isinstance(value, str) and (digits := _NUMBER_AT_END.search(value[-100:])):
-        return whole(digits[1], largest)
+    if found == NONE and isinstance(value, str):
+        digits = _NAMED_NUMBER.search(value[:100]) or _LAST_NUMBER.search(value[-100:])
+        return whole(digits[1], largest) if digits else NONE
     return found
 
 

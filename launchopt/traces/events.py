@@ -28,6 +28,7 @@ LATEST_NS = 2**62  # times are in (-LATEST_NS, LATEST_NS), so that differences f
 ROWS_A_CHUNK = 1 << 16  # rows that are kept as Python tuples before they are packed into an array
 NONE = -1  # an unknown correlation id, process, device, context or stream
 EXTERNAL = 2**62  # an `External id` n stands in for a missing correlation id as EXTERNAL + n
+NEAR_NS = 1_000_000
 FAR_NS = 3_600 * 10**9  # longest pause in a trace; events that lie further before all others have no known time
 
 CALL = np.dtype(
@@ -161,12 +162,15 @@ class Gathered:
 
 
 def without_time(starts_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which events of a trace have no known time.
+    """Return which events of a trace the profiler had no time for.
 
-    They have one start, 0 or before, over FAR_NS before that of every other event: CUPTI writes 0 for an unknown time,
+    They start within NEAR_NS, at 0 or before, over FAR_NS before every other event: CUPTI writes 0 for an unknown time,
     and profilers may subtract the start of the profile. In a trace with relative times a start of 0 is genuine.
     """
-    different = np.unique(starts_ns)[:2]
-    if len(different) < 2 or different[0] > 0 or different[1] - different[0] <= FAR_NS:
-        return np.zeros(len(starts_ns), bool)
-    return np.asarray(starts_ns == different[0])
+    nothing = np.zeros(len(starts_ns), bool)
+    if not len(starts_ns) or (first_ns := int(starts_ns.min())) > NEAR_NS:
+        return nothing
+    is_first = np.asarray(starts_ns <= first_ns + NEAR_NS)
+    if is_first.all() or starts_ns[~is_first].min() <= first_ns + FAR_NS:
+        return nothing
+    return is_first

@@ -65,7 +65,8 @@ def _parsed(path: Path, opened: JsonStream) -> Iterator[dict[str, Any]]:
             if not stream.is_open_array:
                 raise _not_json(stream, number, error) from None
         except (ArithmeticError, ValueError) as error:
-            raise stream.error(f"a number that cannot be read {_after(number)} ({error})") from None
+            problem = f"a number that cannot be read {_after(number)} ({error})"
+            raise _NotJsonError(path, None, stream.error(problem).problem) from None
     if not number and not stream.is_array and not _has_events(path, stream):
         raise DataError(path, None, NO_TRACE)
 

@@ -119,8 +119,9 @@ class _Reader:
             self.calls.add((*keys, track, self._label(event.get("tid")), name))
             return
         # `pid` of a GPU event is the device, and `tid` the CUDA stream. The event does not name the process.
-        stream = self._stream(arguments.get("stream", event.get("tid")))
-        device = numbered(arguments.get("device", event.get("pid")), _INT32)
+        stream, device = arguments.get("stream"), arguments.get("device")
+        stream = self._stream(event.get("tid") if stream is None else stream)
+        device = numbered(event.get("pid") if device is None else device, _INT32)
         self.gpu.add((*keys, stream, NONE, track, device, whole(arguments.get("context"), _INT32), name, kind))
 
     def _count_other(self, category: str) -> None:

@@ -5,6 +5,7 @@ are not UTF-8, raw line ends in a text, `\x`. A parser refuses the whole file fo
 each, and counts them:
 
     a bare token that JSON does not know, in place of a value  null
+    a number with an exponent of more than six digits          null
     nothing in place of a value, as in {"a": }                 null
     a comma before ] or }                                      a space
     control characters within a text                           a space
@@ -27,7 +28,7 @@ TOKEN_BYTES_MAX = 64  # a longer bare token is no value: the parser refuses it
 _HELD_BYTES_MAX = 4096  # bytes after the last bracket or comma that wait for the next chunk
 _SHOWN_CHARACTERS = 20
 
-_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"
+_NUMBER = rb"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,6})?"
 _PART = rb'[^\s,:{}\[\]"]'  # a byte of a bare token
 _NOT_JSON = re.compile(rb"(?<!%b)(?!(?:true|false|null|%b)(?!%b))%b+" % (_PART, _NUMBER, _PART, _PART))
 _LAST_COMMA = re.compile(rb",(?=\s*[\]}])")

@@ -64,7 +64,6 @@ def test_forms(tmp_path: Path, content: bytes, name: str) -> None:
         (b'[{"a": nan nan}]', r"not JSON before the first event \(.*: nan at byte 7\)"),
         ("[{}]".encode("utf-16"), "UTF-16 text: convert it"),
         (LIST + LIST, "not JSON after event 3 .*trailing garbage"),
-        (b'[{"ts": 1e99999999999999999999}]', "a number that cannot be read before the first event"),
         (b'[{"ts": ' + b"9" * 5000 + b"}]", "a number of over 300 characters"),
         (b"[" * 200, "values nested over 100 deep"),
     ],

@@ -115,7 +115,7 @@ def test_a_zero_time_is_genuine_where_times_are_relative(tmp_path: Path, zero: i
 @pytest.mark.parametrize("missing", [0, -NOW])
 def test_several_events_without_a_time_are_left_out(tmp_path: Path, missing: int) -> None:
     """A profiler that subtracts the start of the profile writes a missing time as a large negative number."""
-    lost = [kernel(missing, 4, 8), kernel(missing, 0, 9), call(missing, 1, 7)]
+    lost = [kernel(missing, 4, 8), kernel(missing + 1, 0, 9), call(missing, 1, 7)]
     found = stats(tmp_path, call(NOW, 2, 1), kernel(NOW + 3, 2, 1), *lost)
     assert (found.left_out, found.kernels, found.launch_calls) == (3, 1, 1)
     assert found.gpu_time is not None
@@ -229,7 +229,18 @@ def test_a_begin_without_an_end_is_left_out_and_counted(tmp_path: Path) -> None:
     [
         *(
             (token, 1)
-            for token in ("NaN", "-nan(ind)", "-Infinity", "1.#QNAN", "None", "undefined", "1.2.3", "05", "+5")
+            for token in (
+                "NaN",
+                "-nan(ind)",
+                "-Infinity",
+                "1.#QNAN",
+                "None",
+                "undefined",
+                "1.2.3",
+                "05",
+                "1e99999999999999999999",
+                "+5",
+            )
         ),
         *((token, 1) for token in ("", '"a\tb"', '"C:\\Users"', '"\\u12"', "[1, 2,]", '{"a": 1,}', '"\x00\x01"')),
         ('["\x1f", NaN]', 2),
@@ -302,3 +313,19 @@ def test_a_capture_is_that_of_its_thread_and_of_calls_without_a_kernel(tmp_path:
     other = call(15, 9, 1, tid=2)
     found = stats(tmp_path, *captured(other, call(20, 4, 2)), kernel(30, 1, 2), call(45, 3, 3))
     assert (found.launch_calls, found.captured_calls) == (3, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        *(("stream 7", 7), ("Stream #13(Compute)", 13), ("stream 7 (priority 0)", 7), ("7 (default)", 7), ("7", 7)),
+        *(("compute", "compute"), ("", "")),
+    ],
+)
+@pytest.mark.parametrize("missing", [{}, {"stream": None, "device": None}])
+def test_a_stream_is_known_by_the_number_in_its_name(
+    tmp_path: Path, text: str, number: int | str, missing: dict[str, None]
+) -> None:
+    run = {**kernel(5, 1, 1, tid=text, pid="GPU 3 of rank 5"), "args": {"correlation": 1, **missing}}
+    found = stats(tmp_path, call(0, 1, 1), run)
+    assert [(queue.device, queue.stream) for queue in found.queues] == [(3, number)]
