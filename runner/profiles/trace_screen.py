@@ -128,6 +128,7 @@ def notes(stats: LaunchStats) -> Iterator[str]:
             yield f"{accelerator} events, which are not supported and not counted: {stats.other_events[accelerator]:,}"
     counts = {
         "records within another of the same call, not counted again": stats.doubled_calls,
+        "calls left out, as a later call of their thread ended before them": stats.overlong_calls,
         "GPU events recorded twice, counted once": stats.repeated_events,
         "GPU events left out, as a later event of their stream ended before them": stats.overlong_events,
         "CUDA events left out, without a usable time or duration": stats.left_out,

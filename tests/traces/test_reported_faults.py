@@ -167,6 +167,17 @@ def test_ranks_of_two_hosts_that_share_a_gpu_number_are_paired_by_their_place(tm
     assert delays_by_place(tmp_path, rank(100, 0, 0, first) + rank(200, 0, 2, second)) == first + second
 
 
+@pytest.mark.parametrize("devices", [(0, 1), (0, 0)])
+def test_ranks_of_two_hosts_that_share_a_process_number_are_paired_in_order(
+    tmp_path: Path, devices: tuple[int, int]
+) -> None:
+    first, second = [5, 95, 7], [23, 5, 80]
+    events = rank(100, devices[0], 0, first) + rank(100, devices[1], 2, second)
+    assert delays_by_place(tmp_path, events) == first + second
+    found = stats(tmp_path, *events)
+    assert (found.launch_calls, found.doubled_calls, found.launch_calls_without_kernel) == (6, 0, 0)
+
+
 def test_a_process_with_two_gpus_keeps_both(tmp_path: Path) -> None:
     events = [*rank(100, 0, 0, [5, 5]), call(500, 5, 3, pid=100), kernel(511, 1, 3, device=1)]
     assert delays_by_place(tmp_path, events) == [5, 5, 6]
@@ -268,6 +279,17 @@ def test_an_event_that_lasts_longer_than_its_successor_is_left_out_whatever_its_
     copy = kernel(10, 500, 1, cat="gpu_memcpy")
     found = stats(tmp_path, copy, kernel(20, 5, 2), kernel(12, 900, 3, stream=8))
     assert (found.overlong_events, found.copies, found.kernels) == (1, 0, 2)
+
+
+def test_a_call_that_lasts_longer_than_its_successor_is_left_out(tmp_path: Path) -> None:
+    found = stats(tmp_path, call(0, 3_400_000, 1), kernel(9, 1, 1), call(20, 4, 2), kernel(30, 1, 2))
+    assert (found.overlong_calls, found.host.sum_us, delay_us(found)) == (1, 4, (1, 6))
+    assert "calls left out, as a later call of their thread ended before them: 1" in notes(found)
+
+
+def test_calls_within_those_of_another_library_or_thread_are_no_fault(tmp_path: Path) -> None:
+    within = [call(3, 2, 2, "cuLaunchKernel"), call(4, 1, 3, tid=2), call(5, 1, 4, "cudaEventRecord")]
+    assert stats(tmp_path, call(0, 10, 1), *within).overlong_calls == 0
 
 
 def test_kernels_of_a_graph_and_overlapping_neighbours_are_no_fault(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from launchopt.traces.events import NONE, Rows
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-_SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
+SIDES: tuple[Literal["left"], Literal["right"]] = ("left", "right")
 _Match = tuple[int, int]  # the number of a GPU, and a process
 
 
@@ -30,7 +30,7 @@ def owners(calls: Rows, gpu: Rows) -> tuple[Ints, int]:
     calls = calls[calls["correlation"] > 0]
     unknown = np.flatnonzero((process == NONE) & (gpu["correlation"] > 0))
     first = _first_calls(calls)
-    low, high = (np.searchsorted(first["correlation"], gpu["correlation"][unknown], side) for side in _SIDES)
+    low, high = (np.searchsorted(first["correlation"], gpu["correlation"][unknown], side) for side in SIDES)
     is_only = high - low == 1
     process[unknown[is_only]] = first["process"][low[is_only]]
     several = np.flatnonzero(high - low > 1)

@@ -5,9 +5,9 @@ In: a `Trace`. Out: `Pairs`: each call once, its kind, and the call of each GPU 
 The records of one call by the runtime and by the driver share thread and correlation id, and one encloses the other.
 They become one call with the name of the outer one. A call and a GPU event are a pair if they have the same correlation
 id and process (`gpu_event_owners`). If several calls have the id, the latest that began before the event forms the
-pair. Where External ids stand in, calls and events of one id are paired in order if there are equally many. A call that
-cannot start anything, such as cudaEventQuery, forms no pair. GPU events that were recorded wrongly (`event_faults`) are
-left out.
+pair. If as many calls as events have the id, the nth call belongs to the nth event, in the order of the file or else of
+time: External ids count operators, and processes of two hosts may have one number. A call that cannot start anything,
+such as cudaEventQuery, forms no pair. Calls and GPU events that were recorded wrongly (`event_faults`) are left out.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from launchopt.analysis.profiles.captures import named, within_capture
-from launchopt.analysis.profiles.event_faults import overlong, repeated
-from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, owners, ranks
-from launchopt.traces.events import EXTERNAL, NONE, Kind, Rows, Trace
+from launchopt.analysis.profiles.event_faults import overlong, overlong_calls, repeated
+from launchopt.analysis.profiles.gpu_event_owners import SIDES, Bools, Ints, owners, ranks
+from launchopt.traces.events import NONE, Kind, Rows, Trace
 
 _LAUNCH = re.compile(
     r"(cuda|cu|hip)(Ext)?(Module)?(Launch(?!HostFunc)|GraphLaunch)\w*"
@@ -54,6 +54,7 @@ class Pairs:
     is_captured: Bools  # which calls were recorded into a graph
     is_kernel: Bools  # which GPU events are kernels, not whole graphs
     doubled: int  # records that another record of the same call encloses
+    overlong_calls: int  # calls that were left out, since a later one of their thread ended before them
     repeated: int  # GPU events that were left out, since they repeat an earlier one
     overlong: int  # GPU events that were left out, since a later one of their stream ended before them
     shared_ids: int  # GPU events whose correlation id several processes have
@@ -68,6 +69,10 @@ class Pairs:
 def pair(trace: Trace) -> Pairs:
     """Return the calls of `trace`, and for each GPU event the call that started it."""
     calls = _outermost(trace.calls)
+    doubled = len(trace.calls) - len(calls)
+    is_launching = named(_LAUNCH, calls, trace.names) | named(_MEMORY, calls, trace.names)
+    too_long_calls = overlong_calls(calls, trace.names, is_launching)
+    calls = calls[~too_long_calls]
     twice = repeated(trace.gpu)
     gpu = trace.gpu[~twice]
     gpu = gpu[np.argsort(gpu["start_ns"], kind="stable")]
@@ -88,7 +93,7 @@ def pair(trace: Trace) -> Pairs:
     is_launch &= ~is_captured
     is_launch[call_of[is_work]] = True
     is_memory &= ~is_captured & ~is_launch
-    faults = len(trace.calls) - len(calls), int(twice.sum()), int(too_long.sum()), shared_ids
+    faults = doubled, int(too_long_calls.sum()), int(twice.sum()), int(too_long.sum()), shared_ids
     return Pairs(calls, gpu, call_of, is_launch, is_memory, is_captured, is_kernel, *faults)
 
 
@@ -107,7 +112,9 @@ def _outermost(calls: Rows) -> Rows:
     times, rank = np.unique(np.concatenate([calls["start_ns"], calls["end_ns"]]), return_inverse=True)
     start, end = (key * len(times) + part for part in np.split(rank, 2))
     covered = np.maximum.accumulate(end)
-    first = np.flatnonzero(np.concatenate([[True], start[1:] > covered[:-1]]))
+    # Two of one name that overlap, of which none encloses the other, are calls of two processes with equal numbers.
+    is_beside = (end[1:] > covered[:-1]) & (calls["name"][1:] == calls["name"][:-1])
+    first = np.flatnonzero(np.concatenate([[True], (start[1:] > covered[:-1]) | is_beside]))
     merged = calls[first]
     merged["end_ns"] = np.maximum.reduceat(calls["end_ns"], first)
     return merged[np.argsort(merged["start_ns"], kind="stable")]
@@ -133,25 +140,32 @@ def _call_of(calls: Rows, gpu: Rows, process: Ints) -> Ints:
     after = np.minimum(before + 1, len(order) - 1)
     before = np.maximum(before, 0)
     at = np.where(called[before] == ran, before, after)
-    in_order = _in_order(called, ran, gpu)
-    at = np.where(in_order != NONE, in_order, at)
     is_found = (called[at] == ran) & (gpu["correlation"] > 0)
     found[is_found] = with_id[order[at[is_found]]]
-    return found
+    in_order = _in_order(calls[with_id], gpu, *np.split(key, [len(with_id)]))
+    return np.where(in_order != NONE, with_id[in_order], found)
 
 
-def _in_order(called: Ints, ran: Ints, gpu: Rows) -> Ints:
-    """Return the position in `called`, which is sorted, of each GPU event with an External id; NONE for others.
+def _in_order(calls: Rows, gpu: Rows, called: Ints, ran: Ints) -> Ints:
+    """Return the position in `calls` of each GPU event with one of several calls of its key; NONE for others.
 
-    An operator has one External id for all that it launches: its nth event belongs to its nth call. NONE if an id has
-    more or fewer calls than events.
+    called, ran: the keys of calls and of events. NONE also where a key has more or fewer calls than events, or where
+    neither order lets each call begin before its event.
     """
-    found = np.full(len(ran), NONE, dtype=np.int64)
-    rows = np.flatnonzero(gpu["correlation"] > EXTERNAL)
-    rows = rows[np.argsort(ran[rows], kind="stable")]  # GPU events are in order of start
-    keys, first, count = np.unique(ran[rows], return_index=True, return_counts=True)
-    low, high = (np.searchsorted(called, keys, side) for side in ("left", "right"))
-    is_even = np.repeat(high - low == count, count)
-    nth = np.arange(len(rows)) - np.repeat(first, count)
-    found[rows[is_even]] = (np.repeat(low, count) + nth)[is_even]
+    found = np.full(len(gpu), NONE, dtype=np.int64)
+    if np.bincount(called).max() < 2:
+        return found
+    for by in ("place", "start_ns"):
+        order, rows = np.lexsort((calls[by], called)), np.lexsort((gpu[by], ran))
+        keys, first, count = np.unique(ran[rows], return_index=True, return_counts=True)
+        low, high = (np.searchsorted(called[order], keys, side) for side in SIDES)
+        is_even = (high - low == count) & (count > 1)
+        match = np.repeat(np.arange(len(keys)), count)
+        nth = np.arange(len(rows)) - first[match]
+        chosen = is_even[match]
+        event, at = rows[chosen], order[(low[match] + nth)[chosen]]
+        match = match[chosen]
+        is_even[match[calls["start_ns"][at] > gpu["start_ns"][event]]] = False
+        is_right = is_even[match] & (gpu["correlation"][event] > 0) & (found[event] == NONE)
+        found[event[is_right]] = at[is_right]
     return found

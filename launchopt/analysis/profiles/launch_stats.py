@@ -57,6 +57,7 @@ class LaunchStats:
     left_out: int
     api_calls: int
     doubled_calls: int
+    overlong_calls: int  # calls that are left out, since a later one of their thread ended before them
     repeated_events: int  # GPU events that are left out, since they repeat an earlier one
     overlong_events: int  # GPU events that are left out, since a later one of their stream ended before them
     shared_ids: int  # GPU events whose correlation id several processes have
@@ -117,6 +118,7 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
         left_out=trace.left_out,
         api_calls=len(calls),
         doubled_calls=pairs.doubled,
+        overlong_calls=pairs.overlong_calls,
         repeated_events=pairs.repeated,
         overlong_events=pairs.overlong,
         shared_ids=pairs.shared_ids,

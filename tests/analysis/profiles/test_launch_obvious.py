@@ -49,16 +49,42 @@ def dicts(rows: Any) -> list[dict[str, int]]:
 
 
 def merged(calls: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Calls, each once: records of one thread and id that overlap, unless two of one name stand beside each other."""
     found: list[dict[str, int]] = []
+    last: dict[
+        tuple[int, ...], tuple[dict[str, int], int]
+    ] = {}  # by thread and id: the call, and its last record's name
     for one in sorted(calls, key=lambda each: (each["start_ns"], -each["end_ns"])):
-        for other in found:
-            same = all(one[key] == other[key] for key in ("process", "thread", "correlation"))
-            if same and one["correlation"] > 0 and one["start_ns"] <= other["end_ns"]:
-                other["end_ns"] = max(other["end_ns"], one["end_ns"])
-                break
+        key = one["process"], one["thread"], one["correlation"]
+        call, name = last.get(key, (None, NONE)) if one["correlation"] > 0 else (None, NONE)
+        covered = max((each["end_ns"] for each in found if call and same_call(each, call)), default=NONE)
+        is_beside = one["end_ns"] > covered and one["name"] == name
+        if call is None or one["start_ns"] > covered or is_beside:
+            call = dict(one)
+            found.append(call)
         else:
-            found.append(dict(one))
+            call["end_ns"] = max(call["end_ns"], one["end_ns"])
+        last[key] = call, one["name"]
     return found
+
+
+def same_call(one: dict[str, int], other: dict[str, int]) -> bool:
+    return all(one[key] == other[key] for key in ("process", "thread", "correlation"))
+
+
+def overlong_calls(calls: list[dict[str, int]]) -> list[dict[str, int]]:
+    """Launch and memory calls that end after a later one of their thread."""
+    launching = sorted((each for each in calls if each["name"] < CANNOT_START), key=lambda each: each["end_ns"])
+    launching.sort(key=lambda each: each["start_ns"])
+    return [
+        one
+        for at, one in enumerate(launching)
+        if any(
+            other["start_ns"] < other["end_ns"] < one["end_ns"]
+            and all(one[key] == other[key] for key in ("process", "thread"))
+            for other in launching[at + 1 :]
+        )
+    ]
 
 
 def kept(gpu: list[dict[str, int]]) -> list[dict[str, int]]:
@@ -89,7 +115,8 @@ def call_of(event: dict[str, int], calls: list[dict[str, int]], processes: set[i
 def with_calls(gpu: list[dict[str, int]], calls: list[dict[str, int]], process_of: dict[int, int]) -> list[int]:
     """Position of each event's call. `process_of`: by place, the process of events whose id two processes have."""
     found = []
-    for event in gpu:
+    together: dict[tuple[int, int], list[int]] = {}
+    for at, event in enumerate(gpu):
         having = {
             each["process"]
             for each in calls
@@ -99,6 +126,19 @@ def with_calls(gpu: list[dict[str, int]], calls: list[dict[str, int]], process_o
         if len(owner) > 1:
             owner = {process_of.get(event["place"], NONE)}
         found.append(call_of(event, calls, owner))
+        if len(owner) == 1 and event["correlation"] > 0:
+            together.setdefault((*owner, event["correlation"]), []).append(at)
+    for (process, correlation), events in together.items():
+        key = {"process": process, "correlation": correlation}
+        own = [at for at, each in enumerate(calls) if key.items() <= each.items() and each["name"] != CANNOT_START]
+        for by in ("start_ns", "place"):  # the last one counts
+            pairs = list(
+                zip(sorted(events, key=lambda at: gpu[at][by]), sorted(own, key=lambda at: calls[at][by]), strict=False)
+            )
+            is_right = all(calls[call]["start_ns"] <= gpu[event]["start_ns"] for event, call in pairs)
+            if len(own) == len(events) > 1 and is_right:
+                for event, call in pairs:
+                    found[event] = call
     return found
 
 
@@ -173,8 +213,10 @@ def queues(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[int]
 def test_calls_and_pairs_are_those_of_the_obvious_way(rows: tuple[Any, Any]) -> None:
     trace = made(*rows)
     pairs = pair(trace)
-    assert sorted(map(str, dicts(pairs.calls))) == sorted(map(str, merged(dicts(trace.calls))))
-    assert pairs.doubled == len(trace.calls) - len(pairs.calls)
+    once = merged(dicts(trace.calls))
+    too_long = overlong_calls(once)
+    assert (pairs.doubled, pairs.overlong_calls) == (len(trace.calls) - len(once), len(too_long))
+    assert sorted(map(str, dicts(pairs.calls))) == sorted(str(each) for each in once if each not in too_long)
     assert (np.diff(pairs.calls["start_ns"]) >= 0).all()
     assert (np.diff(pairs.gpu["start_ns"]) >= 0).all()
     calls, gpu = dicts(pairs.calls), kept(dicts(trace.gpu))
