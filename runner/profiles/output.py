@@ -12,11 +12,13 @@ from rich.cells import cell_len
 
 from launchopt.errors import DataError, printable
 from launchopt.files import write_atomically
-from runner.screen.fitted import FittedTable, Heading
-from runner.screen.pager import console
+from runner.screen.fitted import Heading, in_groups
+from runner.screen.pager import PIPED_COLUMNS, console
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+GAP = "  "  # between two columns in a pipe
 
 Cell = str | int | float | bool | None
 
@@ -31,16 +33,22 @@ def cell(value: Cell) -> str:
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str] = ()) -> None:
-    """Print a table: the first column is text, the others are numbers. In a pipe each row is one line."""
+    """Print a table: the first column is text, the others are numbers.
+
+    In a pipe each row is one line if PIPED_COLUMNS columns hold it. Otherwise, and on a terminal, a table that is too
+    wide becomes several with the same first column.
+    """
     lines, names = [*rows, *([total] if total else [])], [heading.replace("\n", " ") for heading in headings]
-    if sys.stdout.isatty():
-        console().print(FittedTable([Heading(name, not index) for index, name in enumerate(names)], lines))
-        return
     cells = [[printable(each) for each in line] for line in [names, *lines]]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    if sys.stdout.isatty() or len(GAP.join(" " * wide for wide in widths)) > PIPED_COLUMNS:
+        screen = console()
+        for table in in_groups(Heading(names[0], is_text=True), list(map(Heading, names[1:])), lines, screen.width):
+            screen.print(table)
+        return
     for first, *others in cells:
         numbers = (f"{' ' * (wide - cell_len(each))}{each}" for each, wide in zip(others, widths[1:], strict=True))
-        print("  ".join([first + " " * (widths[0] - cell_len(first)), *numbers]))
+        print(GAP.join([first + " " * (widths[0] - cell_len(first)), *numbers]))
 
 
 def print_notes(notes: Iterable[str]) -> None:
