@@ -92,7 +92,7 @@ def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
         else:
             numbers[key] = _number(key, value)
     if "tokens_per_day" not in numbers:
-        raise ConfigError("tokens_per_day", "", "missing: how many tokens are generated a day")
+        raise ConfigError("tokens_per_day", "", "missing: the number of tokens generated per day")
     weights = [] if model is None else [m * k for _, m, k in model.linears()]
     ask = Ask(
         tokens_per_day=numbers["tokens_per_day"],

@@ -117,7 +117,7 @@ def read_soak(path: Path) -> Soak:
         and all(_is_number(held[name]) for held in memory.values() for name in _MEMORY)
     )
     if not is_sound:
-        raise DataError(path, None, "not what scripts/soak.py writes: a value is of another kind")
+        raise DataError(path, None, "not what scripts/soak.py writes: a value has a wrong type")
     return Soak(**{name: figures[name] for name in wanted})
 
 

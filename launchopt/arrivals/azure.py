@@ -49,6 +49,6 @@ def _time_ns(text: str) -> int:
             raise ValueError
         since = datetime.fromisoformat(match[1]) - _EPOCH  # raises for a 30th of February
     except ValueError:
-        raise ValueError(f"bad timestamp {shown(text)}; expected like 2023-11-16 18:17:03.9799600") from None
+        raise ValueError(f"bad timestamp {shown(text)}; expected one like 2023-11-16 18:17:03.9799600") from None
     fraction_ns = int((match[2] or "").ljust(9, "0"))
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + fraction_ns

@@ -81,7 +81,7 @@ def _decimal(text: str) -> Decimal:
     try:
         return Decimal(text)
     except ArithmeticError:
-        raise ValueError(f"a number out of all bounds: {cut(text)}") from None
+        raise ValueError(f"a number too large or too small: {cut(text)}") from None
 
 
 def _refuse(name: str) -> NoReturn:

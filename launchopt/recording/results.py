@@ -126,7 +126,7 @@ def _require_small(path: Path) -> None:
     about = pq.read_metadata(path)
     size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     if about.num_rows > MOST_ROWS or size > MOST_TABLE_BYTES:
-        raise DataError(path, None, f"{about.num_rows:,} rows of {size:,} bytes: more than any run leaves")
+        raise DataError(path, None, f"{about.num_rows:,} rows of {size:,} bytes: more than any run writes")
 
 
 def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -141,23 +141,27 @@ class Config:
                 why = f"workload={self.workload.name} is made of steps that need the one before; use per_request"
                 raise ConfigError("ordering", "none", why)
             if not (self.arrival.is_closed or self.arrival.has_requests):
-                raise ConfigError("arrival", self.arrival.kind, "needs ordering=per_request; without: closed or replay")
+                raise ConfigError(
+                    "arrival", self.arrival.kind, "needs ordering=per_request; without it: closed or replay"
+                )
             self._refuse_tokens("ordering=none knows no tokens; use ordering=per_request")
             for key, plain in (("requests", 1), ("prompt_tokens", 0)):
                 value = getattr(self.workload, key, plain)
                 if value != plain:
-                    raise ConfigError(f"workload.{key}", value, "needs ordering=per_request; without: workload.users")
+                    raise ConfigError(
+                        f"workload.{key}", value, "needs ordering=per_request; without it: workload.users"
+                    )
             return
         alone = self.workload.asked().count < 2 and not self.arrival.has_requests
         if self.ordering is Ordering.violated and alone:
             raise ConfigError("ordering", "violated", "one request leaves in order by itself: give two or more")
         if self.ordering is Ordering.violated and (self.mode.name == "baseline" or self.batching.max_batch == 1):
             raise ConfigError(
-                "ordering", "violated", "one launch a command, in arrival order, breaks no order: use mode=batched"
+                "ordering", "violated", "one launch per command, in arrival order, breaks no order: use mode=batched"
             )
         if self.workload.users != 1:
             raise ConfigError(
-                "workload.users", self.workload.users, "goes with ordering=none; side by side are workload.requests"
+                "workload.users", self.workload.users, "needs ordering=none; with another ordering: workload.requests"
             )
         sampling = self.sampling
         if sampling.kind is SamplingKind.none and sampling.where is not groups.Where.auto:

@@ -67,7 +67,7 @@ def nsys_kernel_sum(file: Path) -> Sum:
     """Return the count and time of the kernels in `file` by `nsys stats`."""
     nsys = shutil.which("nsys")
     if nsys is None:
-        raise DeviceError("nsys not found: its own statistics are what is compared with; put it on the PATH")
+        raise DeviceError("nsys not found: the comparison needs its own statistics; put it on the PATH")
     output = ""
     for report in _REPORTS:
         call = [nsys, "stats", "--report", report, "--format", "csv", str(file)]

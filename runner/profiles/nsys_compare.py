@@ -86,7 +86,7 @@ def _ratio(a: float | None, b: float | None) -> float | None:
 def _named(text: str) -> tuple[str, Path]:
     mode, equals, file = text.partition("=")
     if not (mode and equals and file):
-        raise argparse.ArgumentTypeError(f"{text!r}: wanted a mode, an equals sign and its profile")
+        raise argparse.ArgumentTypeError(f"{text!r}: must be a mode and its profile, as MODE=FILE")
     return mode, Path(file)
 
 

@@ -191,9 +191,9 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / "soak.json").write_text("[]"),
         "not what scripts/soak.py writes: lacks started",
     ),
-    "words for numbers": (lambda folder: other_soak(folder, records="many"), "a value is of another kind"),
-    "no memory": (lambda folder: other_soak(folder, memory={}), "a value is of another kind"),
-    "not a number": (lambda folder: other_soak(folder, seconds=float("nan")), "a value is of another kind"),
+    "words for numbers": (lambda folder: other_soak(folder, records="many"), "a value has a wrong type"),
+    "no memory": (lambda folder: other_soak(folder, memory={}), "a value has a wrong type"),
+    "not a number": (lambda folder: other_soak(folder, seconds=float("nan")), "a value has a wrong type"),
 }
 
 

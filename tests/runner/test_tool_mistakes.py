@@ -28,7 +28,7 @@ MISTAKES = {
     "doctor bogus": "bogus: not expected here",
     "compare a": "missing: B",
     "compare a b c": "c: not expected here",
-    "nsys_compare a b": "'a': wanted a mode, an equals sign and its profile",
+    "nsys_compare a b": "'a': must be a mode and its profile, as MODE=FILE",
     "dataset r1": "missing: --output FILE.parquet",
     "report --html": "name a folder with results, or a README with --readme",
     # values

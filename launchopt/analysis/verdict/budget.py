@@ -56,7 +56,9 @@ class Ask:
         if self.launches_per_layer is not None and self.layers is None:
             raise ConfigError("launches_per_layer", self.launches_per_layer, "needs model=, which has the layers")
         if self.launches_per_layer is not None and self.launches_per_token is not None:
-            raise ConfigError("launches_per_layer", self.launches_per_layer, "and launches_per_token: give one of them")
+            raise ConfigError(
+                "launches_per_layer", self.launches_per_layer, "not together with launches_per_token: give one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,4 +90,4 @@ def test_a_profile_without_its_mode_is_refused(
     with pytest.raises(SystemExit) as ended:
         main([argument, profiles[1]])
     assert ended.value.code == 2
-    assert "wanted a mode, an equals sign and its profile" in capsys.readouterr().err
+    assert "must be a mode and its profile, as MODE=FILE" in capsys.readouterr().err
