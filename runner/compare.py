@@ -3,17 +3,21 @@
     launchopt compare RUN:baseline RUN:batched       two modes of one run, pair by pair: the best case
     launchopt compare OLD NEW                        all that occurs in both folders, such as two revisions
     launchopt compare OLD NEW --metric latency_p99_us --effect 5%
-    launchopt compare OLD NEW --fail-on slower --markdown compare.md     in CI
+    launchopt compare OLD NEW --fail-on slower --fail-on undecided       in CI
     launchopt compare OLD NEW --force                also other machines or other work; every output says so
 
 In: summary.parquet and manifest.json at or below the folders (or a summary.parquet). Out: a block for each stream of
 commands, mode and configuration that occurs in both: medians, the factor between the two with its 95% interval, and
-FASTER, SLOWER, SAME (up to --effect) or UNDECIDED, with the number of repeats that would decide; --json and --markdown
-write the same to files. It refuses to compare different work, machines, GPU drivers or CUDA libraries, traced with
-untraced runs, and throttled repeats. --force compares these, but never failed or unverified repeats. Revisions and
-packages may differ; the output names them.
+FASTER, SLOWER, SAME (up to --effect) or UNDECIDED, with the number of repeats or processes that would decide. Two runs
+need three processes each (processes=3), unless the difference exceeds the noise between processes that
+`launchopt doctor --processes 8 --save` measured. --json and --markdown write the same to files.
 
-Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower if B is SLOWER; 2 refused, or bad input.
+It refuses to compare different work, machines, GPU drivers or CUDA libraries, traced with untraced runs, and throttled
+repeats. --force compares these, but never failed or unverified repeats. Revisions and packages may differ; the output
+names them.
+
+Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower if B is SLOWER; 3 with --fail-on undecided if a
+verdict is UNDECIDED or an arm has no partner; 2 refused, or bad input.
 """
 
 from __future__ import annotations
@@ -35,7 +39,9 @@ if TYPE_CHECKING:
 
     from launchopt.analysis.comparison.arms import Run, Side
     from launchopt.analysis.comparison.compare import Outcome
+    from launchopt.statistics.processes import ProcessNoise
 
+UNDECIDED_CODE = 3
 _STYLES = {"FASTER": "green", "SLOWER": "red", "SAME": "cyan", "UNDECIDED": "yellow"}
 
 
@@ -47,13 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     from launchopt.analysis.comparison.compare import compare
-    from launchopt.analysis.comparison.text import fields, markdown
+    from launchopt.analysis.comparison.text import fields, markdown, missing_runs
     from launchopt.statistics.interval import Verdict
     from runner.screen.pager import console
 
     effect = share(options.effect)
     a, b = read_side(options.a, "A"), read_side(options.b, "B")
-    outcome = compare(a, b, metric=options.metric, smallest_effect=effect, force=options.force)
+    noise = _noise([*a.runs, *b.runs])
+    outcome = compare(a, b, metric=options.metric, smallest_effect=effect, force=options.force, noise=noise)
     if options.json != STDOUT:
         _print(outcome, console())
     put_json(options.json, fields(outcome))
@@ -63,8 +70,25 @@ def _compare(options: argparse.Namespace) -> int:
         print(f"error: {reason}", file=sys.stderr)
     if outcome.refused:
         return DataError.exit_code
-    slower = any(one.verdict is Verdict.SLOWER for one in outcome.comparisons)
-    return 1 if slower and options.fail_on == "slower" else 0
+    if "slower" in options.fail_on and any(one.verdict is Verdict.SLOWER for one in outcome.comparisons):
+        return 1
+    lacking = missing_runs(outcome) if "undecided" in options.fail_on else []
+    for line in lacking:
+        print(f"undecided: {line}", file=sys.stderr)
+    return UNDECIDED_CODE if lacking else 0
+
+
+def _noise(runs: Sequence[Run]) -> ProcessNoise | None:
+    """Return the noise between processes of the machine that all runs name; None where no calibration has it."""
+    from launchopt.analysis.verdict.calibration import find_calibration
+
+    about = [(run.manifest or {}).get("environment") or {} for run in runs]
+    machines = {((each.get("device") or {}).get("name"), each.get("cores")) for each in about}
+    name, cores = machines.pop()
+    if machines or name is None:
+        return None
+    found = find_calibration(name)
+    return found.noise_between_processes() if found and found.environment.get("cores") == cores else None
 
 
 def share(text: str) -> float:
@@ -153,7 +177,8 @@ def _parser() -> CommandParser:
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")
     parser.add_argument("--metric", default="wall_ms", metavar="COLUMN", help="column of the summary (wall_ms)")
     parser.add_argument("--force", action="store_true", help="compare what is refused, and say so in every output")
-    parser.add_argument("--fail-on", choices=["slower"], help="exit 1 if B is SLOWER, for CI")
+    fail_on = "for CI: exit 1 if B is SLOWER, 3 if a verdict is UNDECIDED; may be given twice"
+    parser.add_argument("--fail-on", choices=["slower", "undecided"], action="append", default=[], help=fail_on)
     add_json(parser)
     parser.add_argument("--markdown", type=file_named(".md"), metavar="FILE.md", help="write it for a pull request")
     return parser

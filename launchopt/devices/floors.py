@@ -52,7 +52,7 @@ class Floors(Protocol):
 
 
 def floor_of(measured: Measured) -> Floor:
-    """Return the median of the samples with its 95% bootstrap interval."""
+    """Return the median of the samples with its 95% interval."""
     interval = median_interval(measured.samples)
     return Floor(interval.value, measured.unit, interval.low, interval.high, interval.repeats, measured.how)
 

@@ -41,7 +41,8 @@ def _distribution(name: str, unit: str, doc: str, old: tuple[str, ...] = ()) -> 
 
 SUMMARY_COLUMNS = (
     required("run_id", TEXT, "the last two parts of the run's folder; with mode and repeat, the key of a row"),
-    required("repeat", INT32, "0-based"),
+    required("repeat", INT32, "0-based, counted over all processes of the run"),
+    column("process", INT32, "0-based: the set of producer and consumer that ran it; null in old files: 0"),
     required("workload", TEXT, "an option of the group: gemv_micro, decode, layer, ..."),
     required("model", TEXT, "the model, or the name of the trace; null for a workload with its own shape"),
     required("mode", TEXT, "execution strategy"),

@@ -72,5 +72,6 @@ def _numbers(source: Source) -> Iterator[Caution]:
         text = f"{counted(overloaded, 'repeat')} did not keep up with the arrivals. Their latencies grow with the run."
         yield Caution(Severity.WARNING, text)
     if few := sum(line.speedup is not None and line.speedup.low is None for line in compared(source)):
-        text = f"{counted(few, 'comparison')} had fewer than 3 repeats, and so no interval. They prove nothing."
+        why = "fewer than 5 repeats, or of separate runs fewer than 3 processes"
+        text = f"{counted(few, 'comparison')} had no interval ({why}). They prove nothing."
         yield Caution(Severity.WARNING, text)

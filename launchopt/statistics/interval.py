@@ -1,12 +1,14 @@
-"""Bootstrap intervals of a median and of a ratio of two medians.
+"""Intervals, the exact interval of a median, and the verdict that a ratio of times allows.
 
-Input: samples of one quantity, one per repeat. Output: an `Interval`, and for a ratio of times a `Verdict`.
+    median_interval([9.1, 9.0, 9.3, 9.2, 9.0], unit=" ms")        # 9.10 ms [9.00, 9.30]
+    median_interval([9.1, 9.0, 9.3], unit=" ms")                  # 9.10 ms (9.00 to 9.30)
 
-    ratio_interval([9.1, 9.0, 9.3], [3.0, 2.9, 3.1], paired=True)    # 3.03x [2.94, 3.14]
+The interval of a median lies between two of the samples and inverts the sign test (Hollander, Wolfe and Chicken,
+Nonparametric Statistical Methods, 2014, section 3.6). It covers the median at least as often as it says for samples of
+any distribution: 93.75% at five repeats, which is the most that five can give, and at least 95% from six on. Below
+FEWEST_REPEATS there is no interval: three repeats cover 75% at most. The range of the samples stands in its place.
 
-Source: the percentile bootstrap, Efron and Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13.
-Few repeats limit its coverage. The widest possible interval reaches from the smallest to the largest sample. With n
-repeats it covers the true median with probability 1 - 2^(1-n): 75% at 3 repeats, 94% at 5, 98% at 7.
+`shift` has the interval of a factor between two arms.
 """
 
 from __future__ import annotations
@@ -14,15 +16,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-FEWEST_REPEATS = 3
+FEWEST_REPEATS = 5
 SMALLEST_EFFECT = 0.01
-RESAMPLES = 10_000
-
-_Samples = NDArray[np.float64]
+CONFIDENCE = 0.95
+_EXACT_UP_TO = 1000  # samples; above, the normal approximation of the rank is within one sample
 
 
 class Verdict(StrEnum):
@@ -36,71 +39,43 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A value and its confidence bounds, in `unit`; the bounds are None if there were too few repeats."""
+    """A value with its 95% bounds, in `unit`. The bounds are None where none were shown to cover.
+
+    spread: the smallest and the largest sample; None for one. Bounds stand in [] in a text, the spread in ().
+    """
 
     value: float
     low: float | None
     high: float | None
     repeats: int = 0
     unit: str = "x"
+    spread: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         decimals = _decimals(self.value)
         value = f"{self.value:.{decimals}f}{self.unit}"
-        if self.low is None or self.high is None:
-            return f"{value} ({self.repeats} repeat{'' if self.repeats == 1 else 's'}: no interval)"
-        return f"{value} [{self.low:.{decimals}f}, {self.high:.{decimals}f}]"
+        if self.low is not None and self.high is not None:
+            return f"{value} [{self.low:.{decimals}f}, {self.high:.{decimals}f}]"
+        if self.spread is None:
+            return f"{value} ({self.repeats} repeat{'' if self.repeats == 1 else 's'})"
+        return f"{value} ({self.spread[0]:.{decimals}f} to {self.spread[1]:.{decimals}f})"
 
 
-def median_interval(
-    samples: ArrayLike,
-    *,
-    unit: str = "",
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return the median of `samples` (in `unit`) with its percentile bootstrap interval (Efron and Tibshirani, 1993).
+def median_interval(samples: ArrayLike, *, unit: str = "") -> Interval:
+    """Return the median of `samples` (in `unit`) with its exact interval by the sign test.
 
     Fewer than FEWEST_REPEATS samples give no bounds. ValueError: there are no samples, or one is not finite.
     """
-    values = _checked(samples)
-    median = float(np.median(values))
+    values = np.sort(np.asarray(samples, np.float64), axis=None)
+    if not values.size:
+        raise ValueError("no samples")
+    if not np.isfinite(values).all():
+        raise ValueError(f"samples must be finite: {values.tolist()}")
+    median, spread = float(np.median(values)), (float(values[0]), float(values[-1]))
     if values.size < FEWEST_REPEATS:
-        return Interval(median, None, None, values.size, unit)
-    drawn = _resampled_medians(values, _indices(np.random.default_rng(seed), values.size, resamples))
-    low, high = _percentiles(drawn, confidence)
-    return Interval(median, low, high, values.size, unit)
-
-
-def ratio_interval(
-    baseline: ArrayLike,
-    candidate: ArrayLike,
-    *,
-    paired: bool,
-    seed: int = 0,
-    resamples: int = RESAMPLES,
-    confidence: float = 0.95,
-) -> Interval:
-    """Return median(baseline) / median(candidate) with its percentile bootstrap interval (Efron and Tibshirani, 1993).
-
-    Both hold times in the same unit. `paired`: sample i of both comes from repeat i. Each resample then draws the same
-    repeats for both, so a delay of a whole repeat cancels. Otherwise each arm is resampled independently.
-    ValueError: a sample is not finite and positive, or paired arms differ in length.
-    """
-    above, below = _checked(baseline, positive=True), _checked(candidate, positive=True)
-    if paired and above.size != below.size:
-        raise ValueError(f"paired samples, but {above.size} and {below.size} of them")
-    ratio = float(np.median(above) / np.median(below))
-    repeats = min(above.size, below.size)
-    if repeats < FEWEST_REPEATS:
-        return Interval(ratio, None, None, repeats)
-    generator = np.random.default_rng(seed)
-    rows = _indices(generator, above.size, resamples)
-    other_rows = rows if paired else _indices(generator, below.size, resamples)
-    drawn = _resampled_medians(above, rows) / _resampled_medians(below, other_rows)
-    low, high = _percentiles(drawn, confidence)
-    return Interval(ratio, low, high, repeats)
+        return Interval(median, None, None, values.size, unit, spread if values.size > 1 else None)
+    rank = _sign_rank(values.size)
+    return Interval(median, float(values[rank - 1]), float(values[-rank]), values.size, unit, spread)
 
 
 def verdict(ratio: Interval, smallest_effect: float = SMALLEST_EFFECT) -> Verdict:
@@ -119,28 +94,17 @@ def verdict(ratio: Interval, smallest_effect: float = SMALLEST_EFFECT) -> Verdic
     return Verdict.UNDECIDED
 
 
-def _checked(samples: ArrayLike, *, positive: bool = False) -> _Samples:
-    values = np.asarray(samples, np.float64).ravel()
-    if not values.size:
-        raise ValueError("no samples")
-    if not np.isfinite(values).all() or (positive and (values <= 0).any()):
-        raise ValueError(f"samples must be finite{' and positive' if positive else ''}: {values.tolist()}")
-    return values
-
-
-def _indices(generator: np.random.Generator, size: int, resamples: int) -> NDArray[np.int64]:
-    return generator.integers(0, size, (resamples, size))
-
-
-def _resampled_medians(values: _Samples, indices: NDArray[np.int64]) -> _Samples:
-    medians: _Samples = np.median(values[indices], axis=1)
-    return medians
-
-
-def _percentiles(drawn: _Samples, confidence: float) -> tuple[float, float]:
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(drawn, [tail, 1 - tail])
-    return float(low), float(high)
+@cache
+def _sign_rank(samples: int) -> int:
+    """Return the 1-based rank, from either end, of the sample that bounds the interval: the ends where no other can."""
+    tail = (1 - CONFIDENCE) / 2
+    if samples > _EXACT_UP_TO:
+        return math.floor(samples / 2 + NormalDist().inv_cdf(tail) * math.sqrt(samples) / 2)
+    ways, rank = 1, 0  # ways: number of the 2**samples choices of signs with at most `rank` below the median
+    while ways <= tail * 2**samples:
+        rank += 1
+        ways += math.comb(samples, rank)
+    return max(1, rank)
 
 
 def _decimals(value: float) -> int:

@@ -3,7 +3,7 @@
 Input: times, one per repeat. Output: numbers of repeats, or whether to stop. The same seed gives the same result.
 
     repeats_needed([9.1, 9.0, 9.2, 9.1, 9.1], [3.0, 3.0, 3.0, 3.0, 3.1], paired=True)       # 263
-    settled({"baseline": [9.1, 9.0, 9.2], "batched": [3.0, 3.1, 3.0]}, "baseline", 0.05)    # True
+    settled({"baseline": [9.1, 9.0, 9.2, 9.1, 9.1], "batched": [3.0, 3.1, 3.0, 3.0, 3.0]}, "baseline", 0.05)    # True
 
 `repeats_needed` uses the normal approximation of the estimate in `shift`, on log ratios. It estimates their noise by
 the median distance between two log ratios (Shamos, 1976; Park, Kim and Wang, arXiv:1908.00462), so that one outlier
@@ -34,37 +34,29 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.statistics.interval import (
-    FEWEST_REPEATS,
-    SMALLEST_EFFECT,
-    Interval,
-    median_interval,
-    ratio_interval,
-)
-from launchopt.statistics.shift import CONFIDENCE, logarithms, satterthwaite, student_quantile
+from launchopt.statistics.interval import CONFIDENCE, SMALLEST_EFFECT, Interval, median_interval
+from launchopt.statistics.shift import factor, logarithms, satterthwaite, student_quantile
 
 POWER = 0.99
+FOUND = 0.9  # share of cases in which the difference that a text calls detectable is found
 FEWEST_FOR_NOISE = 5  # minimum number of repeats; from 3 repeats the result would be tens of times too large
 FIRST_REPEATS = 10  # repeats to take first, when there are too few for an estimate
 MOST_NEXT = 50  # repeats to propose at most, unless twice those taken are more: a few repeats overestimate the noise
 OUTLIERS = 3  # repeats added to the result: among few repeats, two or three outliers could decide
 FEWEST_PAIRS = 6  # minimum for an interval by ranks
-FEWEST_UNPAIRED = 4  # minimum per arm, without pairs
+FEWEST_UNPAIRED = 3  # minimum per arm, without pairs: `processes.FEWEST_PROCESSES`
 EFFICIENCY = 3 / math.pi  # efficiency of the estimate relative to a mean, with normal noise (Hodges and Lehmann, 1963)
-STOPPING_RESAMPLES = 2000
 _SHAMOS = 1 / (math.sqrt(2) * NormalDist().inv_cdf(0.75))
 _SHAMOS_DOF = 0.75  # relative to a standard deviation's degrees of freedom; simulated: 0.75 at 5 repeats, 0.83 at 30
 
 
-def settled(
-    samples: Mapping[str, Sequence[float]], baseline: str | None, relative_half_width: float, *, seed: int = 0
-) -> bool:
+def settled(samples: Mapping[str, Sequence[float]], baseline: str | None, relative_half_width: float) -> bool:
     """Return whether every median, and every paired ratio over `baseline`, is known within +- `relative_half_width`.
 
     samples: times by arm; sample i of each arm comes from repeat i. An arm with fewer than `interval.FEWEST_REPEATS`
-    samples is not settled. baseline: an arm, or None for no ratios. The bounds are 95% bootstrap intervals.
-    ValueError: the half-width is not above 0, `baseline` is no arm, a sample is not finite and positive, or arms differ
-    in length although there is a baseline.
+    samples is not settled. baseline: an arm, or None for no ratios. The bounds are those of `median_interval` and
+    `shift.factor`. ValueError: the half-width is not above 0, `baseline` is no arm, a sample is not finite and
+    positive, or arms differ in length although there is a baseline.
     """
     if not relative_half_width > 0:
         raise ValueError(f"relative half-width {relative_half_width:g} is not above 0")
@@ -73,10 +65,9 @@ def settled(
     lengths = {arm: len(times) for arm, times in samples.items()}
     if baseline is not None and len(set(lengths.values())) > 1:
         raise ValueError(f"pairs of arms that differ in length: {lengths}")
-    drawn = STOPPING_RESAMPLES
-    medians = (median_interval(times, seed=seed, resamples=drawn) for times in samples.values())
+    medians = (median_interval(times) for times in samples.values())
     ratios = (
-        ratio_interval(samples[baseline], times, paired=True, seed=seed, resamples=drawn)
+        factor(samples[baseline], times, paired=True).interval
         for arm, times in samples.items()
         if baseline is not None and arm != baseline
     )
@@ -99,12 +90,12 @@ class Noise:
 
 
 def noise_of(above: Sequence[float], below: Sequence[float], *, paired: bool) -> Noise | None:
-    """Return the noise of one repeat of both arms; None for fewer than `interval.FEWEST_REPEATS` repeats.
+    """Return the noise of one repeat of both arms; None for fewer than FEWEST_FOR_NOISE repeats.
 
     Source: Shamos (1976). Satterthwaite (1946) gives the degrees of freedom of two unpaired arms.
     """
     upper, lower = logarithms(above), logarithms(below)
-    if min(upper.size, lower.size) < FEWEST_REPEATS:
+    if min(upper.size, lower.size) < FEWEST_FOR_NOISE:
         return None
     arms = [upper - lower] if paired else [upper, lower]
     parts = [(_shamos(arm) ** 2, _SHAMOS_DOF * (arm.size - 1)) for arm in arms]
@@ -126,7 +117,7 @@ def repeats_needed(
     take `FIRST_REPEATS` and call again. Source: Stein (1945), see the module.
     """
     noise = noise_of(above, below, paired=paired)
-    if noise is None or min(len(above), len(below)) < FEWEST_FOR_NOISE:
+    if noise is None:
         return None
     reach = _quantiles(noise.dof, (1 + power) / 2) * noise.deviation / math.sqrt(EFFICIENCY)
     fewest = FEWEST_PAIRS if paired else FEWEST_UNPAIRED
@@ -140,7 +131,7 @@ def detectable_effect(
     *,
     paired: bool,
     smallest_effect: float = SMALLEST_EFFECT,
-    power: float = POWER,
+    power: float = FOUND,
 ) -> float | None:
     """Return the effect (0.03: 3%) that this number of repeats calls FASTER with probability `power`.
 
@@ -148,7 +139,7 @@ def detectable_effect(
     """
     repeats = min(len(above), len(below))
     noise = noise_of(above, below, paired=paired)
-    if noise is None or repeats < FEWEST_FOR_NOISE:
+    if noise is None:
         return None
     reach = _quantiles(noise.dof, power) * noise.deviation / math.sqrt(EFFICIENCY * repeats)
     return (1 + smallest_effect) * math.exp(reach) - 1

@@ -8,17 +8,15 @@ A factor is a shift of logarithms. The estimate is that of Hodges and Lehmann (A
 1963). For pairs it is the median of all averages of two log ratios, so a delay of a whole repeat cancels. Without pairs
 it is the median of all differences between the two arms.
 
-The interval inverts Wilcoxon's signed-rank or rank-sum test (Hollander, Wolfe and Chicken, Nonparametric Statistical
-Methods, 2014, sections 3.3 and 4.3). It covers 95% at any number of repeats, for any noise that both arms share. With
+From six values an arm on, the interval inverts Wilcoxon's signed-rank or rank-sum test (Hollander, Wolfe and Chicken,
+Nonparametric Statistical Methods, 2014, sections 3.3 and 4.3). It covers 95% for any noise that both arms share. With
 normal noise this estimate needs 5% more repeats than a mean, and a median needs 57% more. Outliers hardly move it.
 
-The percentile bootstrap of `interval` covers less. With 1% of log-normal noise, its simulated 95% interval covers 75%
-with 3 pairs, 94% with 5 and 7 pairs, 96% with 11 pairs, and 90% with 3 unpaired repeats. It also estimates a ratio of
-medians, which may come from different repeats. With a drift of 2% per repeat that pairs share, its interval on 21 pairs
-is 1.8 times as wide as this one.
+Ranks give no 95% interval for five pairs. There Student's t interval on logarithms replaces it (Student, 1908; without
+pairs Welch, 1947). An outlier widens it. Fewer than FEWEST_REPEATS values give the range of the ratios in its place.
 
-Ranks give no 95% interval for fewer than 6 pairs, or for 3 repeats against fewer than 5. There Student's t interval on
-logarithms replaces it (Student, 1908; without pairs Welch, 1947). It assumes log-normal noise; an outlier widens it.
+tests/statistics/test_coverage.py simulates the coverage with log-normal, drifting, heavy-tailed and bimodal noise: at
+least 93% at 5, 10 and 20 pairs. `processes` applies the same estimate to the levels of processes.
 """
 
 from __future__ import annotations
@@ -26,16 +24,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from launchopt.statistics.interval import FEWEST_REPEATS, Interval
+from launchopt.statistics.interval import CONFIDENCE, FEWEST_REPEATS, Interval
 
-CONFIDENCE = 0.95
 RANKS = "exact interval by Wilcoxon ranks"
-STUDENT = "Student's t interval: too few repeats for ranks"
+STUDENT = "Student's t interval (too few for ranks)"
+FEWEST_FOR_RANKS = 6
 _EXACT_UP_TO = 25  # repeats of an arm; above, the normal approximation of the rank statistic is within half a rank
 
 _Values = NDArray[np.float64]
@@ -43,32 +42,34 @@ _Values = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """A factor between two arms and the method of its bounds; the method is None if there were too few repeats."""
+    """A factor between two arms and the method of its bounds; the method is None if there are no bounds."""
 
     interval: Interval
     method: str | None
 
 
-def factor(above: ArrayLike, below: ArrayLike, *, paired: bool) -> Factor:
+def factor(above: ArrayLike, below: ArrayLike, *, paired: bool, fewest: int = FEWEST_REPEATS) -> Factor:
     """Return the typical above / below with its 95% interval (Hodges and Lehmann, 1963).
 
-    paired: value i of both comes from repeat i.
+    paired: value i of both comes from repeat i. fewest: number of values of an arm below which there are no bounds.
     ValueError: a value is not finite and positive, or paired arms differ in length.
     """
     upper, lower = logarithms(above), logarithms(below)
     if paired and upper.size != lower.size:
         raise ValueError(f"pairs, but {upper.size} and {lower.size} values")
-    differences = _walsh_averages(upper - lower) if paired else np.sort(np.subtract.outer(upper, lower), axis=None)
+    ratios = upper - lower if paired else np.subtract.outer(upper, lower).ravel()
+    differences = walsh_averages(ratios) if paired else np.sort(ratios)
     repeats = min(upper.size, lower.size)
-    value = float(np.median(differences))
-    if repeats < FEWEST_REPEATS:
-        return Factor(Interval(math.exp(value), None, None, repeats), None)
-    rank = _signed_rank(upper.size) if paired else _rank_sum(upper.size, lower.size)
-    if rank:
+    value = math.exp(float(np.median(differences)))
+    spread = (math.exp(float(ratios.min())), math.exp(float(ratios.max()))) if ratios.size > 1 else None
+    if repeats < fewest:
+        return Factor(Interval(value, None, None, repeats, spread=spread), None)
+    if repeats >= FEWEST_FOR_RANKS:
+        rank = _signed_rank(upper.size) if paired else _rank_sum(upper.size, lower.size)
         low, high, method = float(differences[rank - 1]), float(differences[-rank]), RANKS
     else:
         (low, high), method = _student(upper, lower, paired), STUDENT
-    return Factor(Interval(math.exp(value), math.exp(low), math.exp(high), repeats), method)
+    return Factor(Interval(value, math.exp(low), math.exp(high), repeats, spread=spread), method)
 
 
 def logarithms(values: ArrayLike) -> _Values:
@@ -82,12 +83,13 @@ def logarithms(values: ArrayLike) -> _Values:
     return logs
 
 
+@lru_cache(maxsize=256)
 def student_quantile(probability: float, dof: float) -> float:
     """Return a quantile of Student's t (Student, 1908) for `dof` >= 1.
 
     It integrates numerically: t = sqrt(dof) tan(u), where u has a density proportional to cos(u)^(dof - 1).
     """
-    angles = np.linspace(0, math.pi / 2, 20_001)
+    angles = np.linspace(0, math.pi / 2, 4_001)
     density = np.cos(angles) ** (dof - 1)
     area = np.concatenate([[0.0], np.cumsum(density[1:] + density[:-1])])
     wanted = abs(2 * probability - 1) * area[-1]
@@ -105,13 +107,15 @@ def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return total**2 / sum(variance**2 / dof for variance, dof in parts)
 
 
-def _walsh_averages(values: _Values) -> _Values:
+def walsh_averages(values: _Values) -> _Values:
+    """Return the averages of all pairs of values, a value with itself included, in ascending order (Walsh, 1949)."""
     first, second = np.triu_indices(values.size)
     return np.sort((values[first] + values[second]) / 2)
 
 
+@lru_cache(maxsize=256)
 def _signed_rank(pairs: int) -> int:
-    """Return the 1-based rank, from either end, of the average that bounds the interval; 0: too few pairs for 95%.
+    """Return the 1-based rank, from either end, of the average that bounds the interval.
 
     Source: Wilcoxon's signed-rank test, see the module.
     """
@@ -125,8 +129,9 @@ def _signed_rank(pairs: int) -> int:
     return _count_within_tail(shares)
 
 
+@lru_cache(maxsize=256)
 def _rank_sum(first: int, second: int) -> int:
-    """Return the rank of the difference between two arms that bounds the interval; 0: too few repeats for 95%.
+    """Return the rank of the difference between two arms that bounds the interval.
 
     Source: Wilcoxon's rank-sum test, see the module.
     """

@@ -2,7 +2,7 @@
 
     launchopt bench                         every part that this machine can measure
     launchopt bench ring batcher            some
-    launchopt bench --compare OLD NEW       two results, with verdicts
+    launchopt bench --compare OLD NEW       two results, with the range of the factor
 
 Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
 time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
@@ -22,7 +22,7 @@ from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.recording import results
 from launchopt.recording.environment import environment
-from launchopt.statistics.interval import ratio_interval, verdict
+from launchopt.statistics.processes import separate
 from runner.bench import (
     account,
     batcher,
@@ -47,6 +47,9 @@ SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
     *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline"),
 )
+
+
+ONE_PROCESS = "In (): the range over all pairs of samples. One process a side allows no verdict."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -152,10 +155,10 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
             if after["higher_is_better"]
             else (before["samples"], after["samples"])
         )
-        ratio = ratio_interval(*pair, paired=False)
-        rows.append((*key, quantity(before["median"]), quantity(after["median"]), str(ratio), str(verdict(ratio))))
-    headings = [Heading(each, is_text=True) for each in ("part", "what", "old", "new", "better by", "verdict")]
-    console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}"))
+        ratio = separate([pair[0]], [pair[1]]).interval
+        rows.append((*key, quantity(before["median"]), quantity(after["median"]), str(ratio)))
+    headings = [Heading(each, is_text=True) for each in ("part", "what", "old", "new", "better by")]
+    console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}. {ONE_PROCESS}"))
 
 
 if __name__ == "__main__":

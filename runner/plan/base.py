@@ -12,12 +12,13 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from launchopt.errors import ArenaMemoryError, ConfigError
+from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.groups import Ordering, TimingKind
 from runner.config.schema import AUTO, Config, settled
 from runner.plan.plan import Plan, plan_of
 
-REPEATS = 5  # the fewest whose interval is printed: simulation shows its coverage (docs/honesty.md)
+REPEATS = FEWEST_REPEATS
 INDEPENDENT, STEPS = "baseline", "coalesced"  # bases for independent commands, and for steps: what an engine launches
 
 

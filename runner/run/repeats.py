@@ -4,8 +4,8 @@
         rounds.took(arm, wall_ms)
 
 A round runs every arm once, in random order: a disturbance of the machine then hits no arm alone. With `repeats=auto`
-rounds go on until the noise is low (`statistics.power.settled`). That means: the 95% bootstrap interval of every arm's
-median, and of every ratio to the arm that it is compared with, is within HALF_WIDTH of its value.
+rounds go on until the noise is low (`statistics.power.settled`). That means: the 95% interval of every arm's median,
+and of every ratio to the arm that it is compared with, is within HALF_WIDTH of its value.
 
 There are at least MIN_ROUNDS, since fewer give no interval. No round begins after MAX_ROUNDS or `repeats_limit_s`; a
 notice then says that the noise is still high. The rule ignores whether a difference shows. A check after every round
@@ -18,11 +18,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from launchopt.statistics.interval import SMALLEST_EFFECT
+from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT
 from launchopt.statistics.power import settled
 from runner.config.schema import AUTO
 
-MIN_ROUNDS = 5  # the widest interval of five covers the median 94% of the time: see `statistics.interval`
+MIN_ROUNDS = FEWEST_REPEATS
 MAX_ROUNDS = 50
 HALF_WIDTH = SMALLEST_EFFECT  # relative; verdicts ignore a smaller difference
 

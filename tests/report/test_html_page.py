@@ -148,7 +148,7 @@ def test_what_is_left_out_says_what_records_it(tmp_path: Path) -> None:
 
 def test_the_verdict_comes_first_and_failures_are_said(tmp_path: Path) -> None:
     text = Outline(page_html(read_source([write_run(tmp_path, verified=False, status="wrong <b>sums</b>")]))).text
-    assert "6 repeats failed or could not be verified" in text
+    assert "10 repeats failed or could not be verified" in text
     assert "FAILED: wrong <b>sums</b>" in text
     assert text.index("Error:") < text.rindex("All modes") < text.index("How each run ended")
 
@@ -250,6 +250,6 @@ def test_every_histogram_of_a_run_is_read(source: Source) -> None:
     rows = [row for row in source.rows if row["run_id"] == HOSTILE and row["mode"] == "baseline"]
     merged = source.histograms.merged(rows, "latency")
     assert merged is not None
-    assert merged.count == 3 * 21 * 3
+    assert merged.count == 5 * 21 * 3
     lacking = [*rows, {**rows[0], "repeat": 99}]
     assert source.histograms.merged(lacking, "latency") is None

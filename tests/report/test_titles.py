@@ -47,6 +47,6 @@ def test_a_verdict_has_at_most_three_sentences(tmp_path: Path) -> None:
 def test_one_comparison_and_several_are_counted_in_words(tmp_path: Path) -> None:
     rows = [*repeats(9, 9), *repeats(3, 3, mode="graph")]
     (one,) = warnings(read_source([write(tmp_path / "one", rows)]))
-    assert one.text.startswith("1 comparison had fewer than 3 repeats")
+    assert one.text.startswith("1 comparison had no interval (fewer than 5 repeats")
     (two,) = warnings(read_source([write(tmp_path / "two", [*rows, *repeats(3, 3, mode="batched")])]))
-    assert two.text.startswith("2 comparisons had fewer than 3 repeats")
+    assert two.text.startswith("2 comparisons had no interval (fewer than 5 repeats")

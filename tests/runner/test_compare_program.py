@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 from support.paths import ROOT, TESTS
 from support.results.summary_rows import repeats, write
 
+from launchopt.analysis.verdict.calibration import BETWEEN_PROCESSES, Calibration, write_calibration
+from launchopt.devices.launch_breakdown import Floor
 from launchopt.recording import results
 from runner import compare
 
@@ -29,13 +32,15 @@ MANIFEST: dict[str, Any] = {
 NOISE = np.exp(np.random.default_rng(0).normal(0, 0.002, (3, 9)))
 
 
-def run_of(folder: Path, *scales: float, started: str = "1", **columns: Any) -> Path:
+def run_of(folder: Path, *scales: float, started: str = "1", processes: int = 1, **columns: Any) -> Path:
     """A run of baseline, batched and graph, as many as there are scales of their times."""
     rows = [
         one
         for scale, noise, mode in zip(scales, NOISE, ("baseline", "batched", "graph"), strict=False)
         for one in repeats(*(100 * scale * noise), mode=mode, throttled=False, **columns)
     ]
+    for each in rows:
+        each["process"] = each["repeat"] * processes // len(NOISE[0])
     write(folder, rows)
     results.write_manifest(folder, MANIFEST | {"started_utc": started})
     return folder
@@ -68,8 +73,8 @@ def test_two_modes_of_one_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_folders(capsys: pytest.CaptureFixture[str]) -> None:
-    run_of(Path("old"), 1.0, 0.5, 0.2)
-    run_of(Path("new"), 1.0, 0.6, started="2")
+    run_of(Path("old"), 1.0, 0.5, 0.2, processes=3)
+    run_of(Path("new"), 1.0, 0.6, started="2", processes=3)
     code, out, err = run(capsys, "old", "new")
     assert (code, err) == (0, "")
     assert out == (GOLDEN / "compare_folders.txt").read_text()
@@ -102,15 +107,43 @@ def test_a_folder_whose_name_has_a_colon(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize(("scale", "code"), [(1.1, 1), (1.0, 0), (0.9, 0)])
 def test_fail_on_slower(scale: float, code: int, capsys: pytest.CaptureFixture[str]) -> None:
-    run_of(Path("old"), 1.0)
-    run_of(Path("new"), scale, started="2")
+    run_of(Path("old"), 1.0, processes=3)
+    run_of(Path("new"), scale, started="2", processes=3)
     assert run(capsys, "old", "new", "--fail-on", "slower")[0] == code
+    assert run(capsys, "old", "new", "--fail-on", "undecided", "--fail-on", "slower")[0] == code
     assert run(capsys, "old", "new")[0] == 0
 
 
-def test_what_holds_is_shown_beside_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fail_on_undecided_ends_with_3_and_names_the_missing_runs(capsys: pytest.CaptureFixture[str]) -> None:
     run_of(Path("old"), 1.0, 0.5)
-    run_of(Path("new"), 1.0, 0.5, started="2")
+    run_of(Path("new"), 1.1, started="2", processes=3)
+    code, _, err = run(capsys, "old", "new", "--fail-on", "undecided", "--fail-on", "slower")
+    assert code == 3
+    missing, alone = err.splitlines()
+    lacks = "more processes: 4 of A (now 1), 2 of B (now 3); run each with processes=5"
+    assert missing == f"undecided: run: baseline, max_batch 512, timeout 150 us: {lacks}"
+    assert alone.startswith("undecided: only in A: ")
+    assert run(capsys, "old", "new", "--fail-on", "slower")[0] == 0
+
+
+def test_the_calibration_of_this_machine_decides_for_one_process_a_side(capsys: pytest.CaptureFixture[str]) -> None:
+    machine = {"cores": 16, "device": {"name": "NVIDIA H200"}}
+    for name, scale in (("old", 1.0), ("new", 0.8)):
+        run_of(Path(name), scale, started=name)
+        results.write_manifest(Path(name), MANIFEST | {"started_utc": name, "environment": machine})
+    noise = Floor(0.5, "%", None, None, 8, "of 8 processes")
+    calibration = Calibration("2026", {"name": "NVIDIA H200"}, {"cores": 16}, {BETWEEN_PROCESSES: noise})
+    write_calibration(Path("outputs/calibration/h200.json"), calibration)
+    _, out, _ = run(capsys, "old", "new")
+    assert "verdict   FASTER" in out
+    assert "noise between processes that the doctor measured: 0.50%" in out
+    write_calibration(Path("outputs/calibration/h200.json"), replace(calibration, environment={"cores": 8}))
+    assert "verdict   UNDECIDED" in run(capsys, "old", "new")[1]
+
+
+def test_what_holds_is_shown_beside_what_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    run_of(Path("old"), 1.0, 0.5, processes=3)
+    run_of(Path("new"), 1.0, 0.5, started="2", processes=3)
     rows = results.read_summaries([Path("new")])
     write(Path("new"), [row | {"verified": row["mode"] != "batched"} for row in rows])
     code, out, err = run(capsys, "old", "new", "--json", "out.json", "--force")

@@ -53,7 +53,7 @@ def test_json_has_all_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     (one,) = content["diagnoses"]
     assert (content["calibration"], one["first_to_try"], one["errors"]) == (None, "batched", [])
     assert [line["bound"] for line in one["lines"]] == ["launch-bound", "memory-bound"]
-    assert one["lines"][1]["speedup"]["repeats"] == 3
+    assert one["lines"][1]["speedup"]["repeats"] == 5
     assert one["sentence"] in capsys.readouterr().out.replace("\\|", "|")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "verdict.json"], "no temporary file is left"
 

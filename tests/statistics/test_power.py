@@ -12,6 +12,7 @@ from launchopt.statistics.interval import Verdict, verdict
 from launchopt.statistics.power import (
     FEWEST_FOR_NOISE,
     FEWEST_PAIRS,
+    FOUND,
     OUTLIERS,
     detectable_effect,
     noise_of,
@@ -69,7 +70,7 @@ def test_planted_two_percent_are_found_at_the_repeats_it_asked_for(noise: float,
     assert verdicts(noise, 1 / 1.02 - 1, paired=paired, outliers=outliers, seed=3)[Verdict.SLOWER] >= 95
 
 
-@pytest.mark.parametrize("repeats", [3, 5, 10])
+@pytest.mark.parametrize("repeats", [5, 10])
 @pytest.mark.parametrize("paired", [True, False])
 def test_a_against_a_is_no_effect_at_whatever_repeats_there_are(repeats: int, paired: bool) -> None:
     generator = np.random.default_rng(4)
@@ -118,7 +119,7 @@ def test_the_effect_that_it_says_it_finds_is_found() -> None:
     assert 0.02 < effect < 0.06
     times_of = [arms(generator, 8, 0.01, effect, paired=True, outliers=0.0) for _ in range(200)]
     found = [verdict(factor(*times, paired=True).interval) for times in times_of]
-    assert found.count(Verdict.FASTER) >= 0.95 * 200
+    assert found.count(Verdict.FASTER) >= FOUND * 200
 
 
 def test_too_few_repeats_tell_nothing_of_the_noise() -> None:
@@ -135,22 +136,19 @@ def test_no_noise_at_all_needs_what_ranks_need() -> None:
 
 def test_examples_of_the_docstring() -> None:
     assert repeats_needed([9.1, 9.0, 9.2, 9.1, 9.1], [3.0, 3.0, 3.0, 3.0, 3.1], paired=True) == 263
-    assert settled({"baseline": [9.1, 9.0, 9.2], "batched": [3.0, 3.1, 3.0]}, "baseline", 0.05)
+    assert settled({"baseline": [9.1, 9.0, 9.2, 9.1, 9.1], "batched": [3.0, 3.1, 3.0, 3.0, 3.0]}, "baseline", 0.05)
 
 
-samples = st.lists(st.floats(1.0, 2.0), min_size=3, max_size=8)
+samples = st.lists(st.floats(1.0, 2.0), min_size=5, max_size=8)
 
 
 @settings(deadline=None, max_examples=25)
-@given(samples, st.floats(0.001, 0.5), st.integers(0, 3))
-def test_what_is_settled_stays_so_with_a_wider_bound_and_is_the_same_each_time(
-    times: list[float], width: float, seed: int
-) -> None:
+@given(samples, st.floats(0.001, 0.5))
+def test_what_is_settled_stays_so_with_a_wider_bound(times: list[float], width: float) -> None:
     both = {"a": times, "b": times[::-1]}
-    if settled(both, "a", width, seed=seed):
-        assert settled(both, "a", width, seed=seed)
-        assert settled(both, "a", 2 * width, seed=seed)
-        assert settled(both, None, width, seed=seed)
+    if settled(both, "a", width):
+        assert settled(both, "a", 2 * width)
+        assert settled(both, None, width)
 
 
 def test_when_it_settles() -> None:
@@ -159,7 +157,7 @@ def test_when_it_settles() -> None:
     assert settled({"baseline": quiet, "batched": quiet}, "baseline", 0.01)
     assert not settled({"baseline": quiet, "batched": noisy}, "baseline", 0.01)
     assert settled({"baseline": quiet}, None, 0.01)
-    assert not settled({"baseline": quiet[:2]}, None, 0.5)
+    assert not settled({"baseline": quiet[:4]}, None, 0.5)
 
 
 def test_a_shared_drift_keeps_the_medians_open() -> None:

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.statistics.interval import ratio_interval
+from launchopt.statistics.interval import Interval
 from launchopt.statistics.shift import RANKS, STUDENT, factor, satterthwaite, student_quantile
 
-times = st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=12)
-two_arms = st.integers(3, 12).flatmap(
+times = st.lists(st.floats(1e-3, 1e6), min_size=5, max_size=12)
+two_arms = st.integers(5, 12).flatmap(
     lambda n: st.tuples(*[st.lists(st.floats(1e-3, 1e6), min_size=n, max_size=n)] * 2)
 )
 properties = settings(deadline=None, max_examples=50)
@@ -65,7 +65,7 @@ def test_it_is_the_interval_of_the_textbook() -> None:
     # Critical values of the signed rank and of the rank sum at 2.5% a side, as every textbook has them.
     [
         *(((n, n), True, cut) for n, cut in ((6, 0), (7, 2), (8, 3), (9, 5), (10, 8), (20, 52))),
-        *((sizes, False, cut) for sizes, cut in (((4, 4), 0), ((5, 5), 2), ((3, 5), 0), ((10, 10), 23), ((6, 8), 8))),
+        *((sizes, False, cut) for sizes, cut in (((6, 6), 5), ((10, 10), 23), ((6, 8), 8))),
     ],
 )
 def test_ranks_are_cut_off_as_the_tables_say(sizes: tuple[int, int], paired: bool, cut: int) -> None:
@@ -111,13 +111,15 @@ def test_degrees_of_freedom_lie_between_the_smaller_and_the_sum() -> None:
     assert satterthwaite([(0.0, 4.0), (0.0, 3.0)]) == 7
 
 
-@pytest.mark.parametrize(("repeats", "paired", "method"), [(3, True, STUDENT), (5, True, STUDENT), (6, True, RANKS)])
+@pytest.mark.parametrize(
+    ("repeats", "paired", "method"), [(5, True, STUDENT), (5, False, STUDENT), (6, True, RANKS), (6, False, RANKS)]
+)
 def test_few_pairs_rest_on_a_normal_distribution(repeats: int, paired: bool, method: str) -> None:
     generator = np.random.default_rng(2)
     assert factor(*np.exp(generator.normal(0, 0.01, (2, repeats))), paired=paired).method == method
 
 
-@pytest.mark.parametrize("repeats", [3, 5, 6, 11])
+@pytest.mark.parametrize("repeats", [5, 6, 11])
 @pytest.mark.parametrize("paired", [True, False])
 def test_it_covers_the_truth_as_often_as_it_says(repeats: int, paired: bool) -> None:
     generator = np.random.default_rng(3)
@@ -131,15 +133,6 @@ def test_it_covers_the_truth_as_often_as_it_says(repeats: int, paired: bool) -> 
     assert hits >= 0.93 * 500
 
 
-def test_the_bootstrap_of_medians_does_not_with_three_pairs() -> None:
-    generator = np.random.default_rng(4)
-    intervals = [
-        ratio_interval(*np.exp(generator.normal(0, 0.01, (2, 3))), paired=True, resamples=400) for _ in range(400)
-    ]
-    covered = sum(i.low is not None and i.high is not None and i.low <= 1 <= i.high for i in intervals)
-    assert 0.65 <= covered / 400 <= 0.85  # the docstring of `shift` says 75%
-
-
 def test_an_outlier_hardly_moves_it() -> None:
     generator = np.random.default_rng(5)
     above, below = np.exp(generator.normal(0, 0.005, (2, 20)))
@@ -150,14 +143,11 @@ def test_an_outlier_hardly_moves_it() -> None:
     assert hit.high == pytest.approx(clean.high, rel=0.003)
 
 
-def test_too_few_repeats_give_a_value_and_no_bounds() -> None:
-    found = factor([6, 6], [2, 2], paired=True)
-    assert (found.interval.value, found.interval.low, found.interval.high, found.method) == (
-        pytest.approx(3),
-        None,
-        None,
-        None,
-    )
+def test_too_few_repeats_give_a_value_and_the_range() -> None:
+    found = factor([6, 8, 6, 6], [2, 2, 2, 2], paired=True)
+    assert found.method is None
+    assert found.interval == Interval(pytest.approx(3), None, None, 4, spread=(pytest.approx(3), pytest.approx(4)))
+    assert factor([6], [2], paired=False).interval.spread is None
 
 
 def test_what_means_nothing_is_refused() -> None:

@@ -3,34 +3,40 @@
 In: two `arms.Side`s. Out: an `Outcome` with a `Comparison` for each stream of commands, mode and configuration that
 occurs in both, and a reason for each that was refused. Pure.
 
-Repeats of one run that interleaved its modes are compared pair by pair. Other repeats are two independent samples.
-`shift` gives the factor between the two and its certainty. The medians and their ratio with its bootstrap interval are
-those of the report.
+Repeats of one run that interleaved its modes are compared pair by pair. Two runs are compared by their processes:
+`statistics.processes` gives the factor and its certainty.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
-from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, disorder, problem_of
+from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, by_process, disorder, problem_of
 from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from launchopt.recording.summary_columns import SUMMARY
-from launchopt.statistics.interval import (
-    SMALLEST_EFFECT,
-    Interval,
-    Verdict,
-    median_interval,
-    ratio_interval,
-    verdict,
+from launchopt.statistics.interval import SMALLEST_EFFECT, Interval, Verdict, median_interval, verdict
+from launchopt.statistics.power import FEWEST_FOR_NOISE, FIRST_REPEATS, MOST_NEXT, detectable_effect, repeats_needed
+from launchopt.statistics.processes import (
+    CALIBRATED,
+    FEWEST_PROCESSES,
+    Groups,
+    ProcessNoise,
+    levels,
+    ratio_levels,
+    same_processes,
+    separate,
 )
-from launchopt.statistics.power import FIRST_REPEATS, MOST_NEXT, detectable_effect, repeats_needed
-from launchopt.statistics.shift import Factor, factor
+from launchopt.statistics.shift import Factor
 
 OPEN_LOOP = "open loop: wall time follows the arrivals; a latency or a rate says more"
-SEPARATELY = f"{SEPARATE_RUNS}; what differed between them (clocks, neighbours) is not in the interval"
+SEPARATELY = f"{SEPARATE_RUNS}; a drift of the machine between them (clocks, neighbours) is not in the interval"
+CALIBRATED_METRIC = "wall_ms"  # the metric whose noise between processes the doctor measures
 _TIMES = {"_ms": "ms", "_us": "us", "_ns": "ns", "_ns_per_launch": "ns"}
 _RATES = {"_gb_per_s": "GB/s", "_tflops": "TFLOP/s", "_per_s": "/s"}
 _NOT_MEASURED = (
@@ -47,12 +53,12 @@ class Comparison:
     b: Arm
     metric: str
     smallest_effect: float
-    pairs: int | None  # None: the repeats are independent samples
+    pairs: int | None  # None: the arms are of different processes
+    processes: tuple[int, int]
     medians: tuple[Interval, Interval]
     factor: Factor
-    ratio_of_medians: Interval
     verdict: Verdict
-    repeats_needed: int | None
+    repeats_needed: int | None  # of processes, if `rests_on_processes`
     detectable_effect: float | None
     overridden: list[str] = field(default_factory=list)  # reasons against the comparison that --force set aside
     notes: list[str] = field(default_factory=list)
@@ -63,10 +69,32 @@ class Comparison:
         return self.factor.interval.repeats
 
     @property
-    def next_repeats(self) -> int:
-        """Number of repeats to take where these leave the verdict open; at least twice as many."""
-        twice = 2 * self.repeats
-        return min(max(self.repeats_needed or FIRST_REPEATS, twice), max(MOST_NEXT, twice))
+    def ratio_of_medians(self) -> float:
+        """The ratio of the two medians, above 1 where B is the better."""
+        above, below = self.medians[::-1] if self.metric.endswith(tuple(_RATES)) else self.medians
+        return above.value / below.value
+
+    @property
+    def rests_on_processes(self) -> bool:
+        """Whether the spread between processes decides, and not that between pairs of repeats."""
+        return self.pairs is None or min(self.processes) >= FEWEST_PROCESSES
+
+    @property
+    def samples(self) -> int:
+        """Number of what the verdict rests on: of processes of the arm that has fewer, or of pairs."""
+        return min(self.processes) if self.rests_on_processes else self.repeats
+
+    @property
+    def setting(self) -> str:
+        """The setting that adds samples."""
+        return "processes" if self.rests_on_processes else "repeats"
+
+    @property
+    def next_samples(self) -> int:
+        """Number of samples to take where these leave the verdict open; at least twice as many."""
+        first = FEWEST_FOR_NOISE if self.rests_on_processes else FIRST_REPEATS
+        twice = 2 * self.samples
+        return min(max(self.repeats_needed or first, twice), max(MOST_NEXT, twice))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +127,19 @@ def unit_of(metric: str) -> str:
 
 
 def compare(
-    a: Side, b: Side, *, metric: str = "wall_ms", smallest_effect: float = SMALLEST_EFFECT, force: bool = False
+    a: Side,
+    b: Side,
+    *,
+    metric: str = "wall_ms",
+    smallest_effect: float = SMALLEST_EFFECT,
+    force: bool = False,
+    noise: ProcessNoise | None = None,
 ) -> Outcome:
     """Compare all arms that occur on both sides. `force` sets aside every objection but failed or unverified repeats.
 
-    A side with one mode is compared whatever the mode of the other. Raises ConfigError for an unknown metric, and for a
-    side without the mode that it names.
+    noise: between processes of this machine, for sides with too few processes. A side with one mode is compared
+    whatever the mode of the other. Raises ConfigError for an unknown metric, and for a side without the mode that it
+    names.
     """
     if metric not in metrics():
         raise ConfigError("--metric", metric, _no_metric(metric))
@@ -123,36 +158,59 @@ def compare(
     comparisons, refused = [], list(found.ambiguous)
     for one, other in found.matches:
         try:
-            comparisons.append(_comparison(one, other, metric, smallest_effect, force))
+            _check(one, other, metric, force)
+            comparisons.append(_comparison(one, other, metric, smallest_effect, noise))
         except DataError as error:
             refused.append(str(error))
     return Outcome(a.name, b.name, metric, smallest_effect, force, comparisons, refused, found.alone)
 
 
-def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, force: bool) -> Comparison:
-    what = _what(a, b)
+def _check(a: Arm, b: Arm, metric: str, force: bool) -> None:
+    """Raise DataError for two arms that must not be compared."""
     if broken := _broken(a, b, metric):
-        raise DataError(what, None, f"cannot be compared: {'; '.join(broken)}")
+        raise DataError(_what(a, b), None, f"cannot be compared: {'; '.join(broken)}")
     forbidden = _forbidden(a, b)
     if forbidden and not force:
-        raise DataError(what, None, f"not comparable: {'; '.join(forbidden)} (--force compares all the same)")
+        why = f"not comparable: {'; '.join(forbidden)} (--force compares all the same)"
+        raise DataError(_what(a, b), None, why)
+
+
+def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, noise: ProcessNoise | None) -> Comparison:
     shared = _shared_repeats(a, b)
-    ours, theirs = (_samples(arm, metric, shared) for arm in (a, b))
-    paired = shared is not None
+    ours, theirs = (by_process(arm.rows, metric, shared) for arm in (a, b))
     above, below = (theirs, ours) if metric.endswith(tuple(_RATES)) else (ours, theirs)
-    found = factor(above, below, paired=paired)
     unit = unit_of(metric)
+    paired = shared is not None
+    known_noise = noise if metric == CALIBRATED_METRIC else None
+    found = same_processes(above, below) if paired else separate(above, below, known_noise)
+    samples = _samples(above, below, paired=paired)
     return Comparison(
         *(a, b, metric, smallest_effect, len(shared) if shared else None),
-        medians=(median_interval(ours, unit=unit), median_interval(theirs, unit=unit)),
+        processes=(len(ours), len(theirs)),
+        medians=(median_interval(np.concatenate(ours), unit=unit), median_interval(np.concatenate(theirs), unit=unit)),
         factor=found,
-        ratio_of_medians=ratio_interval(above, below, paired=paired),
-        verdict=verdict(found.interval, smallest_effect),
-        repeats_needed=repeats_needed(above, below, paired=paired, smallest_effect=smallest_effect),
-        detectable_effect=detectable_effect(above, below, paired=paired, smallest_effect=smallest_effect),
-        overridden=forbidden,
-        notes=_notes(a, b, metric, shared),
+        verdict=_verdict(found, smallest_effect),
+        repeats_needed=repeats_needed(*samples, paired=paired, smallest_effect=smallest_effect),
+        detectable_effect=detectable_effect(*samples, paired=paired, smallest_effect=smallest_effect),
+        overridden=_forbidden(a, b),
+        notes=[*_notes(a, b, metric, shared), *_calibration(found, noise)],
     )
+
+
+def _samples(above: Groups, below: Groups, *, paired: bool) -> tuple[Sequence[float], Sequence[float]]:
+    """Return the values of both arms whose spread decides: levels of processes, or repeats."""
+    if not paired:
+        return levels(above), levels(below)
+    if len(above) >= FEWEST_PROCESSES:
+        return ratio_levels(above, below), [1.0] * len(above)
+    return list(chain.from_iterable(above)), list(chain.from_iterable(below))
+
+
+def _verdict(found: Factor, smallest_effect: float) -> Verdict:
+    """Return the verdict. Noise of another workload can show a difference, but not that there is none."""
+    conclusion = verdict(found.interval, smallest_effect)
+    is_weak = found.method == CALIBRATED and conclusion is Verdict.SAME
+    return Verdict.UNDECIDED if is_weak else conclusion
 
 
 def _modes(arms: Sequence[Arm]) -> list[str]:
@@ -211,10 +269,6 @@ def _shared_repeats(a: Arm, b: Arm) -> list[int] | None:
     return sorted({row["repeat"] for row in a.rows} & {row["repeat"] for row in b.rows}) or None
 
 
-def _samples(arm: Arm, metric: str, shared: list[int] | None) -> list[float]:
-    return [float(row[metric]) for row in arm.rows if shared is None or row["repeat"] in shared]
-
-
 def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
     found = []
     if shared is None:
@@ -229,6 +283,12 @@ def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
     if a.run.identity != b.run.identity and a.run.manifest is not None and b.run.manifest is not None:
         found += remarks(a.run.manifest, b.run.manifest)
     return found
+
+
+def _calibration(found: Factor, noise: ProcessNoise | None) -> list[str]:
+    if found.method != CALIBRATED or noise is None:
+        return []
+    return [f"noise between processes that the doctor measured: {noise.deviation:.2%}; other work may have more"]
 
 
 def _throttling(arm: Arm) -> str:

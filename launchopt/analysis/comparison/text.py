@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from launchopt.analysis.comparison.arms import Arm
 from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
-from launchopt.statistics.interval import Interval, Verdict
-from launchopt.statistics.power import POWER
+from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
+from launchopt.statistics.power import FOUND, POWER
+from launchopt.statistics.processes import FEWEST_PROCESSES
 
 HEADINGS = {  # alignment in Markdown, by heading
     **dict.fromkeys(("work", "A", "B", "metric"), TEXT),
@@ -21,8 +23,8 @@ HEADINGS = {  # alignment in Markdown, by heading
     "verdict": TEXT,
 }
 LEGEND = (
-    "Factor: above 1, B is the better; Hodges-Lehmann estimate on log ratios with a 95% interval, on which the verdict "
-    "rests. Medians, and their ratio, with 95% bootstrap intervals."
+    "Factor: above 1, B is the better; Hodges-Lehmann estimate on log ratios. The verdict rests on its 95% interval. "
+    "In []: a 95% interval. In (): a range, where there are too few repeats or processes for an interval."
 )
 _WIDTH = 10
 
@@ -34,11 +36,11 @@ def block(one: Comparison) -> list[tuple[str, str]]:
     lines = [("work", title(one)), ("", stream_subtitle(one.a.rows[0]))]
     lines += [("FORCED", text) for text in one.overridden]
     lines += [
-        ("A", f"{one.a.name}: {one.metric} {precise(a)}, {counted(len(one.a.rows), 'repeat')}"),
-        ("B", f"{one.b.name}: {one.metric} {precise(b)}, {counted(len(one.b.rows), 'repeat')}"),
+        ("A", f"{one.a.name}: {one.metric} {precise(a)}, {_counts(one.a, one.processes[0])}"),
+        ("B", f"{one.b.name}: {one.metric} {precise(b)}, {_counts(one.b, one.processes[1])}"),
         ("factor", f"{precise(interval)}, above 1 where B is the better; {pairing(one)}"),
-        ("", one.factor.method or f"too few repeats for an interval ({interval.repeats})"),
-        ("medians", f"{precise(one.ratio_of_medians)}, the ratio of the two medians with its bootstrap interval"),
+        ("", basis(one)),
+        ("medians", f"{one.ratio_of_medians:.4g}x, the ratio of the two medians"),
         ("verdict", f"{marked(one)}: {meaning(one)}"),
     ]
     lines += [("repeats", text) for text in advice(one)]
@@ -64,10 +66,26 @@ def banner(outcome: Outcome) -> str | None:
     return f"FORCED: --force was given; {count} of {len(outcome.comparisons)} comparisons would have been refused"
 
 
+def _counts(arm: Arm, processes: int) -> str:
+    more = f" of {counted(processes, 'process')}" if processes > 1 else ""
+    return f"{counted(len(arm.rows), 'repeat')}{more}"
+
+
+def basis(one: Comparison) -> str:
+    """Return what the interval rests on, or why there is none."""
+    ours, theirs = one.processes
+    if one.factor.method is not None:
+        between = f", over {ours} and {theirs} processes" if one.pairs is None else f", over {ours} processes"
+        return one.factor.method + (between if one.rests_on_processes else "")
+    if one.repeats < FEWEST_REPEATS:
+        return f"no interval: {counted(one.repeats, 'repeat')}, and {FEWEST_REPEATS} are the fewest"
+    return f"no interval: {counted(ours, 'process')} against {theirs}, and {FEWEST_PROCESSES} a side are the fewest"
+
+
 def pairing(one: Comparison) -> str:
     """Return how repeats were paired."""
     if one.pairs is None:
-        return f"unpaired, {len(one.a.rows)} repeats against {len(one.b.rows)}"
+        return f"{counted(one.processes[0], 'process')} against {one.processes[1]}"
     return f"paired, {counted(one.pairs, 'repeat')} taken in turn"
 
 
@@ -83,19 +101,19 @@ def meaning(one: Comparison) -> str:
         Verdict.FASTER: f"B is faster than A by more than {border}",
         Verdict.SLOWER: f"B is slower than A by more than {border}",
         Verdict.SAME: f"A and B differ by no more than {border}",
-        Verdict.UNDECIDED: f"whether A and B differ by more than {border}, these repeats leave open",
+        Verdict.UNDECIDED: f"whether A and B differ by more than {border} is open",
     }
     return words[one.verdict]
 
 
 def advice(one: Comparison) -> list[str]:
-    """Return the number of repeats that would decide, and what to run next, if the verdict is undecided."""
+    """Return how many repeats or processes would decide, and what to run next, if the verdict is undecided."""
     if one.verdict is not Verdict.UNDECIDED:
         return []
-    few = counted(one.repeats, "pair") if one.pairs else f"{counted(one.repeats, 'repeat')} of each"
+    few = _few(one)
     if one.repeats_needed is None:
-        found = [f"{few} tell too little of the noise to say how many would decide"]
-    elif one.repeats_needed > one.repeats:
+        found = [f"{few}: too few to measure the noise and say how many would decide"]
+    elif one.repeats_needed > one.samples:
         found = [
             f"about {one.repeats_needed:,} would decide (now {few}), with probability {POWER:.0%} by the normal "
             "approximation on log ratios; more where the factor lies within "
@@ -104,9 +122,33 @@ def advice(one: Comparison) -> list[str]:
     else:
         found = [f"{few} are enough for this noise: the factor lies at the border, so try another --effect"]
     if one.detectable_effect is not None:
-        found.append(f"{few} would find a difference from {_effect(one.detectable_effect)} on")
-    again = "the same run" if one.pairs else "both runs again"
-    return [*found, f"next: {again} with repeats={one.next_repeats}"]
+        found.append(f"{few} find a difference of {_effect(one.detectable_effect)} in {FOUND:.0%} of cases")
+    again = "both runs again" if one.pairs is None else "the same run"
+    return [*found, f"next: {again} with {one.setting}={one.next_samples}"]
+
+
+def missing(one: Comparison) -> str | None:
+    """Return the runs that an undecided comparison lacks: `3 more processes of A (now 2), 5 of B (now 0)`."""
+    if one.verdict is not Verdict.UNDECIDED:
+        return None
+    needed = one.next_samples
+    if one.pairs is None:
+        sides = zip("AB", one.processes, strict=True)
+        lacks = [f"{needed - have} of {side} (now {have})" for side, have in sides if have < needed]
+        return f"more processes: {', '.join(lacks)}; run each with processes={needed}"
+    return f"more {one.setting}: {needed - one.samples} (now {one.samples}); run it with {one.setting}={needed}"
+
+
+def missing_runs(outcome: Outcome) -> list[str]:
+    """Return a line for each undecided comparison, and for each arm without a partner: what to run."""
+    lines = [(one, missing(one)) for one in outcome.comparisons]
+    return [*(f"{one.b.name}: {text}" for one, text in lines if text), *outcome.alone]
+
+
+def _few(one: Comparison) -> str:
+    if one.rests_on_processes:
+        return counted(one.samples, "process") + (" a side" if one.pairs is None else "")
+    return counted(one.repeats, "pair")
 
 
 def cells(one: Comparison) -> list[str]:
@@ -155,34 +197,38 @@ def fields(outcome: Outcome) -> dict[str, object]:
 
 
 def _fields(one: Comparison) -> dict[str, object]:
-    median_a, median_b = one.medians
     arms = {
         side: {"run_id": arm["run_id"], "mode": arm["mode"], "label": arm.label, "median": _bounds(median)}
-        | {"repeats": len(arm.rows), "throttled": arm.throttled}
-        for side, arm, median in (("a", one.a, median_a), ("b", one.b, median_b))
+        | {"repeats": len(arm.rows), "processes": processes, "throttled": arm.throttled}
+        for side, arm, median, processes in zip("ab", (one.a, one.b), one.medians, one.processes, strict=True)
     }
     return {
         **{"work": title(one), **arms, "verdict": str(one.verdict), "factor": _bounds(one.factor.interval)},
-        **{"method": one.factor.method, "ratio_of_medians": _bounds(one.ratio_of_medians)},
+        **{"method": one.factor.method, "basis": basis(one), "rests_on_processes": one.rests_on_processes},
+        "ratio_of_medians": _bounds(Interval(one.ratio_of_medians, None, None)),
         **{"paired": one.pairs is not None, "pairs": one.pairs, "repeats_needed": one.repeats_needed},
-        **{"detectable_effect": one.detectable_effect, "forced": one.overridden, "notes": one.notes},
+        **{"detectable_effect": one.detectable_effect, "missing": missing(one)},
+        **{"forced": one.overridden, "notes": one.notes},
     }
 
 
 def _bounds(interval: Interval) -> dict[str, object]:
-    return {"value": interval.value, "low": interval.low, "high": interval.high, "unit": interval.unit}
+    bounds = {"value": interval.value, "low": interval.low, "high": interval.high, "unit": interval.unit}
+    return bounds | {"range": interval.spread}
 
 
 def precise(interval: Interval) -> str:
-    """Return a factor whose interval has two digits: `1.0512x [1.0493, 1.0533]`."""
+    """Return a factor whose interval or range has two digits: `1.0512x [1.0493, 1.0533]`, `1.05x (1.02 to 1.09)`."""
     space = "" if interval.unit in ("", "x") else " "
-    if interval.low is None or interval.high is None:
-        return f"{interval.value:,.{_decimals(interval.value, 3)}f}{space}{interval.unit} (no interval)"
-    half = (interval.high - interval.low) / 2
+    is_interval = interval.low is not None and interval.high is not None
+    ends = (interval.low, interval.high) if is_interval else interval.spread
+    low, high = (interval.value, interval.value) if ends is None else (ends[0] or 0.0, ends[1] or 0.0)
+    half = (high - low) / 2
     decimals = _decimals(half, 1) if half > 0 else _decimals(interval.value, 3)
     decimals = max(decimals, 2) if interval.unit == "x" else decimals
-    value, low, high = (f"{number:,.{decimals}f}" for number in (interval.value, interval.low, interval.high))
-    return f"{value}{space}{interval.unit} [{low}, {high}]"
+    value, first, last = (f"{number:,.{decimals}f}" for number in (interval.value, low, high))
+    bounds = f"[{first}, {last}]" if is_interval else f"({first} to {last})" if ends else "(1 repeat)"
+    return f"{value}{space}{interval.unit} {bounds}"
 
 
 def _decimals(size: float, digits: int) -> int:

@@ -72,7 +72,7 @@ def left_out(line: Line) -> list[str]:
     """Return notes for texts that are too long for a cell of a terminal."""
     notes = [f"failed: {' '.join(line.problem.split())}"] if line.problem is not None else []
     if line.speedup is not None and line.speedup.low is None:
-        notes.append(str(line.speedup).partition("(")[2].rstrip(")"))
+        notes.append(f"no interval: {str(line.speedup).partition('(')[2].rstrip(')')}")
     return [*notes, *([line.disorder] if line.disorder else [])]
 
 

@@ -31,7 +31,6 @@ from launchopt.statistics.interval import median_interval
 
 HISTOGRAMS_USED = ("latency", "batch_size")
 SAME_THROUGHPUT = 0.02
-FEWEST_FOR_INTERVAL = 5  # fewer repeats have no interval whose coverage was shown
 FLUSHES = tuple(name for name in SUMMARY.names if name.startswith("flush_"))
 _CONFIGURATION = ("mode", "max_batch", "timeout_us")
 
@@ -67,7 +66,7 @@ def _repeat(row: Row) -> tuple[object, ...]:
 
 
 class Bounds(NamedTuple):
-    """Bounds of a median over repeats: its 95% bootstrap interval, or the spread of few repeats."""
+    """Bounds of a median over repeats: its 95% interval, or the spread of few repeats."""
 
     low: float
     high: float
@@ -239,11 +238,12 @@ def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
 def _bounds(rows: Sequence[Row], column: str) -> Bounds | None:
     """Return the bounds of the median of a column; None if fewer than two repeats measured it."""
     values = [row[column] for row in rows if row[column] is not None]
-    if len(values) >= FEWEST_FOR_INTERVAL:
-        found = median_interval(values)
-        if found.low is not None and found.high is not None:
-            return Bounds(found.low, found.high, is_interval=True)
-    return Bounds(min(values), max(values), is_interval=False) if len(values) > 1 else None
+    if len(values) < 2:
+        return None
+    found = median_interval(values)
+    if found.low is not None and found.high is not None:
+        return Bounds(found.low, found.high, is_interval=True)
+    return Bounds(min(values), max(values), is_interval=False)
 
 
 def _median(rows: Sequence[Row], column: str) -> float | None:

@@ -13,7 +13,7 @@ from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.tables.rows import arrivals, counted, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
-    "Medians over repeats, with their 95% bootstrap interval in [], or below five repeats the smallest to the largest "
+    "Medians over repeats, with their 95% interval in [], or below five repeats the smallest to the largest "
     "in (). p99: of a command's latency, enqueue to results on the device. A point on the frontier: no other point has "
     "a better throughput or p99 without losing in the other. Failed, unverified and overloaded points are never on it."
 )

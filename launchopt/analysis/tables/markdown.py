@@ -26,13 +26,15 @@ from launchopt.errors import DataError, printable
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
 LEGEND = (
-    "Median over repeats. Speed-up: wall time of the baseline / wall time of the line, with a 95% bootstrap "
-    "interval; the verdict calls up to 1% the same. GPU time is the span between two events on the work's "
-    "stream. Memory bandwidth: bytes that had to move, as a share of the measured peak; a weight that requests share "
-    "counts once, and inputs in a cache give none. C++ loop: the ratio that a C++ program got from strided batches of "
-    "the same shape."
+    "Median over repeats. Speed-up: wall time of the baseline / wall time of the line, with its 95% interval in [], "
+    "below five repeats the range in (); the verdict calls up to 1% the same. GPU time is the span between two events "
+    "on the work's stream. Memory bandwidth: bytes that had to move, as a share of the measured peak; a weight that "
+    "requests share counts once, and inputs in a cache give none. C++ loop: the ratio that a C++ program got from "
+    "strided batches of the same shape."
 )
-SHORT_LEGEND = "Medians; speed-up of wall time over `baseline`, with a 95% bootstrap interval."
+SHORT_LEGEND = (
+    "Medians; speed-up of wall time over `baseline`, with its 95% interval in [], below five repeats the range in ()."
+)
 _BANDWIDTH_LEGEND = " Memory bandwidth: bytes that had to move; a weight that requests share counts once."
 PEER_LEGEND = (
     " C++: GPU span per command of a C++ program with cuBLASLt on the same GPU, for one shape of the workload, in a"

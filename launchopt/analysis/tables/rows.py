@@ -3,22 +3,24 @@
 In: rows as `results.read_summaries` gives them. Out: a `Table` per stream of commands, with a `Line` per mode and
 configuration. Pure: reads no file, prints nothing.
 
-A speed-up is the wall time of a baseline over that of the line. Repeats that one run interleaved are compared one by
-one; otherwise the line says how they were taken. A line with a failed or unverified repeat claims nothing, and so does
-a line whose baseline has one. Traced runs have tables of their own.
+A speed-up is the wall time of a baseline over that of the line, as `statistics.shift` estimates it. Repeats that one
+run interleaved are compared one by one. Arms of separate runs are compared by their processes, and the line says so. A
+line with a failed or unverified repeat claims nothing, and so does a line whose baseline has one. Traced runs have
+tables of their own.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from launchopt.analysis.tables import reference
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
-from launchopt.statistics.interval import Interval, Verdict, ratio_interval, verdict
+from launchopt.statistics.interval import Interval, Verdict, verdict
+from launchopt.statistics.processes import FEWEST_PROCESSES, same_processes, separate
 
 BASELINE = "baseline"
 BASES = (BASELINE, "coalesced")  # modes that others are compared with, the first that ran
@@ -27,6 +29,7 @@ SEPARATE_RUNS = "not interleaved: taken in separate runs"
 DEPENDENCIES_IGNORED = "dependencies ignored"
 ORDER_VIOLATED = "order violated on purpose"
 SAME_RUN = "not interleaved: taken one after the other in one run"
+NO_VERDICT = f"{SEPARATE_RUNS}; a verdict needs processes={FEWEST_PROCESSES} in both"
 
 # Columns in which two rows of the same stream of commands on the same device agree.
 STREAM = (
@@ -154,7 +157,8 @@ def rate(per_s: float) -> str:
 
 def counted(number: int, noun: str) -> str:
     """Return `1 repeat`, or `1,200 repeats`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def disorder(row: Row) -> str | None:
@@ -263,7 +267,8 @@ def _compare(line: Line, baselines: list[Line], peer: reference.Peer | None) -> 
     else:
         line.remarks.append(f"speed-up over {baseline['mode']}")
     if not paired:
-        line.remarks.append(SAME_RUN if baseline["run_id"] == line["run_id"] else SEPARATE_RUNS)
+        apart = SEPARATE_RUNS if line.speedup.low is not None else NO_VERDICT
+        line.remarks.append(SAME_RUN if baseline["run_id"] == line["run_id"] else apart)
 
 
 def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
@@ -283,14 +288,22 @@ def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
 
 
 def _speedup(line: Line, baseline: Line, paired: bool) -> Interval | None:
-    """Return the ratio of wall times; None if a repeat has no time, or if no pair shares a repeat."""
-    ours = {row["repeat"]: row["wall_ms"] for row in line.rows}
-    theirs = {row["repeat"]: row["wall_ms"] for row in baseline.rows}
-    if not all(wall_ms is not None and wall_ms > 0 for wall_ms in (*ours.values(), *theirs.values())):
+    """Return the factor between wall times; None if a repeat has no time, or if no pair shares a repeat."""
+    if not all(row["wall_ms"] is not None and row["wall_ms"] > 0 for row in (*line.rows, *baseline.rows)):
         return None
-    repeats = sorted(ours.keys() & theirs.keys())
     if not paired:
-        return ratio_interval(list(theirs.values()), list(ours.values()), paired=False)
-    if not repeats:
+        return separate(by_process(baseline.rows, "wall_ms"), by_process(line.rows, "wall_ms")).interval
+    shared = {row["repeat"] for row in line.rows} & {row["repeat"] for row in baseline.rows}
+    if not shared:
         return None
-    return ratio_interval([theirs[r] for r in repeats], [ours[r] for r in repeats], paired=True)
+    theirs, ours = (by_process(each.rows, "wall_ms", shared) for each in (baseline, line))
+    return same_processes(theirs, ours).interval
+
+
+def by_process(rows: Iterable[Row], column: str, repeats: Collection[int] | None = None) -> list[list[float]]:
+    """Return the values of a column in the order of repeats, a list for each process; None: all repeats."""
+    groups: dict[int, list[float]] = {}
+    for row in sorted(rows, key=lambda row: int(row["repeat"])):
+        if repeats is None or row["repeat"] in repeats:
+            groups.setdefault(row["process"] or 0, []).append(float(row[column]))
+    return list(groups.values())

@@ -1,7 +1,7 @@
 """Speed-ups as a picture: a bar per line of a table, on a white card.
 
 In: `rows.Table`. Out: an Altair chart. A bar is the speed-up of wall time over the baseline; its whisker is the 95%
-bootstrap interval. Failed and traced lines are left out. Needs Altair (the `report` extra).
+interval. Failed and traced lines are left out. Needs Altair (the `report` extra).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Chart: TypeAlias = alt.TopLevelMixin  # a whole picture
 Panel: TypeAlias = alt.Chart | alt.LayerChart | alt.FacetChart
 
 INK = "#222222"
-LEGEND = ("Whiskers: 95% bootstrap interval. Blue: faster. Orange: slower. Grey: no difference shown.",)
+LEGEND = ("Whiskers: 95% interval. Blue: faster. Orange: slower. Grey: no difference shown, or fewer than 5 repeats.",)
 # Readable in grey and for the common kinds of colour blindness (Okabe and Ito, 2008).
 _COLOURS = {Verdict.FASTER: "#0072B2", Verdict.SLOWER: "#D55E00"}
 _UNDECIDED_COLOUR = "#8c8c8c"
@@ -146,7 +146,7 @@ def bar_panel(bars: Sequence[Bar], title: alt.TitleParams, width: int = _WIDTH, 
 
 def _values(bar: Bar) -> JsonObject:
     ratio = bar.speedup
-    # A percentile interval need not contain the value; a whisker starts or ends at the value then.
+    # Student's interval need not contain the value; a whisker starts or ends at the value then.
     return {
         "label": bar.label,
         "value": ratio.value,

@@ -68,8 +68,7 @@ class StrategyLine:
         time, base_time = (each.median_ratio("wall_ms", "commands") for each in (line, baseline))
         if cost is None or base_cost is None or time is None or base_time is None:
             return None
-        certain = line.verdict if line.speedup.low is not None else None
-        return break_even(cost - base_cost, base_time - time, certain)
+        return break_even(cost - base_cost, base_time - time, line.verdict)
 
     @property
     def break_even_ms(self) -> float | None:
@@ -90,7 +89,7 @@ class StrategyTable:
 def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | None = None) -> int | Payback:
     """Return the number of commands whose savings repay `extra_ms`.
 
-    verdict: whether the saving is more than noise; None if there are too few repeats to say.
+    verdict: whether the saving is more than noise; None if nothing says.
     """
     if verdict is Verdict.UNDECIDED:
         return Payback.UNDECIDED

@@ -30,10 +30,10 @@ from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 
 LEGEND = (
-    "Medians over repeats. Speed-up: wall time of `baseline` / wall time of the mode, with a 95% bootstrap interval. "
-    "Setup: the time to make the mode ready (plans, capture, compile, tune). Break-even: the number of commands that "
-    "repays the setup, in brackets the time of the mode for them; `never`: the mode is no faster; `undecided`: the "
-    "interval leaves open whether it is. "
+    "Medians over repeats. Speed-up: wall time of `baseline` / wall time of the mode, with its 95% interval in [], "
+    "below five repeats the range in (). Setup: the time to make the mode ready (plans, capture, compile, tune). "
+    "Break-even: the number of commands that repays the setup, in brackets the time of the mode for them; `never`: the "
+    "mode is no faster; `undecided`: there is no interval, or it leaves open whether it is. "
 )
 FULL_LEGEND = (
     "CPU time per launch: mean, with waits for a full launch queue. Kernels and GPU busy are counted by CUPTI in "

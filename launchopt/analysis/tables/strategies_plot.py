@@ -1,7 +1,7 @@
 """All strategies as a picture: a panel per workload, a bar per mode, on a white card.
 
 In: `strategies.StrategyTable`. Out: an Altair chart. A bar is the speed-up of wall time over the baseline; its whisker
-is the 95% bootstrap interval; the fastest comes first. Each panel has an axis of its own, and names the modes that
+is the 95% interval; the fastest comes first. Each panel has an axis of its own, and names the modes that
 failed or do not run its workload. Needs Altair (the `report` extra).
 """
 

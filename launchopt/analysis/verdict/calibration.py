@@ -24,6 +24,7 @@ from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_
 from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
+from launchopt.statistics.processes import FEWEST_PROCESSES, ProcessNoise
 
 SCHEMA_VERSION = 1
 VARIABLE = "LAUNCHOPT_CALIBRATION"  # environment variable with the path of a calibration file outside of FOLDER
@@ -31,6 +32,8 @@ FOLDER = Path("outputs/calibration")
 FLOOR_HEADINGS = {"floor": TEXT, "median": NUMBER, "95% interval": NUMBER, "unit": TEXT, "how measured": TEXT}
 STAGE_HEADINGS = {"stage": TEXT, "p50 us": NUMBER, "p99 us": NUMBER, "how measured": TEXT}
 PUBLISHED_HEADINGS = {"published estimate": TEXT, "us": NUMBER, "measured us": NUMBER, "which is": TEXT, "of": TEXT}
+BETWEEN_PROCESSES = "between_processes"  # the floor with the noise between processes, in PERCENT
+PERCENT = "%"
 TIME_UNIT = "us"  # a time may be 0 or less: a delay between two clocks, or a difference of two runs; a rate may not
 
 
@@ -52,6 +55,13 @@ class Calibration:
         """Return the floor `name`; None if it was not measured."""
         floor = self.floors.get(name)
         return None if floor is None else floor.value
+
+    def noise_between_processes(self) -> ProcessNoise | None:
+        """Return the noise of wall time between processes; None where it was not measured."""
+        floor = self.floors.get(BETWEEN_PROCESSES)
+        if floor is None or floor.unit != PERCENT or floor.repeats < FEWEST_PROCESSES:
+            return None
+        return ProcessNoise(floor.value / 100, floor.repeats - 1.0)
 
 
 def as_json(calibration: Calibration) -> JsonObject:

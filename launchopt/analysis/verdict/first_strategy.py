@@ -19,7 +19,7 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
-from launchopt.statistics.interval import Verdict
+from launchopt.statistics.interval import FEWEST_REPEATS, Verdict
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
 # Modes by their effort for an engine, least first: another library call, a captured step, own kernels, a framework.
@@ -88,9 +88,17 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
         equals = [each for each in gains if _wall_ms(each) <= CLOSE_ENOUGH * fastest]
         best = min(equals, key=lambda each: (_effort(each.strategy.line["mode"]), _wall_ms(each)))
         return Choice(best.strategy.line["mode"], best)
+    if _lacks_repeats(lines):
+        return None
     tried = {each.strategy.line["mode"] for each in lines}
     open_ = [mode for mode in _candidates(subject) if mode not in tried and mode not in refused]
     return Choice(open_[0], None) if open_ and subject.roof < NEAR_CEILING else None
+
+
+def _lacks_repeats(lines: Sequence[Judged]) -> bool:
+    """Return whether a mode was measured, but too few times for an interval of its speed-up."""
+    speedups = [each.strategy.line.speedup for each in lines if each.is_sound]
+    return any(each is not None and each.low is None for each in speedups)
 
 
 def times(ratio: float) -> str:
@@ -219,6 +227,8 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
         return "No strategy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
     if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
         return "No launch strategy removes that: fewer bytes or FLOPs would (a smaller dtype, more sharing)."
+    if _lacks_repeats(lines):
+        return f"The other modes were measured too few times for a verdict: repeats={FEWEST_REPEATS} gives one."
     return "No other mode that was measured is certainly faster." if sum(each.is_sound for each in lines) > 1 else ""
 
 

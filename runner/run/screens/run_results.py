@@ -93,9 +93,8 @@ def answer(one: Comparison) -> str:
     mode, base = one.b["mode"], one.a["mode"]
     what = "wall time" if one.metric == "wall_ms" else "median latency"
     factor = one.factor.interval
-    if not _has_interval(one):
-        ratios = sorted(a[one.metric] / b[one.metric] for a, b in zip(one.a.rows, one.b.rows, strict=False))
-        spread = f"spread {ratios[0]:.3f} to {ratios[-1]:.3f}" if len(ratios) > 1 else "one repeat, no spread"
+    if factor.low is None:
+        spread = "one repeat, no range" if factor.spread is None else "range {:.3f} to {:.3f}".format(*factor.spread)
         return (
             f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): "
             f"no verdict with fewer than {REPEATS} repeats.{_unlike_medians(one)}"
@@ -107,19 +106,17 @@ def answer(one: Comparison) -> str:
         Verdict.SAME: f"the two differ by no more than {border}",
         Verdict.UNDECIDED: f"whether they differ by more than {border} is open",
     }
+    taken = counted(one.repeats, "interleaved repeat")
+    taken += f" of {counted(one.processes[0], 'process')}" if one.processes[0] > 1 else ""
     return (
-        f"{mode} is {precise(factor)} as fast as {base} in {what} (95% interval, {one.pairs} interleaved repeats). "
+        f"{mode} is {precise(factor)} as fast as {base} in {what} (95% interval, {taken}). "
         f"{one.verdict}: {endings[one.verdict]}.{_unlike_medians(one)}"
     )
 
 
-def _has_interval(one: Comparison) -> bool:
-    return one.pairs is not None and one.pairs >= REPEATS
-
-
 def _unlike_medians(one: Comparison) -> str:
     """Return a sentence if the ratio of the medians in the table differs from the factor; else no text."""
-    medians, factor = one.ratio_of_medians.value, one.factor.interval.value
+    medians, factor = one.ratio_of_medians, one.factor.interval.value
     if one.pairs is None or abs(medians / factor - 1) <= MEDIANS_DIFFER:
         return ""
     return f" The factor is the typical ratio of one repeat; the medians in the table give {medians:.3f}x."
@@ -127,10 +124,10 @@ def _unlike_medians(one: Comparison) -> str:
 
 def _next(found: Sequence[Comparison | None], folder: str) -> str:
     """Return the next command to type."""
-    is_open = [one for one in found if one and (one.verdict is Verdict.UNDECIDED or not _has_interval(one))]
-    asked = [min(one.next_repeats, MOST_REPEATS) for one in is_open if one.repeats < MOST_REPEATS]
+    is_open = [one for one in found if one and one.verdict is Verdict.UNDECIDED]
+    asked = [min(one.next_samples, MOST_REPEATS) for one in is_open if one.samples < MOST_REPEATS]
     if asked:
-        return f"the same command with repeats={max(asked)}"
+        return f"the same command with {is_open[0].setting}={max(asked)}"
     return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
 
 

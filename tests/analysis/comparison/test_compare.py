@@ -26,17 +26,17 @@ def scaled(factor: float) -> list[float]:
 def test_a_verdict_from_pairs_and_without_them(factor: float, expected: Verdict) -> None:
     for a, b in (
         in_turn(repeats(*NINE), repeats(*scaled(factor), mode="batched")),
-        sides(repeats(*NINE), repeats(*scaled(factor))),
+        sides(repeats(*NINE, processes=3), repeats(*scaled(factor), processes=3)),
     ):
         (found,) = compare(a, b).comparisons
         assert found.verdict is expected
         assert found.factor.interval.value == pytest.approx(1 / factor)
-        assert found.ratio_of_medians.value == pytest.approx(1 / factor)
+        assert found.ratio_of_medians == pytest.approx(1 / factor)
         assert (found.medians[0].value, found.medians[0].unit) == (10.0, "ms")
 
 
 def test_of_a_rate_more_is_better() -> None:
-    a, b = sides(repeats(*NINE), repeats(*scaled(0.5)))
+    a, b = sides(repeats(*NINE, processes=3), repeats(*scaled(0.5), processes=3))
     (found,) = compare(a, b, metric="commands_per_s").comparisons
     assert (found.verdict, found.factor.interval.value) == (Verdict.FASTER, pytest.approx(2.0))
 
@@ -46,17 +46,17 @@ def test_repeats_taken_in_turn_are_pairs_and_their_drift_cancels() -> None:
     ours, theirs = (list(drift * scale * np.array(NINE)) for scale in (1.03, 1.0))
     (paired,) = compare(*in_turn(repeats(*ours), repeats(*theirs, mode="batched"))).comparisons
     assert (paired.pairs, paired.verdict) == (9, Verdict.FASTER)
-    (apart,) = compare(*sides(repeats(*ours), repeats(*theirs))).comparisons
+    (apart,) = compare(*sides(repeats(*ours, processes=3), repeats(*theirs, processes=3))).comparisons
     assert (apart.pairs, apart.verdict) == (None, Verdict.UNDECIDED)
     assert SEPARATELY in apart.notes
 
 
 def test_pairs_are_made_by_repeat_and_only_of_what_both_have() -> None:
-    theirs = [each for each in repeats(5, 10, 15, 20, 25, mode="batched") if each["repeat"] != 1][::-1]
-    (found,) = compare(*in_turn(repeats(10, 20, 30, 40, 50), theirs)).comparisons
-    assert found.pairs == 4
+    theirs = [each for each in repeats(5, 10, 15, 20, 25, 30, mode="batched") if each["repeat"] != 1][::-1]
+    (found,) = compare(*in_turn(repeats(10, 20, 30, 40, 50, 60), theirs)).comparisons
+    assert found.pairs == 5
     assert (found.factor.interval.low, found.factor.interval.high) == (pytest.approx(2), pytest.approx(2))
-    assert "of 5 and 4 repeats only those in both are used" in found.notes
+    assert "of 6 and 5 repeats only those in both are used" in found.notes
 
 
 def test_one_run_that_took_its_modes_one_after_the_other_has_no_pairs() -> None:
@@ -106,7 +106,7 @@ def test_a_run_is_not_compared_with_itself() -> None:
 
 
 def test_the_only_mode_of_each_side_is_compared_without_being_named() -> None:
-    a, b = sides(repeats(*NINE), repeats(*(value / 2 for value in NINE), mode="graph"))
+    a, b = sides(repeats(*NINE, processes=3), repeats(*scaled(0.5), processes=3, mode="graph"))
     (one,) = compare(a, b).comparisons
     assert one.verdict is Verdict.FASTER
 
@@ -140,11 +140,11 @@ def test_an_open_loop_is_remarked() -> None:
 def test_what_is_undecided_says_what_would_decide() -> None:
     noise = np.random.default_rng(0).normal(0, 0.02, (2, 40))
     ours, theirs = 10 * np.exp(noise)
-    for taken, expected in ((3, "tell too little of the noise"), (10, "would decide (now 10 pairs)")):
+    for taken, expected in ((4, "4 pairs: too few to measure the noise"), (10, "would decide (now 10 pairs)")):
         (found,) = compare(*in_turn(repeats(*ours[:taken]), repeats(*theirs[:taken], mode="batched"))).comparisons
         assert found.verdict is Verdict.UNDECIDED
         assert expected in compare_text.advice(found)[0]
-    assert "would find a difference from" in compare_text.advice(found)[1]
+    assert "10 pairs find a difference of" in compare_text.advice(found)[1]
     at_the_border = repeats(*scaled(1 / 1.01), mode="batched")
     quiet = [9.99, 10.03, 10.0, 9.97, 10.01, 10.02, 9.98, 10.0, 10.01]
     (near,) = compare(*in_turn(repeats(*quiet), at_the_border)).comparisons
@@ -159,8 +159,9 @@ def test_what_is_undecided_says_what_would_decide() -> None:
         (Interval(16.3, 15.7, 17.4, 5), "16.30x [15.70, 17.40]"),
         (Interval(16312.5, 15997, 17729, 5, "ms"), "16,312 ms [15,997, 17,729]"),
         (Interval(2.0, 2.0, 2.0, 5), "2.000x [2.000, 2.000]"),
-        (Interval(1.5, None, None, 1), "1.500x (no interval)"),
-        (Interval(0.0, None, None, 1, "ms"), "0 ms (no interval)"),
+        (Interval(1.05123, None, None, 4, spread=(1.04931, 1.05334)), "1.0512x (1.0493 to 1.0533)"),
+        (Interval(1.5, None, None, 1), "1.500x (1 repeat)"),
+        (Interval(0.0, None, None, 1, "ms"), "0 ms (1 repeat)"),
     ],
 )
 def test_an_interval_has_two_digits(interval: Interval, text: str) -> None:

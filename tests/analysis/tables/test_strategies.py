@@ -72,20 +72,21 @@ def test_what_may_be_noise_pays_nothing_back(extra_ms: float, saved_ms: float, v
 
 
 def test_break_even_of_rows() -> None:
-    base = repeats("baseline", 10.0, 10.1, 9.9)
+    base = repeats("baseline", 10.0, 10.1, 9.9, 10.0, 10.0)
     # 10 us a command of the baseline, 4 us of the graph: 12 ms more at first are 2,000 commands, which take it 8 ms.
-    graph = repeats("graph", 4.0, 4.0, 4.0, setup_ms=17.0)
+    graph = repeats("graph", *[4.0] * 5, setup_ms=17.0)
     found = strategy([*base, *graph], "graph")
     assert found.break_even == 2000
     assert found.break_even_ms == pytest.approx(8.0)
-    at_once = strategy([*base, *repeats("batched", 4.0, 4.0, 4.0, setup_ms=5.0)], "batched")
+    at_once = strategy([*base, *repeats("batched", *[4.0] * 5, setup_ms=5.0)], "batched")
     assert (at_once.break_even, at_once.break_even_ms) == (Payback.AT_ONCE, None)
-    assert strategy([*base, *repeats("graph", 11.0, 11.1, 11.2, setup_ms=1.0)], "graph").break_even is Payback.NEVER
-    noisy = strategy([*base, *repeats("graph", 9.9, 12.0, 7.0, setup_ms=17.0)], "graph")
-    assert noisy.break_even is Payback.UNDECIDED
-    assert strategy([*base[:1], *graph[:1]], "graph").break_even == 2000, (
-        "one repeat has no interval to be undecided by"
+    assert (
+        strategy([*base, *repeats("graph", 11.0, 11.1, 11.2, 11.1, 11.0, setup_ms=1.0)], "graph").break_even
+        is Payback.NEVER
     )
+    noisy = strategy([*base, *repeats("graph", 9.9, 12.0, 7.0, 10.0, 9.0, setup_ms=17.0)], "graph")
+    assert noisy.break_even is Payback.UNDECIDED
+    assert strategy([*base[:4], *graph[:4]], "graph").break_even is Payback.UNDECIDED, "four repeats prove no saving"
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_what_is_not_known_or_not_sound_has_no_break_even(bad: dict[str, Any]) -
 
 
 def test_kernels_come_from_a_traced_run_of_the_same_work_and_mode_and_times_do_not() -> None:
-    rows = [*repeats("baseline", 10.0, 10.0, 10.0), *repeats("graph", 4.0, 4.0, 4.0)]
+    rows = [*repeats("baseline", *[10.0] * 5), *repeats("graph", *[4.0] * 5)]
     trace = {"traced": True, "run_id": "traced", "kernels": 1000, "gpu_busy_ms": 3.5, "wall_ms": 99.0}
     found = strategy([*rows, row("graph", **trace)], "graph")
     assert (found.kernels, found.busy_ms, found.line.median("wall_ms")) == (1000, 3.5, 4.0)

@@ -223,12 +223,13 @@ def test_reference_runs_say_what_was_found_on_the_h200() -> None:
     }
     gemv = next(one for title, one in found.items() if title.startswith("gemv_micro"))
     assert (line(gemv, "baseline").bound, line(gemv, "batched").bound) == ("launch-bound", "memory-bound")
-    assert gemv.first_to_try == "batched"
+    assert gemv.first_to_try is None
+    assert "measured too few times for a verdict: repeats=5" in gemv.sentence, "three repeats each"
     sixteen = found["decode fp16 of 16 requests"]
-    assert (line(sixteen, "graph").bound, sixteen.first_to_try) == ("latency-bound", "graph")
+    assert line(sixteen, "graph").bound == "latency-bound"
     assert line(sixteen, "coalesced").bound == "launch-bound"
     prefill = found["prefill fp16 of 512 requests"]
-    assert (line(prefill, "pointer_array").bound, prefill.first_to_try) == ("compute-bound", "pointer_array")
+    assert line(prefill, "pointer_array").bound == "compute-bound"
     for one in found.values():
         assert not one.errors
         for each in one.lines:

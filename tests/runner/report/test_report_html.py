@@ -57,7 +57,7 @@ def test_a_timeline_says_what_it_holds_and_what_was_cut(tmp_path: Path, capsys: 
     assert report.main([str(folder), "--timeline", str(path)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    assert "rows of 6 repeats; open it at https://ui.perfetto.dev" in captured.out
+    assert "rows of 10 repeats; open it at https://ui.perfetto.dev" in captured.out
     assert report.main([str(folder), "--timeline", str(path), "--timeline-limit", "60"]) == 0
     assert (
         "recorded rows are shown: the first launches of every repeat (--timeline-limit 60)" in capsys.readouterr().err

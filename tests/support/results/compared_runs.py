@@ -37,8 +37,11 @@ def row(**columns: Any) -> Row:
     return {**dict.fromkeys(SUMMARY.names), **plausible, **columns}
 
 
-def repeats(*wall_ms: float, **columns: Any) -> list[Row]:
-    return [row(repeat=index, wall_ms=wall, commands_per_s=8e6 / wall, **columns) for index, wall in enumerate(wall_ms)]
+def repeats(*wall_ms: float, processes: int = 1, **columns: Any) -> list[Row]:
+    """Return a row for each time. The first times are of process 0, the last ones of the last process."""
+    rates = [{"wall_ms": wall, "commands_per_s": 8e6 / wall} for wall in wall_ms]
+    places = [{"repeat": at, "process": at * processes // len(wall_ms)} for at in range(len(wall_ms))]
+    return [row(**place, **rate, **columns) for place, rate in zip(places, rates, strict=True)]
 
 
 def run(rows: list[Row], place: str = "0", identity: str = "run", **changes: Any) -> Run:

@@ -15,7 +15,7 @@ from launchopt.recording.results import Row
 HOSTILE = "<script>alert(1)</script>"
 H200 = "NVIDIA H200"
 COMMANDS = 64
-REPEATS = 3
+REPEATS = 5
 BATCH = {"baseline": 1, "batched": 8}
 LAUNCH_US = {"baseline": 8.0, "batched": 16.0}
 

@@ -104,10 +104,10 @@ def test_the_answer_names_its_base_and_its_interval(
     assert "(95% interval, 5 interleaved repeats). " + said in text
 
 
-def test_fewer_than_five_repeats_give_a_spread_and_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
+def test_fewer_than_five_repeats_give_a_range_and_no_interval(capsys: pytest.CaptureFixture[str]) -> None:
     text = " ".join(drawn(pairs([1.5, 1.4, 1.6]), capsys).split())
     said = (
-        r"batched is 1\.\d+x as fast as baseline in wall time \(spread 1\.400 to 1\.600\): no verdict with fewer than 5"
+        r"batched is 1\.\d+x as fast as baseline in wall time \(range 1\.400 to 1\.600\): no verdict with fewer than 5"
     )
     assert re.search(said, text)
     assert "interval, " not in text
@@ -123,8 +123,8 @@ def test_compare_and_the_run_propose_the_same_repeats(capsys: pytest.CaptureFixt
         run = Run("", "", rows, None)
         (one,) = compare(Side("", "baseline", [run]), Side("", "batched", [run])).comparisons
         assert one.verdict is Verdict.UNDECIDED
-        assert f"next: the same command with repeats={one.next_repeats}\n" in drawn(rows, capsys)
-        assert advice(one)[-1] == f"next: the same run with repeats={one.next_repeats}"
+        assert f"next: the same command with repeats={one.next_samples}\n" in drawn(rows, capsys)
+        assert advice(one)[-1] == f"next: the same run with repeats={one.next_samples}"
 
 
 def test_the_next_command_follows_and_the_folder_is_last(capsys: pytest.CaptureFixture[str]) -> None:
