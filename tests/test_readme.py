@@ -73,3 +73,12 @@ def test_the_map_names_what_is_there() -> None:
     block = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## The map")[1].split("```")[1]
     for name in re.findall(r"[\w/]+\.(?:py|sh)", block):
         assert list(ROOT.rglob(name)), f"{name} is on the map and not in the tree"
+
+
+@pytest.mark.parametrize("house", ["runner", "launchopt"])
+def test_every_package_is_on_the_map(house: str) -> None:
+    block = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("## The map")[1].split("```")[1]
+    part = re.split(r"^(?=\w)", block, flags=re.MULTILINE)
+    (own,) = (text for text in part if text.startswith(f"{house}/"))
+    packages = {path.parent.name for path in (ROOT / house).glob("*/__init__.py")}
+    assert packages == set(re.findall(r"^  (\w+)/", own, re.MULTILINE))
