@@ -40,6 +40,11 @@ def to_float32(values: Array, dtype: Dtype) -> Array:
     return (values.astype(np.uint32) << 16).view(np.float32)
 
 
+def to_host(values: Array) -> Array:
+    """Return an array of NumPy or CuPy as NumPy's."""
+    return values if isinstance(values, np.ndarray) else values.get()
+
+
 class Arenas:
     """The arenas of a workload, on the device of the array module `xp` (numpy or cupy).
 

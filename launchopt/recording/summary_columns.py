@@ -193,7 +193,14 @@ SUMMARY_COLUMNS = (
     required("above_ceiling", TEXT, "why a rate above the measured ceiling is possible; null if no rate is above it"),
     required("traced", BOOL, "a tracer was attached, which slows launches: compare only with other traced runs"),
     required("interleaved", BOOL, "repeats of this run's modes were taken in turn, in random order"),
-    required("verified", BOOL, "every command's output matched the float64 reference"),
+    required("verified", BOOL, "operands were what the seed gives, and all checked outputs matched float64"),
+    column(
+        "checked_commands",
+        INT64,
+        "commands whose outputs were compared with float64: a random sample where verify_budget_s is too short for all;"
+        " for requests, those whose inputs were still in memory",
+    ),
+    column("compared_share", FLOAT, "share of all output elements that were compared with float64"),
     required(
         "max_rel_error",
         FLOAT,

@@ -1,8 +1,12 @@
 """Check the outputs of independent commands against products in float64, outside the timed region.
 
-The check generates the workload stream again and uses no data of the consumer. It checks commands that share a weight
-together: C must equal B @ A.T. If a GEMM has more than `max_columns` columns, that number of columns is compared: the
-first, the last, and others chosen at random for each weight. All other columns must have been written.
+The check generates the workload stream again and uses no data of the consumer. C must equal B @ A.T. If a GEMM has more
+than `max_columns` columns, that number of columns is compared: the first, the last, and others chosen at random for
+each shape. All other columns must have been written.
+
+If the time allowed is too short for all commands, a random sample of each shape's commands is checked. The first round
+is small. From its duration follows how many commands the next round checks, until the time is over. k wrong commands of
+N are then found with the probability `verify.chance.chance_to_find`.
 
 The error of a command is max |out - reference| in units of a typical output (`typical_output`). NaN, which an unwritten
 output holds, counts as infinite.
@@ -10,21 +14,28 @@ output holds, counts as infinite.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
-from launchopt.streams.operands import ArenaKey, arenas_of
 from launchopt.streams.stream import CommandStream
-from launchopt.types import Array
+from launchopt.verify.products import Products
 
-CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+CHUNK_BYTES = 32 << 20  # memory that the check uses at a time, roughly; larger arrays would cost page faults
+FIRST_FLOPS = 2e9  # size of the first round: well below a second
+MOST_GROWTH = 16.0  # a round makes the checked share at most this many times as large
+LEAST_GROWTH = 0.05  # a round that would add less than this part of the checked share is not worth its overhead
+
 
 Report = Callable[[int], None]  # takes the number of commands whose outputs are checked so far
 
@@ -34,11 +45,16 @@ def unreported(commands: int) -> None:
 
 
 class CheckSettings(NamedTuple):
-    """What a check compares: at most `max_columns` columns of an output, chosen by `seed`. report: of its progress."""
+    """What a check compares: at most `max_columns` columns of an output, chosen by `seed`. report: of its progress.
+
+    Of independent commands it checks as many as it can in about `budget_s` seconds, with `workers` threads (CuPy: 1).
+    """
 
     max_columns: int
     seed: int = 0
     report: Report = unreported
+    budget_s: float = math.inf
+    workers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,8 @@ class Verification:
     """The result of a check, over all commands."""
 
     commands: int
-    wrong: int  # commands whose error is above the tolerance
+    checked: int  # commands whose outputs were compared
+    wrong: int  # of the checked commands: those whose error is above the tolerance
     max_rel_error: float  # largest error of a command; infinite if an output was not written
     tolerance: float  # the largest bound that applied: it depends on k of the shape
     compared_share: float  # share of output elements compared; the others were only checked for being written
@@ -54,17 +71,8 @@ class Verification:
 
     @property
     def ok(self) -> bool:
-        """True if the output of every command is right, and there is at least one command."""
-        return self.wrong == 0 and self.commands > 0
-
-
-def typical_output(shape: ShapeKey) -> float:
-    """Return the expected root mean square of an output element, sqrt(k) / 3.
-
-    An element is a sum of k products of inputs uniform in [-1, 1), each product of variance 1/9. The rms of the
-    reference itself is not used, since cancellation can make it arbitrarily small in a small output.
-    """
-    return math.sqrt(shape.k) / 3
+        """True if the output of every checked command is right, and at least one was checked."""
+        return self.wrong == 0 and self.checked > 0
 
 
 def tolerance(shape: ShapeKey) -> float:
@@ -77,43 +85,90 @@ def tolerance(shape: ShapeKey) -> float:
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
 
 
-def verify(
-    stream: CommandStream, arenas: Arenas, max_columns: int, seed: int = 0, report: Report = unreported
-) -> Verification:
-    """Check every output of `stream` on the device that holds it. report: see `CheckSettings`."""
-    generator = np.random.default_rng([seed, 0xC4EC])
-    wrong, commands, worst, bound, compared, elements, checked = 0, 0, 0.0, 0.0, 0, 0, 0
-    first_wrong: str | None = None
+def verify(stream: CommandStream, arenas: Arenas, settings: CheckSettings) -> Verification:
+    """Check the outputs of `stream` on the device that holds them."""
+    generator = np.random.default_rng([settings.seed, 0xC4EC])
+    parts = []
     for shape, slots in _slots_by_shape(stream).items():
-        limit = tolerance(shape)
-        bound = max(bound, limit)
-        columns = _columns(generator, shape.n, max_columns)
-        weight = arenas.xp.empty((shape.m, shape.k), np.float64)  # one for all: new memory would cost page faults
-        for group in _by_weight(slots):
-            weight[...] = arenas.matrix(arenas_of(shape)[0], int(group[0, 0]))
-            errors = np.empty(len(group))
-            for part, found in _errors(arenas, shape, group, columns, weight):
-                errors[part] = found
-                checked += len(part)
-                report(checked)
-            bad = ~(errors <= limit)
-            if first_wrong is None and bad.any():
-                at = int(np.argmax(bad))
-                first_wrong = f"{shape}, output slot {group[at, 2]}: error {errors[at]:.3g}, allowed {limit:.3g}"
-            wrong += int(bad.sum())
-            worst = max(worst, float(errors.max()))
-        commands += len(slots)
-        compared += len(slots) * shape.m * len(columns)
-        elements += len(slots) * shape.m * shape.n
-    return Verification(commands, wrong, worst, bound, compared / elements, first_wrong)
+        columns = _columns(generator, shape.n, settings.max_columns)
+        compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers)
+        parts.append(_Part(compared, tolerance(shape), generator))
+    blas = threadpool_limits(1, user_api="blas") if settings.workers > 1 else contextlib.nullcontext()
+    with blas, ThreadPoolExecutor(settings.workers) as pool:
+        _in_rounds(parts, pool, settings)
+    elements = sum(shape.m * shape.n * count for shape, count in stream.counts.items())
+    return Verification(
+        commands=sum(part.commands for part in parts),
+        checked=sum(part.checked for part in parts),
+        wrong=sum(part.wrong for part in parts),
+        max_rel_error=max(part.worst for part in parts),
+        tolerance=max(part.limit for part in parts),
+        compared_share=sum(part.checked * part.products.compared_elements for part in parts) / elements,
+        first_wrong=next((part.first_wrong() for part in parts if part.wrong), None),
+    )
 
 
-def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.int64]]:
+def _in_rounds(parts: list[_Part], pool: ThreadPoolExecutor, settings: CheckSettings) -> None:
+    """Check all commands, or as many as the time allows: in each round the same share of each shape's commands."""
+    start_s, work = time.monotonic(), sum(part.commands * part.products.flops for part in parts)
+    share = 1.0 if math.isinf(settings.budget_s) else min(1.0, FIRST_FLOPS / work)
+    checked = 0
+    while True:
+        for part in parts:
+            for count in part.check(pool, share):
+                checked += count
+                settings.report(checked)
+        spent_s = time.monotonic() - start_s
+        more = (settings.budget_s - spent_s) / spent_s * share if share < 1.0 else 0.0
+        if more < LEAST_GROWTH * share:
+            return
+        share = min(1.0, share + more, share * MOST_GROWTH)
+
+
+class _Part:
+    """The commands of one shape, in random order, and what was found in those that were checked."""
+
+    def __init__(self, products: Products, limit: float, generator: np.random.Generator) -> None:
+        self.products, self.limit = products, limit
+        self.commands = products.commands
+        self.checked, self.wrong, self.worst = 0, 0, 0.0
+        self._generator = generator
+        self._order: NDArray[np.int64] | None = None
+        self._first: tuple[int, float] | None = None  # command of the stream that is wrong, and its error
+
+    def check(self, pool: ThreadPoolExecutor, share: float) -> Iterator[int]:
+        """Check further commands until this share of all is checked, and at least one; yield how many, in parts."""
+        until = min(self.commands, max(1, round(share * self.commands)))
+        if self._order is None:
+            everything = np.arange(self.commands)
+            self._order = everything if until == self.commands else self._generator.permutation(everything)
+        commands = self._order[self.checked : until]
+        if not len(commands):
+            return
+        errors = np.empty(len(commands))
+        yield from self.products.compare(commands, errors, pool)
+        bad = ~(errors <= self.limit)
+        self.checked, self.wrong = until, self.wrong + int(bad.sum())
+        self.worst = max(self.worst, float(errors.max()))
+        if bad.any():
+            at = int(np.argmin(np.where(bad, commands, self.commands)))
+            if self._first is None or commands[at] < self._first[0]:
+                self._first = int(commands[at]), float(errors[at])
+
+    def first_wrong(self) -> str:
+        """Return the description of the first wrong command of the shape."""
+        assert self._first is not None
+        command, error = self._first
+        slot = self.products.output_slot(command)
+        return f"{self.products.shape}, output slot {slot}: error {error:.3g}, allowed {self.limit:.3g}"
+
+
+def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.uint32]]:
     """Return the slots of A, B and C of the commands of each shape, [commands, 3]."""
-    found: dict[ShapeKey, list[NDArray[np.int64]]] = {shape: [] for shape in stream.shapes}
+    found: dict[ShapeKey, list[NDArray[np.uint32]]] = {shape: [] for shape in stream.shapes}
     for block in stream.blocks():
         records = block.records
-        slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1).astype(np.int64)
+        slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1)
         widths = set(np.unique(records["n"]).tolist())
         for shape in stream.shapes:
             if shape.n in widths:  # most blocks contain commands of one n only
@@ -122,52 +177,8 @@ def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.int64]]:
     return {shape: np.concatenate(parts) for shape, parts in found.items()}
 
 
-def _by_weight(slots: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    ordered = slots[np.argsort(slots[:, 0], kind="stable")]
-    starts = np.flatnonzero(np.diff(ordered[:, 0])) + 1
-    return np.split(ordered, starts)
-
-
 def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.int64]:
     if n <= most:
         return np.arange(n)
     inner = generator.choice(np.arange(1, n - 1), max(0, most - 2), replace=False)
     return np.sort(np.concatenate([[0, n - 1], inner]).astype(np.int64))
-
-
-def _errors(
-    arenas: Arenas, shape: ShapeKey, group: NDArray[np.int64], columns: NDArray[np.int64], weight: Array
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Yield the indices of some commands of a group that shares one weight, and their errors, until all had a turn.
-
-    group: slots, [commands, 3]. weight: float64 [m, k].
-    """
-    xp = arenas.xp
-    _, arena_b, arena_c = arenas_of(shape)
-    inputs, which = np.unique(group[:, 1], return_inverse=True)
-    chunk = max(1, CHUNK_BYTES // (8 * (shape.m * shape.n + shape.k * len(columns))))
-    order = np.argsort(which, kind="stable")
-    for start in range(0, len(group), chunk):
-        part = order[start : start + chunk]
-        needed, local = np.unique(which[part], return_inverse=True)
-        reference = _products(arenas, arena_b, inputs[needed], weight, columns)
-        outputs = arenas.matrices(arena_c, group[part, 2])
-        written = ~xp.isnan(outputs).any(axis=(1, 2))
-        local = xp.asarray(local)
-        difference = xp.abs(outputs[:, columns] - reference[local]).max(axis=(1, 2)) / typical_output(shape)
-        errors = to_host(xp.where(written, difference, xp.inf))
-        yield part, np.where(np.isnan(errors), np.inf, errors)
-
-
-def _products(
-    arenas: Arenas, arena_b: ArenaKey, slots: NDArray[np.int64], weight: Array, columns: NDArray[np.int64]
-) -> Array:
-    """Return B @ A.T in float64 for the chosen columns of each input, [len(slots), len(columns), m]."""
-    picked = arenas.matrices(arena_b, slots)[:, columns].astype(np.float64)
-    flat = picked.reshape(-1, picked.shape[2]) @ weight.T
-    return flat.reshape(len(slots), len(columns), -1)
-
-
-def to_host(values: Array) -> Array:
-    """Return an array of NumPy or CuPy as NumPy's."""
-    return values if isinstance(values, np.ndarray) else values.get()

@@ -13,8 +13,9 @@ from types import ModuleType
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.devices.arenas import to_host
 from launchopt.types import Array
-from launchopt.verify.commands import Report, Verification, to_host
+from launchopt.verify.commands import Report, Verification
 from launchopt.verify.ops import Graded, allowed
 
 
@@ -119,4 +120,5 @@ class Findings:
         The count of wrong outputs is limited to `commands`, since an output can be wrong as a token and as a command.
         """
         share = min(1.0, self.compared / commands)
-        return Verification(commands, min(self._wrong, commands), self._error, self._bound, share, self._first[1])
+        checked, wrong = min(self.compared, commands), min(self._wrong, commands)
+        return Verification(commands, checked, wrong, self._error, self._bound, share, self._first[1])

@@ -10,13 +10,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices.arenas import Arenas, from_float32, to_float32, to_host
 from launchopt.devices.feedback.host import scaled, signed
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import UNIT_BYTES
 from launchopt.types import Array
-from launchopt.verify.commands import to_host
 
 Numbers = NDArray[np.int64]
 

@@ -15,10 +15,9 @@ import math
 
 import numpy as np
 
-from launchopt.devices.arenas import Arenas, to_float32
+from launchopt.devices.arenas import Arenas, to_float32, to_host
 from launchopt.streams.operands import ArenaKey
 from launchopt.types import Array
-from launchopt.verify.commands import to_host
 
 LEAST_JUDGED = 4096  # minimum number of elements whose mean and variance are checked
 MOST_DEVIATIONS = 8.0  # largest error of the mean and the variance of random inputs, in standard errors

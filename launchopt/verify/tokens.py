@@ -29,11 +29,11 @@ from types import ModuleType
 
 import numpy as np
 
-from launchopt.devices.arenas import Arenas
+from launchopt.devices.arenas import Arenas, to_host
 from launchopt.sampling import Sampling, plausible
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.verify.commands import CheckSettings, Verification, to_host
+from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.findings import CheckProgress, Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.last_steps import LastSteps

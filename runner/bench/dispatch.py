@@ -56,6 +56,7 @@ def job(stream: Stream, ring: Ring, device: str, arms: tuple[Arm, ...]) -> Job:
         sleep_us=50,
         seed=0,
         verify_columns=256,
+        verify_budget_s=None,
         residency="a benchmark of the host",
         record_launches=False,
         record_commands=False,

@@ -33,7 +33,7 @@ from launchopt.queue.ring import Ring
 from launchopt.streams.stream import GemmStream
 from launchopt.timing import nvtx_ranges
 from launchopt.types import Table
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.bench.figures import Figure
@@ -218,5 +218,5 @@ def _assert_sent(stream: GemmStream, on: _Posting, outputs: Table) -> None:
 
 
 def _assert_right(stream: GemmStream, consumer: Consumer) -> None:
-    checked = verify(stream, consumer.device.arenas, 256, 0)
+    checked = verify(stream, consumer.device.arenas, CheckSettings(256, 0))
     assert checked.ok, f"{checked.wrong} of {checked.commands} outputs wrong"

@@ -17,6 +17,13 @@ from launchopt.options import Value, check_options, fixed, option
 from launchopt.sampling import SamplingKind
 
 
+class Verify(enum.Enum):
+    """How many outputs of independent commands are checked."""
+
+    sampled = "sampled"  # a random sample, as large as `verify_budget_s` allows; all outputs where time is enough
+    full = "full"
+
+
 class Ordering(enum.Enum):
     """Order of a request's commands: each waits for the previous one, unless dependencies are ignored or broken."""
 

@@ -22,7 +22,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
 from runner.config import groups
-from runner.config.groups import Ordering
+from runner.config.groups import Ordering, Verify
 from runner.config.tables import tables
 
 
@@ -48,6 +48,10 @@ class Config:
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
     watchdog_s: float = option(60.0, "limit of a run in which no command moves; 0: none (runner.run.watchdog)", low=0)
     seed: int = option(0, "seed of operands, arrivals and sampling", low=0)
+    verify: Verify = option(Verify.sampled, "full: check every independent command, however long that takes")
+    verify_budget_s: float | None = option(
+        None, "time to check a repeat of independent commands; null: its own, at least 20", is_above_zero=True
+    )
     verify_columns: int = option(256, "most columns of an output that are compared; of more, a random choice", low=2)
     table: Any = option(None, "one table of an experiment: it sets the groups above")
     resume: bool = option(False, "skip jobs that are finished in the named folder (runner.run.resume)")
@@ -65,6 +69,7 @@ class Config:
         within("watchdog_s", self.watchdog_s, 0)
         within("seed", self.seed, 0)
         within("verify_columns", self.verify_columns, 2)
+        above_zero("verify_budget_s", self.verify_budget_s)
         if self.batching.max_batch > self.queue.capacity:
             raise ConfigError(
                 "batching.max_batch",

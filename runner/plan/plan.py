@@ -5,6 +5,7 @@ Every config that cannot run is refused here, before a folder is made or an aren
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import Stream
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
-from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Where, mode_settings
+from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Verify, Where, mode_settings
 from runner.config.schema import ALL, Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
@@ -73,6 +74,7 @@ class Plan:
             sleep_us=config.queue.sleep_us,
             seed=config.seed,
             verify_columns=config.verify_columns,
+            verify_budget_s=math.inf if config.verify is Verify.full else config.verify_budget_s,
             residency=self.residency,
             record_launches=config.record.launches is Record.all,
             record_commands=config.record.commands is Record.all,

@@ -7,7 +7,7 @@ repeats, and the manifest says how it ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +25,7 @@ from launchopt.recording.overload import of_commands
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
+from launchopt.verify.chance import chance_to_find
 from runner.plan.plan import Plan
 from runner.run.leftovers import remove_unfinished, tidy
 from runner.run.repeats import Rounds
@@ -74,7 +75,22 @@ class Run:
         modes = dict.fromkeys(row["mode"] for row in self.rows)
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
-        return [*self.rounds.notices(), *forwarded_lines(self.manifest["runs"]), *throttling]
+        sampled = [] if self.plan.stream.has_steps else sampled_check(self.rows)
+        return [*self.rounds.notices(), *forwarded_lines(self.manifest["runs"]), *throttling, *sampled]
+
+
+def sampled_check(rows: Sequence[results.Row]) -> list[str]:
+    """Return a notice if only a sample of the independent commands was checked."""
+    sampled = [row for row in rows if (row["checked_commands"] or row["commands"]) < row["commands"]]
+    if not sampled:
+        return []
+    row = min(sampled, key=lambda row: row["checked_commands"])
+    commands, checked = row["commands"], row["checked_commands"]
+    found = chance_to_find(max(1, commands // 10_000), commands, checked)
+    return [
+        f"{checked:,} of {commands:,} commands were checked, at random, in the time allowed (verify_budget_s);"
+        f" if one of 10,000 is wrong, that is found with a probability of {found:.3g}; verify=full checks all"
+    ]
 
 
 def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:

@@ -18,7 +18,7 @@ from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
-from launchopt.verify.commands import CheckSettings, Report, Verification
+from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from runner.plan.job import Arm, Job
 
@@ -69,15 +69,13 @@ class Chains:
         admission = ahead.admission if ahead else None
         return StepLoop(ring, batcher, prepared.submit_steps, self.feedback, recorder, settings, admission)
 
-    def verify(self, unwritten: frozenset[str], report: Report) -> Verification:
+    def verify(self, unwritten: frozenset[str], settings: CheckSettings) -> Verification:
         """Check every token, and all commands whose outputs were not overwritten by a later step.
 
-        unwritten: nodes of the program whose outputs stay inside fused launches. report: see `CheckSettings`.
+        unwritten: nodes of the program whose outputs stay inside fused launches.
         """
         ids = self.feedback.flights.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        job = self._job
-        data = (self._stream, self._device.arenas, job.sampling, ids)
-        return verify_chain(*data, CheckSettings(job.verify_columns, job.seed, report), unwritten)
+        return verify_chain(self._stream, self._device.arenas, self._job.sampling, ids, settings, unwritten)
 
     def release(self) -> None:
         """Detach from the back ring."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import time
 from functools import partial
 from types import TracebackType
 
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
+from launchopt.devices.base import is_gpu
 from launchopt.devices.cuda.errors import is_lost
 from launchopt.devices.loops.runner import BatchLoop, CommandLoop, ConsumerLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError
@@ -34,7 +36,7 @@ from launchopt.streams.stream import commands_of
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
-from launchopt.verify.commands import Verification, verify
+from launchopt.verify.commands import CheckSettings, Verification, verify
 from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
@@ -42,6 +44,7 @@ from runner.worker.chains import Chains, flush_rules
 from runner.worker.messages import RepeatResult
 from runner.worker.tables import TableWriter
 
+LEAST_BUDGET_S = 20.0  # time for checking the outputs of a short run
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
 
 
@@ -207,6 +210,8 @@ class Consumer:
             "above_ceiling": why,
             **self._costs(index, prepared),
             "verified": checked.ok and changed is None,
+            "checked_commands": checked.checked,
+            "compared_share": checked.compared_share,
             "max_rel_error": checked.max_rel_error,
             "tolerance": checked.tolerance,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
@@ -216,7 +221,6 @@ class Consumer:
         extra = {
             "counts": counts,
             "commands_by_strategy": self.recorder.commands_by_strategy(),
-            "compared_share": checked.compared_share,
             "gc_collections": self._collections,
             "device_clock_error_ns": self._timing.span.clock_error_ns,
             "state": self._state,
@@ -248,9 +252,13 @@ class Consumer:
 
     def _verified(self) -> Verification:
         job, report = self._job, partial(self._ring.set_word, HeaderWord.CHECKED)
+        wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
+        budget_s = max(wall_s, LEAST_BUDGET_S) if job.verify_budget_s is None else job.verify_budget_s
+        workers = 1 if is_gpu(self.device) else len(os.sched_getaffinity(0))
+        settings = CheckSettings(job.verify_columns, job.seed, report, budget_s, workers)
         if self._chains:
-            return self._chains.verify(self._active.mode.unwritten_of(self._stream), report)
-        return verify(commands_of(self._stream), self.device.arenas, job.verify_columns, job.seed, report)
+            return self._chains.verify(self._active.mode.unwritten_of(self._stream), settings)
+        return verify(commands_of(self._stream), self.device.arenas, settings)
 
 
 def _most_held(job: Job, modes: list[Mode]) -> int:

@@ -27,7 +27,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
 from runner.config.groups import mode_settings
 
@@ -137,7 +137,7 @@ def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
         device.finish()
         assert run.recorder.launch_calls == 1
     run.prepared.close()
-    assert verify(run.stream, device.arenas, 64).ok
+    assert verify(run.stream, device.arenas, CheckSettings(64)).ok
 
 
 @pytest.mark.parametrize("commands", [1, RING - 1])
@@ -152,7 +152,7 @@ def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: Fak
         device.submit_each(as_words(records_of(run.stream)), np.zeros(commands, np.int32), 0)
         assert resident.run_posted() == ELAPSED_MS
         assert not resident.running
-        assert verify(run.stream, device.arenas, 64).ok
+        assert verify(run.stream, device.arenas, CheckSettings(64)).ok
     run.prepared.close()
 
 

@@ -36,7 +36,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.recording import recorder as rec
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own affairs
@@ -183,7 +183,7 @@ def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None
             prepared.submit(batch, 0)
     device.finish()
     assert list(recorder.faults()) == []
-    found = verify(stream, device.arenas, 64)
+    found = verify(stream, device.arenas, CheckSettings(64))
     assert found.ok, found.first_wrong
     prepared.close()
     device.close()

@@ -19,7 +19,7 @@ from runner import completion
         (["run", "workload.dtype=f"], ["workload.dtype=fp16", "workload.dtype=fp32"]),
         (["device=c"], ["device=cpu", "device=cuda"]),
         (["report", "out"], []),
-        (["ver"], ["verdict", "verify_columns="]),
+        (["ver"], ["verdict", "verify=", "verify_budget_s=", "verify_columns="]),
         (["workload.dt"], ["workload.dtype="]),
         (["mode=batched", "workload.dt"], ["workload.dtype="]),
         (["-m", "timing=c"], ["timing=cupti"]),

@@ -16,7 +16,7 @@ from launchopt.streams.operands import arenas_of
 from launchopt.streams.stream import INPUT_TURNS
 from launchopt.streams.trace_stream import TraceStream, first_commands
 from launchopt.traces.gemms import Gemm
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=60)
 sizes = st.sampled_from([1, 2, 3, 8])
@@ -148,7 +148,7 @@ def test_every_output_is_checked(dtype: Dtype) -> None:
     stream = TraceStream(MIXED, dtype, lambda arena, uses: 2, 3)
     arenas, records = operands(stream), records_of(stream)
     multiply(stream, arenas, records)
-    found = verify(stream, arenas, 256)
+    found = verify(stream, arenas, CheckSettings(256))
     assert (found.ok, found.commands, found.compared_share) == (True, 18, 1.0)
 
 
@@ -158,6 +158,6 @@ def test_a_missing_output_is_found(missing: int) -> None:
     arenas, records = operands(stream), records_of(stream)
     ran: Records = np.delete(records, missing)
     multiply(stream, arenas, ran)
-    found = verify(stream, arenas, 256)
+    found = verify(stream, arenas, CheckSettings(256))
     assert (found.ok, found.wrong) == (False, 1)
     assert str(found.first_wrong).startswith(f"{shape_of(records[missing])}, output slot {records['slot_c'][missing]}")

@@ -14,7 +14,7 @@ from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify import commands as checking
-from launchopt.verify.commands import Verification, tolerance, verify
+from launchopt.verify.commands import CheckSettings, Verification, tolerance, verify
 from launchopt.workloads.gemv import gemv
 
 COLUMNS = 16
@@ -49,7 +49,7 @@ def test_what_is_right_passes(make: Any, dtype: Dtype) -> None:
     stream = make(dtype)
     arenas = operands(stream)
     multiply(stream, arenas, records_of(stream))
-    found = verify(stream, arenas, COLUMNS)
+    found = verify(stream, arenas, CheckSettings(COLUMNS))
     assert found.ok
     assert (found.commands, found.wrong, found.first_wrong) == (stream.commands, 0, None)
     assert found.compared_share == 1
@@ -156,7 +156,7 @@ def test_what_is_wrong_is_counted_and_named(fault: Any, dtype: Dtype) -> None:
     stream = small(dtype)
     arenas, records = operands(stream), records_of(stream)
     expected = fault(stream, arenas, records)
-    found = verify(stream, arenas, COLUMNS)
+    found = verify(stream, arenas, CheckSettings(COLUMNS))
     assert not found.ok
     assert (found.wrong, found.commands) == (expected, stream.commands)
     assert found.max_rel_error > found.tolerance
@@ -174,7 +174,7 @@ def test_an_error_within_the_tolerance_passes(dtype: Dtype) -> None:
     arenas, records = operands(stream), records_of(stream)
     multiply(stream, arenas, records)
     shift(stream, arenas, records[VICTIM], 0.5)
-    found = verify(stream, arenas, COLUMNS)
+    found = verify(stream, arenas, CheckSettings(COLUMNS))
     assert found.ok
     assert found.max_rel_error > 0.3 * found.tolerance
 
@@ -188,12 +188,12 @@ def test_a_fault_among_several_shapes_is_named_by_its_own(dtype: Dtype) -> None:
         target = output(stream, arenas, record)
         kept = target.copy()
         target[:] = -kept if dtype is not Dtype.bf16 else kept ^ 0x8000
-        found = verify(stream, arenas, COLUMNS)
+        found = verify(stream, arenas, CheckSettings(COLUMNS))
         assert found.wrong == 1
         assert found.first_wrong is not None
         assert found.first_wrong.startswith(named(stream, record))
         target[:] = kept
-    assert verify(stream, arenas, COLUMNS).ok
+    assert verify(stream, arenas, CheckSettings(COLUMNS)).ok
 
 
 def test_one_unwritten_element_is_found_in_any_column() -> None:
@@ -201,15 +201,15 @@ def test_one_unwritten_element_is_found_in_any_column() -> None:
     stream = small(n=12)
     arenas, records = operands(stream), records_of(stream)
     multiply(stream, arenas, records)
-    assert verify(stream, arenas, 4).compared_share == pytest.approx(4 / 12)
+    assert verify(stream, arenas, CheckSettings(4)).compared_share == pytest.approx(4 / 12)
     target = output(stream, arenas, records[VICTIM])
     for column in range(12):
         kept = target[column, 3]
         target[column, 3] = np.nan
-        found = verify(stream, arenas, 4)
+        found = verify(stream, arenas, CheckSettings(4))
         assert (found.wrong, found.max_rel_error) == (1, math.inf)
         target[column, 3] = kept
-    assert verify(stream, arenas, 4).ok
+    assert verify(stream, arenas, CheckSettings(4)).ok
 
 
 def test_of_many_columns_the_first_and_the_last_are_always_compared_and_the_rest_by_chance() -> None:
@@ -220,7 +220,7 @@ def test_of_many_columns_the_first_and_the_last_are_always_compared_and_the_rest
     caught = np.zeros((12, 20), int)
     for column in range(12):
         target[column, 3] += 9
-        caught[column] = [verify(stream, arenas, 4, seed).wrong for seed in range(20)]
+        caught[column] = [verify(stream, arenas, CheckSettings(4, seed)).wrong for seed in range(20)]
         target[column, 3] -= 9
     assert caught[[0, -1]].all()
     assert (caught.sum(axis=0) == 4).all()
@@ -232,7 +232,7 @@ def test_as_many_columns_as_asked_for_but_never_less_than_two(most: int) -> None
     stream = small(n=12)
     arenas = operands(stream)
     multiply(stream, arenas, records_of(stream))
-    found = verify(stream, arenas, most)
+    found = verify(stream, arenas, CheckSettings(most))
     assert found.ok
     assert found.compared_share == pytest.approx(max(2, most) / 12)
 
@@ -241,17 +241,17 @@ def test_little_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = layers(Dtype.fp16)
     arenas, records = operands(stream), records_of(stream)
     multiply(stream, arenas, np.delete(records, [3, 30]))
-    whole = verify(stream, arenas, COLUMNS)
+    whole = verify(stream, arenas, CheckSettings(COLUMNS))
     assert whole.wrong == 2
     for chunk_bytes in (1, 3000):
         monkeypatch.setattr(checking, "CHUNK_BYTES", chunk_bytes)
-        assert verify(stream, arenas, COLUMNS) == whole
+        assert verify(stream, arenas, CheckSettings(COLUMNS)) == whole
 
 
 def test_nothing_checked_is_not_ok() -> None:
-    fine = Verification(1, 0, 0.0, 1.0, 1.0, None)
+    fine = Verification(1, 1, 0, 0.0, 1.0, 1.0, None)
     assert fine.ok
-    assert not dataclasses.replace(fine, commands=0).ok
+    assert not dataclasses.replace(fine, checked=0).ok
 
 
 def test_tolerance_is_a_few_roundings() -> None:
@@ -266,5 +266,61 @@ def test_the_progress_of_a_check_ends_at_all_commands(monkeypatch: pytest.Monkey
     stream = small(Dtype.fp32)
     seen: list[int] = []
     arenas, _ = operands(stream), records_of(stream)
-    verify(stream, arenas, COLUMNS, report=seen.append)
+    verify(stream, arenas, CheckSettings(COLUMNS, report=seen.append))
     assert seen == list(range(1, stream.commands + 1))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_threads_change_nothing(workers: int) -> None:
+    stream = layers(Dtype.bf16)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, np.delete(records, [3, 30]))
+    found = verify(stream, arenas, CheckSettings(COLUMNS, workers=workers))
+    assert (found.wrong, found.checked, found.compared_share) == (2, stream.commands, 1)
+
+
+class Clock:
+    """A clock on which each command takes a second to check."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 0.0
+        self._counted = 0
+        monkeypatch.setattr(checking.time, "monotonic", lambda: self.now_s)
+
+    def report(self, checked: int) -> None:
+        self.now_s += checked - self._counted
+        self._counted = checked
+
+
+@pytest.mark.parametrize(("budget_s", "low", "high"), [(1, 10, 10), (100, 90, 100), (10_000, 400, 400)])
+def test_as_many_as_the_time_allows_but_never_none(
+    budget_s: float, low: int, high: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = gemv(8, 1, 32, 400, Dtype.fp32, 6)
+    arenas = operands(stream)
+    multiply(stream, arenas, records_of(stream))
+    monkeypatch.setattr(checking, "FIRST_FLOPS", 10 * 2 * 8 * 32)  # ten commands
+    found = verify(stream, arenas, CheckSettings(COLUMNS, report=Clock(monkeypatch).report, budget_s=budget_s))
+    assert found.ok
+    assert low <= found.checked <= high
+    assert found.compared_share == pytest.approx(found.checked / 400)
+
+
+def test_a_sample_is_random_and_finds_one_fault_as_often_as_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = gemv(8, 1, 32, 100, Dtype.fp32, 6)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    output(stream, arenas, records[VICTIM])[:] = 0
+    monkeypatch.setattr(checking, "FIRST_FLOPS", 25 * 2 * 8 * 32)
+    settings = [CheckSettings(COLUMNS, seed, budget_s=1e-9) for seed in range(200)]
+    found = [verify(stream, arenas, each) for each in settings]
+    assert {each.checked for each in found} == {25}
+    assert np.mean([each.wrong for each in found]) == pytest.approx(0.25, abs=0.1)
+
+
+def test_of_several_shapes_each_is_sampled() -> None:
+    stream = layers(Dtype.fp16)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    found = verify(stream, arenas, CheckSettings(COLUMNS, budget_s=1e-9))
+    assert len(stream.shapes) <= found.checked <= stream.commands

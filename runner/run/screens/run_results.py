@@ -157,6 +157,9 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
     first = rows[0]
     order = {"none": "dependencies ignored", "violated": "broken on purpose"}.get(first["ordering"], "kept")
     verified = "yes" if all(row["verified"] for row in rows) else "NO"
+    checked = min((row.get("checked_commands") or row["commands"]) / row["commands"] for row in rows)
+    if checked < 1 and not first["tokens"]:
+        verified += f", {checked:.1%} checked"
     flushes = [f"flush_{reason}" for reason in ("full", "deadline", "stall", "idle", "drain")]
     lines = {
         "repeats": str(len(rows)),

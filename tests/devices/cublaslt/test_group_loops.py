@@ -24,7 +24,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=40)
 GEMM_GROUPED = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 20)
@@ -126,7 +126,7 @@ def test_every_product_is_right_whatever_comes_together(
         for m, n, k in zip(part["m"].tolist(), part["n"].tolist(), part["k"].tolist(), strict=True):
             sizes[next(shape for shape in sizes if (shape.m, shape.n, shape.k) == (m, n, k))] += 1
         expected.append([(shape.m, shape.n, shape.k, size) for shape, size in sizes.items() if size])
-    assert verify(stream, fake.lt.arenas, 64).ok
+    assert verify(stream, fake.lt.arenas, CheckSettings(64)).ok
     assert fake.lt.recorder.faults() == []
     assert fake.groups == expected, "a group for each shape that is there"
     run = recorded(fake.lt.recorder)

@@ -22,7 +22,7 @@ from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=40)
 words64 = st.integers(-(2**63), 2**63 - 1)
@@ -111,7 +111,7 @@ def test_each_command_goes_to_the_stream_of_its_request(streams: int) -> None:
     assert status == lt.OK
     numbers = [(request % 11) % streams for request in range(len(records))]
     assert seen == [(0x1000 + number, 0x2000 + number) for number in numbers]
-    assert verify(STREAM, fake.arenas, 64).ok
+    assert verify(STREAM, fake.arenas, CheckSettings(64)).ok
 
 
 def shapes_of(records: Records) -> list[object]:
@@ -133,7 +133,7 @@ def test_launches_are_noted_as_the_table_says(size: int, one: Strategy, many: St
     expected = [one if count == 1 else many for count in launches[:, LaunchColumn.SIZE]]
     assert launches[:, LaunchColumn.STRATEGY].tolist() == expected
     assert launches[:, LaunchColumn.SIZE].sum() == 24
-    assert verify(stream, fake.arenas, 64).ok
+    assert verify(stream, fake.arenas, CheckSettings(64)).ok
 
 
 def test_nothing_is_launched_where_that_would_take_too_many() -> None:
@@ -155,7 +155,7 @@ def test_the_bare_loop_launches_and_notes_nothing() -> None:
     words = as_words(records_of(stream))
     assert lt.launch_bare(words, 0, fake.tables) == lt.OK
     assert (fake.calls, fake.recorder.launch_count) == (24, 0)
-    assert verify(stream, fake.arenas, 64).ok
+    assert verify(stream, fake.arenas, CheckSettings(64)).ok
     assert lt.launch_bare(words, 0, fake.tables) == FAILURE
     assert fake.calls == 25
 

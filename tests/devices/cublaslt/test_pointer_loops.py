@@ -16,7 +16,7 @@ from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, 
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=60)
 slots = st.integers(0, 2**32 - 1)
@@ -92,7 +92,7 @@ def test_every_product_is_right_wherever_its_operands_lie(commands: int, most: i
             assert status == lt.OK
             sizes.append(len(part))
             number += 1
-    assert verify(stream, fake.arenas, 64).ok
+    assert verify(stream, fake.arenas, CheckSettings(64)).ok
     assert fake.recorder.faults() == []
     assert copy.copies == [(24 * size, STREAM) for size in sizes]
     launches = recorded(fake.recorder).launches

@@ -24,7 +24,7 @@ from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 
 SECOND_NS = 10**9
 
@@ -82,7 +82,7 @@ def test_every_command_is_right_whatever_the_batches(
         batcher = Batcher(stream.shapes, list(limits.values()), RULES)
         loop_of(fake, ring, batcher, every, by_batch).run()
     assert fake.recorder.faults() == []
-    assert verify(stream, fake.arenas, 64).ok
+    assert verify(stream, fake.arenas, CheckSettings(64)).ok
     run = recorded(fake.recorder)
     launches = run.launches
     assert len(launches) == fake.calls
@@ -115,7 +115,7 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must(
     assert recorder.cursor[CursorWord.SPOOLED_COMMANDS] > 0, "the buffers were large enough for all: a test of nothing"
     assert recorder.faults() == []
     assert len(recorded(recorder).launches) == fake.calls
-    assert verify(stream, fake.arenas, 64).ok
+    assert verify(stream, fake.arenas, CheckSettings(64)).ok
 
 
 def test_full_buckets_in_a_closed_loop_make_the_launches_that_arithmetic_says(ring: Ring) -> None:
@@ -141,7 +141,7 @@ def test_a_lone_command_does_not_wait_for_company(ring: Ring, rules: FlushRules,
     feeder.start()
     loop.run()
     feeder.join()
-    assert verify(stream, fake.arenas, 64).ok
+    assert verify(stream, fake.arenas, CheckSettings(64)).ok
     assert batcher.flushes[reason] > 1
     assert batcher.flushes[FlushReason.full] == 0
 

@@ -16,7 +16,7 @@ from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype, RecordWord, as_wor
 from launchopt.devices.resident.ring import is_sent
 from launchopt.queue.ring import Ring
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
@@ -77,7 +77,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
             yield on
             assert on.posted == stream.commands
             on.end()
-            checked = verify(stream, consumer.device.arenas, ALL_COLUMNS, 0)
+            checked = verify(stream, consumer.device.arenas, CheckSettings(ALL_COLUMNS, 0))
     assert checked.ok
     assert checked.compared_share == 1.0
 

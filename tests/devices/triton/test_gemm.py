@@ -18,7 +18,7 @@ from launchopt.devices.triton.tuning import Config, configs
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.stream import GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 
 HOPPER = 90
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
@@ -142,7 +142,7 @@ def test_a_stream_through_the_mode(triton: Any, device: Any, dtype: Dtype, shuff
     stream = GemmStream([(256, 192), (192, 256)], 2, segments, dtype, 7)
     recorder, prepared = run_through(device, stream, 16, shuffled)
     assert list(recorder.faults()) == []
-    found = verify(stream, device.arenas, 64)
+    found = verify(stream, device.arenas, CheckSettings(64))
     assert found.ok, found.first_wrong
     assert {(shape, count) for shape in stream.shapes for count in (1, 16)} == set(prepared.gemms.chosen)
     strategies = {int(row[3]) for _, rows in recorder.launch_chunks() for row in rows}
@@ -154,7 +154,7 @@ def test_single_commands_upload_nothing(triton: Any, device: Any) -> None:
     stream = GemmStream([(64, 64)], 1, [Segment(1, 9)], Dtype.fp32, 3)
     recorder, _ = run_through(device, stream, 1, False)
     assert recorder.launch_calls == stream.commands
-    assert verify(stream, device.arenas, 64).ok
+    assert verify(stream, device.arenas, CheckSettings(64)).ok
 
 
 @pytest.mark.gpu

@@ -93,6 +93,8 @@ CASES: dict[str, str] = {
     "-m batching.max_batch=many,4": "batching.max_batch many",
     "seed=-1": "seed=-1 from 0",
     "verify_columns=1": "verify_columns=1 from 2",
+    "verify=most": "verify most full",
+    "verify_budget_s=0": "verify_budget_s=0.0 above 0",
     "device.threads=0": "device.threads=0 from 1",
     "device.pin_cpu=100000": "device.pin_cpu=100000 cores",
     "timing.sample_every=0": "timing.sample_every=0 from 1",

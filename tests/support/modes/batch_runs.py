@@ -17,7 +17,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
-from launchopt.verify.commands import verify
+from launchopt.verify.commands import CheckSettings, verify
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
@@ -84,7 +84,7 @@ class Run:
     def finish(self) -> None:
         self.device.finish()
         assert list(self.recorder.faults()) == []
-        found = verify(self.stream, self.device.arenas, 64)
+        found = verify(self.stream, self.device.arenas, CheckSettings(64))
         assert found.ok, found.first_wrong
         self.prepared.close()
         self.device.close()
