@@ -70,7 +70,7 @@ class _Sums:
             chunk.commands[:, CommandColumn.ENQUEUE_NS],
         )
         flush_ns = launches[of_launch, LaunchColumn.FLUSH_NS]
-        self.histograms["queue_wait"].add(flush_ns - enqueue_ns)
+        self.histograms["queue_wait"].add(launched_ns(chunk) - enqueue_ns)
         self.histograms["batch_wait"].add(flush_ns - eligible_ns(chunk))
         # Each posted command counts as a submit and as a batch, although several share a row.
         submits = np.where(launches[:, LaunchColumn.STRATEGY] == POSTED, launches[:, LaunchColumn.SIZE], 1)
@@ -111,6 +111,23 @@ def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:
         chunk.launches[chunk.of_launch, LaunchColumn.FLUSH_NS],
     )
     return np.where(recorded == 0, flush_ns, recorded)
+
+
+def launched_ns(chunk: Chunk) -> NDArray[np.int64]:
+    """Return the time at which each command's own launch call began, ns.
+
+    Commands that were posted to a resident kernel one by one share a row. They are taken to be evenly spaced in it.
+    """
+    rows, of_launch = chunk.launches, chunk.of_launch
+    began_ns: NDArray[np.int64] = rows[of_launch, LaunchColumn.SUBMIT_START_NS]
+    posted = np.flatnonzero(rows[of_launch, LaunchColumn.STRATEGY] == POSTED)
+    if len(posted):
+        own = of_launch[posted]
+        sizes = rows[:, LaunchColumn.SIZE]
+        place = posted - (np.cumsum(sizes) - sizes)[own]
+        length_ns = rows[own, LaunchColumn.SUBMIT_END_NS] - began_ns[posted]
+        began_ns[posted] += length_ns * place // sizes[own]
+    return began_ns
 
 
 def distribution(name: str, unit: str, histogram: LogHistogram) -> dict[str, float | None]:

@@ -124,7 +124,9 @@ SUMMARY_COLUMNS = (
     required("commands_per_s", FLOAT, "commands / wall"),
     *_distribution("latency", "us", "enqueue to results on the device, over commands of the sampled launches", OLD),
     required("latency_samples", INT64, "commands whose latency was measured"),
-    *_distribution("queue_wait", "us", "enqueue to flush of the batch, over all commands", OLD),
+    *_distribution(
+        *("queue_wait", "us"), "enqueue to the command's own launch call (up to version 0.1: to flush), over all", OLD
+    ),
     *_distribution(
         "batch_wait",
         "us",

@@ -37,7 +37,7 @@ def recorder() -> Recorder:
 
 def test_measured_with_events(recorder: Recorder) -> None:
     row, histograms = measured(recorder, FLUSHES, EVENTS, STREAM)
-    waits_ns = [1_000, 990, 980, 1_970, 1_960, 2_950]
+    waits_ns = [1_100, 1_090, 1_080, 2_070, 2_060, 3_050]
     latencies_ns = [5_900 - 30, 5_900 - 40]
     assert row == {
         "commands": 6,
@@ -156,7 +156,9 @@ def test_statistics_are_those_of_plain_numpy(seed: int, count: int, most: int) -
     ends, of_launch = np.zeros(count, np.int64), np.repeat(np.arange(count), sizes)
     ends[sampled] = device[:, 1]
     timed = sampled[of_launch]
-    expected = {"queue_wait": flush[of_launch] - enqueue, "latency": (ends[of_launch] - enqueue)[timed]}
+    within = np.arange(first) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # commands before it in its row
+    posts_ns = np.where(posted, submit_ns, 0)[of_launch] * within // sizes[of_launch]
+    expected = {"queue_wait": flush[of_launch] + posts_ns - enqueue, "latency": (ends[of_launch] - enqueue)[timed]}
     expected["batch_wait"] = flush[of_launch] - eligible
     for name, values in expected.items():
         assert histograms[name].count == len(values)

@@ -29,7 +29,7 @@ def test_waits_in_the_batcher_count_from_when_a_command_became_eligible() -> Non
     assert {name: row[name] for name in row if name.startswith("batch_wait")} == distribution_of(
         "batch_wait", [100, 0, 600, 0]
     )
-    assert row["queue_wait_max_us"] == 6.0
+    assert row["queue_wait_max_us"] == 5.0
     assert histograms["batch_wait"].max == 600
     columns = command_lists(recorder)
     assert columns["eligible_ns"] == [900, 1_000, 400, 1_000]

@@ -8,7 +8,7 @@ format, one by one, so that a long run needs little memory. Pure: reads no file.
     host: CUDA API  the API calls as CUPTI saw them
     GPU stream N    kernels, copies and fills by CUPTI
     GPU, by events  from the device reaching a launch to its results, if that was timed
-    queue wait      enqueue to flush of a command (asynchronous: they overlap)
+    queue wait      enqueue to the launch call of a command (asynchronous: they overlap)
 
 An arrow leads from an API call to each kernel that it started; without CUPTI from a launch call to its time on the
 device.
@@ -91,7 +91,7 @@ class Timeline:
                 yield from self._arrow((pid, _HOST, row["submit_start_ns"]), (pid, tid, start_ns))
 
     def commands(self, rows: Iterable[Row]) -> Iterator[Event]:
-        """Yield the wait of each command, from its enqueue to the flush of its batch."""
+        """Yield the wait of each command, from its enqueue to its launch call."""
         for row in rows:
             pid = self._shown(row)
             if pid is None:
@@ -99,7 +99,7 @@ class Timeline:
             about = {name: row[name] for name in ("seq", "request", "step", "launch", "m", "n", "k")}
             ends = {"cat": "queue wait", "name": "queue wait", "pid": pid, "tid": 0, "id2": {"local": hex(row["seq"])}}
             yield {"ph": "b", "ts": _us(row["enqueue_ns"]), **ends, "args": about}
-            yield {"ph": "e", "ts": _us(max(row["flush_ns"], row["enqueue_ns"])), **ends}
+            yield {"ph": "e", "ts": _us(max(row["submit_start_ns"], row["enqueue_ns"])), **ends}
 
     def kernels(self, rows: Iterable[Row]) -> Iterator[Event]:
         """Yield the GPU's work, the API call that started it, and an arrow between them."""

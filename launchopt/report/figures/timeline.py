@@ -22,7 +22,7 @@ TITLE = "Timeline of a slice"
 _MODES = 2
 _LAUNCHES = 48  # launches per mode
 _MOST_ROWS = 600  # maximum bars per lane; a reader could not distinguish more
-_WAIT, _TURN, _HOST, _GPU, _CPU = "queue wait", "flushed, waiting", "host: launch call", "GPU", "CPU"
+_WAIT, _TURN, _HOST, _GPU, _CPU = "queue wait: in a bucket", "queue wait: flushed", "host: launch call", "GPU", "CPU"
 READING = (
     "Time 0 is the first launch call of each mode. Queue wait: first enqueue of a batch to its "
     "flush; then the batch waits for its launch call. The darker, the more batches wait. GPU: kernels by CUPTI where "
