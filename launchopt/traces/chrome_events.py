@@ -16,6 +16,7 @@ from launchopt.traces.events import LATEST_NS, NONE
 Event = dict[str, Any]
 _LAST_NUMBER = re.compile(r"(\d+)\D*$", re.ASCII)
 _NAMED_NUMBER = re.compile(r"(?:stream|gpu|device|cuda|hip|xpu)[\s:#]*(\d+)", re.ASCII | re.IGNORECASE)
+_HALVES = ("B", "E", "b", "e")
 _OPEN_MAX = 1000  # number of the last open begins among which the begin of an end is searched
 
 
@@ -51,10 +52,17 @@ class Spans:
 
     An end belongs to the last open begin of its process and thread; an end with a name, to the last one of that name.
     Asynchronous events (`ph` b and e) are matched by category and id instead.
+
+    A file may have begins and ends in any order. Few do: first matched in the order of the file, without being kept.
+    If `is_unordered` says afterwards that times went back, read again with `sorts`, which keeps them until the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, sorts: bool = False) -> None:
+        self.is_unordered = False
+        self._sorts = sorts
+        self._kept: list[Event] = []
         self._open: dict[Hashable, list[Event]] = {}
+        self._latest: dict[Hashable, int | Decimal] = {}
 
     def complete(self, events: Iterable[Event]) -> Iterator[Event]:
         """Yield every event with a duration. A begin or an end without the other has no `dur`; it comes last."""
@@ -62,12 +70,23 @@ class Spans:
             phase = event.get("ph")
             if phase == "X":
                 yield event
-            elif phase in ("B", "b"):
-                self._open.setdefault(_lane(event), []).append(event)
-            elif phase in ("E", "e"):
-                yield self._ended(event)
+            elif phase in _HALVES and self._sorts:
+                self._kept.append(event)
+            elif phase in _HALVES:
+                yield from self._matched(event)
+        for event in sorted(self._kept, key=lambda event: _time(event) or 0):
+            yield from self._matched(event)
         for left in self._open.values():
             yield from left
+
+    def _matched(self, event: Event) -> Iterator[Event]:
+        lane, time = _lane(event), _time(event) or 0
+        self.is_unordered |= time < self._latest.get(lane, time)
+        self._latest[lane] = time
+        if event["ph"] in ("B", "b"):
+            self._open.setdefault(lane, []).append(event)
+        else:
+            yield self._ended(event)
 
     def _ended(self, end: Event) -> Event:
         waiting = self._open.get(_lane(end), [])

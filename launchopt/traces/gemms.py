@@ -171,8 +171,11 @@ def read_gemms(path: Path) -> TraceGemms:
     """Return the GEMMs of the trace at `path`. DataError: it is no JSON trace, or has no GEMM that can be replayed."""
     if is_sqlite(path):
         raise DataError(path, None, f"an nsys export, which holds no shapes: {RECORD_SHAPES}")
-    left_out: Counter[str] = Counter()
-    every = [call for event in Spans().complete(events(path)) if (call := _call(event, left_out)) is not None]
+    for sorts in (False, True):
+        spans, left_out = Spans(sorts=sorts), Counter[str]()
+        every = [call for event in spans.complete(events(path)) if (call := _call(event, left_out)) is not None]
+        if not spans.is_unordered:
+            break
     unknown = without_time(np.array([call.start_ns for call in every], np.int64)).tolist()
     left_out[_NO_TIME] += sum(unknown)
     calls = _leaves(call for call, is_unknown in zip(every, unknown, strict=True) if not is_unknown)

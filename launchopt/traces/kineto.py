@@ -67,10 +67,12 @@ def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
     counted.
     DataError: as for `events`, and if the trace has events of an accelerator that is not supported, and no others.
     """
-    reader = _Reader(unit)
-    mended: list[MendedStream] = []
-    for event in Spans().complete(reader.counted(events(path, mended))):
-        reader.add(event)
+    for sorts in (False, True):
+        spans, reader, mended = Spans(sorts=sorts), _Reader(unit), list[MendedStream]()
+        for event in spans.complete(reader.counted(events(path, mended))):
+            reader.add(event)
+        if not spans.is_unordered:
+            break
     calls, gpu = reader.calls.array(), reader.gpu.array()
     unknown = without_time(np.concatenate([calls["start_ns"], gpu["start_ns"]]))
     without_call_time, without_gpu_time = np.split(unknown, [len(calls)])

@@ -229,6 +229,16 @@ def test_begin_and_end_nest_and_may_be_asynchronous(tmp_path: Path) -> None:
     assert found.gpu_time.busy_ms == pytest.approx(0.01)
 
 
+@pytest.mark.parametrize("order", ["ends last", "ends first", "backwards"])
+def test_begins_and_ends_may_stand_in_any_order(tmp_path: Path, order: str) -> None:
+    launches = [each for at in (0, 10, 20) for each in (call(at, 2, at + 1), kernel(at + 5, 4, at + 1))]
+    events = [half for each in launches for half in span(each)]
+    if order != "backwards":
+        events.sort(key=lambda event: event["ph"], reverse=order == "ends first")
+    found = stats(tmp_path, *(events[::-1] if order == "backwards" else events))
+    assert (delay_us(found), found.host.sum_us, found.left_out) == ((3, 9), 6, 0)
+
+
 def test_a_begin_without_an_end_is_left_out_and_counted(tmp_path: Path) -> None:
     begin, end = span(call(0, 2, 1))
     found = stats(tmp_path, begin, {**end, "tid": 9, "cat": "cuda_runtime"}, kernel(5, 1, 1))
