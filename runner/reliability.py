@@ -54,7 +54,7 @@ def _reliability(folder: Path, page: Path | None, check: bool) -> int:
 
 
 def campaign_markdown(folder: Path) -> str:
-    """Return the tables of a campaign's folder; DataError for another folder, or contradictory files."""
+    """Return the tables of a campaign's folder; DataError for another kind of folder, or contradictory files."""
     if not folder.is_dir():
         raise DataError(folder, None, "no such folder")
     path = folder / CAMPAIGN

@@ -181,7 +181,9 @@ def read_gemms(path: Path) -> TraceGemms:
     calls = _leaves(call for call, is_unknown in zip(every, unknown, strict=True) if not is_unknown)
     left_out = +left_out
     if not calls and not left_out:
-        raise DataError(path, None, f"a trace without GEMMs (aten::mm, addmm, bmm and their kin): {RECORD_SHAPES}")
+        raise DataError(
+            path, None, f"a trace without GEMMs (aten::mm, addmm, bmm and similar operators): {RECORD_SHAPES}"
+        )
     left_out.update(call.sizes for call in calls if isinstance(call.sizes, str))
     if calls and left_out[_NO_SHAPES] == len(calls):
         raise DataError(path, None, f"a trace without shapes of its {len(calls)} GEMMs: {RECORD_SHAPES}")

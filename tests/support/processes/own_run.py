@@ -21,7 +21,7 @@ on_linux = pytest.mark.skipif(not SHARED_MEMORY.is_dir(), reason="reads /dev/shm
 
 LONG = "mode=baseline workload.cache=hot workload.commands=1000000"  # over 10 s on any machine
 SHORT = "mode=batched workload.cache=hot workload.commands=500 workload.m=16 workload.k=64 repeats=10000"
-PATIENCE_S = 180.0  # after which it hangs, however busy this machine is
+PATIENCE_S = 180.0  # a run that takes longer hangs, however busy this machine is
 
 
 def eventually(condition: Callable[[], Any], within_s: float = PATIENCE_S) -> Any:
