@@ -6,10 +6,9 @@
 // op has where it is a kernel of its own (ops.cu). The blocks of the grid share the tiles, or the virtual blocks, of a task.
 // Before a task a block waits until the tasks on which it depends are complete. Each task has a counter, to which each block
 // with a share of the task adds 1 after its stores. Counters are never reset, so a wait compares a counter with the number of
-// blocks that add to it, times the number of launches. GEMMs and fused attention
-// (attention/fused_attention.cuh) do not wait for the counter of the task that makes their inputs. They receive the inputs
-// through mailboxes (megakernel/mailboxes.cuh). A task waits only for earlier tasks, so some block can always go on. All blocks
-// must be resident at once.
+// blocks that add to it, times the number of launches. GEMMs and fused attention (attention/fused_attention.cuh) do not wait
+// for the counter of the task that makes their inputs. They receive the inputs through mailboxes (megakernel/mailboxes.cuh). A
+// task waits only for earlier tasks, so some block can always go on. All blocks must be resident at once.
 //
 // An additional warp of each block copies weights into a ring in shared memory, as far ahead as the ring has space
 // (megakernel/weights.cuh). GEMMs whose weights are copied in this way are called streamed. common/skinny.cuh multiplies all

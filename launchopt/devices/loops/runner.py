@@ -129,7 +129,7 @@ class ConsumerLoop:
 
 
 class _PoppingLoop(ConsumerLoop):
-    """A loop that pops blocks of commands, over a batcher."""
+    """A loop that pops blocks of commands and gives them to a batcher."""
 
     def __init__(
         self,
