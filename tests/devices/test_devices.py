@@ -32,7 +32,7 @@ in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.
 def results_of(
     stream: GemmStream, device: str, folder: Path, arms: tuple[Arm, ...], **changes: Any
 ) -> list[dict[str, Any]]:
-    """A result of each arm: the stream is pushed whole, then consumed."""
+    """Push the whole stream, then consume it; return a result of each arm."""
     found = []
     with Ring.create(CAPACITY) as ring:
         todo = replace(job(stream, ring, device, arms), folder=folder, record_launches=True, **changes)

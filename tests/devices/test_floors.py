@@ -1,4 +1,4 @@
-"""Floors: the loops they are measured with, those of a CPU, those of launches on a stand-in, and on a GPU."""
+"""Floors: the loops that measure them, floors of a CPU, and floors of launches on a stand-in and on a GPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PEAKS = {"peak_tflops_fp32", "peak_tflops_fp16", "peak_tflops_bf16"}
 
 
 def check_launches(floors: Mapping[str, Floor], stages: Mapping[str, Mapping[str, Stage]]) -> None:
-    """What holds of launches on any device."""
+    """Check what holds for launches on any device."""
     assert all(floor.unit == "us" and floor.how for name, floor in floors.items() if name.endswith("_us"))
     value = {name: floor.value for name, floor in floors.items()}
     assert value["null_launch_sync_p50_us"] <= value["null_launch_sync_p99_us"]
@@ -102,7 +102,7 @@ def test_floors_of_launches() -> None:
     found = {measured.name: floor_of(measured) for measured in launches.measure(3)}
     assert (set(found), absent) == (UNTRACED | TRACED, {})
     assert {floor.repeats for floor in found.values()} == {3}
-    # on the stand-in's own clock these are exact: no time of the host's is in them
+    # These are exact: they are times of the stand-in's clock, without any time of the host.
     for name in ("graph_node_gpu_us", "kernel_gap_us", "null_kernel_us"):
         assert found[name].value == KERNEL_NS / 1e3
     stages = launches.stages()
@@ -149,7 +149,7 @@ def test_a_launch_that_fails_is_not_waited_for() -> None:
 
 @pytest.mark.gpu
 def test_floors_of_a_gpu(tmp_path: Path) -> None:
-    """In a process of its own: CUPTI slows the launches of one in which it has been."""
+    """It runs in a process of its own, since CUPTI slows later launches of a process that has used it."""
     call = [sys.executable, "-m", "runner.doctor", "--device", "cuda", "--json", "--repeats", "5", "--save", "h.json"]
     done = subprocess.run(
         call, cwd=tmp_path, env=environ_of(), capture_output=True, text=True, timeout=300, check=False

@@ -1,4 +1,4 @@
-"""One launch by stage, from times that are known; and what is made of the published estimate."""
+"""The stages of a launch, computed from known times; and the comparison with the published estimate."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_launch_of_two_kernels_is_one_launch() -> None:
     calls = np.array([[10, 100], [150, 300], [1010, 1100], [1150, 1300]])
     kernels = np.array([[90, 400], [500, 800], [1400, 1500], [1500, 1700]])
     found = {name: each.tolist() for name, each in traced_stages(launches, calls, kernels).items()}
-    # the first kernel may have started before its call returned: that is below 0, and shown so
+    # The first kernel started before its call returned, so its launch delay is negative.
     assert found == {"driver": [290, 290], "launch_delay": [-10, 300], "kernel": [710, 300], "completion": [200, 300]}
 
 

@@ -1,4 +1,4 @@
-"""Runs of evenly spaced commands: as long as slots and, where an op reads a sequence, requests go on."""
+"""Runs of evenly spaced commands. If the op reads a sequence, the requests of a run are also consecutive."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ moves = st.tuples(*[st.integers(0, 3)] * 3)
 
 
 def goes_on(records: Records, i: int, move: tuple[int, int, int]) -> bool:
-    """Whether record i follows the one before it."""
+    """Return whether record i belongs to the run of the previous record."""
     here, before = records[i], records[i - 1]
     slots = (int(here[f"slot_{role}"]) - int(before[f"slot_{role}"]) for role in "abc")
     in_turn = int(here["request"]) == int(before["request"]) + 1
@@ -35,7 +35,7 @@ def test_a_run_ends_where_slots_or_sequences_do_not_go_on(
     records["op"] = op
     for i, (slots, requests) in enumerate(steps, 1):
         for role, given_move, other in zip("abc", move, slots, strict=True):
-            # most steps are the move itself
+            # Two of three distances are the usual one.
             records[f"slot_{role}"][i] = records[f"slot_{role}"][i - 1] + (given_move if i % 3 else other)
         records["request"][i] = records["request"][i - 1] + requests
     words, first = as_words(records), 0
@@ -52,7 +52,7 @@ def test_ops_of_sequences_are_those_that_know_of_requests() -> None:
 
 
 def test_requests_that_happen_to_lie_a_lane_apart_keep_their_sequences() -> None:
-    """Requests 0 and 2, with prompts of one token whose regions are half a lane each, without the one between them."""
+    """The batch has requests 0 and 2, whose prompts of one token have regions of half a lane, but not request 1."""
     stream, found = stream_of("layer", [(1, 2)] * 3, layers=2, vocab=100), 0
     assert stream.table[2, ChainColumn.PREFILL] - stream.table[0, ChainColumn.PREFILL] == stream.lane_units
     for seed in range(8):

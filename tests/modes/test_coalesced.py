@@ -46,10 +46,10 @@ def test_commands_of_one_weight_are_one_launch(dtype: Dtype, commands: int, most
     [
         (gemv(6, 1, 8, 16, Dtype.fp32, 1), True),
         (gemv(6, 1, 8, 16, Dtype.fp32, 2), False),
-        (gemv(6, 3, 8, 16, Dtype.fp32, 1), False),  # of several columns each
+        (gemv(6, 3, 8, 16, Dtype.fp32, 1), False),  # commands of several columns
         (stream_of("linear", [(0, 2)] * 2), True),
         (stream_of("elementwise", [(0, 2)] * 2), False),
-        (stream_of("linear", [(4, 1)] * 2), False),  # prompts alone
+        (stream_of("linear", [(4, 1)] * 2), False),  # only prompts
     ],
     ids=["gemv", "two weights", "several columns", "linear", "no weights", "prompts"],
 )
@@ -67,7 +67,7 @@ def test_steps_where_there_are_any() -> None:
 
 
 def wide_launches(run: StepRun, seed: int | None) -> int:
-    """How many there must be: of each row of each batch one for each weight, of GEMMs that more than one share."""
+    """Return the number of wide launches expected: for each row of each batch, one per weight that commands share."""
     count = 0
     for batch in batches(run.stream, run.most, seed):
         records = batch.words.view(COMMAND_DTYPE).reshape(batch.rows, batch.size)
@@ -89,9 +89,9 @@ def wide_launches(run: StepRun, seed: int | None) -> int:
 def test_steps_row_by_row(
     name: str, sizes: list[tuple[int, int]], dtype: Dtype, replicas: int, most: int, seed: int | None
 ) -> None:
-    """Whoever steps together: those at other tokens may use another copy of the weights."""
+    """Batches have any requests, which may be at different tokens and so use different copies of the weights."""
     if name == "qkv" or not any(outputs > (prompt > 0) for prompt, outputs in sizes):
-        sizes = [*sizes, (0, 2), (0, 2)]  # decodes
+        sizes = [*sizes, (0, 2), (0, 2)]  # two requests without a prompt
     stream = stream_of(name, sizes, dtype, replicas=replicas)
     run = StepRun("coalesced", stream, most)
     run.run(seed)
@@ -104,7 +104,7 @@ def test_steps_row_by_row(
 
 @in_each_dtype
 def test_requests_in_step_are_one_gemm_a_weight(dtype: Dtype) -> None:
-    """So that the property above does not hold for want of company."""
+    """So the property above also holds for requests that share weights, which its examples may lack."""
     stream = stream_of("linear", [(0, 3)] * 4, dtype, layers=2)
     run = StepRun("coalesced", stream, 4)
     run.run()
@@ -122,7 +122,7 @@ def test_a_wrong_column_is_found() -> None:
 
     def swapped(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
         multiply(a, b, c)
-        c[:] = c[:, ::-1]  # each one's output is another's
+        c[:] = c[:, ::-1]  # outputs go to the wrong commands
 
     run.device.compute.multiply = swapped
     run.run()

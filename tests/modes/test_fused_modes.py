@@ -1,6 +1,6 @@
-"""fused_qkv, fused_epilogue and fused_elementwise on the CPU: fewer launches, what lies between is not written.
+"""fused_qkv, fused_epilogue and fused_elementwise on the CPU: fewer launches, and inner outputs are not written.
 
-And what is wrong in a fused launch is found.
+Verification finds a fault in a fused launch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(
 
 @dataclass(frozen=True)
 class Fusion:
-    """A mode, a program it fuses something in, the rows of a group, and which of them are written."""
+    """A mode, a program in which it fuses rows, the names of a group's rows, and those whose outputs are written."""
 
     mode: str
     program: str
@@ -102,7 +102,7 @@ def test_commands_are_noted_in_the_order_of_the_template(fusion: Fusion) -> None
 
 
 def rows_left(run: StepRun, request: int) -> dict[tuple[int, str], Any]:
-    """What lies where the rows of a request's decode step write, in storage type."""
+    """Return the outputs of the rows of a request's last decode step, in storage type."""
     stream = run.stream
     flat = run.device.arenas.arrays[stream.activations].reshape(-1)
     found = {}
@@ -134,7 +134,7 @@ def test_what_lies_between_is_not_written_and_not_asked_for(fusion: Fusion, dtyp
 
 
 def plant(run: StepRun, fusion: Fusion, of: Callable[[np.ndarray], bool], name: str, by: float) -> None:
-    """A fault in what fused launches give: the first feature of a row, of commands for which `of` is true."""
+    """Add `by` to the first feature of row `name` in fused launches, for commands for which `of` is true."""
     prepared: Any = run.prepared
     steps: Any = prepared._launch.__self__
 
@@ -155,14 +155,14 @@ def plant(run: StepRun, fusion: Fusion, of: Callable[[np.ndarray], bool], name: 
 
 
 def token_of(words: np.ndarray) -> tuple[int, int]:
-    """Request, and step within it of the first command."""
+    """Return the request of the first command, and its step in that request."""
     return int(words[0, RecordWord.SLOT_C_REQUEST] >> HALF_BITS), int(words[0, RecordWord.STEP_TOKEN] & LOW_HALF)
 
 
 @of_each
 @in_each_dtype
 def test_a_fault_in_a_fused_output_is_found_and_named(fusion: Fusion, dtype: Dtype) -> None:
-    """In the last step, layer 0, of one request; each of the outputs that are written."""
+    """The fault is in layer 0 of the last step of one request, in each output that is written."""
     tokens = 3
     for name in fusion.written:
         stream = stream_of(fusion.program, [(0, tokens)] * 3, dtype, LAYERS)
@@ -181,7 +181,7 @@ def test_a_fault_in_a_fused_output_is_found_and_named(fusion: Fusion, dtype: Dty
 def test_a_fault_that_was_written_over_is_found_by_its_token(fusion: Fusion) -> None:
     stream = stream_of(fusion.program, [(0, 4)] * 2, layers=LAYERS)
     rows = [row.name for row in stream.rows(0)]
-    name = fusion.written[0]  # of q, k and v the one that is read
+    name = fusion.written[0]  # for fused_qkv this is q: no command reads k or v
     run = StepRun(fusion.mode, stream, 2)
     early = (0, len(rows) + rows.index(fusion.names[0]))
     plant(run, fusion, lambda words: token_of(words) == early, name, 0.5)

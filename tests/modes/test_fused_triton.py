@@ -1,4 +1,4 @@
-"""What mode=fused_triton takes; what it launches is in tests/devices/test_triton_elementwise.py."""
+"""What mode=fused_triton takes. Its launches are tested in tests/devices/triton/test_elementwise.py."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_one_replay_a_batch_of_steps(
     assert run.recorder.launch_calls == run.prepared.counters().graph_replays == len(expected)
     assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}
     assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
-    run.run(seed)  # again: replays count from the start, lists are found again or made anew
+    run.run(seed)  # a second run counts replays from 0; lists are found again or recorded again
     run.check()
     assert run.prepared.counters().graph_replays == len(expected)
     run.close()
@@ -88,7 +88,7 @@ class Recordings:
 
 @pytest.mark.parametrize(("cached", "recorded", "kept"), [(64, 4, 4), (4, 4, 4), (3, 12, 3), (1, 12, 1)])
 def test_a_list_is_recorded_once_where_there_is_room(cached: int, recorded: int, kept: int) -> None:
-    """Twelve batches over four sets of slots in turn: with less room each is gone when it comes again."""
+    """Twelve batches use four sets of slots in turn. If fewer lists are kept, each is dropped before its next use."""
     run = Run("graph", gemv(2, 1, 2, 16, Dtype.fp32, 16), 4, cached=cached)
     seen = Recordings(run.prepared)
     four = [Batch(batch.shape_index, batch.words.copy(), batch.reason) for batch in run.batches(16)]

@@ -32,7 +32,7 @@ def test_one_launch_a_batch_whatever_its_shapes(stream: GemmStream, chunk: int, 
     assert run.launches(LaunchColumn.SIZE) == [len(batch) for batch in shapes]
     assert run.recorder.launch_calls == len(shapes)
     assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.grouped}
-    alone = len(stream.shapes) == 1  # then its bucket is that shape's
+    alone = len(stream.shapes) == 1  # the bucket then has this one shape
     assert set(run.launches(LaunchColumn.SHAPE)) == ({0} if alone else {SEVERAL})
     if not alone and chunk >= stream.commands and most >= stream.commands:
         assert len(shapes) == 1, "nobody waits for company of its own shape"
@@ -47,7 +47,7 @@ def test_shapes_do_come_together() -> None:
 
 
 def test_a_launch_of_several_shapes_has_no_sizes_of_its_own() -> None:
-    """Nor have its commands: neither table tells them apart."""
+    """Its row in the recording has no m, n and k, and neither have the rows of its commands."""
     run = Run("grouped", TWO, 4)
     run.submit_all(12)
     span = Span(0, None, np.empty((0, 2), np.int64))

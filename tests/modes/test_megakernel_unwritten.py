@@ -1,4 +1,4 @@
-"""mode=megakernel leaves out what a norm gives where it is one with a GEMM; all other norms are checked."""
+"""mode=megakernel does not store the outputs of a norm that is fused into a GEMM; other norms are checked."""
 
 from __future__ import annotations
 

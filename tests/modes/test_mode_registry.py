@@ -1,4 +1,4 @@
-"""Modes as files that are found: listed, described, set up from the command line, and refused with a reason."""
+"""Modes are files of a folder: they are listed, described, set up from the command line, and refused with a reason."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_file_without_a_mode_of_its_name_is_said_so(
 
 
 class Fussy(Mode):
-    """Cannot do much."""
+    """A mode that refuses most workloads."""
 
     name = "fussy"
     takes = Takes.steps
@@ -141,7 +141,7 @@ def test_our_own_kernel_is_for_few_columns(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODES)
 def test_a_line_says_what_one_launch_means(name: str) -> None:
-    """The first of the file, which fits on a screen."""
+    """It is the first line of the mode's file, and is short enough for a line of a screen."""
     first = (FOLDER / f"{name}.py").read_text().splitlines()[0].removeprefix('"""')
     assert re.fullmatch(rf"{name}: \S.*\.", first)
     (line,) = [line for line in mode_lines() if line.split()[0] == name]

@@ -1,4 +1,4 @@
-"""Every mode on the CPU: whatever the stream, each command runs once and its output is its product."""
+"""Every mode on the CPU: with any stream, each command runs once and its output is right."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ properties = settings(deadline=None, max_examples=40)
 
 
 def runs_in(batch: Batch, moves: tuple[int, int, int]) -> int:
-    """Pieces of a batch whose slots move on evenly."""
+    """Return the number of evenly spaced runs in a batch."""
     records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
     slots = np.stack([records[f"slot_{role}"].astype(np.int64) for role in "abc"], axis=1)
     return 1 + int((np.diff(slots, axis=0) != moves).any(axis=1).sum())
@@ -106,7 +106,7 @@ def test_batched_packs_what_is_scattered_where_that_pays(stream: GemmStream, chu
 
 @pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
 def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
-    """So that the property above cannot hold for want of a scattered batch."""
+    """So the property above also holds for scattered batches, which its examples may lack."""
     run = Run("batched", gemv(2, 1, 2, 64, dtype, 32, CommandOrder(shuffle=True)), 16, ALWAYS_PACK)
     for batch in run.batches(64):
         run.prepared.submit(batch, flush_ns=0)
@@ -117,7 +117,7 @@ def test_a_shuffled_gemv_is_packed(dtype: Dtype) -> None:
 
 
 def test_few_cuts_are_cheaper_than_packing() -> None:
-    """A batch of 32 over 24 weights in turn: two runs, where packing is worth up to two launches."""
+    """The batch uses 24 weights in turn, so it has two runs. Packing pays only if it costs less than a launch."""
     slot_bytes = sum(arena.slot_bytes for arena in arenas_of(gemv(2, 1, 2, 1, Dtype.fp32, 1).shapes[0]))
     for pack_bytes, strategy in [(slot_bytes * 32, Strategy.strided), (slot_bytes * 32 + 1, Strategy.packed)]:
         run = Run("batched", gemv(2, 1, 2, 32, Dtype.fp32, 24), 32, pack_bytes)

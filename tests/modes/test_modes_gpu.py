@@ -1,6 +1,6 @@
-"""Every mode on every kind of workload from the command line: verified, and as many launches as the mode promises.
+"""Every mode on every kind of workload, from the command line: outputs are right, and the number of launches is too.
 
-In the three dtypes on a GPU (marked so), and the same on the CPU, where a mode runs there.
+Jobs run in three dtypes on a GPU (marked gpu), and on the CPU those whose mode runs there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ALONE = ("decode_1", "layer_1", "qkv_1", "linear_epilogue_1", "elementwise_1")  
 INDEPENDENT = ("gemv", "scattered", "shared")
 BY_BATCH = {"pointer_array": "pointers", "grouped": "grouped", "graph": "graph", "coalesced": "coalesced"}
 FUSED = {"fused_qkv": "qkv", "fused_epilogue": "linear_epilogue", "fused_elementwise": "elementwise"}
-GROUP = 3  # commands that are fused
+GROUP = 3  # commands of a fused launch
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -59,7 +59,7 @@ def test_one_launch_a_command(mode: str, everything: Everything) -> None:
 
 
 def test_no_launch_a_command_but_what_the_resident_kernel_hands_over(everything: Everything) -> None:
-    """It is started once, and once more at the most after each that it does not take."""
+    """The kernel is started once, and at most once more after each command that it hands over."""
     for job, ran in everything.of("persistent"):
         counts = stream_of(job).counts.items()
         handed = sum(count for shape, count in counts if not takes(shape))
@@ -75,12 +75,12 @@ def test_one_launch_a_batch(mode: str, everything: Everything) -> None:
     for job, ran in everything.of(mode, INDEPENDENT):
         if mode == "coalesced" and on_gpu:
             assert set(ran.strategies) <= {many, "single"}, job
-            assert len(ran.sizes) >= ran.row["batches"], job  # activations that lie apart take one more
+            assert len(ran.sizes) >= ran.row["batches"], job  # scattered activations need more launches
             continue
         assert len(ran.sizes) == ran.row["batches"], job
         alone = many if mode in ("grouped", "graph") else "single"
         assert ran.strategies == [alone if size == 1 else many for size in ran.sizes], job
-        uploads = ran.strategies.count(many) if on_gpu else 0  # of tables of pointers
+        uploads = ran.strategies.count(many) if on_gpu else 0  # uploads of tables of pointers
         copies = 2 * ran.strategies.count(many) if mode == "coalesced" else 0
         assert ran.row["launch_calls"] == len(ran.sizes) + uploads + copies, job
 
@@ -93,7 +93,7 @@ def test_a_replay_is_of_a_size_that_a_graph_was_made_for(everything: Everything)
 
 
 def steps_and_rows(job: str) -> tuple[int, int]:
-    """How many steps there are, and commands in each, of one request without a prompt."""
+    """Return the number of steps of a job of one request without a prompt, and the number of commands of each step."""
     stream = stream_of(job)
     rows = len(stream.rows_of(stream.decode_kind))
     return stream.commands // rows, rows
@@ -112,7 +112,7 @@ def test_a_step_is_one_replay(everything: Everything) -> None:
 def test_replays_are_counted_and_what_is_none_is_a_launch(everything: Everything) -> None:
     for job, ran in everything.of("graph"):
         assert ran.strategies.count("graph") == ran.row["graph_replays"], job
-        assert ran.row["graph_replays"] > 0 or job == "prefill", job  # prompts side by side come once
+        assert ran.row["graph_replays"] > 0 or job == "prefill", job  # a set of prompts comes only once
 
 
 @pytest.mark.parametrize("mode", FUSED)
@@ -151,6 +151,6 @@ def test_what_cannot_run_is_refused_in_its_own_words(everything: Everything) -> 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_no_mode_is_left_out(kind: str) -> None:
-    """Whatever a mode promises, some job here asks for it."""
+    """Some job here runs each mode."""
     for mode in PLAIN:
         assert any(mode in able(job, kind) for job in JOBS) == (kind in mode_class(mode).devices), mode

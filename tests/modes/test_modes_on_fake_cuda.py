@@ -1,4 +1,4 @@
-"""What modes do on a GPU, but for CUDA: their plans, tables, graphs and copies, with every output checked."""
+"""Modes on a fake of CUDA that runs on the host: their plans, tables, graphs and copies. Every output is checked."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_graphs_of_the_likely_steps_are_there_before_a_run() -> None:
 
 @pytest.mark.parametrize(("cached", "made"), [(2, 4), (6, 6), (64, 8)])
 def test_graphs_are_made_of_the_steps_that_a_run_comes_to_first(cached: int, made: int) -> None:
-    """At least those of all requests, with each copy of the weights that the run comes to: four of nine."""
+    """These are steps of all requests, at least one for each copy of the weights that a run uses: four of nine."""
     stream = stream_of("linear_epilogue", [(0, 4)] * 2, replicas=9)
     with fake_cuda() as device:
         run = prepared("graph", stream, 2, device, cached=cached)
@@ -141,7 +141,7 @@ def test_where_graphs_are_too_many_one_is_given_other_addresses(cached: int) -> 
 
 
 def test_scattered_columns_are_gathered_where_pieces_would_be_many() -> None:
-    """The first token of six requests, whose inputs lie anywhere: one GEMM a weight nevertheless."""
+    """The inputs of six requests' first tokens are scattered, but each weight still takes one GEMM."""
     stream = stream_of("linear", [(0, 1)] * 6, layers=2)
     with fake_cuda() as device:
         run = prepared("coalesced", stream, 6, device)
@@ -161,7 +161,7 @@ def test_scattered_columns_are_gathered_where_pieces_would_be_many() -> None:
 @pytest.mark.parametrize("mode", ["coalesced", "graph"])
 @pytest.mark.parametrize("seed", range(4))
 def test_many_requests_at_different_tokens(mode: str, seed: int) -> None:
-    """Those of a batch lie in many pieces, and use two copies of the weights."""
+    """The requests of a batch form many evenly spaced runs, and use two copies of the weights."""
     stream = stream_of("linear", [(0, 5)] * 14, layers=2, replicas=2)
     with fake_cuda() as device:
         run = prepared(mode, stream, 14, device)
@@ -207,7 +207,7 @@ def test_commands_of_one_weight_are_one_gemm(commands: int, most: int, chunk: in
 @properties
 @given(products, st.integers(1, 40), st.integers(1, 9), st.sampled_from([0, 64]))
 def test_ranges_change_no_launch(stream: GemmStream, chunk: int, most: int, pack_bytes: int) -> None:
-    """With a profiler attached, Python makes each launch in a range of its own."""
+    """With a profiler attached, Python makes each launch, inside its own NVTX range."""
     made = []
     for attached in (False, True):
         with fake_cuda() as device:

@@ -1,4 +1,4 @@
-"""Mode persistent without a GPU: what it refuses; and with a stand-in for its kernel, products, order, starts, ends."""
+"""mode=persistent without a GPU: its refusals. With a stand-in for its kernel: products, order, starts and ends."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def device() -> Iterator[FakeResidentCuda]:
 
 
 def submitted(run: Run, chunk: int) -> None:
-    """All of a stream, `chunk` commands at a time."""
+    """Submit all commands of a stream, `chunk` at a time."""
     records = records_of(run.stream)
     batcher, shape_of = Batcher(run.stream.shapes, list(run.limits.values()), FlushRules(0)), np.zeros(chunk, np.int32)
     for first in range(0, len(records), chunk):
@@ -65,7 +65,7 @@ def submitted(run: Run, chunk: int) -> None:
 
 
 def kinds_of(stream: GemmStream) -> list[bool]:
-    """Of each command, whether the kernel does it."""
+    """Return for each command whether the kernel takes it."""
     records = records_of(stream)
     return [min(m, n) <= 16 for m, n in zip(records["m"].tolist(), records["n"].tolist(), strict=True)]
 
@@ -73,7 +73,7 @@ def kinds_of(stream: GemmStream) -> list[bool]:
 @properties
 @given(streams, st.integers(1, 50))
 def test_products_are_right_and_launches_counted(stream: GemmStream, chunk: int) -> None:
-    """What the kernel does not take is launched between: it is ended before, and started again when it is wanted."""
+    """The kernel ends before a command that it does not take, and starts again for the next one that it takes."""
     kinds = kinds_of(stream)
     with fake_resident_cuda() as device:
         run = Run("persistent", stream, device=device)
@@ -142,7 +142,7 @@ def test_a_second_run_begins_anew(device: FakeResidentCuda) -> None:
 
 @pytest.mark.parametrize("commands", [1, RING - 1])
 def test_a_kernel_that_begins_when_all_is_in_its_ring(commands: int, device: FakeResidentCuda) -> None:
-    """And ends behind it, again and again."""
+    """All commands and the END are in the ring before the kernel starts; this is repeated."""
     run = Run("persistent", gemv(2, 1, 3, commands, Dtype.fp32, commands), device=device)
     resident: Any = run.prepared.resident
     device.finish()
@@ -175,7 +175,7 @@ def test_a_kernel_to_which_nothing_comes_gives_up_and_the_run_fails(commands: in
 
 @pytest.mark.parametrize("by", ["settle", "settle_requests"])
 def test_who_waits_for_a_command_of_a_kernel_that_gave_up_is_let_go(by: str, device: FakeResidentCuda) -> None:
-    """A wait put on the device's stream just after the kernel went would hold whoever waits for the device."""
+    """A wait on the device's stream for a command that is never complete would block every wait for the device."""
     stream = GemmStream([(3, 5)], 1, [Segment(1, 9, request) for request in range(3)], Dtype.fp32, 2)
     run = Run("persistent", stream, device=device, patience_s=0.1)
     resident: Any = run.prepared.resident

@@ -1,4 +1,4 @@
-"""pointer_array on the CPU: a launch a batch, wherever its operands lie, and every output its product."""
+"""pointer_array on the CPU: one launch per batch, with operands anywhere, and every output is right."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_one_launch_a_batch(stream: GemmStream, chunk: int, most: int, pack_byte
 
 
 def test_scattered_operands_take_no_more_launches() -> None:
-    """So that the property above cannot hold for want of a scattered batch."""
+    """So the property above also holds for scattered batches, which its examples may lack."""
     run = Run("pointer_array", gemv(2, 1, 2, 64, Dtype.bf16, 32, CommandOrder(shuffle=True)), 16, ALWAYS_PACK)
     run.submit_all(64)
     run.finish()

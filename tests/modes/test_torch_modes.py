@@ -39,7 +39,7 @@ from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own affairs
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warnings do not concern this program
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     use_stand_ins(monkeypatch)
 
 
-# What they say of themselves, for which no PyTorch is needed
+# What the modes refuse and need; these tests need no PyTorch
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -114,7 +114,7 @@ def test_eager_takes_batches_apart() -> None:
 
 
 def batched_run(name: str, stream: GemmStream, most: int) -> Run:
-    """Everything is compiled ahead."""
+    """Run a stream in batches of up to `most`; nothing is compiled during the run."""
     run = Run(name, stream, most)
     run.prepared.start()
     compiled = unique_graphs()
@@ -158,13 +158,13 @@ def test_padding_is_counted_and_never_scattered() -> None:
     assert run.launches(LaunchColumn.SIZE) == [8, 5]
     assert run.prepared.counters().padded_commands == 3
     assert run.prepared.counters().graph_replays == 2
-    # Slots uploaded before each; behind the one that was filled up, a scatter of its own.
+    # Two replays, an upload of slots before each, and a scatter after the padded batch.
     assert run.recorder.launch_calls == 2 + 2 + 1
     assert run.prepared.counters().costs_ns["update"] > 0
 
 
 def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None:
-    """As the consumer does it, and check."""
+    """Submit blocks of commands as the consumer does; check the outputs."""
     recorder = rec.Recorder(stream.commands)
     device.open(stream, recorder, seed=0)
     prepared = mode.prepare(device, dict.fromkeys(stream.shapes, most))

@@ -33,7 +33,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.program import Program
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch warns of its own affairs
+pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warnings do not concern this program
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ GREEDY = Sampling(SamplingKind.greedy)
 
 
 def stream_of(program: Program, dtype: Dtype, vocab: int | None = None) -> ChainStream:
-    """Prompts of one chunk, of two, of one token, and none."""
+    """Return a stream of requests whose prompts have one chunk, two chunks, one token, or no token."""
     prompts, outputs = np.array([7, 7, 7, 0, 3, 0, 0, 1]), np.array([2, 3, 2, 3, 1, 4, 4, 3])
     requests = Requests(np.arange(len(prompts)), prompts, outputs)
     return ChainStream(program, LAYERS, requests, dtype, REPLICAS, ChainSettings(vocab, 4, 5))
 
 
 def submitting() -> Any:
-    """A mode of PyTorch's that counts the operators called which submit work: those that give no view."""
+    """Return a context of PyTorch that counts calls of operators that submit work: those that return no view."""
     import torch
 
     class Counting(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
@@ -94,7 +94,7 @@ def test_eager_steps(name: str, dtype: Dtype) -> None:
 @in_each_program
 def test_every_operator_that_submits_work_is_counted(name: str) -> None:
     run = StepRun("torch_eager", stream_of(PROGRAMS[name], Dtype.fp32), MOST)
-    run.run()  # from now on all views are there
+    run.run()  # makes all views
     counting = submitting()
     submit = run.prepared.submit_steps
 
@@ -178,7 +178,7 @@ def test_graphs_of_steps(name: str) -> None:
         run.run(seed)
         run.check()
         replays.append(run.prepared.counters().graph_replays or 0)
-    # The third time all is recorded that the second had seen for the first time.
+    # A step is recorded when it comes for the second time, so no run after the third records any.
     assert replays[1] < replays[2] == replays[3] == run.recorder.launch_count
     assert run.prepared.counters().costs_ns["capture"] > 0
     run.close()
@@ -191,7 +191,7 @@ def test_all_in_step_is_recorded_ahead() -> None:
     run = StepRun("torch_graph", stream, 4)
     run.run()
     run.check()
-    # The first step reads the table, whose rows lie scattered; it is not seen again.
+    # The first step reads scattered rows of the embedding table, and does not come again.
     assert run.prepared.counters().graph_replays == 4
     assert run.launches(LaunchColumn.SIZE) == [4] * stream.commands_per_step + [4 * stream.commands_per_step] * 4
     run.close()

@@ -1,4 +1,4 @@
-"""What mode=triton_batched takes, and what it asks for; what it launches is in tests/devices/test_triton_gemm.py."""
+"""What mode=triton_batched takes and needs. Its launches are tested in tests/devices/triton/test_gemm.py."""
 
 from __future__ import annotations
 

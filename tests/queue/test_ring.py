@@ -1,4 +1,4 @@
-"""The ring against a deque, then between two processes, then what is left of its memory."""
+"""The ring against a deque, between two processes, and the removal of its shared memory."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_ring_is_a_bounded_queue(capacity: int, turns: list[tuple[bool, int]]) -
 @settings(deadline=None, max_examples=60)
 @given(st.sampled_from([2, 4, 8, 64]), st.lists(st.tuples(st.booleans(), st.integers(0, 80)), max_size=30))
 def test_records_may_be_read_where_they_are(capacity: int, turns: list[tuple[bool, int]]) -> None:
-    """In one row, up to the ring's end; nobody writes there until they are released."""
+    """A view has consecutive records, up to the ring's end. They are not overwritten before they are released."""
     pushed = read = 0
     with Ring.create(capacity) as ring:
         header, data = ring.arrays
@@ -222,7 +222,7 @@ def test_release_twice_is_release_once() -> None:
     ring = Ring.create(2)
     ring.release()
     assert not (SHM / ring.name).exists()
-    other = SharedMemory(ring.name, create=True, size=64)  # somebody else's by now
+    other = SharedMemory(ring.name, create=True, size=64)  # another program has reused the name
     ring.release()
     assert (SHM / ring.name).exists()
     other.close()

@@ -1,4 +1,4 @@
-"""How long a waiter spins and sleeps, by a fake of the condition that it waits for; no time is measured."""
+"""How long a waiter spins and sleeps, with a fake condition and a fake clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOW_NS, SPIN_NS, SLEEP_NS = 1_000_000_000, 20_000, 50_000
 
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """What was slept, while the clock stands still."""
+    """Return a list that gets the seconds of each sleep; the clock stands still."""
     seconds: list[float] = []
     monkeypatch.setattr(time, "sleep", seconds.append)
     monkeypatch.setattr(time, "monotonic_ns", lambda: NOW_NS)
@@ -21,7 +21,7 @@ def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def spun(found: bool, until_ns: int | None = None) -> int:
-    """For how many ns it spun."""
+    """Let a waiter spin; return the ns for which it asked to spin."""
     asked: list[int] = []
 
     def spin(spin_ns: int) -> bool:

@@ -1,4 +1,4 @@
-"""Attention's numbers: pages, and what steps read, counted one by one."""
+"""Numbers of attention: pages, and the bytes and operations of steps, counted one by one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_pages_are_handed_out_in_an_order_that_the_seed_says() -> None:
 
 
 def positions_of(stream: ChainStream) -> dict[StepKind, list[int]]:
-    """Where each step of each kind starts."""
+    """Return the start positions of the steps of each kind."""
     found = defaultdict(list)
     for request in range(stream.requests):
         at = 0
@@ -97,6 +97,6 @@ def test_work_of_a_shape_without_a_gemm() -> None:
     assert work(Op.SILU_MUL, 10, 20) == (30, 2 * 90)
     assert work(Op.SLOT_MAP, 1, 1) == (0, 12)
     assert work(Op.KV_WRITE, 8, 20) == (0, 2 * 48 + 12)
-    # Of attention what one position costs at least.
+    # An op of attention counts one position, the least.
     assert work(Op.QK, 40, 20) == work(Op.SOFTMAX, 40, 40) == (3, 12)
     assert work(Op.AV, 8, 40) == (24, 48)

@@ -1,4 +1,4 @@
-"""The chain for any layers and requests: where its data lies, what it counts, that each GEMM goes on from the last."""
+"""The chain for any layers and requests: places of operands, counts, and that each GEMM reads the previous output."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_everything_is_counted_as_one_counts_by_hand(stream: ChainStream) -> Non
 @properties
 @given(streams())
 def test_the_table_says_which_steps_a_request_has(stream: ChainStream) -> None:
-    """What the driver goes by: full chunks, then the rest of the prompt, then one step a token."""
+    """These are the steps that the driver issues: full chunks, the rest of the prompt, then one step per token."""
     first = 0
     for request, row in enumerate(stream.table):
         kinds = [step.kind for step in steps_of(stream) if step.request == request]
@@ -88,12 +88,12 @@ def test_each_input_is_the_output_before_it(stream: ChainStream) -> None:
             assert source is not None
             width = int(records[i - 1]["m"])
             assert records[i]["k"] <= width
-            if records[i]["n"] == kind.n:  # as many rows, equally far apart
+            if records[i]["n"] == kind.n:  # the columns of its input are the columns of the previous output
                 assert source.start == before.start
                 if kind.n > 1:
                     shape = shapes_of(stream, kind)[i]
                     assert stream.operands(shape)[1].row_elements == stream.row_elements(width)
-            else:  # the LM head takes the last column of a prompt
+            else:  # the LM head reads only the last column of a prompt
                 assert (i, records[i]["m"], records[i]["n"]) == (stream.gemms_per_step, stream.vocab, 1)
                 assert source == Span(before.stop - stream.units(stream.hidden), before.stop)
 
@@ -113,7 +113,7 @@ def test_nothing_is_written_where_another_reads_or_writes(stream: ChainStream) -
             assert not output.meets(fed_back)
             assert source is None or not output.meets(source)
             assert output.stop <= stream.total_units
-        if not step.kind.is_prompt:  # all of a token's outputs stay until the next token
+        if not step.kind.is_prompt:  # a token's outputs are kept until the next token
             assert not any(a.meets(b) for (_, a), (_, b) in combinations(spans, 2))
         own[step.request] |= {fed_back, *(output for _, output in spans)}
     for mine, others in combinations(own, 2):
@@ -136,8 +136,8 @@ def test_requests_in_step_lie_a_lane_apart_and_prompts_in_the_table(stream: Chai
 @properties
 @given(streams())
 def test_each_weight_has_a_slot_of_its_own_in_every_copy(stream: ChainStream) -> None:
-    """The same for every kind of step. The LM head has one copy, for it is as large as many layers."""
-    slots: dict[tuple[ArenaKey, int], tuple[int, int]] = {}  # -> which GEMM of a step, which copy
+    """Every kind of step uses the same slot. The LM head has one copy, since it is as large as many layers."""
+    slots: dict[tuple[ArenaKey, int], tuple[int, int]] = {}  # slot -> (GEMM of a step, copy of the weights)
     for kind in stream.kinds:
         records, rows = template_of(stream, kind)
         for i, (record, move) in enumerate(zip(records, stream.replica_moves[rows].tolist(), strict=True)):
@@ -156,7 +156,7 @@ def test_each_weight_has_a_slot_of_its_own_in_every_copy(stream: ChainStream) ->
 
 
 def test_a_head_of_a_layers_own_shape_has_its_own_weight() -> None:
-    """The tiny model is such: vocab 256, and gate and up of 256 x 64."""
+    """The tiny model has such a head: its vocab is 256, and its gate and up are 256 x 64."""
     stream = ChainStream(TINY, 2, requests_of((3, 2)), Dtype.fp16, 3, ChainSettings(vocab=256))
     arena = ArenaKey("a", 256, 64, Dtype.fp16)
     assert stream.arenas[arena] == 2 * 3 + 1
@@ -212,7 +212,8 @@ def test_gemms_of_one_shape_that_lie_differently_differ_in_layout() -> None:
     stream = ChainStream([(200, 200), (300, 16), (200, 200), (200, 200)], 2, requests_of((5, 3)), Dtype.fp16, 1)
     rows = [stream.operands(ShapeKey(200, 5, 200, Dtype.fp16, layout=layout))[1].row_elements for layout in (0, 1)]
     assert rows == [256, 384]
-    assert ShapeKey(200, 1, 200, Dtype.fp16, layout=1) not in stream.shapes  # one column is one row
+    # With one column, the distance between rows does not matter.
+    assert ShapeKey(200, 1, 200, Dtype.fp16, layout=1) not in stream.shapes
     records, _ = template_of(stream, StepKind(5, True, True))
     assert (records["dtype"] >> 4).tolist() == [0, 0, 1, 0] * 2
     assert ChainStream(linears, 2, requests_of((5, 3)), Dtype.fp16, 1).commands == 24

@@ -1,4 +1,4 @@
-"""Where a program's operands lie: whoever reads finds what was written for it, whatever requests do in between."""
+"""Places of a program's operands: a reader finds what was written for it, whatever other requests do meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE, NOBODY = -1, 0
 
 
 class Ownership:
-    """Every unit of the activations by who wrote it last; each output of each step of each request has a number."""
+    """Keeps for every unit of activations the number of the output that was written there last."""
 
     def __init__(self, stream: ChainStream) -> None:
         self.stream = stream
@@ -38,7 +38,7 @@ class Ownership:
         self.numbers = iter(range(1, 1 << 40))
 
     def step(self, request: int, step: int) -> None:
-        """One step, then what it gives is fed back."""
+        """Run one step of a request, and feed its result back."""
         stream, kind = self.stream, steps_of(self.stream, request)[step]
         written: dict[tuple[int, str], int] = {}
         records = records_of(stream, request, step)
@@ -61,7 +61,7 @@ class Ownership:
         self.fed[request] = self.write(request, np.arange(lane, lane + stream.units(stream.hidden)))
 
     def reads(self, row: Row) -> list[tuple[str, str]]:
-        """Activations that a row reads: as what, and whose."""
+        """Return the activations that a row reads: the role of each, and the node that made it."""
         if row.name == HEAD:
             return [("b", self.stream.program.layer[-1].name)]
         node = self.stream.program.node(row.name)
@@ -70,7 +70,7 @@ class Ownership:
         return [("b", node.b), *([("a", node.a)] if node.a else [])]
 
     def units(self, record: np.void, row: Row, role: str) -> np.ndarray:
-        """That a row's operand covers."""
+        """Return the units that an operand of a row covers."""
         operand = row.operands["abc".index(role)]
         assert operand.arena == self.stream.activations
         assert operand.slot_bytes == UNIT_BYTES
@@ -95,7 +95,7 @@ class Ownership:
 @properties
 @given(program_streams(), st.randoms(use_true_random=False))
 def test_what_is_read_is_what_was_written_for_it(stream: ChainStream, random: object) -> None:
-    """Requests take their steps in any order, side by side."""
+    """Requests run at the same time, and take their steps in any order."""
     memory = Ownership(stream)
     left = [request for request in range(stream.requests) for _ in steps_of(stream, request)]
     random.shuffle(left)  # type: ignore[attr-defined]
@@ -126,7 +126,7 @@ def test_all_outputs_of_a_decode_step_stay(stream: ChainStream) -> None:
 @properties
 @given(program_streams())
 def test_templates_are_the_rows_of_each_kind(stream: ChainStream) -> None:
-    """Of all layers, also those that were not placed one by one."""
+    """This holds for all layers, also for those that `Placement` does not place one by one."""
     for index, kind in enumerate(stream.kinds):
         own, rows = rows_of(stream, kind), stream.rows(index)
         assert stream.rows_of(index) == range(own.start, own.stop)
@@ -152,7 +152,7 @@ def test_templates_are_the_rows_of_each_kind(stream: ChainStream) -> None:
 @properties
 @given(program_streams())
 def test_requests_in_step_are_evenly_spaced(stream: ChainStream) -> None:
-    """Decode steps of neighbours, which read what was fed back, move on by the strides."""
+    """In decode steps after the first, the operands of neighbouring requests are one stride apart."""
     strides = stream.strides()
     kind = StepKind(1, False, True)
     if kind not in stream.kinds or stream.requests < 2:
@@ -229,7 +229,7 @@ def test_outputs_side_by_side_are_the_columns_of_one(prompt: int) -> None:
 
 @pytest.mark.parametrize("prompt", [0, 5])
 def test_q_and_o_of_one_size_are_of_two_shapes(prompt: int) -> None:
-    """For their weights lie in different arenas, and of a prompt their rows are of different lengths."""
+    """Their weights are in different arenas, and the rows of a prompt's inputs have different lengths."""
     stream = stream_of("square", [(prompt, 3)], Dtype.fp16, layers=1)
     for index, kind in enumerate(stream.kinds):
         q, _, _, o, *_ = stream.rows(index)

@@ -1,4 +1,4 @@
-"""Programs: what their nodes are, and that what does not fit together is refused."""
+"""Programs: their nodes, and refusals of nodes that do not fit together."""
 
 from __future__ import annotations
 

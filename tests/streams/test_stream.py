@@ -95,11 +95,11 @@ def test_no_two_commands_write_one_output_and_all_slots_exist(stream: GemmStream
 @properties
 @given(streams)
 def test_inputs_follow_the_documented_rule(stream: GemmStream) -> None:
-    """Weights: the step's slot, in the copy whose turn it is. Inputs: the next slot of a cycle of their own."""
+    """A command reads the slot of its weight in the copy of its step, and the next slot of the cycle of inputs."""
     width = stream.gemms_per_step
     records = all_records(stream).reshape(-1, width)
     next_b: Counter[ArenaKey] = Counter()
-    weights: dict[tuple[ArenaKey, int, int], int] = {}  # (arena, copy, rank) is always one and the same slot
+    weights: dict[tuple[ArenaKey, int, int], int] = {}  # (arena, copy, rank) -> slot, always the same one
     for step, commands in enumerate(records):
         rank_a: Counter[ArenaKey] = Counter()
         for record in commands:
@@ -173,7 +173,7 @@ def test_slots_are_aligned(rows: int) -> None:
 @properties
 @given(streams)
 def test_strides_can_be_launched_with(stream: GemmStream) -> None:
-    """Whatever the stream: no slot moves backwards, and outputs never stand still."""
+    """For any stream, no stride is negative, and the stride of outputs is not 0."""
     strides = stream.strides()
     assert sorted(strides) == stream.shapes
     assert all(min(move) >= 0 and move[2] > 0 for move in strides.values())

@@ -24,7 +24,7 @@ sizes = st.sampled_from([1, 2, 3, 8])
 
 @st.composite
 def traces(draw: st.DrawFn) -> list[Gemm]:
-    """In order of time, threads numbered as they come."""
+    """Draw operators in order of time; threads are numbered in order of their first operator."""
     gemms, now_ns, threads = [], 0, 1
     for number in range(draw(st.integers(1, 12))):
         now_ns += draw(st.integers(0, 5_000)) if number else 0
@@ -40,7 +40,7 @@ def stream_of(gemms: list[Gemm], weights: int = 2, repeat: int = 1, speed: float
 
 
 def commands_of(gemms: list[Gemm], repeat: int) -> list[tuple[int, int, int, int]]:
-    """Thread and sizes of each command, one by one."""
+    """Return the thread and the sizes of each command."""
     return [(gemm.thread, gemm.m, gemm.n, gemm.k) for gemm in gemms * repeat for _ in range(gemm.batch)]
 
 
@@ -138,7 +138,7 @@ def test_a_child_process_gets_columns_and_not_commands() -> None:
 
 MIXED = [
     Gemm(0, 1, 0, 8, 2, 16, 1, "float"),
-    Gemm(2, 3, 0, 8, 5, 16, 3, "float"),  # of the same weights, and of other columns
+    Gemm(2, 3, 0, 8, 5, 16, 3, "float"),  # the same weights, other columns
     Gemm(4, 5, 1, 16, 2, 8, 2, "float"),
 ]
 

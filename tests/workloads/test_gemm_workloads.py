@@ -45,7 +45,7 @@ def test_strides_are_the_most_common_move(stream: GemmStream) -> None:
 
 
 def batches_of(stream: GemmStream, limit: int) -> tuple[Counter[int], int]:
-    """How many batches of each size a batcher makes of the stream, and how many strided calls they need."""
+    """Return how many batches of each size a batcher makes of the stream, and how many strided calls they need."""
     limits = [min(limit, stream.counts[shape]) for shape in stream.shapes]
     batcher, strides = Batcher(stream.shapes, limits, FlushRules(1 << 40)), stream.strides()
     sizes: Counter[int] = Counter()
@@ -99,7 +99,7 @@ def test_replayed_decode_is_a_prefill_and_a_step_a_token() -> None:
     assert stream.requests == 3
     third = records_of(stream)
     third = third[third["request"] == 2]
-    assert third["step"].tolist() == list(range(32))  # one count over both of its segments
+    assert third["step"].tolist() == list(range(32))  # steps are counted over both segments
     assert third["n"].tolist() == [7] * 8 + [1] * 24
     due_ns = [block.due_ns for block in stream.blocks()]
     assert [None if each is None else each.tolist() for each in due_ns] == [

@@ -1,4 +1,4 @@
-"""Programs on the CPU device: every step of every request, alone and in batches, as the interpreter has it."""
+"""Programs on the CPU device: each step, alone and in batches, gives the outputs of the interpreter."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def stream_of(program: Program, dtype: Dtype, seed: int = 5) -> ChainStream:
 
 
 def steps(stream: ChainStream) -> Iterator[list[Records]]:
-    """Steps of the same kind that requests can do at once, in the order of requests."""
+    """Yield groups of steps of one kind that may run at the same time, in the order of requests."""
     for step in range(max(len(steps_of(stream, request)) for request in range(stream.requests))):
         kinds: dict[object, list[Records]] = {}
         for request in range(stream.requests):
@@ -108,7 +108,7 @@ def test_every_command_of_a_program(name: str, dtype: Dtype) -> None:
             found = device.arenas.arrays[arena]
             assert found.shape == array.shape
             got, want = to_float32(found, dtype), to_float32(array, dtype)
-            if arena.role == "x":  # int32 slots are no floats: those that read as one must be the same bits
+            if arena.role == "x":  # int32 slots in an arena of floats: compare bits
                 same = (found.view(np.uint8) == array.view(np.uint8)).reshape(*found.shape, -1).all(-1)
                 got, want = np.where(same, 0, got), np.where(same, 0, want)
             np.testing.assert_allclose(got, want, rtol=0, atol=200 * dtype.unit_roundoff, err_msg=f"{arena} {how}")

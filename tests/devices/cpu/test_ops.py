@@ -89,7 +89,7 @@ class Layer:
         self.pool = poisoned((1, self.attention.pages_total, 2, *sizes), self.dtype)
 
     def step(self, request: int, qkv: Any) -> dict[str, Any]:
-        """Every output of a step of len(qkv) columns."""
+        """Run a step of len(qkv) columns; return each op's output."""
         attention, n = self.attention, len(qkv)
         width, scores = attention.q_heads * attention.head_dim, attention.q_heads * attention.ctx
         slots = np.full((1, n), -7, np.int32)
@@ -110,7 +110,7 @@ class Layer:
 
 
 def full_attention(attention: Attention, qkv: Floats) -> Floats:
-    """All columns of a request at once, [tokens, q_heads * head_dim]; pairs are turned as complex numbers."""
+    """Return the outputs of all tokens of a request, [tokens, q_heads * head_dim]. Complex numbers rotate pairs."""
     tokens, heads, dim = len(qkv), attention.q_heads + 2 * attention.kv_heads, attention.head_dim
     x = qkv.reshape(tokens, heads, 2, dim // 2)
     angles = np.outer(np.arange(tokens), attention.theta ** (-2 * np.arange(dim // 2) / dim))
@@ -128,7 +128,7 @@ def full_attention(attention: Attention, qkv: Floats) -> Floats:
 
 @st.composite
 def layers(draw: st.DrawFn) -> tuple[Layer, list[list[int]]]:
-    """A layer, and for each request the columns of its steps."""
+    """Draw a layer, and for each request the numbers of columns of its steps."""
     steps = draw(st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=3))
     kv_heads, group, half = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 9))
     ctx = max(map(sum, steps)) + draw(st.integers(0, 3))
@@ -218,7 +218,7 @@ def test_a_stack_of_commands_of_several_requests() -> None:
     common = (Dtype.fp32, Sequences([0, 1, 2], attention, many.state))
     apply(Op.SLOT_MAP, slots, slots, slots, *common)
     apply(Op.ROPE, qkv, qkv, turned, *common)
-    apply(Op.KV_WRITE, slots, turned, many.pool.repeat(1, 0)[[0] * 3], *common)  # a copy: nothing is kept
+    apply(Op.KV_WRITE, slots, turned, many.pool.repeat(1, 0)[[0] * 3], *common)  # writes to a copy
     shared = np.lib.stride_tricks.as_strided(many.pool[0], (3, *many.pool.shape[1:]), (0, *many.pool.strides[1:]))
     apply(Op.KV_WRITE, slots, turned, shared, *common)
     for request in range(3):

@@ -38,7 +38,7 @@ def array(address: int, kind: Any, count: int) -> list[Any]:
 
 
 class FakeGrouped:
-    """`cublasGemmGroupedBatchedEx`, and all that `launch_grouped` needs to call it."""
+    """A stand-in for `cublasGemmGroupedBatchedEx`, and the arguments with which `launch_grouped` calls it."""
 
     def __init__(self, stream: GemmStream, most: int, fail: bool = False, upload_status: int = 0) -> None:
         self.lt = FakeLt(stream, dict.fromkeys(stream.shapes, 1))

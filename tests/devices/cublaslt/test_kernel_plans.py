@@ -1,4 +1,4 @@
-"""Plans of our own kernels: laid out in memory as the driver reads them. Nothing here needs a GPU, or CuPy."""
+"""Plans of our own kernels have the layout that the driver reads. These tests need no GPU and no CuPy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def kernel(handle: int = 77) -> Any:
 
 
 def test_structures_are_as_large_as_in_cuda_h() -> None:
-    """By the compiler's rules, as ctypes knows them."""
+    """ctypes lays them out by the C compiler's rules."""
     assert (ctypes.sizeof(Config), ctypes.sizeof(Attribute)) == (kp.CONFIG_BYTES, kp.ATTRIBUTE_BYTES)
     assert Config.stream.offset == lt.CONFIG_STREAM_BYTES
     assert Config.attributes.offset == kp.ATTRIBUTES_BYTES
@@ -37,7 +37,7 @@ def test_structures_are_as_large_as_in_cuda_h() -> None:
 
 
 def test_structures_are_as_in_the_bindings() -> None:
-    """NVIDIA's own, to the byte; no call is made."""
+    """Their bytes equal those of NVIDIA's Python bindings, of which no function is called."""
     driver = pytest.importorskip("cuda.bindings.driver")
     config, attribute = driver.CUlaunchConfig(), driver.CUlaunchAttribute()
     for axis, block in (("X", 4), ("Y", 5), ("Z", 6)):
@@ -137,7 +137,7 @@ def test_all_parameters_may_be_given_anew(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 class FakeOccupancy:
-    """A stand-in for libcuda: of each question the kernel, and the launch by cuda.h."""
+    """A stand-in for libcuda that keeps the kernel and the launch, a struct of cuda.h, of each call."""
 
     def __init__(self, clusters: int, status: int = 0) -> None:
         self.asked: list[tuple[int | None, tuple[int, ...], int, list[tuple[int, bytes]]]] = []

@@ -1,4 +1,4 @@
-"""One launch, of cuBLASLt or of a kernel, against stand-ins: what they are given, and what comes back."""
+"""One launch of cuBLASLt or of a kernel, against stand-ins: the arguments that they get, and the returned status."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ STREAM = GemmStream([(8, 16), (24, 8)], 2, [Segment(1, 20)], Dtype.fp32, 3)
 
 
 def with_requests(stream: GemmStream, requests: int) -> Records:
-    """The records of a stream, as if the commands were those of `requests` requests in turn."""
+    """Return the records of a stream, with its commands dealt to `requests` requests in turn."""
     records = records_of(stream)
     records["request"] = np.arange(len(records)) % requests
     return records
@@ -189,7 +189,7 @@ def resident_plan(ring: OwnRing, number: int, swapped: bool) -> lt.Table:
 def test_what_a_resident_kernel_does_is_posted_and_not_launched(
     a: int, b: int, c: int, request: int, number: int, swapped: bool
 ) -> None:
-    ring, context = OwnRing(2, requests=4), np.zeros(len(ContextWord), np.int64)  # nothing that could be called
+    ring, context = OwnRing(2, requests=4), np.zeros(len(ContextWord), np.int64)  # no address of a function
     for _ in range(2):
         assert lt.launch(context, resident_plan(ring, number, swapped), a, b, c, request) == lt.OK
     many, few = (b, a) if swapped else (a, b)

@@ -1,4 +1,4 @@
-"""Tables of pointers: every address where it belongs, and launches that go by them, against stand-ins on the host."""
+"""Tables of pointers: every address is in its place, and launches use them, against stand-ins on the host."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def stream_of(commands: int, replicas: int) -> GemmStream:
 
 
 def with_tables(fake: FakeLt, most: int) -> None:
-    """Plans of `most` commands of each shape through pointers."""
+    """Plan each shape for `most` commands by tables of pointers."""
     fake.base.plans = fake.base.plans[:0]
     for index, shape in enumerate(fake.stream.shapes):
         leading = fake.row_elements(shape)

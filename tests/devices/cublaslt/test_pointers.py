@@ -1,4 +1,4 @@
-"""Staging of uploads, in turns: nothing on its way is written over. CuPy is a stand-in: nothing is allocated."""
+"""Buffers for uploads, used in turn: none is overwritten before its upload ends. CuPy is a stand-in."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST = 6
 
 
 class Event:
-    """Notes in `log` what is done with it."""
+    """A CUDA event that logs each of its calls."""
 
     def __init__(self, log: list[tuple[str, int]], number: int) -> None:
         self._log, self._number = log, number
@@ -79,8 +79,8 @@ def test_what_is_staged_is_what_arrives(rig: Rig, by_compiled_code: bool) -> Non
     assert pointers.device == pointers.words[UploadWord.TO] == rig.copy.table.ctypes.data
 
 
-def test_a_place_is_taken_again_only_when_what_was_there_has_gone(rig: Rig) -> None:
-    """Each of the events is waited for after it was recorded behind the last upload of its turns."""
+def test_a_buffer_is_reused_only_after_its_upload(rig: Rig) -> None:
+    """The host waits for the event that was recorded after the buffer's upload."""
     pointers, places, turns = rig.pointers, [], 4 * TURNS
     for turn in range(turns):
         before = len(rig.log)

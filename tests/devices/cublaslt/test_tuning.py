@@ -1,4 +1,4 @@
-"""What algorithms are tried on: operands of the run, and nothing beyond them."""
+"""Algorithms are timed on operands of the run, and on no other memory."""
 
 from __future__ import annotations
 

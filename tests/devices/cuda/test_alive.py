@@ -1,4 +1,4 @@
-"""When a device is asked whether it lives: seldom, and only where steps are under way and nothing happens. And how."""
+"""When the loop asks whether a device is alive (seldom, and only if a step takes long), and how it asks CUDA."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_nobody_asks_while_nothing_is_under_way() -> None:
 
 @pytest.mark.parametrize(("status", "is_lost"), [(0, False), (600, False), (700, True), (719, True)])
 def test_cuda_is_asked_without_waiting(status: int, is_lost: bool) -> None:
-    """CuPy's own query raises nothing, whatever CUDA says."""
+    """CuPy's `streamQuery` returns CUDA's status at once and raises nothing; only a lost GPU is an error."""
     with fake_cuda() as device:
         runtime = device.cupy.cuda.runtime
         runtime.streamQuery = {device.stream.ptr: status}.__getitem__

@@ -1,4 +1,4 @@
-"""Our own GEMV on a GPU against float64, and a chain of them in which each may start before the last has ended."""
+"""Our own GEMV on a GPU against float64, and a chain of launches that may start before the previous one has ended."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.gpu
 GEMV = Kernels("gemv")
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 either_way = pytest.mark.parametrize("pdl", [0, 1])
-# m, k, padding, offset: aligned with and without a rest, then rows that 16-byte loads do not fit
+# m, k, padding, offset: first rows of whole 16-byte vectors, then rows that are not
 SIZES = [(1, 8, 0, 0), (33, 4096, 0, 0), (1000, 512, 64, 8), (17, 2056, 0, 0), (40, 1027, 5, 0), (20, 20_004, 4, 0)]
 MISFITS = [(1, 1, 0, 0), (33, 7, 0, 0), (40, 1023, 0, 0), (9, 512, 1, 0), (9, 512, 0, 3), (64, 20_001, 0, 0)]
 
 
 def check(a: Placed, b: Placed, c: Placed, warps: int, dtype: Dtype, pdl: int) -> None:
-    """One launch, compared element by element; what lies between the outputs stays."""
+    """Compare each output of one launch; check that memory between the outputs does not change."""
     batch, n, m = c.view.shape
     k = b.view.shape[2]
     operands = [a, b, c]
@@ -35,7 +35,7 @@ def check(a: Placed, b: Placed, c: Placed, warps: int, dtype: Dtype, pdl: int) -
     assert (found[c.between].view(np.uint8) == 0xFF).all(), "written beside C"
     c.flat[:] = found
     got = to_float32(c.view, dtype).astype(np.float64)
-    # rounding the result, and fp32 sums: a warp's partial sums are short
+    # The bound covers the rounding of the result and of the fp32 sums, which have few terms per lane.
     bound = dtype.unit_roundoff * np.abs(exact) + 64 * Dtype.fp32.unit_roundoff * largest + 1e-7
     assert (np.abs(got - exact) <= bound).all()
 
@@ -52,7 +52,7 @@ def test_products(dtype: Dtype, pdl: int, m: int, k: int, padding: int, offset: 
 
 
 def test_a_chain_that_starts_early_computes_the_same() -> None:
-    """Each reads what the one before wrote, and writes what the one before last reads: both hazards there are."""
+    """Each launch reads the outputs of the previous one, and overwrites the inputs of the previous one."""
     import cupy
 
     from launchopt.devices.cublaslt import launch as lt

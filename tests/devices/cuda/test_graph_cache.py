@@ -63,10 +63,10 @@ def test_the_longest_unused_of_the_family_is_updated(monkeypatch: pytest.MonkeyP
     rig = Rig(monkeypatch, 3)
     for key, family in (("a", 0), ("b", 1), ("c", 0)):
         rig.graphs.make(key, family, lambda key=key: rig.record(key))
-    assert rig.graphs.get("a") is not None  # used again: now c is the one of its family
+    assert rig.graphs.get("a") is not None  # now c is the least recently used of its family
     rig.graphs.make("d", 0, lambda: rig.record("d"))
     assert [rig.graphs.get(key) is None for key in "abcd"] == [False, False, True, False]
-    rig.graphs.make("e", 2, lambda: rig.record("e"))  # of no family here: room is made
+    rig.graphs.make("e", 2, lambda: rig.record("e"))  # no kept graph is of its family, so one is dropped
     assert [rig.graphs.get(key) is None for key in "abde"] == [True, False, False, False]
 
 

@@ -1,4 +1,4 @@
-"""The first line of a run says why the CPU was chosen, and the second what to type, where that would help."""
+"""The first line of a run says why the CPU was chosen; a second line says what to type, if that would help."""
 
 from __future__ import annotations
 

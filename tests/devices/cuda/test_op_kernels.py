@@ -34,7 +34,7 @@ def attentions(draw: st.DrawFn) -> Attention:
 
 
 def sizes_of(op: Op, attention: Attention) -> tuple[int, int]:
-    """m and k."""
+    """Return m and k of the op."""
     kept, width = 2 * attention.kv_width, attention.q_heads * attention.head_dim
     scores = attention.q_heads * attention.ctx
     return {

@@ -59,9 +59,9 @@ class OnHost:
 gpu = pytest.param(OnGpu, marks=pytest.mark.gpu, id="gpu")
 host = pytest.param(OnHost, marks=pytest.mark.skipif(not can_build(), reason="needs g++"), id="host")
 on_each = pytest.mark.parametrize("where", [gpu, host])
-on_gpu = pytest.mark.parametrize("where", [gpu])  # what is too much for a host
+on_gpu = pytest.mark.parametrize("where", [gpu])  # tests that would take too long on a host
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
-# features, padding, offset: what fits 16 bytes, and what does not
+# features, padding, offset: rows of whole 16-byte vectors; below, rows that are not
 FITS = [(64, 0, 0), (4096, 64, 8), (8, 8, 0), (4104, 8, 16), (20_000, 0, 0)]
 MISFITS = [(1, 0, 0), (7, 0, 0), (65, 3, 1), (64, 1, 0), (64, 0, 1), (4097, 0, 0), (4100, 4, 0), (9001, 0, 5)]
 PLAIN = [Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ADD, Op.SILU_MUL]
@@ -126,7 +126,7 @@ def test_fused(where: Any, dtype: Dtype, m: int, padding: int, offset: int) -> N
 
 @dataclass
 class Layer:
-    """One layer's attention on both devices, step by step: each op on the GPU from the inputs that the CPU had."""
+    """One layer's attention on both devices, step by step. Each op on the GPU gets the same inputs as on the CPU."""
 
     where: Any
     attention: Attention
@@ -144,7 +144,7 @@ class Layer:
         self.generator = np.random.default_rng(attention.ctx)
 
     def step(self, first: int, requests: int, n: int) -> None:
-        """A step of n columns of `requests` requests from `first` on, as one batch."""
+        """Run a step of n columns for the `requests` requests from `first` on, as one batch."""
         attention, batch = self.attention, requests
         width, kept = attention.q_heads * attention.head_dim, 2 * attention.kv_width
         scores = attention.q_heads * attention.ctx
@@ -165,7 +165,7 @@ class Layer:
     def _do(
         self, op: Op, m: int, k: int, a: Placed, b: Placed, c: Placed, first: int, batch: int, n: int, units: float
     ) -> None:
-        """`units`: roundings to storage that the result may be off; of fp32 the order of sums makes more of them."""
+        """Run one op and compare. units: allowed error in roundings to storage; fp32 has more, by the order of sums."""
         attention, dtype = self.attention, self.dtype
         positions, table = map(self.where.address, (self.there.positions, self.there.table))
         addresses = SeqAddresses(positions, table, attention.requests)
@@ -232,7 +232,7 @@ def test_far_positions_turn_as_exactly_as_near_ones(where: Any, dtype: Dtype) ->
 
 @on_each
 def test_what_does_not_exist_is_left_alone(where: Any) -> None:
-    """A batch filled up with requests beyond the last; a step with more tokens than a request can have."""
+    """A batch is padded with requests that do not exist. A step has more tokens than a request can have."""
     layer = Layer(where, Attention.of(AttentionShape(2, 1, 16, 6, 4), 3), Dtype.fp16)
     layer.step(1, 4, 2)
     assert layer.state.positions[1].tolist() == [0, 2, 2]

@@ -1,4 +1,4 @@
-"""Streams in order: what events say, told from who has seen whose work. CuPy is a stand-in: nothing is allocated."""
+"""Order between streams: each fake stream knows which work precedes its own. No memory is allocated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ properties = settings(deadline=None, max_examples=60)
 
 
 class FakeStream:
-    """Work that was submitted before, on this stream or another, is in `seen`."""
+    """`seen` has the work, of this stream and of others, that is complete before this stream's next work begins."""
 
     made = 0
 
@@ -43,7 +43,7 @@ class FakeEvent:
 
 
 def made(count: int) -> tuple[Streams, FakeStream, list[int]]:
-    """Streams over a main one, and how large the workspaces are that were asked for."""
+    """Return `count` streams, the main one, and the sizes of the allocated workspaces."""
     asked: list[int] = []
 
     def empty(size: int, kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Who feeds a batch back on a GPU (its own launch, a kernel, or the host), and what sampling took. CuPy is made up."""
+"""What feeds a batch back on a GPU: its launch, a kernel, or the host. And the time of sampling. CuPy is a fake."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MS = 1_000_000
 
 
 class FakeFeedback:
-    """In place of `GpuFeedback`."""
+    """Replaces `GpuFeedback`."""
 
     def __init__(self, stream: Any, dtype: Any, sampling: Sampling, layout: FeedbackLayout) -> None:
         self.staged, self.launched = np.zeros((5, layout.most_rows), np.uint64), list[int]()

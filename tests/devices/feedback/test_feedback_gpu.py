@@ -1,4 +1,4 @@
-"""What the GPU feeds back is what the host does, to the bit. CuPy is imported where a GPU is sure to be."""
+"""The GPU feeds back the same bits as the host. CuPy is imported only by tests that need a GPU."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GREEDY = Sampling(SamplingKind.greedy)
 TOP_K = Sampling(SamplingKind.top_k, 0.7, 50, seed=3)
 TOP_P = Sampling(SamplingKind.top_p, 1.3, top_p=0.9, seed=4)
 SAMPLED = [GREEDY, TOP_K, TOP_P]
-# beyond what fits into shared memory, and the ends of what can be asked for
+# Rows that do not fit into shared memory, and the limits of the options.
 UNUSUAL = [
     Sampling(SamplingKind.top_k, 2.0, 6000),
     Sampling(SamplingKind.top_k, 1.0, 1),
@@ -34,7 +34,7 @@ UNUSUAL = [
 
 
 def addresses(array: Any) -> NDArray[np.uint64]:
-    """Of each row on the device."""
+    """Return the device address of each row."""
     return np.uint64(array.data.ptr) + np.arange(len(array), dtype=np.uint64) * np.uint64(array.strides[0])
 
 
@@ -48,7 +48,7 @@ def submit(feedback: Any, sources: Any, targets: Any, histories: Any, requests: 
 
 
 class Rig:
-    """One GpuFeedback with all that its addresses point to."""
+    """A `GpuFeedback`, and the arrays that its addresses point to."""
 
     def __init__(self, dtype: Dtype, sampling: Sampling, finals: Any, embedding: Any, hidden: int) -> None:
         import cupy

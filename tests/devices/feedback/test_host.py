@@ -49,7 +49,7 @@ def test_signs_are_a_requests_and_a_tokens_own() -> None:
 
 
 def test_signs_in_plain_python() -> None:
-    """splitmix64, number by number."""
+    """The signs are the bits that splitmix64 gives, computed one number at a time."""
 
     def mixed(value: int) -> int:
         value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 % 2**64

@@ -21,7 +21,7 @@ BASE, HISTORY, DONE = 1 << 20, 1 << 30, 1 << 40
 
 
 class Rig:
-    """Steps of a stream, and how often all launches were waited for."""
+    """Steps of a stream, and the number of waits for all launches."""
 
     def __init__(self, stream: ChainStream) -> None:
         self.stream, self.waited = stream, 0
@@ -36,12 +36,12 @@ class Rig:
         self.waited += 1
 
     def stage(self, batch: StepBatch) -> int:
-        """Which; -1 for none."""
+        """Return the number of the stage that the batch gets, or -1."""
         address = self.stages.stage(batch)
         return -1 if address == 0 else [each.ctypes.data for each in self.memory].index(address)
 
     def tell(self, stage: int) -> None:
-        """The launch has done its first row."""
+        """Let the launch of this stage notify the host of its first row."""
         self.done[(int(self.memory[stage, StagedRow.ID, 0]) - DONE) // 8] = 0
 
 
@@ -65,8 +65,8 @@ def test_it_is_told_what_a_launch_of_its_own_would_be(vocab: int | None) -> None
         assert [ours.stages.was_staged(), ours.stages.was_staged()] == [True, False], "asked once"
 
 
-def test_what_is_fed_back_in_two_ways_is_not_staged() -> None:
-    """Of a prompt with a vocabulary, the first chunks are not sampled from; without one all is alike."""
+def test_a_batch_that_its_launch_cannot_feed_back_is_not_staged() -> None:
+    """With a vocabulary, the first chunks of a prompt sample no token. Without one, all steps are fed back alike."""
     sizes: Any = [(5, 2)] * 2
     for vocab, staged in ((50, False), (None, True)):
         stream = stream_of("linear", sizes, vocab=vocab, chunk=2)
@@ -91,7 +91,7 @@ def test_a_stage_is_written_again_when_a_later_launch_has_told() -> None:
     assert (rig.stage(fifth), rig.waited) == (1, 0)
 
 
-def test_all_launches_are_waited_for_where_none_has_told() -> None:
+def test_all_launches_are_waited_for_before_a_stage_is_reused() -> None:
     """A notification of one row by the launch itself is not enough: other blocks may not have read their rows."""
     stream = stream_of("linear", [(0, 9)] * 2)
     rig, steps = Rig(stream), decodes(stream)

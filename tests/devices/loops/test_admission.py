@@ -46,7 +46,7 @@ class Rig:
         self.keys = StepKeys(lambda batch: 0)
 
     def leave(self, batch: StepBatch) -> StepBatch:
-        """The batch, as the batcher has it."""
+        """Return the batch as it leaves the batcher."""
         (left,) = self.batcher.take(np.concatenate([batch.words[i :: batch.size] for i in range(batch.size)]), 0)
         assert (left.words[:, :-2] == batch.words[:, :-2]).all()
         return left
@@ -63,7 +63,7 @@ class Rig:
         return bool(admit(batch.rows, batch.size, *arrays))
 
     def look(self, filled: int) -> int:
-        """So many records of the first request's step have come, and are where batches of all requests lie."""
+        """Compare the first `filled` records of the first request's step; return how many are known as expected."""
         self.batcher.arrays[1][0, StepColumn.FILLED] = filled
         look(self.batcher.arrays, self.admission.arrays)
         self.batcher.arrays[1][0, StepColumn.FILLED] = 0
@@ -82,8 +82,8 @@ def store_all(gate_words: NDArray[np.uint64], words: NDArray[np.uint64]) -> None
         store_gate_word(gate_words, place, words[place])
 
 
-def test_a_word_is_said_in_its_place() -> None:
-    """By Python and by compiled code."""
+def test_a_gate_word_is_stored_in_its_place() -> None:
+    """Python stores it, or compiled code does."""
     expected = np.array([0, 1, TAG << 48 | DONE, 2**64 - 1], np.uint64)
     for gate_words in (np.zeros(PLACES, np.uint64), np.frombuffer((ctypes.c_uint8 * 64)(), np.uint64, PLACES)):
         for place in (2, 0, 3, 1):
@@ -96,8 +96,8 @@ def test_a_word_is_said_in_its_place() -> None:
 
 @pytest.mark.parametrize("vocab", [None, 50])
 @pytest.mark.parametrize("limit", [2, 4])
-def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) -> None:
-    """Of a batch of all requests, and of some; again and again, as stages become free."""
+def test_the_launch_gets_the_word_that_python_would_store(limit: int, vocab: int | None) -> None:
+    """Batches have all requests or some of them. There are more batches than stages, so stages are used again."""
     stream = stream_of("linear", [(0, 6)] * 4, vocab=vocab)
     ours, theirs = Rig(stream, limit), Rig(stream, limit)
     for number, batch in enumerate(batches(stream, limit)):
@@ -130,7 +130,7 @@ def test_it_is_told_what_it_would_be_by_python(limit: int, vocab: int | None) ->
 def test_another_batch_is_left_to_python(
     sizes: list[tuple[int, int]], replicas: int, most: int, seed: int, data: st.DataObject
 ) -> None:
-    """Nothing is done then: whether it is the one is what `StepKeys` says, however much was looked at before."""
+    """A batch is admitted if its key is the expected one, whatever was compared before. Otherwise nothing changes."""
     stream = stream_of("linear", sizes, replicas=replicas)
     every = [StepBatch(each.words.copy(), each.reason, each.size, each.rows) for each in batches(stream, most, seed)]
     one, other = data.draw(st.sampled_from(every)), data.draw(st.sampled_from(every))
@@ -146,8 +146,8 @@ def test_another_batch_is_left_to_python(
     assert rig.admission.was_admitted() == same
 
 
-def test_what_has_come_is_looked_at_once() -> None:
-    """As far as it is what is expected, where all requests leave together."""
+def test_records_that_come_early_are_compared_once() -> None:
+    """The comparison stops at the first difference. It needs batches of all requests."""
     stream = stream_of("linear", [(0, 4)] * 3)
     batch = next(iter(batches(stream, 3)))
     rig, rows, size = Rig(stream, 3), batch.rows, batch.size
@@ -173,8 +173,8 @@ def refused(rig: Rig, batch: StepBatch) -> bool:
     return not rig.admit(batch) and rig.contents() == before and not rig.admission.was_admitted()
 
 
-def test_when_none_goes_on() -> None:
-    """None waits; it may have given up; all stages may be in use."""
+def test_when_no_launch_is_admitted() -> None:
+    """No launch waits, or it may have given up, or all stages may be in use."""
     stream = stream_of("linear", [(0, 9)] * 2)
     rig = Rig(stream, 2)
     every = iter(batches(stream, 2))
@@ -197,8 +197,8 @@ def test_when_none_goes_on() -> None:
     assert rig.admit(batch)
 
 
-def test_what_is_fed_back_in_two_ways() -> None:
-    """The first chunks of a prompt are not sampled from."""
+def test_a_step_that_samples_no_token_is_not_admitted() -> None:
+    """The first chunks of a prompt sample none, so another launch feeds them back."""
     sizes: Any = [(5, 2)] * 2
     stream = stream_of("linear", sizes, vocab=50, chunk=2)
     rig = Rig(stream, 2)

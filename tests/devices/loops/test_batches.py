@@ -77,13 +77,13 @@ def test_batches_of_requests_give_the_same_tokens(
 
 @pytest.mark.parametrize("sampling", [PLAIN, TOP_K], ids=lambda sampling: sampling.kind.name)
 def test_requests_in_step_are_one_strided_launch_a_gemm(sampling: Sampling) -> None:
-    """All are issued together and each must wait for the others' company: full buckets, lanes evenly apart."""
+    """All requests issue commands at the same time, and none leaves alone: buckets are full, lanes evenly spaced."""
     stream = stream_of(SIDE_BY_SIDE, vocab_of(sampling), replicas=1)
     with looping(stream, 64, sampling, rules=replace(LONG, on_stall=False)) as loop:
         loop.run(Schedule(continuous=True))
         loop.check()
     assert loop.batcher.flushes == [stream.commands // 6, 0, 0, 0, 0]
-    scattered = 6 - 1  # launches more: the first inputs of all are rows of the table, at random
+    scattered = 6 - 1  # additional launches: the first inputs are rows of the embedding table, at random
     assert loop.fake.calls == stream.commands // 6 + scattered
     assert set(loop.batch_sizes) == {6}
 
@@ -141,19 +141,18 @@ def test_prompts_in_chunks_go_on_with_the_others(sampling: Sampling, every: int)
 )
 @pytest.mark.parametrize("sampling", [PLAIN, TOP_K], ids=lambda sampling: sampling.kind.name)
 def test_a_lone_request_does_not_wait_for_company(sampling: Sampling, rules: FlushRules, reason: FlushReason) -> None:
-    """Nothing fills a bucket of 64 lanes: the only reason left is the one that was configured."""
+    """One request fills no bucket, so each flush has the only reason that the rules leave."""
     stream = stream_of([(0, 3), (3, 2)], vocab_of(sampling))
     with looping(stream, 64, sampling, rules=rules) as loop:
-        loop.batcher.arrays[1][:, BucketColumn.LIMIT] = (
-            2  # limits, however few can come together: nothing is full alone
-        )
+        # The limit is 2 although one request runs at a time, so no bucket is full.
+        loop.batcher.arrays[1][:, BucketColumn.LIMIT] = 2
         loop.run(Schedule(continuous=True, most_running=1))
         loop.check()
     assert loop.batcher.flushes[reason] == sum(loop.batcher.flushes) == stream.commands
 
 
 def test_without_stalls_a_bucket_waits_for_its_deadline() -> None:
-    """Two of three lanes filled, and nobody else to come: no earlier than it was due."""
+    """The second request's second token is alone. Its commands leave at their deadline, not earlier."""
     timeout_ns = 2_000_000
     stream = stream_of([(0, 1), (0, 2)])
     with looping(stream, rules=replace(LONG, on_stall=False, timeout_ns=timeout_ns)) as loop:
@@ -181,7 +180,7 @@ def test_no_row_is_lost_where_buffers_hold_just_what_they_must() -> None:
 
 @pytest.mark.parametrize("sampling", [PLAIN, GREEDY], ids=lambda sampling: sampling.kind.name)
 def test_an_order_that_is_broken_is_noticed(sampling: Sampling) -> None:
-    """Commands enter buckets as they come: those of one shape leave together, though each needs the one before."""
+    """Commands enter buckets without a wait. Those of one shape leave together, though each needs the previous one."""
     stream = stream_of([(0, 6)] * 6, vocab_of(sampling))
     with looping(stream, 64, sampling, rules=replace(LONG, timeout_ns=2_000_000), violated=True) as loop:
         loop.run()
@@ -201,7 +200,7 @@ def test_a_stop_ends_the_loop() -> None:
 
 
 def behave(loop: Loop, **how: Any) -> None:
-    """From now on the device feeds back, or is alive, as given."""
+    """Replace functions of the loop's `Feedback` from now on."""
     loop.pump._feedback = replace(loop.pump._feedback, **how)
 
 
@@ -212,7 +211,7 @@ def never_done(flights: Flights, count: int) -> None:
 
 
 def test_a_stop_is_noticed_while_a_step_is_under_way_on_the_device() -> None:
-    """What was fed back is not done yet, and nothing else can happen."""
+    """The step is fed back but not complete, and no record can come."""
     with looping(stream_of([(0, 2)])) as loop:
         fed: list[int] = []
 
@@ -243,7 +242,7 @@ def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: 
 
 
 def test_a_step_that_takes_long_is_waited_for() -> None:
-    """The device is asked after it again and again, and every token is right."""
+    """The loop asks again and again whether the device is alive, and every token is right."""
     with looping(stream_of([(0, 3)], VOCAB), sampling=GREEDY) as loop:
         feed_back, landed, asked = loop.pump._feedback.feed_back, loop.flights.done.copy(), [0]
 
@@ -275,7 +274,7 @@ def test_a_failing_launch_ends_the_loop(limit: int) -> None:
 @pytest.mark.parametrize("every", [0, 1])
 @pytest.mark.parametrize("limit", [1, 64])
 def test_a_shape_that_was_not_announced_ends_the_loop_when_it_must_wait(limit: int, every: int) -> None:
-    """Of each token's GEMMs the second is unknown: it comes up from among those that wait."""
+    """The second GEMM of each token has an unknown shape. That is found when its wait for the first one ends."""
     stream = stream_of(SIDE_BY_SIDE)
     unknown = next(i for i, shape in enumerate(stream.shapes) if (shape.m, shape.k) == TINY[1])
     message = pytest.raises(RunError, match=r"shape .*which the workload did not announce")

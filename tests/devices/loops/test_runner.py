@@ -178,7 +178,7 @@ def test_a_failing_launch_an_unknown_shape_and_a_stop_end_the_loop(ring: Ring) -
 
 
 def test_python_makes_every_launch_where_nothing_is_compiled(ring: Ring) -> None:
-    """Each block of commands goes to `submit_each` in one piece, each batch to `submit`; batches are numbered alike."""
+    """`submit_each` gets each block of commands whole, and `submit` each batch. The loop itself launches nothing."""
     stream = a_stream(20)
     records = np.concatenate([block.records for block in stream.blocks()])
     for by_batch in (False, True):

@@ -1,6 +1,6 @@
 """The loop for batches of whole steps, with a driver in a thread, and devices that finish at once or after a while.
 
-One computes, so that every token must come out right; the other only says that it did, in its own time.
+Some devices compute, so that every token must be right. Others only report that they did, at once or later.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MIXED = [(5, 3), (0, 4), (1, 1), (9, 2), (3, 0), (4, 5)]
 
 
 def vocab_of(device: Maker) -> int | None:
-    """Only one of these samples."""
+    """Return the vocabulary for a device: only SAMPLING needs one."""
     return VOCAB if device is SAMPLING else None
 
 
@@ -63,7 +63,7 @@ devices = pytest.mark.parametrize(
 def test_every_step_leaves_once_and_every_token_is_right(
     sizes: list[tuple[int, int]], device: Maker, limit: int, ahead: bool
 ) -> None:
-    """With no deadline at all: limits and stalls alone bring everything to its end."""
+    """There is no deadline: limits and stalls are enough for each batch to leave."""
     stream = stream_of(sizes, vocab_of(device), chunk=4)
     with looping(stream, limit, device, ahead=ahead) as loop:
         loop.run(Schedule(ahead=ahead))
@@ -86,7 +86,7 @@ def test_every_step_leaves_once_and_every_token_is_right(
 def test_every_token_is_right_whatever_the_requests(
     sizes: list[tuple[int, int]], chunk: int | None, limit: int, capacity: int, device: Maker, ahead: bool
 ) -> None:
-    """Also with rings that are smaller than a step."""
+    """Some rings are smaller than a step."""
     stream = stream_of(sizes, vocab_of(device), chunk)
     with looping(stream, limit, device, capacity=capacity, ahead=ahead) as loop:
         loop.run(Schedule(ahead=ahead))
@@ -151,7 +151,7 @@ def test_requests_in_step_are_one_batch_a_step(device: Maker, schedule: Schedule
 
 @devices
 def test_who_is_left_goes_on_without_those_that_are_finished(device: Maker) -> None:
-    """Once three have taken their first step together; the last of them alone is a stall each time."""
+    """Three requests take their first step together. The last one left is alone, so its steps leave by stalls."""
     stream = stream_of([(0, 1), (0, 2), (0, 5)], vocab_of(device))
     with looping(stream, 64, device) as loop:
         loop.run()
@@ -236,7 +236,7 @@ def test_a_device_that_is_lost_while_a_step_is_under_way_ends_the_loop(outputs: 
 
 
 def test_steps_that_take_long_are_waited_for() -> None:
-    """Each until the device was asked after it."""
+    """A step ends only when the loop asks whether the device is alive."""
     with looping(stream_of([(0, 2)]), device=pretending(never=True)) as loop:
         asked = [0]
 

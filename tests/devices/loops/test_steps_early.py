@@ -1,4 +1,4 @@
-"""Records of a step that a driver pushes while the one before is on the device, through the loop for whole steps."""
+"""The loop for whole steps, with a driver that pushes records of a step while the previous one is on the device."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from launchopt.recording.launch_rows import CommandColumn
 from launchopt.streams.chain_table import ChainColumn
 
 SIDE_BY_SIDE = [(0, 4)] * 6
-MOST_ASKED = 8  # times after a device, which is so long that a loop that would look has looked
+MOST_ASKED = 8  # checks of the device, during which the loop has certainly looked at the records once
 
 
 def has_come_early(loop: Loop, rows: int) -> bool:
-    """Whether all is there that can come while the step before it is on the device."""
+    """Return whether all records have come that can come while the previous step is on the device."""
     steps = loop.batcher.arrays[1]
     goes_on = steps[:, StepColumn.LANDED] + 1 < steps[:, StepColumn.TOTAL]
     return bool(loop.flights.count == len(steps) and (steps[goes_on, StepColumn.FILLED] == rows - 1).all())
 
 
 def finish(loop: Loop) -> None:
-    """The device is done with all that is under way."""
+    """Make all steps complete that are on the device."""
     _, places, done, cursor = loop.flights.arrays
     done[places[np.arange(cursor[FlightWord.FIRST], cursor[FlightWord.STOP_AT]) & (len(places) - 1)]] = 0
 
 
 @pytest.mark.parametrize("limit", [64, 3], ids=["all at once", "by halves"])
-def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_device(limit: int) -> None:
-    """Which waits for them here: it is not done before they have come."""
+def test_all_but_the_last_command_of_a_step_come_while_the_previous_step_is_on_the_device(limit: int) -> None:
+    """Here the device completes a step only after these commands have come."""
     stream, rows = stream_of(SIDE_BY_SIDE), len(TINY) * LAYERS
     with looping(stream, limit, pretending(never=True), ahead=True) as loop:
 
@@ -62,15 +62,15 @@ def test_all_but_the_last_command_of_a_step_come_while_the_one_before_is_on_the_
         assert enqueue_ns[1:, -1].tolist() == issue_ns[1:].tolist()
 
 
-def test_steps_that_no_batch_was_told_of_are_not_ahead() -> None:
-    """One whose records may not come early: the driver that would push them waits for a word that never comes."""
+def test_records_do_not_come_early_if_the_batcher_never_allows_it() -> None:
+    """The driver would push them, but waits for a word of the ring that is never set."""
     with looping(stream_of(SIDE_BY_SIDE), device=pretending(0.001)) as loop:
         loop.run(AHEAD)
         loop.check()
 
 
-def test_what_has_come_early_is_compared_with_what_a_launch_waits_for_by_then() -> None:
-    """By the loop, which looks while it waits for the last record: of three steps the last is like the one before."""
+def test_early_records_are_compared_with_the_batch_that_a_launch_waits_for() -> None:
+    """The loop compares them while it waits for the last record. The third step has the second one's key."""
     stream, rows = stream_of([(0, 3)] * 2, replicas=1), len(TINY) * LAYERS
     known: list[int] = []
     with looping(stream, device=pretending(never=True), ahead=True, expecting=True) as loop:
@@ -83,7 +83,7 @@ def test_what_has_come_early_is_compared_with_what_a_launch_waits_for_by_then() 
             if len(loop.batches) == 2:
                 known.append(int(expected[ExpectedWord.KNOWN]))
                 if known[-1] != rows - 1 and len(known) < MOST_ASKED:
-                    return  # what has come may have come since the loop looked last
+                    return  # the loop may not have looked since the last record came
             finish(loop)
 
         loop.pump._feedback = replace(loop.pump._feedback, check_alive=asked)

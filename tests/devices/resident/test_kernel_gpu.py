@@ -38,7 +38,7 @@ SLOWLY = "arrival=constant arrival.rate_per_s=2 mode=persistent mode.patience_s=
 
 
 def pushed(ring: Ring, stream: GemmStream) -> None:
-    """Push a whole stream as there is room, from another thread than the consumer's."""
+    """Push a whole stream as the ring has space; runs in another thread than the consumer."""
     for block in stream.blocks():
         records = block.records
         while len(records):

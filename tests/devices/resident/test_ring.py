@@ -165,7 +165,7 @@ def test_a_writer_waits_for_its_slot_and_goes_on(first: int) -> None:
 
 @pytest.mark.parametrize("posted", [0, 3, 8])
 def test_a_post_to_a_kernel_that_gave_up_fails(posted: int) -> None:
-    """The post fails whether or not there is room."""
+    """The post fails whether or not the ring has space."""
     ring = OwnRing(3, requests=1)
     for _ in range(posted):
         assert ring.post(1, 2, 3, 0, 4) == rl.OK
@@ -177,7 +177,7 @@ def test_a_post_to_a_kernel_that_gave_up_fails(posted: int) -> None:
 
 
 def waiting(ring: OwnRing) -> tuple[threading.Thread, list[int]]:
-    """Start a post that must wait for room. Return its thread and the list that gets its result."""
+    """Start a post that must wait for space. Return its thread and the list that gets its result."""
     found: list[int] = []
     thread = threading.Thread(target=lambda: found.append(ring.post(9, 9, 9, 0, 9)), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Keys of batches against the slots that they stand for, whatever came before."""
+"""The key of a batch has the slots that determine its addresses, whatever batches came before."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def slots_of(batch: StepBatch, probe: int) -> bytes:
 def test_a_key_is_the_slots_of_its_batch(
     name: str, sizes: list[tuple[int, int]], replicas: int, most: int, seed: int | None
 ) -> None:
-    """Also when it is that of the batch before, or the one before that was like it but for a slot."""
+    """This holds if the previous batch had the same key, or differed in one slot."""
     keys = StepKeys(lambda batch: batch.rows // 2)
     for batch in batches(stream_of(name, sizes, replicas=replicas), most, seed):
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Which steps are made ready before a run."""
+"""Steps that are prepared before a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from launchopt.devices.steps.stages import step_of
 
 
 def weights_of(batch: StepBatch) -> tuple[int, list[int]]:
-    """Requests, and the slots of what they multiply with."""
+    """Return the number of requests, and the slots of their weights."""
     return batch.size, (batch.words[:, RecordWord.SLOTS_AB] & LOW_HALF).tolist()
 
 

@@ -14,7 +14,7 @@ properties = settings(deadline=None, max_examples=40)
 
 
 def records(rows: int, size: int, slots: np.ndarray) -> np.ndarray:
-    """Words of a batch whose slots are `slots` [rows, size, 3]."""
+    """Return the words of a batch with these slots, [rows, size, 3]."""
     made = np.zeros((rows, size), COMMAND_DTYPE)
     for role, column in zip("abc", np.moveaxis(slots, 2, 0), strict=True):
         made[f"slot_{role}"] = column

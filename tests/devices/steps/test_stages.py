@@ -64,7 +64,7 @@ def test_every_command_is_right_whoever_steps_together(
 
 
 def test_requests_in_step_are_one_launch_a_row() -> None:
-    """So that the property above does not hold for want of requests that lie evenly spaced."""
+    """So the property above also holds for evenly spaced requests, which its examples may lack."""
     stream = stream_of("linear_epilogue", [(0, 3)] * 4, layers=2)
     rig = FakeSteps(stream, 4)
     rig.run(None)
@@ -110,7 +110,7 @@ def test_parts_are_even_and_make_up_the_batch(
 def test_what_has_the_same_key_has_the_same_addresses(
     name: str, sizes: list[tuple[int, int]], replicas: int, most: int, seed: int
 ) -> None:
-    """Every operand of every record: graphs and stages are found again by it."""
+    """All operands of all records have the same addresses, since graphs and stages are looked up by key."""
     stream = stream_of(name, sizes, replicas=replicas)
     limits = dict.fromkeys(stream.shapes, most)
     steps = LtSteps(_Bare(stream), limits, cast(Any, None))
@@ -124,7 +124,7 @@ def test_what_has_the_same_key_has_the_same_addresses(
 
 
 class _Bare:
-    """A device that has a stream, and nothing else."""
+    """A device with a stream and nothing else."""
 
     def __init__(self, stream: ChainStream) -> None:
         self.work = stream
@@ -132,7 +132,7 @@ class _Bare:
 
 @contextmanager
 def driven(stream: ChainStream) -> Iterator[tuple[Ring, Ring]]:
-    """Both rings of a driver that runs in a thread."""
+    """Run a driver in a thread; yield its two rings."""
     with Ring.create(4096) as ring, Ring.create(1 << stream.requests.bit_length()) as back:
         driver = Driver(stream, Schedule(), spin_us=20, sleep_us=50)
         thread = threading.Thread(target=driver.run, args=(ring, back), daemon=True)
@@ -149,7 +149,7 @@ def driven(stream: ChainStream) -> Iterator[tuple[Ring, Ring]]:
 
 @pytest.mark.parametrize("name", [*NAMES, "layer", "paged"])
 def test_a_step_ahead_of_time_is_the_drivers_own(name: str) -> None:
-    """From the second token on: a first one's input lies in the table."""
+    """It equals the driver's from the second token on; the input of a first token is in the embedding table."""
     requests, tokens, replicas = 3, 4, 2
     stream = stream_of(name, [(0, tokens)] * requests, replicas=replicas)
     rows = len(stream.rows_of(stream.decode_kind))
@@ -180,7 +180,7 @@ def test_a_step_of_the_first_alone_is_the_front_of_all() -> None:
 
 
 def fused_elementwise(rig: FakeSteps, start: int) -> Fused:
-    """Bias, ReLU and scale of a layer by one kernel."""
+    """Return the stage of a layer's bias, ReLU and scale as one kernel."""
     fake, shapes = rig.fake, rig.stream.shapes
     index, last = rig.steps.indices(0)[[start, start + 2]].tolist()
     rows = (*fake.row_elements(shapes[index])[:2], fake.row_elements(shapes[last])[2])
@@ -214,11 +214,11 @@ def test_fused_rows_are_one_launch_and_what_lies_between_is_not_written(seed: in
     assert len(rig.launches) == 3 * parts
     assert rig.launches[:, LaunchColumn.SIZE].sum() == stream.commands
     with pytest.raises(AssertionError, match="bias"):
-        rig.check()  # of what stayed inside there is nothing to be checked
+        rig.check()  # it skips outputs that stay inside a fused launch
 
 
 def merged(rig: FakeSteps, start: int) -> Fused:
-    """q, k and v of one request, which lie next to each other, as one GEMM."""
+    """Return the stage of q, k and v as one GEMM; their weights and outputs are side by side."""
     fake, own = rig.fake, rig.stream.rows(0)[start : start + 3]
     shape = rig.stream.shapes[int(rig.steps.indices(0)[start])]
     wide = ShapeKey(sum(row.m for row in own), shape.n, shape.k, shape.dtype)

@@ -1,4 +1,4 @@
-"""The Triton GEMMs: what they compute (interpreted), that they compile for a Hopper, and what a GPU makes of them."""
+"""The Triton GEMMs: results in Triton's interpreter, compilation for Hopper, and results on a GPU."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def opened(device: Any, stream: GemmStream) -> Recorder:
 @in_each_dtype
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 1, 8192), (257, 1, 255), (96, 16, 512), (1000, 5, 1001), (3, 2, 5)])
 def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype, m: int, n: int, k: int) -> None:
-    """Each command's output, launch by launch; NaN would mean that it was not written."""
+    """Check each command's output after each launch; an output that was not written is NaN."""
     commands = 5
     import cupy
 
@@ -111,7 +111,7 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
 
 
 def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> tuple[Recorder, Any]:
-    """All commands in batches of up to `limit`, by the mode."""
+    """Launch all commands by the mode, in batches of up to `limit`."""
     from launchopt.modes.triton_batched import TritonBatched
 
     recorder, mode = opened(device, stream), TritonBatched()

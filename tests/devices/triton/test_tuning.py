@@ -1,4 +1,4 @@
-"""Which configurations are tried for a shape, and on which operands: what must hold whatever the shape."""
+"""The configurations that are timed for a shape, and the operands of the timing: what holds for any shape."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_configs_are_a_dozen_that_fit(shape: ShapeKey) -> None:
         least = tt.LEAST_DOT if config.dot else 1
         assert least <= config.rows <= max(least, tt.power_of_two(shape.m))
         assert least <= config.depth <= max(least, tt.power_of_two(shape.k))
-        assert config.stages == 1 or config.depth < shape.k  # with one block there is nothing to overlap
+        assert config.stages == 1 or config.depth < shape.k  # one block of k has no next one to load meanwhile
         if not config.dot:
             assert config.rows * config.depth * shape.n <= tt.MOST_SUMS * tt.WARP * config.warps
 
@@ -80,7 +80,7 @@ def test_operands_stay_inside_and_apart(
         assert all(len(set(addresses)) == 1 for addresses in taken)
     in_order = [first for addresses in taken for first in (addresses[:1] if shared else addresses)]
     once = in_order[: operand.slots]
-    assert len(set(once)) == len(once)  # none twice before all were used
+    assert len(set(once)) == len(once)  # no operand is used twice before all were used
     assert np.all(np.diff(sorted(once)) >= size)
 
 
