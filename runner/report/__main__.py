@@ -128,12 +128,15 @@ def report(
 
 def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
     """Show the report on a terminal, else print its Markdown; write the Markdown to `path`."""
-    if sys.stdout.isatty():
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
         show(Console())
     else:
         print(markdown, end="")
     # Print before writing, so that the tables of a read-only folder still appear.
     save_text(path, markdown)
+    if is_terminal:
+        print(f"all columns: {path}")
 
 
 def frontier(

@@ -10,7 +10,7 @@ from rich.markup import escape
 from launchopt.analysis.tables.columns import Column, T
 from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_answer, frontier_grid, frontier_title
-from launchopt.analysis.tables.markdown import grid, tokens_grid
+from launchopt.analysis.tables.markdown import grid, terminal_caption, tokens_grid
 from launchopt.analysis.tables.rows import Table, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
@@ -28,7 +28,7 @@ DROPS = (
         "latency p50 / p99 us",
         "p99 us",
     ),
-    *("overloaded", "TTFT p50 / p99 ms", "max_batch, timeout", "verified"),
+    *("TTFT p50 / p99 ms", "verdict", "overloaded", "verified", "max_batch, timeout"),
 )
 
 
@@ -36,12 +36,12 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
     """Print the tables of a report."""
     for table in tables:
         columns, cells, notes = grid(table, "terminal")
-        _print_table(console, table.title, table.subtitle, columns, cells)
+        _print_table(console, table.title, terminal_caption(table), columns, cells)
         numbered = [f"({index}) {note}" for index, note in enumerate(notes, 1)]
         for note in [*numbered, *([str(table.peer)] if table.peer else [])]:
             console.print(f"  {escape(note)}", style="dim")
         if table.has_tokens:
-            _print_table(console, "tokens", table.subtitle, *tokens_grid(table, "terminal"))
+            _print_table(console, "tokens", "", *tokens_grid(table, "terminal"))
 
 
 def print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:

@@ -134,6 +134,7 @@ def _overloaded_commands(line: Line) -> str:
     return _overloaded(line) if line["tokens"] is None else NOTHING
 
 
+BATCHING = "max_batch, timeout"
 OVERLOADED = "overloaded"  # a table of a closed loop has no such column
 MARKED = "speed-up"  # the column whose cells carry the numbers of notes
 FULL, COMPACT, TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
@@ -141,9 +142,9 @@ ALL = FULL | COMPACT | TERMINAL
 
 COLUMNS: Sequence[Column[Line]] = (
     Column("configuration", lambda line: line.configuration, FULL, is_text=True),
-    Column("max_batch, timeout", short_configuration, TERMINAL, is_text=True),
     Column("mode", lambda line: str(line["mode"]), FULL | TERMINAL, is_text=True),
     Column("mode", mode_name, COMPACT, is_text=True),
+    Column(BATCHING, short_configuration, TERMINAL, is_text=True),
     Column("ordering", _ordering, FULL, is_text=True),
     Column("repeats", lambda line: str(len(line.rows)), FULL),
     Column("wall ms", median("wall_ms"), ALL),
@@ -192,8 +193,8 @@ def _sound(line: Line) -> str:
 
 TOKEN_COLUMNS: Sequence[Column[Line]] = (
     Column("configuration", lambda line: line.configuration, FULL, is_text=True),
-    Column("max_batch, timeout", short_configuration, TERMINAL | COMPACT, is_text=True),
     Column("mode", lambda line: str(line["mode"]), TERMINAL, is_text=True),
+    Column(BATCHING, short_configuration, TERMINAL | COMPACT, is_text=True),
     Column("mode", mode_name, FULL | COMPACT, is_text=True),
     Column("requests", lambda line: count(line["requests"]), FULL | COMPACT),
     Column("scheduler", _scheduler, FULL | COMPACT, is_text=True),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from launchopt.analysis.tables.columns import (
+    BATCHING,
     COLUMNS,
     COMPACT,
     MARKED,
@@ -49,7 +50,7 @@ TOKENS_LEGEND = (
 
 def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[list[str]]]:
     """Return the columns of a set and the cells of every line that generated tokens."""
-    columns = [column for column in TOKEN_COLUMNS if kind in column.sets]
+    columns = _shown(TOKEN_COLUMNS, table, kind)
     lines = [line for line in table.lines if line.median("tokens") is not None]
     return columns, [[column.cell(line) for column in columns] for line in lines]
 
@@ -57,11 +58,13 @@ def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[l
 def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column[Line]], list[list[str]], list[str]]:
     """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
-    A column for the run comes first if there are several runs. The number of a note follows the speed-up.
+    Several runs have a column with the run: the first, and on a terminal the second. The number of a note follows the
+    speed-up.
     """
-    columns = [column for column in COLUMNS if kind in column.sets and not _is_empty_overload(column, table)]
+    columns = [column for column in _shown(COLUMNS, table, kind) if not _is_empty_overload(column, table)]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
-        columns.insert(0, Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True))
+        run: Column[Line] = Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True)
+        columns.insert(int(kind == "terminal"), run)
     notes = list(known)
     cells: list[list[str]] = []
     for line in table.lines:
@@ -70,6 +73,29 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
         marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
         cells.append([c.cell(line) + (marks if c.heading == MARKED else "") for c in columns])
     return columns, cells, notes
+
+
+def _shown(columns: Sequence[Column[Line]], table: Table, kind: str) -> list[Column[Line]]:
+    """Return the columns of a set.
+
+    On a terminal a column without any value is left out, and so is a configuration that all lines share: it is part of
+    the caption (`terminal_caption`).
+    """
+    chosen = [column for column in columns if kind in column.sets]
+    if kind != "terminal":
+        return chosen
+    is_shared = len({line.configuration for line in table.lines}) == 1
+    return [
+        column
+        for column in chosen
+        if not (is_shared and column.heading == BATCHING) and any(column.cell(line) != NOTHING for line in table.lines)
+    ]
+
+
+def terminal_caption(table: Table) -> str:
+    """Return device and work, with the configuration that all lines share."""
+    configurations = {line.configuration for line in table.lines}
+    return ", ".join([table.subtitle, *(configurations if len(configurations) == 1 else [])])
 
 
 def _is_empty_overload(column: Column[Line], table: Table) -> bool:

@@ -21,6 +21,7 @@ from launchopt.analysis.tables.markdown import grid, report_markdown
 from launchopt.analysis.tables.rows import NO_VERDICT, SAME_RUN, SEPARATE_RUNS, build_tables
 from launchopt.recording import results
 from runner.report import __main__ as report
+from runner.report.screen import print_tables
 
 GOLDEN = TESTS / "golden" / "report.md"
 
@@ -283,6 +284,17 @@ def test_readme_that_cannot_be_synced(
     assert readme.read_text() == text
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 120])
+def test_a_narrow_terminal_keeps_a_line_for_each_mode_with_wall_time_and_speed_up(width: int) -> None:
+    screen = io.StringIO()
+    rows = [*repeats(100.0, 101.0, 99.0, 100.5, 100.2), *repeats(5.0, 5.2, 4.9, 5.1, 5.0, mode="multistream")]
+    print_tables(build_tables(rows), Console(file=screen, width=width, color_system=None))
+    lines = [line.split() for line in screen.getvalue().splitlines()]
+    assert [line[1] for line in lines if line and line[0] in ("baseline", "multistream")] == ["100.2", "5.000"]
+    assert any(line[:2] == ["multistream", "5.000"] and "20.0x" in line for line in lines)
+    assert max(map(len, screen.getvalue().splitlines())) <= width
+
+
 def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -293,9 +305,12 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(report, "Console", lambda: Console(file=screen, width=140, color_system=None))
     report.report([write(tmp_path, everything())])
     shown = screen.getvalue()
-    rows = [line.split() for line in shown.splitlines() if "300 us" in line or "150 us" in line]
-    assert len(rows) == 8  # every line of every table fits on one line of the screen
-    assert [row[-1] for row in rows] == ["yes", "yes", "NO", "yes", "yes", "yes", "yes", "yes"]
+    words = [line.split() for line in shown.splitlines() if line.strip()]
+    rows = [each for each in words if each[0] in {"baseline", "batched", "graph", "chain"}]
+    assert len(rows) == 14  # every line of every table fits on one line of the screen
+    assert [row[-1] for row in rows if row[-1] != "yes"] == ["NO"]
+    assert shown.count("NVIDIA H200, shapes 64x1x8192, 1,000 requests, cold cache, closed, max_batch 512, ") == 2
+    assert shown.endswith(f"all columns: {tmp_path / 'report.md'}\n")
     for text in ("19.8x [19.5, 20.2] (1)", "FAILED (2)", "(2) failed: 1 of 3 outputs | wrong by <far>"):
         assert text in shown
     for note in (
