@@ -166,11 +166,14 @@ def _queues(line: Line) -> list[str]:
 
 
 def _pace(line: Line) -> list[str]:
+    """Return whether the run kept up with its arrivals. If it did, few requests scatter the rate of completions."""
     due, done = line.median("arrival_rate_per_s"), line.median("completed_rate_per_s")
     if due is None or done is None:
         return []
-    held = "overloaded" if line["overloaded"] else "kept up" if line["overloaded"] is False else "not judged"
-    return [f"open loop, {held}: {number(due)} due a second, {number(done)} done"]
+    if line["overloaded"] is False:
+        return [f"open loop, kept up: {number(due)} due per second, all finished"]
+    held = "overloaded" if line["overloaded"] else "not judged"
+    return [f"open loop, {held}: {number(due)} due per second, {number(done)} done"]
 
 
 def _explained(strategy: StrategyLine, prediction: Prediction) -> str | None:
