@@ -27,7 +27,7 @@ from support.processes.own_process import environ_of, without_progress
 DTYPES = {
     "cpu": ("bf16",),
     "cuda": ("fp32", "fp16", "bf16"),
-}  # tests/runner/test_matrix.py covers all dtypes of the CPU
+}  # tests/runner/test_matrix.py covers the others
 PLAIN = tuple(name for name in MODES if not mode_class(name).packages)
 MOST = 8
 DECODE = "workload=decode model=tiny"
