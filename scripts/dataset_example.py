@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from launchopt.recording.dataset import batches, schema_of
+from runner.reading import exit_code
 
 FASTEST = """
     WITH modes AS (
@@ -31,17 +32,22 @@ FASTEST = """
 """
 
 
-def main(folder: str = "outputs/reference") -> None:
-    """Print both tables of the runs below `folder`."""
+def main(folder: str = "outputs/reference") -> int:
+    """Print both tables of the runs below `folder`. Return the exit code."""
+    return exit_code(lambda: _print_tables(Path(folder)))
+
+
+def _print_tables(folder: Path) -> int:
     # DuckDB cannot read 'outputs/**/summary.parquet' itself: those files have several schema versions.
-    runs = pa.Table.from_batches(batches([Path(folder)], "summary"), schema_of("summary"))
+    runs = pa.Table.from_batches(batches([folder], "summary"), schema_of("summary"))
     print(duckdb.sql(FASTEST).df().to_string(index=False))
 
     frame: pd.DataFrame = runs.to_pandas()
     verified = frame[(frame["verified"] == 1) & ~frame["traced"]]
     by_mode = verified.groupby(["mode", "dtype"])["host_submit_ns_per_launch"]
     print("\nhost time a launch call, us, over all runs\n", by_mode.agg(["min", "median", "max"]).div(1e3).round(2))
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    raise SystemExit(main(*sys.argv[1:2]))

@@ -64,6 +64,13 @@ def test_the_page_of_columns_is_current_and_a_stale_one_is_seen(tmp_path: Path) 
         assert f"| `{column}` |" in text
 
 
+def test_the_example_names_a_folder_that_is_missing() -> None:
+    call = [sys.executable, "scripts/dataset_example.py", "outptus"]
+    done = subprocess.run(call, cwd=ROOT, env=environ_of(), capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: outptus: no such folder; did you mean outputs?\n"
+
+
 def test_the_example_runs() -> None:
     call = [sys.executable, "scripts/dataset_example.py"]
     done = subprocess.run(call, cwd=ROOT, env=environ_of(), capture_output=True, text=True, timeout=120, check=False)
