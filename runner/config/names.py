@@ -135,6 +135,8 @@ def settings_near(key: str) -> list[str]:
 
 def unknown_option(group: str, option: str, options: Iterable[str]) -> ConfigError:
     """Return the error for an option that a group does not have."""
+    group, _, table = group.partition("/") if group.startswith("experiment/") else (group, "", "")
+    option = f"{table}/{option}" if table else option
     names = sorted(options)
     near = [OPTION_SYNONYMS[group, option]] if (group, option) in OPTION_SYNONYMS else nearest(option, names)
     meant = [f"{group}={each}" for each in near] or _same_name(option)

@@ -111,7 +111,8 @@ class Config:
         allowed = f"{ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
         for name in self.against if isinstance(self.against, list) else [self.against]:
             if name not in (*others, ALL) or (name == ALL and len(self.against) > 1):
-                meant = [f"against={each}" for each in nearest(str(name), others)]
+                near = [] if name == self.mode.name else nearest(str(name), others)
+                meant = [f"against={each}" for each in near]
                 raise ConfigError("against", name, explained(self._wrong_base(name), allowed, meant))
 
     def _wrong_base(self, name: object) -> str:

@@ -41,7 +41,7 @@ MISTAKES = {
     "verdict --json r1": "--json: r1: the name must end in .json; without a name, put the option last",
     "dataset r1 --output x.csv": "--output: x.csv: the name must end in .parquet",
     "compare a b --markdown x.txt": "the name must end in .md",
-    "compare a b --fail-on sloer": "--fail-on: sloer: not one of its values; allowed: slower; did you mean slower?",
+    "compare a b --fail-on sloer": "--fail-on: sloer: not one of its values; allowed: slower, undecided; did you",
     "compare a b --effect 5": "--effect=5: not above 0% and below 100%, such as 1% or 0.01; did you mean --effect 5%?",
     "doctor --device gpu": "--device: gpu: not one of its values; allowed: auto, cpu, cuda",
     "doctor --repeats 0": "--repeats: 0: must be a whole number from 1 to 1000",

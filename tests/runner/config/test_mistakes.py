@@ -25,6 +25,7 @@ MISTAKES = {
     "model=llama3": "did you mean model=llama_3_8b, model=llama_3_70b or model=llama_3_2_1b?",
     "timing=nsys": "did you mean timing=cupti?",
     "workload=null": "workload=null: no such workload; allowed: decode,",
+    "experiment=qkv/nope": "experiment=qkv/nope: no such experiment; allowed: azure_llama_3_8b,",
     "mode=3": "mode=3: no such mode; allowed: baseline,",
     "table=null": "table=null: chooses nothing; leave table out",
     "hydra/launcher=joblib": "hydra/launcher=joblib: no such hydra/launcher; allowed: basic",
