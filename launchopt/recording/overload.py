@@ -1,6 +1,9 @@
 """The completion rate of a run, and whether its arrivals overloaded it. Nothing else defines column `overloaded`.
 
-Requests of many tokens have the time of every completion; independent commands have only the wall time of them all.
+The rate is taken over the second half of the time in which requests arrive. Let n be the number of requests in the
+system. The system is overloaded if n at the last arrival exceeds the largest n of the first half by more than a tenth
+of the arrivals of the second half. The arrivals that happened count, not the nominal rate, which a few random arrivals
+can miss by far. If all requests arrive at once, the rate is that of the whole run, and the system is not overloaded.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from numpy.typing import NDArray
 from launchopt.producing.production import Tokens
 
 BACKLOG_SHARE = 0.1  # share of the second half's arrivals; if the backlog grows by more, the system is overloaded
-LEAST_SHARE = 0.95  # completing less than this share of the arrival rate is overload of independent commands
 
 
 class Completion(NamedTuple):
@@ -23,22 +25,21 @@ class Completion(NamedTuple):
     overloaded: bool
 
 
-def of_commands(commands: int, wall_ms: float, due_per_s: float) -> Completion:
-    """Return the completion of independent commands over the whole run. due_per_s: rate at which they arrive."""
-    rate_per_s = commands / wall_ms * 1e3
-    return Completion(rate_per_s, rate_per_s < LEAST_SHARE * due_per_s)
+def of_commands(arrived_ns: NDArray[np.int64], done_ns: NDArray[np.int64], held: int) -> Completion:
+    """Return the completion of independent commands, each a request.
+
+    arrived_ns, done_ns: of each command. held: commands that buckets may hold while they wait for others.
+    """
+    return _completion(np.sort(arrived_ns), np.sort(done_ns), held)
 
 
 def of_requests(tokens: Tokens, outputs: NDArray[np.int64]) -> Completion:
-    """Return the completion of requests with many tokens. outputs: int64 [requests], output tokens of each request.
+    """Return the completion of requests with many tokens. outputs: int64 [requests], output tokens of each request."""
+    return _completion(np.sort(tokens.arrived_ns), np.sort(tokens.done_ns[np.cumsum(outputs) - 1]), held=1)
 
-    The rate is taken over the second half of the time in which requests arrive. Let n be the number of requests in the
-    system. The system is overloaded if n at the last arrival exceeds the largest n of the first half by more than a
-    tenth of the arrivals of the second half. If all requests arrive at once, the rate is that of the whole run, and the
-    system is not overloaded.
-    """
-    done_ns = np.sort(tokens.done_ns[np.cumsum(outputs) - 1])
-    arrived_ns = np.sort(tokens.arrived_ns)
+
+def _completion(arrived_ns: NDArray[np.int64], done_ns: NDArray[np.int64], held: int) -> Completion:
+    """Return the completion of requests. Both arrays are sorted, and count from the start of the run."""
     end_ns = int(arrived_ns[-1])
     start_ns = (int(arrived_ns[0]) + end_ns) // 2
     if end_ns <= start_ns:
@@ -48,4 +49,4 @@ def of_requests(tokens: Tokens, outputs: NDArray[np.int64]) -> Completion:
     before = int(np.count_nonzero(arrived_ns <= start_ns))
     came, most = len(arrived_ns) - before, int(under_way[:before].max(initial=0))
     growth = int(under_way[-1]) - most
-    return Completion(finished / ((end_ns - start_ns) * 1e-9), growth > max(1.0, BACKLOG_SHARE * came))
+    return Completion(finished / ((end_ns - start_ns) * 1e-9), growth > max(held, BACKLOG_SHARE * came))

@@ -15,6 +15,7 @@ from launchopt.batching.batch import FlushReason
 from launchopt.command import HALF_BITS, LOW_HALF, Op, ShapeKey
 from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy
+from launchopt.recording.overload import of_commands
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.streams.chain import Stream
@@ -102,6 +103,21 @@ class _Sums:
         if self._open_batch[1]:
             self.histograms["batch_size"].add(np.array([self._open_batch[1]]))
         self._open_batch = (-1, 0)
+
+
+def completion(recorder: Recorder, timing: Timing, held: int) -> Row:
+    """Return the columns of an open loop of independent commands. held: commands that the buckets can hold.
+
+    A command is done at its end on the device, or at the end of its launch call if its launch was not timed.
+    """
+    arrived, done = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for chunk in recorder.chunks():
+        _, end_ns, known = _device_times(chunk.launches, timing.span)
+        end_ns = np.where(known, end_ns, chunk.launches[:, LaunchColumn.SUBMIT_END_NS])
+        arrived.append(chunk.commands[:, CommandColumn.ENQUEUE_NS] - timing.start_ns)
+        done.append(end_ns[chunk.of_launch] - timing.start_ns)
+    rate, overloaded = of_commands(np.concatenate(arrived), np.concatenate(done), held)
+    return {"completed_rate_per_s": rate, "overloaded": overloaded}
 
 
 def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:

@@ -62,6 +62,7 @@ class Job:
     record_launches: bool
     record_commands: bool
     ring_name: str = ""
+    open_loop: bool = False  # independent commands that arrive at times of their own
     # Settings of a stream of requests.
     violated: bool = False  # batches break the order within requests on purpose
     on_stall: bool = True

@@ -79,11 +79,21 @@ class Plan:
             record_launches=config.record.launches is Record.all,
             record_commands=config.record.commands is Record.all,
             violated=config.ordering is Ordering.violated,
+            open_loop=self.due_per_s is not None,
             on_stall=config.batching.stall,
             sampling=sampling_of(config),
             samples_on_host=self.sampling_where == "cpu",
             schedule=_schedule(config),
         )
+
+    @property
+    def due_per_s(self) -> float | None:
+        """Mean rate at which independent commands are due; None in a closed loop, and for requests of many tokens."""
+        if self.stream.span_ns:  # a trace whose commands arrive at their recorded times
+            return self.stream.commands / self.stream.span_ns * 1e9
+        arrival = self.config.arrival
+        is_open = not (arrival.is_closed or self.config.workload.has_requests)
+        return float(arrival.asked_rate_per_s) if is_open else None
 
     @property
     def sampling_where(self) -> str | None:

@@ -21,7 +21,6 @@ from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
 from launchopt.recording.manifest import Manifest
-from launchopt.recording.overload import of_commands
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -206,8 +205,8 @@ def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produc
         row |= found.row
         histograms |= found.histograms
         extra |= found.extra
-    else:
-        row |= _open_loop(plan, row)
+    elif plan.due_per_s is not None:
+        row["arrival_rate_per_s"] = plan.due_per_s
     run.histograms += _histogram_rows(row, histograms)
     if produced.pushed != row["commands"]:
         row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
@@ -237,7 +236,7 @@ def _row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -
         "layers": stream.layers if workload.has_layers else None,
         "cache": workload.cache.value,
         "input_footprint_bytes": stream.input_bytes,
-        "arrival": "replay" if _has_gaps(plan) else config.arrival.kind,
+        "arrival": "replay" if plan.stream.span_ns else config.arrival.kind,
         "independent": stream.independent,
         "requests": stream.requests,
         "scheduler": config.scheduler.kind + (", steps ahead" if config.scheduler.ahead else ""),
@@ -249,24 +248,6 @@ def _row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -
         "traced": config.timing.kind.value in ("cupti", "torch") or is_profiled(),
         "interleaved": len(plan.arms) > 1,
     }
-
-
-def _open_loop(plan: Plan, row: results.Row) -> results.Row:
-    """Return arrival columns of independent commands: rates due and completed, and whether the run was overloaded."""
-    arrival = plan.config.arrival
-    if _has_gaps(plan):
-        due = row["commands"] / plan.stream.span_ns * 1e9
-    elif arrival.is_closed or plan.config.workload.has_requests:
-        return {}
-    else:
-        due = arrival.asked_rate_per_s
-    rate, overloaded = of_commands(row["commands"], row["wall_ms"], due)
-    return {"arrival_rate_per_s": due, "completed_rate_per_s": rate, "overloaded": overloaded}
-
-
-def _has_gaps(plan: Plan) -> bool:
-    """Return whether the stream is a trace whose commands arrive at their recorded times."""
-    return plan.stream.span_ns > 0
 
 
 def _histogram_rows(row: results.Row, histograms: HistogramRows) -> list[results.Row]:

@@ -200,6 +200,8 @@ class Consumer:
         why, impossible = self._ceilings.above(row)
         if impossible:
             faults.append(f"impossible rate: {why}")
+        if self._job.open_loop:
+            row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
         row |= {
             "mode": arm.mode,
             "repeat": repeat,
@@ -263,8 +265,13 @@ class Consumer:
 
 def _most_held(job: Job, modes: list[Mode]) -> int:
     """Return how many commands all buckets of an arm can hold together, at most: the maximum over all arms."""
-    held = [sum(arm.buckets(job.stream, mode)) for arm, mode in zip(job.arms, modes, strict=True)]
+    held = [_held(job, arm, mode) for arm, mode in zip(job.arms, modes, strict=True)]
     return max(*held, max(arm.max_batch for arm in job.arms) * job.stream.step_rows)
+
+
+def _held(job: Job, arm: Arm, mode: Mode) -> int:
+    """Return how many commands all buckets of an arm can hold together."""
+    return sum(arm.buckets(job.stream, mode))
 
 
 def _wrong(checked: Verification) -> str:

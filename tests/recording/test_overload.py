@@ -93,7 +93,33 @@ def test_bursts_that_pile_up_are_overload(size: int, bursts: int, load: float) -
     assert of_requests(*made(requests))[1]
 
 
-def test_commands_that_keep_up_with_all_but_a_twentieth_are_no_overload() -> None:
-    assert of_commands(100, 1000.0, due_per_s=100.0) == (100.0, False)
-    assert not of_commands(96, 1000.0, due_per_s=100.0).overloaded
-    assert of_commands(94, 1000.0, due_per_s=100.0) == (94.0, True)
+def queue(load: float, count: int, seed: int, held: int = 1) -> bool:
+    """Return whether commands overload one server that takes `load` us each; they arrive at random, 1 us apart."""
+    arrived = np.cumsum(np.random.default_rng(seed).exponential(1_000.0, count))
+    done, free = np.empty(count), 0.0
+    for i, at in enumerate(arrived):
+        free = max(free, at) + 1_000.0 * load
+        done[i] = free
+    return of_commands(arrived.astype(np.int64), done.astype(np.int64), held).overloaded
+
+
+@pytest.mark.parametrize("count", [50, 200, 2_000])
+def test_random_arrivals_without_load_are_no_overload(count: int) -> None:
+    """Few random arrivals can take far less or more time than their nominal rate says."""
+    assert not any(queue(0.01, count, seed) for seed in range(100))
+
+
+@pytest.mark.parametrize("count", [200, 2_000])
+def test_what_serves_half_of_the_rate_is_overloaded(count: int) -> None:
+    assert all(queue(2.0, count, seed) for seed in range(30))
+
+
+def test_a_rate_held_at_high_load_is_rarely_an_overload() -> None:
+    assert sum(queue(0.8, 2_000, seed) for seed in range(100)) <= 2
+
+
+def test_commands_that_wait_in_a_bucket_for_company_are_no_backlog() -> None:
+    arrived = np.arange(1, 101) * 1_000
+    done = np.repeat(arrived[63::36], (64, 36))  # a bucket of 64, then what is left
+    assert not of_commands(arrived, done, held=64).overloaded
+    assert of_commands(arrived, done + 10**6, held=8).overloaded
