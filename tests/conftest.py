@@ -31,6 +31,20 @@ LONGEST = (
     "test_bad_overrides",
     "test_persistent_on_host",
 )
+# These come next, 10 to 30 s each: at the end they would leave the other process without work.
+LONG = (
+    "test_sweep",
+    "test_signals",
+    "test_packaging",
+    "test_docs",
+    "test_bad_input",
+    "test_first_run",
+    "test_disks",
+    "test_modes_gpu",
+    "test_matrix",
+    "test_contributing",
+    "test_requests",
+)
 SETTINGS = "_hypothesis_internal_use_settings"  # where hypothesis keeps a property's settings
 
 
@@ -44,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.stem not in LONGEST)
+    items.sort(key=lambda item: (item.path.stem not in LONGEST, item.path.stem not in LONG))
     _draw_fewer({item.function for item in items if isinstance(item, pytest.Function)})
 
 
