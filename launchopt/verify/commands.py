@@ -54,6 +54,7 @@ class CheckSettings(NamedTuple):
     seed: int = 0
     report: Report = unreported
     budget_s: float = math.inf
+    all_ids: bool = False  # check all sampled token ids, not only about 4,096 of them
     workers: int = 1
 
 

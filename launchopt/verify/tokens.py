@@ -41,7 +41,7 @@ from launchopt.verify.ops import Graded, allowed
 from launchopt.verify.reference import Columns, Evaluator, LeftCache
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
-MOST_SAMPLED = 1024  # most sampled ids that are checked, chosen at random; a float64 row of logits takes a millisecond
+SAMPLED_IDS = 4096  # ids that are checked at least, chosen at random; a float64 row of logits takes a millisecond
 
 
 def verify_chain(
@@ -61,7 +61,9 @@ def verify_chain(
     findings = Findings(arenas.xp, stream.tokens, CheckProgress(stream.commands, settings.report))
     inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
     left = None if stream.attention is None else LeftCache(stream, arenas)
-    _Tokens(stream, inputs, evaluator, left, findings, arenas.xp).check(sampling, ids, generator)
+    is_sample = stream.vocab is not None and not settings.all_ids
+    most = min(SAMPLED_IDS, stream.tokens) if is_sample else stream.tokens
+    _Tokens(stream, inputs, evaluator, left, findings, arenas.xp).check(sampling, ids, generator, most)
     steps = LastSteps(stream, arenas, inputs, evaluator, left, unwritten, CHUNK_BYTES)
     steps.check(findings, generator, settings.max_columns)
     return findings.verdict(stream.commands)
@@ -85,18 +87,19 @@ class _Tokens:
         gemms = stream.gemms_per_step + (stream.vocab is not None)
         self._factor = math.sqrt(1 + gemms / stream.hidden)
 
-    def check(self, sampling: Sampling, ids: Numbers, generator: np.random.Generator) -> None:
-        """Check every token; with sampling, check about MOST_SAMPLED tokens, chosen at random."""
-        parts = self._parts(generator) if self._stream.attention is None else self._sequences(generator)
+    def check(self, sampling: Sampling, ids: Numbers, generator: np.random.Generator, most: int) -> None:
+        """Check `most` tokens, chosen at random; with attention, those of whole requests until there are as many."""
+        chosen = self._parts if self._stream.attention is None else self._sequences
+        parts = chosen(generator, most)
         for numbers, at in parts:
             self._some(numbers, at, sampling, ids)
 
-    def _parts(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
+    def _parts(self, generator: np.random.Generator, most_tokens: int) -> Iterator[tuple[Numbers, Columns]]:
         """Yield numbers of tokens and their columns, ordered by the copy of the weights. A token has one column."""
         stream = self._stream
         numbers = np.arange(stream.tokens)
-        if stream.vocab is not None and len(numbers) > MOST_SAMPLED:
-            numbers = np.sort(generator.choice(numbers, MOST_SAMPLED, replace=False))
+        if len(numbers) > most_tokens:
+            numbers = np.sort(generator.choice(numbers, most_tokens, replace=False))
         requests = np.searchsorted(self._first, numbers, "right") - 1
         at = numbers - self._first[requests]
         columns = Columns(requests, last_of_prompt(stream, requests) + at, at % stream.replicas)
@@ -107,13 +110,13 @@ class _Tokens:
             part = order[start : start + most]
             yield numbers[part], columns.part(part)
 
-    def _sequences(self, generator: np.random.Generator) -> Iterator[tuple[Numbers, Columns]]:
+    def _sequences(self, generator: np.random.Generator, most_tokens: int) -> Iterator[tuple[Numbers, Columns]]:
         """Yield columns of whole requests, with the number of the token that each computes (-1 within a prompt)."""
         stream = self._stream
         requests = np.arange(stream.requests)
-        if stream.vocab is not None and stream.tokens > MOST_SAMPLED:
+        if stream.tokens > most_tokens:
             requests = generator.permutation(requests)
-            requests = np.sort(requests[: 1 + np.searchsorted(np.cumsum(stream.outputs[requests]), MOST_SAMPLED)])
+            requests = np.sort(requests[: 1 + np.searchsorted(np.cumsum(stream.outputs[requests]), most_tokens)])
         before = last_of_prompt(stream, requests)
         lengths = before + stream.outputs[requests]
         self._findings.progress.expect(int(lengths.sum()) + stream.requests)

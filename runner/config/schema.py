@@ -48,7 +48,7 @@ class Config:
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
     watchdog_s: float = option(60.0, "limit of a run in which no command moves; 0: none (runner.run.watchdog)", low=0)
     seed: int = option(0, "seed of operands, arrivals and sampling", low=0)
-    verify: Verify = option(Verify.sampled, "full: check every independent command, however long that takes")
+    verify: Verify = option(Verify.sampled, "full: check all independent commands and token ids, however long it takes")
     verify_budget_s: float | None = option(
         None, "time to check a repeat of independent commands; null: its own, at least 20", is_above_zero=True
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import time
 from functools import partial
@@ -257,7 +258,7 @@ class Consumer:
         wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
         budget_s = max(wall_s, LEAST_BUDGET_S) if job.verify_budget_s is None else job.verify_budget_s
         workers = 1 if is_gpu(self.device) else len(os.sched_getaffinity(0))
-        settings = CheckSettings(job.verify_columns, job.seed, report, budget_s, workers)
+        settings = CheckSettings(job.verify_columns, job.seed, report, budget_s, math.isinf(budget_s), workers)
         if self._chains:
             return self._chains.verify(self._active.mode.unwritten_of(self._stream), settings)
         return verify(commands_of(self._stream), self.device.arenas, settings)

@@ -188,7 +188,7 @@ def test_outputs_that_one_launch_did_not_write_are_passed_over(name: str, unwrit
 
 
 def test_of_many_sampled_requests_some_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "MOST_SAMPLED", 6)
+    monkeypatch.setattr(checking, "SAMPLED_IDS", 6)
     run = Run(stream_of("layer", [(2, 3)] * 9, layers=1, vocab=150), GREEDY)
     assert run.verify().ok
     first = run.stream.table[:, ChainColumn.FIRST_TOKEN]

@@ -29,7 +29,7 @@ from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
 from launchopt.verify import tokens as checking
-from launchopt.verify.commands import Verification
+from launchopt.verify.commands import CheckSettings, Verification
 
 READ = 16  # features of qkv that the next GEMM reads; k and v are the 16 behind them
 
@@ -174,10 +174,24 @@ def test_not_more_is_wrong_than_there_is() -> None:
 
 
 def test_of_many_sampled_tokens_some_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "MOST_SAMPLED", 8)
+    monkeypatch.setattr(checking, "SAMPLED_IDS", 8)
     run = Run(stream_of(sampling=GREEDY, sizes=[(0, 10)] * 3), GREEDY)
     assert run.verify().ok
     run.ids += 1
     wrong = [run.verify(seed=seed) for seed in range(5)]
     assert {found.wrong for found in wrong} == {8 + 3}  # and the first command of each request's last step
     assert len({found.first_wrong for found in wrong}) > 1
+
+
+def test_one_wrong_id_of_thousands_is_always_found() -> None:
+    run = Run(stream_of(sampling=GREEDY, sizes=[(0, 1_000)] * 3), GREEDY)
+    run.ids[1_234] += 1
+    assert [run.verify(seed=seed).wrong > 0 for seed in range(3)] == [True] * 3
+
+
+def test_all_ids_are_checked_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checking, "SAMPLED_IDS", 2)
+    run = Run(stream_of(sampling=GREEDY, sizes=[(0, 10)] * 3), GREEDY)
+    run.ids += 1
+    settings = CheckSettings(16, all_ids=True)
+    assert checking.verify_chain(run.stream, run.arenas, run.sampling, run.ids, settings).wrong == 30 + 3
