@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 
 # `git_dirty` covers only these paths of the checkout, so that new results do not set it.
-CODE = tuple(f":/{path}" for path in ("launchopt", "runner", "conf", "scripts", "pyproject.toml"))
+CODE_PATHS = ("launchopt", "runner", "conf", "scripts", "pyproject.toml")
+CODE = tuple(f":/{path}" for path in CODE_PATHS)
 PACKAGES = (
     "launchopt",
     "hydra-core",
@@ -57,10 +60,11 @@ def _git(folder: Path) -> dict[str, object]:
     """Return the revision of the checkout that holds this file, and whether its code has uncommitted changes.
 
     LAUNCHOPT_GIT_REVISION takes precedence. It names the revision of a copy without a history, such as a container
-    image. Such a copy may be inside another repository.
+    image. Such a copy may be inside another repository. The hash of its code proves that it is that revision.
     """
     if revision := os.environ.get("LAUNCHOPT_GIT_REVISION"):
-        return {"git_revision": revision, "git_dirty": None}
+        root = Path(__file__).parents[2]
+        return {"git_revision": revision, "git_dirty": None, "code_sha1": code_sha1(_blobs(root))}
 
     def git(*words: str) -> str:
         call = ["git", "-C", str(folder), *words]
@@ -70,3 +74,18 @@ def _git(folder: Path) -> dict[str, object]:
         return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain", "--", *CODE))}
     except (OSError, subprocess.SubprocessError):
         return {}
+
+
+def code_sha1(blobs: Iterable[tuple[str, str]]) -> str:
+    """Return the hash of code, from the path and the git hash of each file. `git ls-tree` gives the same pairs."""
+    return hashlib.sha1("".join(f"{blob} {path}\n" for path, blob in sorted(blobs)).encode()).hexdigest()
+
+
+def _blobs(root: Path) -> Iterable[tuple[str, str]]:
+    """Yield path and git hash of every file of code below a folder, except those that Python and pip write."""
+    for place in (root / name for name in CODE_PATHS):
+        for path in [place] if place.is_file() else place.rglob("*"):
+            if path.is_file() and path.suffix != ".pyc":
+                data = path.read_bytes()
+                blob = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+                yield path.relative_to(root).as_posix(), blob

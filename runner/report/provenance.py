@@ -1,0 +1,146 @@
+"""Where, when and with which code the results below a folder were measured.
+
+In: manifests, and files with an environment of their own (CARRIERS). `revisions.json`, in a folder above, lists the
+revisions of the history: `{"REVISION": {"commit": N, "code_sha1": HASH}}`, where N counts commits from the first one.
+A clone without a history can therefore be checked too; `scripts/revisions.py` writes the file. Out: a line for a page
+(`line`), or the reasons why results cannot be relied on (`faults`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from launchopt.errors import DataError
+from launchopt.files import JsonObject, read_json
+from launchopt.recording.manifest import SCHEMA_VERSION
+
+REVISIONS = "revisions.json"
+CARRIERS = ("manifest.json", "calibration.json", "soak.json")
+RESULTS = ("*.parquet", "*.txt")  # files that hold what was measured
+SHOWN_DIGITS = 7
+Revisions = Mapping[str, JsonObject]
+
+
+class Origin(NamedTuple):
+    """What one manifest says about its origin. None: it does not say."""
+
+    machine: str | None
+    date: str | None
+    revision: str | None
+    dirty: bool | None
+    code_sha1: str | None
+    schema: object
+
+
+def origin(path: Path) -> Origin:
+    """Return what a manifest, a calibration or a soak says; DataError if it is no JSON object."""
+    try:
+        content = read_json(path)
+        environment = content.get("environment") or {}
+        device = content.get("device") or environment.get("device") or {}
+        return Origin(
+            _text(device.get("name") or content.get("processor")),
+            _text((content.get("started_utc") or content.get("made_utc") or "")[:10]),
+            _text(environment.get("git_revision")),
+            environment.get("git_dirty"),
+            _text(environment.get("code_sha1")),
+            content.get("schema_version"),
+        )
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise DataError(path, None, f"not a manifest ({type(error).__name__}: {error})") from None
+
+
+def read_revisions(folder: Path) -> Revisions:
+    """Return the revisions of the history, from the nearest file in the folder or above; empty without one."""
+    for place in (folder, *folder.absolute().parents):
+        if (place / REVISIONS).is_file():
+            listed: Revisions = read_json(place / REVISIONS)
+            return listed
+    return {}
+
+
+def whole(revision: str, revisions: Revisions) -> str | None:
+    """Return the listed revision that begins like this one, or None."""
+    return next((each for each in revisions if each.startswith(revision)), None)
+
+
+def line(path: Path) -> str:
+    """Return a sentence about the results at or below a folder, or those that a file of a report names."""
+    revisions = read_revisions(path if path.is_dir() else path.parent)
+    shown = dict.fromkeys(_shown(origin(each), revisions) for each in sorted(_sources(path)))
+    return f"Measured: {'; '.join(shown) or 'GPU, date and revision were not recorded'}.\n"
+
+
+def _shown(found: Origin, revisions: Revisions) -> str:
+    parts = [found.machine or "unknown machine", found.date or "date not recorded"]
+    if found.revision is None:
+        return ", ".join([*parts, "unknown revision"])
+    known = whole(found.revision, revisions)
+    place = f" (commit {revisions[known]['commit']})" if known else " (not in the history)" if revisions else ""
+    state = " with uncommitted changes" if found.dirty else ""
+    return ", ".join([*parts, f"revision {found.revision[:SHOWN_DIGITS]}{place}{state}"])
+
+
+def _sources(path: Path) -> Iterator[Path]:
+    """Yield the files that say where results come from: of a folder, or of the folders that a file of a report names."""
+    if path.is_dir():
+        yield from (each for name in CARRIERS for each in path.rglob(name))
+    elif path.name in CARRIERS:
+        yield path
+    else:
+        for folder in _named(read_json(path), path.parent):
+            yield from _sources(folder)
+
+
+def _named(content: object, folder: Path) -> set[Path]:
+    """Return the folders and files that a file of a report names: values of `run`, `runs`, `over` and `bench`."""
+    if isinstance(content, list):
+        return set().union(*(_named(each, folder) for each in content))
+    if not isinstance(content, dict):
+        return set()
+    texts = {folder / content[key] for key in ("run", "runs", "over", "bench") if isinstance(content.get(key), str)}
+    return texts.union(*(_named(each, folder) for each in content.values()))
+
+
+def faults(folder: Path) -> dict[str, str]:
+    """Return why results at or below a folder cannot be relied on: their place, relative to it, and the reasons."""
+    revisions = read_revisions(folder)
+    carriers = [path for name in CARRIERS for path in folder.rglob(name)]
+    found = {path: reasons for path in carriers if (reasons := origin_faults(origin(path), revisions))}
+    homes = {path.parent for path in carriers if path.name == "manifest.json"}
+    for path in (each for pattern in RESULTS for each in folder.rglob(pattern)):
+        if path.parent not in homes:
+            found[path] = ["no manifest"]
+    for sweep in {home.parent for home in homes if home.name.isdigit()}:
+        jobs = [origin(each / "manifest.json").revision for each in homes if each.parent == sweep and each.name.isdigit()]
+        if len(set(jobs)) > 1:
+            found[sweep] = [f"jobs of {len(set(jobs))} revisions"]
+    return {_place(path, folder): "; ".join(reasons) for path, reasons in sorted(found.items())}
+
+
+def _place(path: Path, folder: Path) -> str:
+    return (path.parent if path.name == "manifest.json" else path).relative_to(folder).as_posix()
+
+
+def origin_faults(found: Origin, revisions: Revisions) -> list[str]:
+    """Return the reasons why a result of this origin cannot be relied on; empty if there is none.
+
+    A copy without a history cannot tell whether it was clean. The hash of its code must be that of the revision.
+    """
+    reasons = []
+    known = None if found.revision is None else whole(found.revision, revisions)
+    if known is None:
+        reasons.append(f"revision {found.revision} is not in the history" if found.revision else "no revision")
+    if found.dirty:
+        reasons.append("uncommitted changes")
+    elif found.dirty is None and (known is None or found.code_sha1 != revisions[known]["code_sha1"]):
+        reasons.append("not known to be clean")
+    if not isinstance(found.schema, int) or not 1 <= found.schema <= SCHEMA_VERSION:
+        reasons.append(f"unknown schema {found.schema!r}")
+    return reasons
+
+
+def _text(value: object) -> str | None:
+    return str(value) if value else None
