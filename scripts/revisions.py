@@ -2,8 +2,9 @@
 
     python scripts/revisions.py            # writes outputs/reference/revisions.json; needs a clone with its history
 
-Run it before results of a new revision are committed. For each revision: the number of commits up to it, and the hash
-of its code. A revision that is not in the history is left out, and the test on provenance then names its results.
+Run it before results of a new revision are committed. It saves, for each revision, the number of commits up to it, its
+day, and the hash of its code. A revision that is not in the history is left out; the test on provenance then refuses
+its results.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.files import save_text
 from launchopt.recording.environment import CODE_PATHS, code_sha1
 from runner.report.provenance import CARRIERS, REVISIONS, Revisions, origin
 
+ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "outputs/reference"
 
 
@@ -41,7 +42,8 @@ def named_below(folder: Path) -> set[str]:
 def _about(root: Path, revision: str) -> dict[str, object]:
     lines = (_git(root, "ls-tree", "-r", revision, "--", *CODE_PATHS) or "").splitlines()
     blobs = ((path, about.split()[2]) for about, _, path in (line.partition("\t") for line in lines))
-    return {"commit": int(_git(root, "rev-list", "--count", revision) or 0), "code_sha1": code_sha1(blobs)}
+    commit = int(_git(root, "rev-list", "--count", revision) or 0)
+    return {"commit": commit, "date": _git(root, "log", "-1", "--format=%cs", revision), "code_sha1": code_sha1(blobs)}
 
 
 def _git(root: Path, *words: str) -> str | None:

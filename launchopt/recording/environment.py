@@ -64,7 +64,7 @@ def _git(folder: Path) -> dict[str, object]:
     """
     if revision := os.environ.get("LAUNCHOPT_GIT_REVISION"):
         root = Path(__file__).parents[2]
-        return {"git_revision": revision, "git_dirty": None, "code_sha1": code_sha1(_blobs(root))}
+        return {"git_revision": revision, "git_dirty": None, "code_sha1": code_sha1(blobs(root))}
 
     def git(*words: str) -> str:
         call = ["git", "-C", str(folder), *words]
@@ -81,7 +81,7 @@ def code_sha1(blobs: Iterable[tuple[str, str]]) -> str:
     return hashlib.sha1("".join(f"{blob} {path}\n" for path, blob in sorted(blobs)).encode()).hexdigest()
 
 
-def _blobs(root: Path) -> Iterable[tuple[str, str]]:
+def blobs(root: Path) -> Iterable[tuple[str, str]]:
     """Yield path and git hash of every file of code below a folder, except those that Python and pip write."""
     for place in (root / name for name in CODE_PATHS):
         for path in [place] if place.is_file() else place.rglob("*"):

@@ -86,7 +86,8 @@ def _bench(arguments: argparse.Namespace) -> None:
     info, why = find_device(arguments.device, 0)
     folder = arguments.output or Path("outputs/bench") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     folder.mkdir(parents=True, exist_ok=True)
-    about = {"device": info.as_dict(), "why": why, "repeats": arguments.repeats}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {"started_utc": started, "device": info.as_dict(), "why": why, "repeats": arguments.repeats}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
     (folder / account.FILE).unlink(missing_ok=True)  # a file of an earlier result
     rows = []

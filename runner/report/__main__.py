@@ -45,7 +45,7 @@ from runner.bench import account, figures
 from runner.profiles import ncu
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
 from runner.renamed import current_word, current_words
-from runner.report import advice, goals, profilers, which_strategy
+from runner.report import advice, goals, profilers, provenance, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
@@ -150,7 +150,7 @@ def frontier(
     kept = _folder(folders[0]) / FRONTIER_FILE
     slo_p99_us = slo_p99_us or _kept_slo(kept)
     frontiers = _frontiers(folders, slo_p99_us)
-    shown = frontier_markdown(frontiers, "full")
+    shown = f"{frontier_markdown(frontiers, 'full')}\n{provenance.line(folders)}"
     _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
     if slo_p99_us is not None and output is None:
         save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
@@ -164,7 +164,7 @@ def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path |
     Raises DataError as `report` does.
     """
     tables = _strategies(folders)
-    shown = strategies_markdown(tables, "full")
+    shown = f"{strategies_markdown(tables, 'full')}\n{provenance.line(folders)}"
     _publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda console: print_strategies(tables, console))
     if plot is not None:
         draw_strategies(tables, plot)
@@ -220,8 +220,13 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
     new = sync_matrix(old, readme)
     if MARKS[0] not in old or "<!-- report:" in old:
-        new = sync_blocks(new, readme, lambda name: _block(readme.parent / name))
+        new = sync_blocks(new, readme, lambda name: _measured_block(readme.parent / name))
     return save_page(readme, old, new, check=check)
+
+
+def _measured_block(folder: Path) -> str:
+    """Return the Markdown of `folder`, and below it the sentence that says where it comes from."""
+    return f"{_block(folder).rstrip()}\n\n{provenance.line([folder])}"
 
 
 def _block(folder: Path) -> str:

@@ -1,14 +1,14 @@
 """Where, when and with which code the results below a folder were measured.
 
 In: manifests, and files with an environment of their own (CARRIERS). `revisions.json`, in a folder above, lists the
-revisions of the history: `{"REVISION": {"commit": N, "code_sha1": HASH}}`, where N counts commits from the first one.
-A clone without a history can therefore be checked too; `scripts/revisions.py` writes the file. Out: a line for a page
-(`line`), or the reasons why results cannot be relied on (`faults`).
+revisions of the history: `{"REVISION": {"commit": N, "date": DAY, "code_sha1": HASH}}`, where N counts commits from the
+first one. With it a clone without a history can be checked too; `scripts/revisions.py` writes it. Out: a sentence for a
+page (`line`), or the reasons why results cannot be relied on (`faults`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,9 @@ REVISIONS = "revisions.json"
 CARRIERS = ("manifest.json", "calibration.json", "soak.json")
 RESULTS = ("*.parquet", "*.txt")  # files that hold what was measured
 SHOWN_DIGITS = 7
+NOTE = "environment.txt"  # of profiles that have no manifest
+NOT_RECORDED = "GPU, date and revision were not recorded."
+UNKNOWN = "not known to be clean"
 Revisions = Mapping[str, JsonObject]
 
 
@@ -66,25 +69,37 @@ def whole(revision: str, revisions: Revisions) -> str | None:
     return next((each for each in revisions if each.startswith(revision)), None)
 
 
-def line(path: Path) -> str:
-    """Return a sentence about the results at or below a folder, or those that a file of a report names."""
-    revisions = read_revisions(path if path.is_dir() else path.parent)
-    shown = dict.fromkeys(_shown(origin(each), revisions) for each in sorted(_sources(path)))
-    return f"Measured: {'; '.join(shown) or 'GPU, date and revision were not recorded'}.\n"
+def line(paths: Sequence[Path]) -> str:
+    """Return a sentence about the results at or below folders, or those that a file of a report names."""
+    revisions = read_revisions(_folder(paths[0]))
+    origins = [origin(each) for path in paths for each in sorted(_sources(path))]
+    parts = []
+    for machine in dict.fromkeys(found.machine for found in origins):
+        own = dict.fromkeys(_shown(found, revisions) for found in origins if found.machine == machine)
+        parts.append(f"{machine or 'an unknown machine'}: {'; '.join(own)}")
+    if parts:
+        return f"Measured on {'. '.join(parts)}.\n"
+    note = _folder(paths[0]) / NOTE
+    return " ".join(note.read_text().split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
+
+
+def _folder(path: Path) -> Path:
+    return path if path.is_dir() else path.parent
 
 
 def _shown(found: Origin, revisions: Revisions) -> str:
-    parts = [found.machine or "unknown machine", found.date or "date not recorded"]
+    known = None if found.revision is None else whole(found.revision, revisions)
+    date = found.date or (f"{revisions[known]['date']} or later" if known else "date not recorded")
     if found.revision is None:
-        return ", ".join([*parts, "unknown revision"])
-    known = whole(found.revision, revisions)
+        return f"{date}, unknown revision"
     place = f" (commit {revisions[known]['commit']})" if known else " (not in the history)" if revisions else ""
-    state = " with uncommitted changes" if found.dirty else ""
-    return ", ".join([*parts, f"revision {found.revision[:SHOWN_DIGITS]}{place}{state}"])
+    is_unknown = revisions and UNKNOWN in origin_faults(found, revisions)
+    state = " with uncommitted changes" if found.dirty else ", not known to be clean" if is_unknown else ""
+    return f"{date}, revision {found.revision[:SHOWN_DIGITS]}{place}{state}"
 
 
 def _sources(path: Path) -> Iterator[Path]:
-    """Yield the files that say where results come from: of a folder, or of the folders that a file of a report names."""
+    """Yield the carriers of a folder, or of the folders that a file of a report names."""
     if path.is_dir():
         yield from (each for name in CARRIERS for each in path.rglob(name))
     elif path.name in CARRIERS:
@@ -114,7 +129,9 @@ def faults(folder: Path) -> dict[str, str]:
         if path.parent not in homes:
             found[path] = ["no manifest"]
     for sweep in {home.parent for home in homes if home.name.isdigit()}:
-        jobs = [origin(each / "manifest.json").revision for each in homes if each.parent == sweep and each.name.isdigit()]
+        jobs = [
+            origin(each / "manifest.json").revision for each in homes if each.parent == sweep and each.name.isdigit()
+        ]
         if len(set(jobs)) > 1:
             found[sweep] = [f"jobs of {len(set(jobs))} revisions"]
     return {_place(path, folder): "; ".join(reasons) for path, reasons in sorted(found.items())}
@@ -136,7 +153,7 @@ def origin_faults(found: Origin, revisions: Revisions) -> list[str]:
     if found.dirty:
         reasons.append("uncommitted changes")
     elif found.dirty is None and (known is None or found.code_sha1 != revisions[known]["code_sha1"]):
-        reasons.append("not known to be clean")
+        reasons.append(UNKNOWN)
     if not isinstance(found.schema, int) or not 1 <= found.schema <= SCHEMA_VERSION:
         reasons.append(f"unknown schema {found.schema!r}")
     return reasons

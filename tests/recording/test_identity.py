@@ -121,6 +121,7 @@ def test_results_carry_revision_and_whether_it_was_changed(monkeypatch: pytest.M
     monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "f" * 40)
     found = environment()
     assert (found["git_revision"], found["git_dirty"]) == ("f" * 40, None)
+    assert len(found["code_sha1"]) == 40
 
 
 def test_changes_of_code_count_and_folders_of_results_do_not(tmp_path: Path) -> None:

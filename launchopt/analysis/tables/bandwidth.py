@@ -40,7 +40,12 @@ def memory_gb_per_s(row: Row) -> float | None:
     return None if row["cache"] == "hot" else needed_gb_per_s(row)
 
 
-def memory_share(row: Row) -> float | None:
-    """Return `memory_gb_per_s` as a share of the measured peak; None if one of them is unknown."""
-    rate, peak = memory_gb_per_s(row), peak_gb_per_s(row)
+def needed_share(row: Row) -> float | None:
+    """Return `needed_gb_per_s` as a share of the measured peak; None if one of them is unknown."""
+    rate, peak = needed_gb_per_s(row), peak_gb_per_s(row)
     return None if rate is None or peak is None else rate / peak
+
+
+def memory_share(row: Row) -> float | None:
+    """Return `needed_share`; None for inputs in a cache, which do not come from memory."""
+    return None if row["cache"] == "hot" else needed_share(row)

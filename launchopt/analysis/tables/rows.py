@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launchopt.analysis.tables import reference
+from launchopt.analysis.tables.bandwidth import needed_share
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval, Verdict, verdict
@@ -226,13 +227,19 @@ def _table(rows: list[Row]) -> Table:
         history = reference.history(*work, stream["commands"])
     baselines = [line for line in lines if line.is_baseline]
     for line in lines:
-        if above := [row for row in line.rows if row["above_ceiling"]]:
+        if above := [row for row in line.rows if row["above_ceiling"] and _is_above(row)]:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
             # The rate is left out: a column has it, and without it lines can share one remark.
             line.remarks.append(str(worst["above_ceiling"]).partition(" is ")[2] or str(worst["above_ceiling"]))
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)
+
+
+def _is_above(row: Row) -> bool:
+    """Return whether the rate that tables show is above a peak: of bytes that had to move, or of operations."""
+    share, peak, tflops = needed_share(row), row["peak_tflops"], row["achieved_tflops"]
+    return (share is None or share > 1) or (tflops is not None and peak is not None and tflops > peak)
 
 
 def _base_of(modes: set[str]) -> str:
