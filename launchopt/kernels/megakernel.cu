@@ -25,14 +25,14 @@
 // number of threads that multiply, and blockIdx and gridDim by those of a virtual block.
 #include "megakernel/config.cuh"
 enum { THREADS = 256, LIST_THREADS = THREADS + 32 * SHORT };  // threads that multiply; threads that execute the list
-enum { ALL_THREADS = LIST_THREADS + 32 };  // threads of a block: also the warp that copies weights
+enum { ALL_THREADS = LIST_THREADS + 32 };  // threads of a block, with the warp that copies weights
 struct Threads {
     enum { x = THREADS };
 };
 #define blockDim (Threads())
 #define __syncthreads() __barrier_sync_count(1, THREADS)
 #define meet() __barrier_sync_count(1, LIST_THREADS)
-__shared__ uint3 virtual_block, virtual_grid;  // blockIdx and gridDim of the ops in common/ops.cuh
+__shared__ uint3 virtual_block, virtual_grid;  // blockIdx and gridDim of the ops: of a virtual block
 #define blockIdx virtual_block
 #define gridDim virtual_grid
 #define OP(name) __device__ __noinline__ void name(char* a, char* b, char* c, i64 request, const Args& p)

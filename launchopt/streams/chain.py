@@ -216,9 +216,9 @@ class ChainStream:
         return self._place.weights.fills | {self.activations: (self.table_rows * self.units(self.hidden), 1.0)}
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """Return the slots of A, B and C between two neighbouring commands of a batch, for each shape.
+        """Return the number of slots of A, B and C from one command of a batch to the next, for each shape.
 
-        The requests of a batch share weights and caches. Their activations are one lane apart.
+        The requests of a batch share weights and the pool of KV caches. Their activations are one lane apart.
         """
         moves = {shape: MOVES_WITH_LANE.get(shape.op, (0, 1, 1)) for shape in self.shapes}
         return {

@@ -43,7 +43,7 @@ class Findings:
         self._xp, self._tokens, self.progress = xp, tokens, progress
         self.compared = 0  # number of commands compared, counted by the caller
         self._wrong, self._share, self._error, self._bound = 0, -1.0, 0.0, 0.0
-        # First wrong output: its token (`tokens` for an output of a command), and its description.
+        # First wrong output: its token (`tokens`: an output of a command; `tokens` + 1: none yet), and its description.
         self._first: tuple[int, str | None] = (tokens + 1, None)
 
     def judge(
@@ -99,7 +99,7 @@ class Findings:
         self._add(wrong, name, what, numbers)
 
     def _note(self, share: float, error: float, bound: float) -> None:
-        """Keep the error and bound of the output whose error is the largest share of its bound."""
+        """Keep error and bound of the output whose error is the largest share of its bound (of equals, the largest)."""
         if (share, bound) > (self._share, self._bound):
             self._share, self._error, self._bound = share, error, bound
 

@@ -220,8 +220,9 @@ SCHEMAS: dict[str, dict[str, type]] = {
     "sampling": {"base": groups.TokenSampling},
     "scheduler": {"base": groups.Scheduler},
 }
-# Options without a YAML: launchopt declares each of them in a file. A workload without a default name (`Gemv`) is not
-# among them; presets in conf/workload name it.
+# Options that have no YAML of their own in conf/GROUP. launchopt declares each mode, workload and arrival in a Python
+# file; tables are files in conf/experiment. A workload that needs values of the user (`Gemv`) is not among them:
+# presets in conf/workload name it.
 FOUND: dict[str, dict[str, object]] = {
     "mode": {name: groups.mode_settings(name) for name in MODES},
     "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},

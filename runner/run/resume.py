@@ -73,7 +73,7 @@ def work_key(plan: Plan) -> str | None:
     stream = plan.stream
     if any(mode_class(arm.mode).takes_of(stream) is not Takes.commands for arm in plan.arms):
         return None
-    if plan.config.scheduler.kind != "none":  # a continuous scheduler takes its batches from `batching`
+    if plan.config.scheduler.kind != "none":  # `batching` limits the batches of a continuous scheduler
         return None
     others = {key: value for key, value in plan.composed.items() if key != "batching"}
     return f"{config_hash(others)} {stream_hash(stream)} {plan.residency}"

@@ -173,7 +173,7 @@ class Sweep:
 
     @cached_property
     def varies_batching(self) -> bool:
-        """Whether jobs differ in their settings of batching."""
+        """Whether jobs differ in overrides of `batching`. What a `table` sets there does not count."""
         return (
             len({tuple(each for each in job if each.lstrip("+").startswith("batching")) for job in self._planned}) > 1
         )

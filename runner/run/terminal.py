@@ -24,7 +24,7 @@ PROGRESS_EVERY_S = 30.0  # time between two lines of progress in a pipe
 
 
 class Terminal:
-    """The progress of one job of `runs` runs, on standard error. `name` precedes each phase: `job 3 (4 of 12)`."""
+    """The progress of one job of `runs` repeats, on standard error. `name` precedes each phase: `job 3 (4 of 12)`."""
 
     def __init__(self, plan: Plan, runs: int, name: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._commands, self._runs, self._done = plan.stream.commands, runs, 0

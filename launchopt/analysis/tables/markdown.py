@@ -153,9 +153,10 @@ def _work(table: Table) -> str:
 
 
 def _merged(tables: Sequence[Table]) -> str:
-    """Return one table for a README, then its tokens.
+    """Return all tables as one for a README, with legend and notes; then a table of tokens, if any work has them.
 
-    The first column is the work; the figures of the C++ program stand beside ours.
+    The first column is the work. If a C++ program that uses cuBLASLt was measured for some of it (`reference.Peer`), a
+    column has its figures.
     """
     merged: list[list[str]] = []
     notes: list[str] = []

@@ -22,7 +22,7 @@ from launchopt.types import Int, Table, Words
 class UploadWord(enum.IntEnum):
     """Words of the argument `upload` of `upload_words`, int64."""
 
-    FUNCTION = 0  # address of the driver's copy function
+    FUNCTION = 0  # address of the CUDA driver's copy function
     TO = 1  # device address
     FROM = 2  # address of the words in pinned memory
 

@@ -121,7 +121,7 @@ def _sender(units: list[Unit], i: int, conflicting: dep.Flags, itemsize: int) ->
     own = units[i]
     if not own.mails:
         return NOBODY
-    inputs, others = own.reads[:1], own.reads[1:]  # span of operand B of the first instruction; all other spans read
+    inputs, others = own.reads[:1], own.reads[1:]  # operand B of its first instruction; everything else that it reads
     for j in reversed(np.flatnonzero(conflicting).tolist()):
         unit = units[j]
         if not _shares(unit.writes, inputs):

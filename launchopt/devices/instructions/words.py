@@ -25,7 +25,7 @@ class Word(enum.IntEnum):
     N = 2  # columns per request
     K = 3  # features of B
     REQUESTS = 4  # number of requests of this instruction
-    FIRST_REQUEST = 5  # index of its first request in the workload stream; the others follow
+    FIRST_REQUEST = 5  # index in the workload stream; ops that read sequences have consecutive requests
     A = 6  # address of the first request's operand A
     B = 7
     C = 8

@@ -72,9 +72,9 @@ class LaunchAhead:
         self._gave_up[0] = 0
 
     def admitted(self) -> Gated | None:
-        """Return the program whose launch a compiled loop has admitted since the last call, or None.
+        """Return the program whose waiting launch a compiled loop has let start since the last call, or None.
 
-        The loop has staged the rows that the launch feeds back.
+        The loop has also written the arguments of the rows that this launch feeds back.
         """
         if not self.admission.was_admitted():
             return None

@@ -259,7 +259,7 @@ class Maker:
         return tensor, text
 
     def _call(self, i: int, row: Row) -> None:
-        """Add the call of a row."""
+        """Add the call of row i to the step, and its line of source code."""
         site, c = self._site, self._outputs[i]
         a, a_text = self._read(i, "a", self._kind.a[i], row.m)
         b, b_text = self._read(i, "b", self._kind.b[i], row.k)

@@ -1,8 +1,9 @@
 // GEMMs of few columns: C[j][r] = sum over k of A[r][k] * B[j][k], accumulated in fp32. A group of GROUP_WARPS warps multiplies
 // some rows r by up to MOST_COLUMNS columns j; the group has a named barrier of its own. Each element of A, a weight, is read
-// once from memory. The elements of B, the inputs, are read repeatedly from the L1 cache.
+// once from memory. The elements of B, the inputs, are read repeatedly: from the L1 cache, or from the L2 cache if the tile has
+// fewer rows than the group has warps (FRESH).
 //
-// If B has more rows than A, the host exchanges A and B, and the steps of C.
+// If B has more rows than A, the host exchanges A with B, and `row_step` with `column_step`.
 #include "shared/skinny.cuh"
 
 // A tile of such a GEMM: addresses of its first row of A, of B and of its first row of C; its number of rows.
@@ -16,7 +17,7 @@ __device__ inline void group_barrier(int group) {
     asm volatile("barrier.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
 }
 
-// Load a vector that no other thread reads. The load bypasses the L1 cache.
+// Load a vector that no other thread of this product reads, without keeping it in the L1 cache.
 __device__ inline uint4 read_once(const storage* from) {
     uint4 vector;
     asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"

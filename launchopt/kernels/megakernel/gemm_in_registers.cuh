@@ -90,9 +90,11 @@ struct Gemm : Outputs {
     using Outputs::Outputs;
     static_assert(COLUMNS == 2 * GROUP_WARPS && HOLDERS == 16, "a warp stores two columns: see own_column");
 
-    // Multiply all pieces of the tiles, one piece after another; with ONE_STEP, up to two pieces. has_new: the loads of new
-    // inputs have been issued. gain: shared address of the gain of this thread's first vector, or 0; with a gain there are at
-    // most two pieces. ready: called once the first inputs are there.
+    // Multiply the tiles by the inputs, one piece (PIECE_BYTES of k) after another; with ONE_STEP there are at most two pieces.
+    // bytes: length of k. gain: address, in shared memory, of the elements of the fused norm's gain that belong to this
+    // thread's first vector; 0: no norm. With a norm there are at most two pieces. odd: which buffer of `norm_sums` takes the
+    // sums of squares. has_new: true: `load_piece` was called for the first two pieces, whose data may not be there yet;
+    // false: the registers still hold the inputs of the previous pass. ready: called once the first inputs are there.
     template <class Do>
     __device__ void multiply(
         Sums& sums, Slices& w, Held& in, u32 bytes, u32 gain, bool odd, bool has_new, const Do& ready) {

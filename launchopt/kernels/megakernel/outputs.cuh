@@ -17,7 +17,7 @@ __shared__ u64 largest[HOLDERS * COLUMNS];  // largest logit of each thread that
 struct Outputs : Inputs {
     Peer peer;
     const Feedback& feed;
-    u32 turn;  // index of the current sums in Memory::part
+    u32 turn;  // which of the buffers Memory::part takes the sums of this pass
 
     __device__ Outputs(const Program& q, u32 launch, const Feedback& feed, Memory& memory, const Ring& ring)
         : Inputs(q, launch, memory, ring), feed(feed), turn(0) {}
