@@ -41,7 +41,7 @@ class Verdict(StrEnum):
 class Interval:
     """A value with its 95% bounds, in `unit`. The bounds are None where none were shown to cover.
 
-    spread: the smallest and the largest sample; None for one. Bounds stand in [] in a text, the spread in ().
+    range: the smallest and the largest sample; None for one. Bounds stand in [] in a text, the range in ().
     """
 
     value: float
@@ -49,16 +49,16 @@ class Interval:
     high: float | None
     repeats: int = 0
     unit: str = "x"
-    spread: tuple[float, float] | None = None
+    range: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         decimals = _decimals(self.value)
         value = f"{self.value:.{decimals}f}{self.unit}"
         if self.low is not None and self.high is not None:
             return f"{value} [{self.low:.{decimals}f}, {self.high:.{decimals}f}]"
-        if self.spread is None:
+        if self.range is None:
             return f"{value} ({self.repeats} repeat{'' if self.repeats == 1 else 's'})"
-        return f"{value} ({self.spread[0]:.{decimals}f} to {self.spread[1]:.{decimals}f})"
+        return f"{value} ({self.range[0]:.{decimals}f} to {self.range[1]:.{decimals}f})"
 
 
 def median_interval(samples: ArrayLike, *, unit: str = "") -> Interval:

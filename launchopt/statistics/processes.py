@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from launchopt.statistics.interval import CONFIDENCE, FEWEST_REPEATS
+from launchopt.statistics.interval import CONFIDENCE, FEWEST_REPEATS, Interval, median_interval
 from launchopt.statistics.shift import Factor, factor, logarithms, satterthwaite, student_quantile, walsh_averages
 
 FEWEST_PROCESSES = 3
@@ -46,6 +46,17 @@ def levels(groups: Groups) -> list[float]:
 def ratio_levels(above: Groups, below: Groups) -> list[float]:
     """Return the level of above / below in each process, from pairs of repeats."""
     return levels([list(np.divide(ours, theirs)) for ours, theirs in zip(above, below, strict=True)])
+
+
+def median_of(groups: Groups, *, unit: str = "") -> Interval:
+    """Return the median of all values. Of several processes the bounds are those of the median of their medians."""
+    whole = median_interval(np.concatenate(groups), unit=unit)
+    if len(groups) == 1:
+        return whole
+    between = median_interval([float(np.median(group)) for group in groups])
+    if between.low is None or between.high is None:
+        return replace(whole, low=None, high=None)
+    return replace(whole, low=min(between.low, whole.value), high=max(between.high, whole.value))
 
 
 def process_noise(groups: Groups) -> ProcessNoise | None:
@@ -84,7 +95,7 @@ def separate(above: Groups, below: Groups, noise: ProcessNoise | None = None) ->
 
 def _of_repeats(found: Factor, repeats: Factor) -> Factor:
     """Return a factor over levels with the number of repeats behind it, and their range."""
-    interval = replace(found.interval, repeats=repeats.interval.repeats, spread=repeats.interval.spread)
+    interval = replace(found.interval, repeats=repeats.interval.repeats, range=repeats.interval.range)
     return replace(found, interval=interval)
 
 

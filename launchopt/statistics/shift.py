@@ -63,13 +63,13 @@ def factor(above: ArrayLike, below: ArrayLike, *, paired: bool, fewest: int = FE
     value = math.exp(float(np.median(differences)))
     spread = (math.exp(float(ratios.min())), math.exp(float(ratios.max()))) if ratios.size > 1 else None
     if repeats < fewest:
-        return Factor(Interval(value, None, None, repeats, spread=spread), None)
+        return Factor(Interval(value, None, None, repeats, range=spread), None)
     if repeats >= FEWEST_FOR_RANKS:
         rank = _signed_rank(upper.size) if paired else _rank_sum(upper.size, lower.size)
         low, high, method = float(differences[rank - 1]), float(differences[-rank]), RANKS
     else:
         (low, high), method = _student(upper, lower, paired), STUDENT
-    return Factor(Interval(value, math.exp(low), math.exp(high), repeats, spread=spread), method)
+    return Factor(Interval(value, math.exp(low), math.exp(high), repeats, range=spread), method)
 
 
 def logarithms(values: ArrayLike) -> _Values:

@@ -45,6 +45,7 @@ class Config:
     against: Any = option("auto", "modes that run in turn with `mode`; auto: its base; all: every other")
     ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
     repeats: Any = option(None, "number; auto: until the noise is low; null: 5 beside a base, else 1")
+    processes: int = option(1, "new processes that run the repeats, one set after the other", low=1)
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
     watchdog_s: float = option(60.0, "limit of a run in which no command moves; 0: none (runner.run.watchdog)", low=0)
     seed: int = option(0, "seed of operands, arrivals and sampling", low=0)
@@ -70,6 +71,7 @@ class Config:
         within("seed", self.seed, 0)
         within("verify_columns", self.verify_columns, 2)
         above_zero("verify_budget_s", self.verify_budget_s)
+        within("processes", self.processes, 1, MOST_PROCESSES)
         if self.batching.max_batch > self.queue.capacity:
             raise ConfigError(
                 "batching.max_batch",
@@ -208,6 +210,7 @@ class Config:
 
 DEFAULT_MODEL = "small_1024"
 MOST_REPEATS = 10_000
+MOST_PROCESSES = 1_000
 AUTO = "auto"  # value of `repeats`: until the noise is low
 ALL = "all"  # value of `against`: every other mode that can run the workload here
 

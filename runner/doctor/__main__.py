@@ -2,6 +2,7 @@
 
     launchopt doctor                       every check, then the floors of the device
     launchopt doctor --no-floors           the checks alone, in a second or two
+    launchopt doctor --processes 8 --save  also the noise between processes, for launchopt compare
     launchopt doctor --save                also save the floors: outputs/calibration/<device>.json
     launchopt doctor --clean               remove shared memory that dead processes left behind
     launchopt doctor --json                everything as JSON
@@ -24,9 +25,12 @@ from pathlib import Path
 
 from launchopt.analysis.verdict import calibration as calibrations
 from launchopt.analysis.verdict.calibration import Calibration, default_path, write_calibration
-from launchopt.errors import DeviceError
+from launchopt.errors import DeviceError, RunError
+from launchopt.statistics.processes import FEWEST_PROCESSES
+from runner.config.schema import MOST_PROCESSES
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
+from runner.doctor.processes import measure_noise
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
 from runner.screen.pager import until_closed
@@ -76,6 +80,12 @@ def _doctor(options: argparse.Namespace) -> int:
         screen.print_checks(found.checks, found.kind, found.removed)
     if options.floors and usable(found.checks):
         found.calibration, found.absent = measure(found.kind, options.index, options.repeats)
+        if options.processes:
+            try:
+                noise = measure_noise(found.kind, options.index, options.processes)
+                found.calibration.floors[calibrations.BETWEEN_PROCESSES] = noise
+            except RunError as error:
+                found.absent[calibrations.BETWEEN_PROCESSES] = str(error)
         if options.json != STDOUT:  # before saving, which may fail
             screen.print_floors(found.calibration, found.absent)
             screen.print_stages(found.calibration)
@@ -136,6 +146,9 @@ def _parser() -> CommandParser:
     parser.add_argument("--floors", action=argparse.BooleanOptionalAction, default=True, help=floors)
     repeats = f"samples of each floor (default {REPEATS})"
     parser.add_argument("--repeats", type=whole_number(1, 1000), default=REPEATS, metavar="N", help=repeats)
+    number = whole_number(FEWEST_PROCESSES, MOST_PROCESSES)
+    processes = "also measure the noise between N processes; 8 take one or two minutes"
+    parser.add_argument("--processes", type=number, metavar="N", help=processes)
     save = "keep the floors, in outputs/calibration/<device>.json unless named"
     parser.add_argument(
         "--save",

@@ -63,6 +63,8 @@ class Job:
     record_commands: bool
     ring_name: str = ""
     open_loop: bool = False  # independent commands that arrive at times of their own
+    first_part: int = 0  # of the tables: runs of the processes before
+    is_last: bool = True  # the tables are complete after this process
     # Settings of a stream of requests.
     violated: bool = False  # batches break the order within requests on purpose
     on_stall: bool = True

@@ -50,7 +50,7 @@ class Child:
     def __init__(self, name: str) -> None:
         mains = {"consumer": consumer_main, "producer": producer_main}
         context = get_context("spawn")  # a forked CUDA context or BLAS thread pool does not work
-        self.name = name
+        self.name, self.has_worked = name, False
         self.pipe, other = context.Pipe()
         # Linux kills a bound child when the thread that started it ends: only the main thread lives long enough.
         bound = threading.current_thread() is threading.main_thread()
@@ -67,6 +67,7 @@ class Child:
 
     def send_job(self, job: Job) -> None:
         """Send a job from a thread: the call blocks if the job exceeds the pipe's buffer and the child hangs."""
+        self.has_worked = True
         threading.Thread(target=self._send, args=(Order(OrderKind.JOB, job),), daemon=True).start()
 
     def _send(self, order: Order) -> None:
@@ -126,9 +127,11 @@ def keep(child: Child) -> None:
     _waiting[child.name] = child
 
 
-def dismiss() -> None:
-    """End the children that wait for a job."""
-    for child in _waiting.values():
+def dismiss(*, only_used: bool = False) -> None:
+    """End the children that wait for a job. only_used: keep those that had none yet."""
+    ended = [child for child in _waiting.values() if child.has_worked or not only_used]
+    for child in ended:
         child.ask_to_exit()  # all of them first: each takes a moment to end
-    while _waiting:
-        _waiting.popitem()[1].end()
+    for child in ended:
+        child.end()
+        del _waiting[child.name]

@@ -37,9 +37,10 @@ class Rounds:
         modes: Sequence[str],
         seed: int,
         clock: Callable[[], float] = time.monotonic,
+        first: int = 0,
     ) -> None:
         self._asked, self._limit_s, self._modes, self._seed = asked, limit_s, list(modes), seed
-        self._clock = clock
+        self._clock, self._first = clock, first
         self._wall_ms: list[list[float]] = [[] for _ in modes]
         self._begun = 0
         self._stopped_by: str | None = None
@@ -64,7 +65,7 @@ class Rounds:
             shuffle.shuffle(arms)
             self._begun += 1
             for arm in arms:
-                yield arm, self._begun - 1
+                yield arm, self._first + self._begun - 1
 
     def took(self, arm: int, wall_ms: float) -> None:
         """Record the wall time of a finished run of `arm`."""
@@ -73,7 +74,7 @@ class Rounds:
     def label(self, arm: int, repeat: int) -> str:
         """Return the text that the user sees during the run."""
         of = f"/{self._asked}" if self._asked else f" ({AUTO}: {MIN_ROUNDS} to {MAX_ROUNDS})"
-        return f"{self._modes[arm]} {repeat + 1}{of}"
+        return f"{self._modes[arm]} {repeat - self._first + 1}{of}"
 
     def as_dict(self) -> dict[str, object]:
         """Return the manifest's entry. `stopped_by` is number, noise, most or time; None if the job ended early."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from runner.plan.plan import Plan
 
 PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
+LATER = {"processes": 1}  # settings that older runs lack, with their value then: it is not part of the hash
 SWEEP = "sweep.json"
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
@@ -56,7 +57,7 @@ def is_timed(place: DictConfig) -> bool:
 
 def config_hash(config: Mapping[str, object]) -> str:
     """Return a hash of 16 hexadecimal digits. It covers every setting that can change a result."""
-    kept = {key: value for key, value in config.items() if key not in PASSING}
+    kept = {key: value for key, value in config.items() if key not in PASSING and LATER.get(key) != value}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

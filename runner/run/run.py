@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,21 +23,20 @@ from launchopt.recording.identity import stream_hash
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
-from launchopt.timing.nvtx_ranges import is_profiled
 from launchopt.verify.chance import chance_to_find
 from runner.plan.plan import Plan
+from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
+from runner.run.rows import histogram_rows, summary_row
 from runner.run.session import ChildError, Session
 from runner.run.signals import Signals
 from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import Moved, limited
 from runner.screen.pager import Voice
-from runner.worker.messages import HistogramRows, RepeatResult
-
-SHAPES_LISTED = 8  # maximum shapes that a summary lists; it only counts the others
+from runner.worker.messages import RepeatResult
 
 
 @dataclass
@@ -46,7 +45,7 @@ class Run:
 
     plan: Plan
     folder: Path
-    rounds: Rounds
+    rounds: list[Rounds]  # of each process so far
     notices: list[str]  # printed before the run
     reserve: Reserve  # disk space that is freed for the final manifest, so that it fits on a full disk
     rows: list[results.Row] = field(default_factory=list)
@@ -55,13 +54,31 @@ class Run:
 
     def save(self, status: str) -> None:
         """Replace summary, histograms and manifest."""
-        self.manifest |= {"status": status, "repeats_done": len(self.rows), "repeats": self.rounds.as_dict()}
+        self.manifest |= {"status": status, "repeats_done": len(self.rows), "repeats": self.repeats()}
         self.manifest["notices"] = [*self.notices, *self.late_notices()]
         if self.rows:
             config = self.plan.composed
             results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, config)
             results.write_rows(self.folder / "histograms.parquet", results.HISTOGRAMS, self.histograms, config)
         results.write_manifest(self.folder, self.manifest)
+
+    def repeats(self) -> Manifest:
+        """Return the manifest's entry on repeats: of the process that runs, with the number taken by all."""
+        taken = {"taken": sum(each.taken for each in self.rounds), "processes": len(self.rounds)}
+        return self.rounds[-1].as_dict() | taken
+
+    @property
+    def runs(self) -> int:
+        """Minimum number of runs of the job, over all arms and processes."""
+        left = self.plan.config.processes - len(self.rounds)
+        return sum(each.runs for each in self.rounds) + left * self.new_rounds().runs
+
+    def new_rounds(self) -> Rounds:
+        """Return the rounds of the next process. Its repeats count on from those of the process before."""
+        config, process = self.plan.config, len(self.rounds)
+        modes = [arm.mode for arm in self.plan.arms]
+        first = max((row["repeat"] + 1 for row in self.rows), default=0)
+        return Rounds(config.rounds, config.repeats_limit_s, modes, config.seed + process, first=first)
 
     def end(self, status: str) -> None:
         """Save for the last time, with the reserved disk space. The children no longer write."""
@@ -75,7 +92,8 @@ class Run:
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         sampled = [] if self.plan.stream.has_steps else sampled_check(self.rows)
-        return [*self.rounds.notices(), *forwarded_lines(self.manifest["runs"]), *throttling, *sampled]
+        ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
+        return [*ends, *forwarded_lines(self.manifest["runs"]), *throttling, *sampled]
 
 
 def sampled_check(rows: Sequence[results.Row]) -> list[str]:
@@ -118,9 +136,8 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
     """Run the plan into `folder`. Raises a LaunchoptError if it ends early; the folder is consistent either way."""
     voice, notices = voice or Voice(), [*plan.notices, *tidy(folder)]
     watch = _watch(plan, notices)
-    config = plan.config
-    rounds = Rounds(config.rounds, config.repeats_limit_s, [arm.mode for arm in plan.arms], config.seed)
-    run = Run(plan, folder, rounds, notices, Reserve(folder))
+    run = Run(plan, folder, [], notices, Reserve(folder))
+    run.rounds.append(run.new_rounds())
     run.manifest = {
         "run_id": plan.job(folder).run_id,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -136,7 +153,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
     run.save("running")
     voice.notices(notices)
     try:
-        with Signals() as signals, Terminal(plan, rounds.runs, voice.name) as terminal:
+        with Signals() as signals, Terminal(plan, run.runs, voice.name) as terminal:
             _repeats(run, terminal, watch, signals)
         voice.notices(run.late_notices())
         failed = [row for row in run.rows if row["status"] != "ok"]
@@ -184,21 +201,37 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Sign
 
     tokens, config = TokenResults(plan, run.folder, run.manifest["run_id"]), plan.config
     progress_of_job = limited(progress, config.job_timeout_s)
-    with Session(plan.job(run.folder), progress_of_job, watch, config.watchdog_s) as session, tokens:
-        about = dict(session.about)
-        run.manifest |= {"device_versions": about.pop("versions"), **about}
-        terminal.begun()
-        for arm, repeat in run.rounds:
-            terminal.expects(run.rounds.runs)
-            with signals.finishing(label := run.rounds.label(arm, repeat)):
-                _keep(run, tokens, arm, *session.run(arm, repeat, label))
-                terminal.finished(arm)
+    with tokens:
+        for process in range(config.processes):
+            if config.processes > 1:
+                children.dismiss(only_used=True)  # each set of processes starts anew
+            if process:
+                run.rounds.append(run.new_rounds())
+            is_last = process == config.processes - 1
+            job = replace(plan.job(run.folder), first_part=len(run.rows), is_last=is_last)
+            with Session(job, progress_of_job, watch, config.watchdog_s) as session:
+                about = dict(session.about)
+                run.manifest |= {"device_versions": about.pop("versions"), **about}
+                run.manifest["processes"] = [*run.manifest.get("processes", []), session.pids]
+                terminal.begun()
+                _rounds(run, tokens, terminal, signals, session)
+
+
+def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, signals: Signals, session: Session) -> None:
+    """Run the rounds of one process."""
+    rounds, processes = run.rounds[-1], run.plan.config.processes
+    which = f"process {len(run.rounds)}/{processes}: " if processes > 1 else ""
+    for arm, repeat in rounds:
+        terminal.expects(run.runs)
+        with signals.finishing(label := which + rounds.label(arm, repeat)):
+            _keep(run, tokens, arm, *session.run(arm, repeat, label))
+            terminal.finished(arm)
 
 
 def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produced: Production) -> None:
     """Add one finished repeat to the run and save it."""
     plan, repeat = run.plan, result.row["repeat"]
-    row = _row(plan, run.manifest["run_id"], result.row, produced)
+    row = summary_row(plan, run.manifest["run_id"], result.row, produced)
     histograms, extra = dict(result.histograms), dict(result.extra)
     if produced.tokens is not None:
         found = tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens)
@@ -207,56 +240,14 @@ def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produc
         extra |= found.extra
     elif plan.due_per_s is not None:
         row["arrival_rate_per_s"] = plan.due_per_s
-    run.histograms += _histogram_rows(row, histograms)
+    run.histograms += histogram_rows(row, histograms)
     if produced.pushed != row["commands"]:
         row["status"] = f"failed: {produced.pushed} commands pushed, {row['commands']} executed"
-    row |= derived(row)
+    row |= derived(row) | {"process": len(run.rounds) - 1}
     run.rows.append(row)
-    run.rounds.took(arm, row["wall_ms"])
+    run.rounds[-1].took(arm, row["wall_ms"])
     run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
     run.save("running")
-
-
-def _row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -> results.Row:
-    """Return a row of summary.parquet: the consumer's columns, the producer's and those of the config."""
-    config, stream = plan.config, plan.stream
-    workload = config.workload
-    late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
-    listed = ", ".join(str(shape) for shape in stream.shapes)
-    return {
-        **dict.fromkeys(results.SUMMARY.names),
-        **measured,
-        "run_id": run_id,
-        "workload": workload.name,
-        "model": workload.model_name(config.model.name),
-        "device": plan.info.kind,
-        "gpu": plan.info.name if plan.info.kind == "cuda" else None,
-        "dtype": stream.dtype.name,
-        "shapes": listed if len(stream.shapes) <= SHAPES_LISTED else f"{len(stream.shapes)} shapes",
-        "layers": stream.layers if workload.has_layers else None,
-        "cache": workload.cache.value,
-        "input_footprint_bytes": stream.input_bytes,
-        "arrival": "replay" if plan.stream.span_ns else config.arrival.kind,
-        "independent": stream.independent,
-        "requests": stream.requests,
-        "scheduler": config.scheduler.kind + (", steps ahead" if config.scheduler.ahead else ""),
-        "max_batch": config.batching.max_batch,
-        "timeout_us": config.batching.timeout_us,
-        "producer_blocked_ms": produced.blocked_ns / 1e6,
-        "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
-        "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,
-        "traced": config.timing.kind.value in ("cupti", "torch") or is_profiled(),
-        "interleaved": len(plan.arms) > 1,
-    }
-
-
-def _histogram_rows(row: results.Row, histograms: HistogramRows) -> list[results.Row]:
-    named = {name: row[name] for name in ("run_id", "mode", "repeat")}
-    return [
-        {**named, "what": what, "low": low, "high": high, "count": count}
-        for what, rows in histograms.items()
-        for low, high, count in rows
-    ]
 
 
 def _stream_facts(plan: Plan) -> dict[str, object]:

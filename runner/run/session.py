@@ -73,6 +73,11 @@ class Session:
             self.close()
             raise
 
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process id of each child by name."""
+        return {child.name: child.pid for child in self._children}
+
     def _new_ring(self, capacity: int) -> RingSegment:
         """Create a ring and lock it. Other processes remove only unlocked rings, which belong to dead processes."""
         ring = RingSegment.create(capacity)

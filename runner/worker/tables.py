@@ -31,10 +31,13 @@ _PART = "part.tmp"  # suffix of parts; .tmp lets a cleanup of temporary files re
 
 
 class GrowingTable:
-    """A Parquet file that is written in parts. It gets its name at `close`. Raises RunError if the disk is full."""
+    """A Parquet file that is written in parts. It gets its name at `close`. Raises RunError if the disk is full.
 
-    def __init__(self, path: Path, schema: pa.Schema, config: Mapping[str, object]) -> None:
-        self._path, self._parts = path, 0
+    first: number of its first part; above 0, an earlier process has written parts.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, config: Mapping[str, object], first: int = 0) -> None:
+        self._path, self._parts = path, first
         self._schema = schema.with_metadata(results.metadata(config))
 
     def add(self, columns: Columns) -> None:
@@ -124,13 +127,13 @@ class TableWriter:
     def __init__(self, job: Job) -> None:
         self._job = job
         folder, config = job.folder, job.config
-        self._launches = (
-            GrowingTable(folder / "launches.parquet", results.LAUNCHES, config) if job.record_launches else None
-        )
-        self._commands = (
-            GrowingTable(folder / "commands.parquet", results.COMMANDS, config) if job.record_commands else None
-        )
-        self._kernels = GrowingTable(folder / "kernels.parquet", results.KERNELS, config)  # only traced runs have rows
+
+        def table(name: str, schema: pa.Schema) -> GrowingTable:
+            return GrowingTable(folder / f"{name}.parquet", schema, config, job.first_part)
+
+        self._launches = table("launches", results.LAUNCHES) if job.record_launches else None
+        self._commands = table("commands", results.COMMANDS) if job.record_commands else None
+        self._kernels = table("kernels", results.KERNELS)  # only traced runs have rows
 
     def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
         """Add the rows of one run. If the disk is full, raise RunError and keep earlier rows."""
@@ -153,7 +156,9 @@ class TableWriter:
         return named(columns, self._job.run_id, mode, repeat, rows)
 
     def close(self) -> None:
-        """Finish the files."""
+        """Finish the files, unless more processes add to them."""
+        if not self._job.is_last:
+            return
         for table in (self._launches, self._commands, self._kernels):
             if table:
                 table.close()

@@ -57,7 +57,7 @@ def test_verdict_at_its_edges(low: float | None, high: float | None, expected: V
         (Interval(19.24, 19.0, 19.46, 5), "19.2x [19.0, 19.5]"),
         (Interval(0.9934, 0.985, 1.002, 5), "0.993x [0.985, 1.002]"),
         (Interval(15807.6, 15800, 15900, 5, " ms"), "15808 ms [15800, 15900]"),
-        (Interval(3.1234, None, None, 2, spread=(3.0, 3.2)), "3.12x (3.00 to 3.20)"),
+        (Interval(3.1234, None, None, 2, range=(3.0, 3.2)), "3.12x (3.00 to 3.20)"),
         (Interval(3.1234, None, None, 1), "3.12x (1 repeat)"),
     ],
 )

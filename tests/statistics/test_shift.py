@@ -146,8 +146,8 @@ def test_an_outlier_hardly_moves_it() -> None:
 def test_too_few_repeats_give_a_value_and_the_range() -> None:
     found = factor([6, 8, 6, 6], [2, 2, 2, 2], paired=True)
     assert found.method is None
-    assert found.interval == Interval(pytest.approx(3), None, None, 4, spread=(pytest.approx(3), pytest.approx(4)))
-    assert factor([6], [2], paired=False).interval.spread is None
+    assert found.interval == Interval(pytest.approx(3), None, None, 4, range=(pytest.approx(3), pytest.approx(4)))
+    assert factor([6], [2], paired=False).interval.range is None
 
 
 def test_what_means_nothing_is_refused() -> None:

@@ -13,14 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-import numpy as np
-
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, by_process, disorder, problem_of
 from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from launchopt.recording.summary_columns import SUMMARY
-from launchopt.statistics.interval import SMALLEST_EFFECT, Interval, Verdict, median_interval, verdict
+from launchopt.statistics.interval import SMALLEST_EFFECT, Interval, Verdict, verdict
 from launchopt.statistics.power import FEWEST_FOR_NOISE, FIRST_REPEATS, MOST_NEXT, detectable_effect, repeats_needed
 from launchopt.statistics.processes import (
     CALIBRATED,
@@ -28,6 +26,7 @@ from launchopt.statistics.processes import (
     Groups,
     ProcessNoise,
     levels,
+    median_of,
     ratio_levels,
     same_processes,
     separate,
@@ -187,7 +186,7 @@ def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, noise: Proc
     return Comparison(
         *(a, b, metric, smallest_effect, len(shared) if shared else None),
         processes=(len(ours), len(theirs)),
-        medians=(median_interval(np.concatenate(ours), unit=unit), median_interval(np.concatenate(theirs), unit=unit)),
+        medians=(median_of(ours, unit=unit), median_of(theirs, unit=unit)),
         factor=found,
         verdict=_verdict(found, smallest_effect),
         repeats_needed=repeats_needed(*samples, paired=paired, smallest_effect=smallest_effect),

@@ -17,7 +17,16 @@ from launchopt.recording.results import Row
 WORK = (*STREAM, "ordering", "input_footprint_bytes")
 
 _WORK_SETTINGS = ("workload", "model", "arrival", "sampling", "scheduler", "seed")
-_OF_NO_CONCERN = ("mode.name", "model.name", "device.kind", "against", "repeats", "table", "verify_columns")
+_OF_NO_CONCERN = (
+    "mode.name",
+    "model.name",
+    "device.kind",
+    "against",
+    "repeats",
+    "processes",
+    "table",
+    "verify_columns",
+)
 _MACHINE = (("environment", "device", "name"), ("environment", "cores"))
 _GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 

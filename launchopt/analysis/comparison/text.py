@@ -214,14 +214,14 @@ def _fields(one: Comparison) -> dict[str, object]:
 
 def _bounds(interval: Interval) -> dict[str, object]:
     bounds = {"value": interval.value, "low": interval.low, "high": interval.high, "unit": interval.unit}
-    return bounds | {"range": interval.spread}
+    return bounds | {"range": interval.range}
 
 
 def precise(interval: Interval) -> str:
     """Return a factor whose interval or range has two digits: `1.0512x [1.0493, 1.0533]`, `1.05x (1.02 to 1.09)`."""
     space = "" if interval.unit in ("", "x") else " "
     is_interval = interval.low is not None and interval.high is not None
-    ends = (interval.low, interval.high) if is_interval else interval.spread
+    ends = (interval.low, interval.high) if is_interval else interval.range
     low, high = (interval.value, interval.value) if ends is None else (ends[0] or 0.0, ends[1] or 0.0)
     half = (high - low) / 2
     decimals = _decimals(half, 1) if half > 0 else _decimals(interval.value, 3)

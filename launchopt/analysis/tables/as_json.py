@@ -11,6 +11,7 @@ from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.rows import STREAM, Line, Table
 from launchopt.files import JsonObject
 from launchopt.recording.summary_columns import SUMMARY_COLUMNS
+from launchopt.statistics.interval import Interval
 
 _STREAM = tuple(each.name for each in SUMMARY_COLUMNS if each.name in STREAM)
 _SETTINGS = ("run_id", "mode", "ordering", "max_batch", "timeout_us", "sampling_where")
@@ -40,7 +41,7 @@ def _line(line: Line) -> JsonObject:
         **{name: line.median(name) for name in _MEDIANS},
         "memory_gb_per_s": line.median_of(memory_gb_per_s),
         "memory_share_of_peak": line.median_of(memory_share),
-        "speedup": None if ratio is None else {"value": ratio.value, "low": ratio.low, "high": ratio.high},
+        "speedup": None if ratio is None else _interval(ratio),
         "speedup_over": None if base is None else {"run_id": base["run_id"], "mode": base["mode"]},
         "verdict": None if line.verdict is None else str(line.verdict),
         "overloaded": _any(line, "overloaded"),
@@ -49,6 +50,10 @@ def _line(line: Line) -> JsonObject:
         "problem": line.problem,
         "notes": line.remarks,
     }
+
+
+def _interval(ratio: Interval) -> JsonObject:
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "range": ratio.range}
 
 
 def _any(line: Line, column: str) -> bool | None:

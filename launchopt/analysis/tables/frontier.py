@@ -24,10 +24,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from launchopt.analysis.tables.rows import STREAM, disorder, grouped, problem_of, sortable, stream_order, without_copies
+from launchopt.analysis.tables.rows import (
+    STREAM,
+    by_process,
+    disorder,
+    grouped,
+    problem_of,
+    sortable,
+    stream_order,
+    without_copies,
+)
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram
-from launchopt.statistics.interval import median_interval
+from launchopt.statistics.processes import median_of
 
 HISTOGRAMS_USED = ("latency", "batch_size")
 SAME_THROUGHPUT = 0.02
@@ -237,10 +246,11 @@ def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
 
 def _bounds(rows: Sequence[Row], column: str) -> Bounds | None:
     """Return the bounds of the median of a column; None if fewer than two repeats measured it."""
-    values = [row[column] for row in rows if row[column] is not None]
-    if len(values) < 2:
+    known = [row for row in rows if row[column] is not None]
+    if len(known) < 2:
         return None
-    found = median_interval(values)
+    values = [row[column] for row in known]
+    found = median_of(by_process(known, column))
     if found.low is not None and found.high is not None:
         return Bounds(found.low, found.high, is_interval=True)
     return Bounds(min(values), max(values), is_interval=False)

@@ -94,7 +94,7 @@ def answer(one: Comparison) -> str:
     what = "wall time" if one.metric == "wall_ms" else "median latency"
     factor = one.factor.interval
     if factor.low is None:
-        spread = "one repeat, no range" if factor.spread is None else "range {:.3f} to {:.3f}".format(*factor.spread)
+        spread = "one repeat, no range" if factor.range is None else "range {:.3f} to {:.3f}".format(*factor.range)
         return (
             f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): "
             f"no verdict with fewer than {REPEATS} repeats.{_unlike_medians(one)}"
@@ -162,7 +162,7 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         verified += f", {checked:.1%} checked"
     flushes = [f"flush_{reason}" for reason in ("full", "deadline", "stall", "idle", "drain")]
     lines = {
-        "repeats": str(len(rows)),
+        "repeats": _repeats(rows),
         "wall ms": shown(",.2f", "wall_ms"),
         "GPU span ms": shown(",.2f", "gpu_span_ms"),
         "GPU busy ms (traced)": shown(",.2f", "gpu_busy_ms"),
@@ -186,6 +186,11 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
     if first["device"] == "cuda":
         return lines | _gpu_lines(shown, rows)
     return {name: text for name, text in lines.items() if name not in optional}
+
+
+def _repeats(rows: Sequence[Row]) -> str:
+    processes = len({row["process"] for row in rows})
+    return f"{len(rows)} of {processes} processes" if processes > 1 else str(len(rows))
 
 
 def _bandwidth(rows: Sequence[Row]) -> str:

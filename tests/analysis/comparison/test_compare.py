@@ -159,7 +159,7 @@ def test_what_is_undecided_says_what_would_decide() -> None:
         (Interval(16.3, 15.7, 17.4, 5), "16.30x [15.70, 17.40]"),
         (Interval(16312.5, 15997, 17729, 5, "ms"), "16,312 ms [15,997, 17,729]"),
         (Interval(2.0, 2.0, 2.0, 5), "2.000x [2.000, 2.000]"),
-        (Interval(1.05123, None, None, 4, spread=(1.04931, 1.05334)), "1.0512x (1.0493 to 1.0533)"),
+        (Interval(1.05123, None, None, 4, range=(1.04931, 1.05334)), "1.0512x (1.0493 to 1.0533)"),
         (Interval(1.5, None, None, 1), "1.500x (1 repeat)"),
         (Interval(0.0, None, None, 1, "ms"), "0 ms (1 repeat)"),
     ],

@@ -25,7 +25,7 @@ def test_fewer_than_three_processes_a_side_are_undecided_whatever_the_factor(our
     found = apart(0.5, ours, theirs)
     assert (found.verdict, found.factor.interval.low) == (Verdict.UNDECIDED, None)
     assert found.factor.interval.value == pytest.approx(2.0)
-    assert found.factor.interval.spread is not None
+    assert found.factor.interval.range is not None
     assert "3 a side are the fewest" in compare_text.basis(found)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,11 +18,12 @@ from support.config.composing import configured, planned
 from support.processes.own_process import ROOT, environ_of
 from support.results.summary_rows import row
 
-from launchopt.errors import Interrupted
+from launchopt.errors import ConfigError, Interrupted
 from launchopt.producing.production import Production
 from launchopt.recording import results
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
+from runner.run.resume import config_hash
 from runner.run.terminal import throttled_repeats
 from runner.run.watchdog import Moved
 from runner.worker.messages import RepeatResult
@@ -147,6 +149,7 @@ class FakeSession:
     walls: Any = staticmethod(lambda arm, repeat: 1.0)
     until: int | None = None
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
+    pids: dict[str, int] = {"consumer": 1, "producer": 2}  # noqa: RUF012
 
     def __init__(self, job: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
         assert watch is None, "the device is the CPU"
@@ -179,9 +182,9 @@ def session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
     return Session
 
 
-def started(folder: Path, repeats: str) -> run_module.Run:
+def started(folder: Path, repeats: str, *words: str) -> run_module.Run:
     small = ("workload.cache=hot", "workload.commands=5", "against=[baseline]")
-    return run_module.execute(planned(*small, f"repeats={repeats}"), folder, [])
+    return run_module.execute(planned(*small, f"repeats={repeats}", *words), folder, [])
 
 
 def test_a_run_says_how_it_ended(
@@ -189,7 +192,10 @@ def test_a_run_says_how_it_ended(
 ) -> None:
     assert len(started(tmp_path, "auto").rows) == MIN_ROUNDS * 2
     manifest = results.read_manifest(tmp_path)
-    assert manifest["repeats"] == {"asked": "auto", "taken": 5, "stopped_by": "noise", "half_width": 0.01}
+    assert manifest["repeats"] == {
+        **{"asked": "auto", "taken": 5, "stopped_by": "noise", "half_width": 0.01},
+        "processes": 1,
+    }
     assert "ended after" not in capsys.readouterr().out
 
 
@@ -232,6 +238,59 @@ def test_auto_from_the_command_line(tmp_path: Path) -> None:
     nvml = ("sm_clock_mhz", "sm_clock_min_mhz", "throttled", "throttle_reasons", "energy_mj_per_command", "power_w")
     assert {each[name] for each in rows for name in nvml} == {None}, "the device is the CPU"
     assert not any("gpu" in about for about in manifest["runs"])
+
+
+def test_each_set_of_processes_runs_all_repeats_and_rows_say_which(session: type[FakeSession], tmp_path: Path) -> None:
+    rows = started(tmp_path, "2", "processes=3").rows
+    assert [(each["process"], each["repeat"]) for each in rows] == [
+        (process, 2 * process + at) for process in range(3) for at in (0, 0, 1, 1)
+    ]
+    manifest = results.read_manifest(tmp_path)
+    assert (manifest["repeats"]["taken"], manifest["repeats"]["processes"], len(manifest["processes"])) == (6, 3, 3)
+
+
+def test_a_ctrl_c_keeps_the_processes_before(
+    session: type[FakeSession], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = []
+
+    class Later(FakeSession):
+        def __init__(self, job: Any, *rest: Any) -> None:
+            super().__init__(job, *rest)
+            starts.append((job.first_part, job.is_last))
+            self.until = 1 if len(starts) == 2 else None
+
+    monkeypatch.setattr(run_module, "Session", Later)
+    with pytest.raises(Interrupted, match="5 finished repeats"):
+        started(tmp_path, "2", "processes=3")
+    assert starts == [(0, False), (4, False)]
+    assert [each["process"] for each in results.read_summaries([tmp_path])] == [0, 0, 0, 0, 1]
+    assert results.read_manifest(tmp_path)["status"] == "interrupted"
+
+
+def test_processes_are_new_and_their_tables_are_one(tmp_path: Path) -> None:
+    job = "mode=batched against=[baseline] workload.cache=hot workload.commands=50 workload.m=16 workload.k=64"
+    words = [*job.split(), "device=cpu", "repeats=1", "processes=2", f"hydra.run.dir={tmp_path}/run"]
+    call = [sys.executable, "-m", "runner", *words]
+    subprocess.run(call, cwd=tmp_path, env=environ_of(ROOT), capture_output=True, text=True, check=True)
+    pids = [each[name] for each in results.read_manifest(tmp_path / "run")["processes"] for name in each]
+    assert len(set(pids)) == 4
+    launches = pq.read_table(tmp_path / "run" / "launches.parquet", columns=["mode", "repeat"]).to_pylist()
+    assert {(each["mode"], each["repeat"]) for each in launches} == {(mode, at) for mode in PAIR for at in (0, 1)}
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        *("histograms.parquet", "launches.parquet", "manifest.json", "summary.parquet")
+    ]
+
+
+def test_a_number_of_processes_is_from_1_to_1000() -> None:
+    for wrong in ("0", "1001"):
+        with pytest.raises(ConfigError, match="processes"):
+            configured("device=cpu", f"processes={wrong}")
+
+
+def test_a_run_of_an_older_version_is_the_same_config_with_one_process() -> None:
+    old: dict[str, object] = {"mode": {"name": "batched"}, "repeats": 5}
+    assert config_hash(old) == config_hash(old | {"processes": 1}) != config_hash(old | {"processes": 2})
 
 
 CAPPED = {"throttled": True, "throttle_reasons": "sw_power_cap"}

@@ -1,0 +1,54 @@
+"""The rows of one repeat: summary.parquet and histograms.parquet, from what both children and the config say."""
+
+from __future__ import annotations
+
+from launchopt.producing.production import Production
+from launchopt.recording import results
+from launchopt.timing.nvtx_ranges import is_profiled
+from runner.plan.plan import Plan
+from runner.worker.messages import HistogramRows
+
+SHAPES_LISTED = 8  # maximum shapes that a summary lists; it only counts the others
+
+
+def summary_row(plan: Plan, run_id: str, measured: results.Row, produced: Production) -> results.Row:
+    """Return a row of summary.parquet: the consumer's columns, the producer's and those of the config."""
+    config, stream = plan.config, plan.stream
+    workload = config.workload
+    late_ns, late_max_ns = produced.late_p99_ns, produced.late_max_ns
+    listed = ", ".join(str(shape) for shape in stream.shapes)
+    return {
+        **dict.fromkeys(results.SUMMARY.names),
+        **measured,
+        "run_id": run_id,
+        "workload": workload.name,
+        "model": workload.model_name(config.model.name),
+        "device": plan.info.kind,
+        "gpu": plan.info.name if plan.info.kind == "cuda" else None,
+        "dtype": stream.dtype.name,
+        "shapes": listed if len(stream.shapes) <= SHAPES_LISTED else f"{len(stream.shapes)} shapes",
+        "layers": stream.layers if workload.has_layers else None,
+        "cache": workload.cache.value,
+        "input_footprint_bytes": stream.input_bytes,
+        "arrival": "replay" if plan.stream.span_ns else config.arrival.kind,
+        "independent": stream.independent,
+        "requests": stream.requests,
+        "scheduler": config.scheduler.kind + (", steps ahead" if config.scheduler.ahead else ""),
+        "max_batch": config.batching.max_batch,
+        "timeout_us": config.batching.timeout_us,
+        "producer_blocked_ms": produced.blocked_ns / 1e6,
+        "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
+        "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,
+        "traced": config.timing.kind.value in ("cupti", "torch") or is_profiled(),
+        "interleaved": len(plan.arms) > 1,
+    }
+
+
+def histogram_rows(row: results.Row, histograms: HistogramRows) -> list[results.Row]:
+    """Return a row for each bucket of a repeat's histograms."""
+    named = {name: row[name] for name in ("run_id", "mode", "repeat")}
+    return [
+        {**named, "what": what, "low": low, "high": high, "count": count}
+        for what, rows in histograms.items()
+        for low, high, count in rows
+    ]
