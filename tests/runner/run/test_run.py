@@ -1,4 +1,4 @@
-"""What a run says of commands that a mode launched otherwise than in its own way."""
+"""Notices that follow from the repeats: commands that a mode launched otherwise than in its own way, sampled checks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from launchopt.modes import MODES, mode_class
 from launchopt.recording.launch_rows import Strategy
-from runner.run.run import forwarded_lines
+from runner.run.run import forwarded_lines, sampled_check
 
 
 def run(mode: str, **by: int) -> dict[str, Any]:
@@ -42,3 +42,18 @@ def test_a_line_a_mode_of_the_repeat_with_most() -> None:
 def test_nothing_of_a_mode_that_launches_all_in_its_own_way_or_has_none() -> None:
     assert forwarded_lines([]) == []
     assert forwarded_lines([run("graph", graph=7), run("batched", strided=6, single=1, packed=2)]) == []
+
+
+def checked(*counts: int | None) -> list[dict[str, Any]]:
+    return [{"commands": 20_000, "checked_commands": each} for each in counts]
+
+
+def test_a_check_of_a_sample_says_how_likely_it_finds_a_fault() -> None:
+    assert sampled_check(checked(20_000, 10_000, 15_000)) == [
+        "10,000 of 20,000 commands were checked, at random, in the time allowed (verify_budget_s); if one of 10,000 is"
+        " wrong, that is found with a probability of 0.75; verify=full checks all"
+    ]
+
+
+def test_a_check_of_everything_says_nothing() -> None:
+    assert sampled_check(checked(20_000, None)) == []

@@ -196,3 +196,9 @@ def test_a_factor_that_differs_from_the_ratio_of_the_medians_says_so(capsys: pyt
     differ = " ".join(drawn(rows, capsys).split())
     assert "batched is 2.0" in differ
     assert "The factor is the typical ratio of one repeat; the medians in the table give 6.000x." in differ
+
+
+def test_how_many_outputs_were_checked_is_shown_if_not_all_were(capsys: pytest.CaptureFixture[str]) -> None:
+    for count, expected in ((1_000, "yes ("), (125, "yes, 12.5% checked (")):
+        rows = [row(mode="batched", commands=1_000, checked_commands=count, tokens=None)]
+        assert shown(rows, capsys)["verified (max error)"][0].startswith(expected)
