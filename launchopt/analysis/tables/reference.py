@@ -1,58 +1,54 @@
 """Figures of other programs for the same work. They stand beside ours and are never mixed with them.
 
-In: the workload, shapes, dtype and GPU of a table. Out: a `Peer` (a C++ program on the same GPU) or the figures of
-gpu-kernel-batcher. None if the work differs, since a figure for other work is no comparison.
+In: the workload, shapes, dtype and GPU of a table, and `other_programs.json`, which has the figures with their sources.
+Out: a `Peer` (a C++ program on the same GPU) or the figures of gpu-kernel-batcher. None if the work differs, since a
+figure for other work is no comparison.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from typing import Any, NamedTuple
 
-PEER_GPU = "H200"
-
-# The shape of a workload that the C++ program ran; the shapes of a table must contain it.
-_SHAPE_OF_WORKLOAD = {
-    "gemv_micro": (64, 1, 8192),
-    "gemv_256": (256, 1, 256),
-    "decode": (1024, 1, 1024),
-    "prefill": (1024, 256, 1024),
-}
+FILE = "other_programs.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """cuBLASLt called from C++: GPU span per command in a loop (us) and in strided batches (with unit)."""
+class Peer(NamedTuple):
+    """cuBLASLt called from C++: GPU span per command in us, in a loop and in strided batches of several sizes."""
 
     m: int
     n: int
     k: int
     dtype: str
-    loop_us: str
-    batch: str
-    ratio: str
+    place: str
+    loop: tuple[float, float]
+    batches: Mapping[int, float]
+
+    @property
+    def loop_us(self) -> str:
+        """The range in a loop: `9.15-10.1`."""
+        return "-".join(dict.fromkeys(f"{each:.4g}" for each in self.loop))
+
+    @property
+    def batch(self) -> str:
+        """The times in batches: `475 ns at 512`."""
+        return " and ".join(f"{_time(each)} at {size}" for size, each in sorted(self.batches.items()))
+
+    @property
+    def ratio(self) -> str:
+        """The range of the loop's time over that in a batch: `19-21x`."""
+        ratios = (self.loop[0] / max(self.batches.values()), self.loop[1] / min(self.batches.values()))
+        return "-".join(dict.fromkeys(f"{each:.0f}" if each >= 10 else f"{each:.1f}" for each in ratios)) + "x"
 
     def __str__(self) -> str:
         return (
-            f"cuBLASLt called from C++ on {self.m}x{self.n}x{self.k} {self.dtype} ({PEER_GPU}, driver 580, "
-            f"CUDA 13.0), GPU span a command: {self.loop_us} us in a loop, strided batch {self.batch}; "
-            f"ratio {self.ratio}."
+            f"cuBLASLt called from C++ on {self.m}x{self.n}x{self.k} {self.dtype} ({self.place}), GPU span a command: "
+            f"{self.loop_us} us in a loop, strided batch {self.batch}; ratio {self.ratio}."
         )
-
-
-# Source: a plain C++ program that calls cuBLASLt 13.1 on one H200 (132 SMs, driver 580, CUDA 13.0); every
-# command has its own matrix, 512 matrices cycled. Ranges are over runs, or over the batch sizes given.
-_PEERS = (
-    Peer(64, 1, 8192, "fp32", "9.15-10.1", "475 ns at 512", "19-21x"),
-    Peer(64, 1, 8192, "fp16", "7.2-7.7", "239 ns at 512", "30-32x"),
-    Peer(256, 1, 256, "fp32", "5.04", "70.7 ns at 512", "71x"),
-    Peer(256, 1, 256, "fp16", "4.66", "40.8 ns at 512", "114x"),
-    Peer(1024, 1, 1024, "fp32", "13.6", "1,183 ns at 16 and 972 ns at 256", "11-14x"),
-    Peer(1024, 1, 1024, "fp16", "5.2", "712 ns at 16 and 475 ns at 256", "7-11x"),
-    Peer(1024, 256, 1024, "fp32", "22.1", "12.3 us at 8", "1.8x"),
-    Peer(1024, 256, 1024, "fp16", "6.2", "1.33 us at 8", "4.6x"),
-)
 
 
 class History(NamedTuple):
@@ -74,31 +70,42 @@ class History(NamedTuple):
         return f"{self.baseline_ms / self.batched_ms:.2f}x"
 
 
-# Source: the tables that Venkat2811/gpu-kernel-batcher printed on an RTX 3060. Key: workload, dtype, commands.
-_HISTORY = {
-    ("gemv_micro", "fp32", 2_000_000): History(15_807.6, 3_482.2),
-    ("gemv_micro", "fp16", 2_000_000): History(17_803.2, 5_559.4),
-    ("decode", "fp32", 400_000): History(13_831.7, 12_282.7),
-    ("decode", "fp16", 400_000): History(8_564.6, 6_665.3),
-    ("prefill", "fp32", 256): History(239.3, 273.6),
-    ("prefill", "fp16", 256): History(352.4, 349.0),
-}
-
-
 def peer(workload: str, shapes: str, dtype: str, gpu: str | None) -> Peer | None:
     """Return the figures of the C++ program for this work; None if it did not run this shape on this kind of GPU."""
-    shape = _matching_shape(workload, shapes)
-    if shape is None or PEER_GPU not in (gpu or ""):
+    program = _programs()["cpp_loop"]
+    found = _shape(workload, shapes, dtype)
+    if found is None or program["gpu"] not in (gpu or ""):
         return None
-    return next((p for p in _PEERS if (p.m, p.n, p.k) == shape and p.dtype == dtype), None)
+    loop = (min(found["loop_us"]), max(found["loop_us"]))
+    batches = {int(size): us for size, us in found["batch_us"].items()}
+    place = f"{program['gpu']}, {program['software']}"
+    return Peer(found["m"], found["n"], found["k"], dtype, place, loop, batches)
 
 
 def history(workload: str, shapes: str, dtype: str, commands: int) -> History | None:
     """Return the wall times of gpu-kernel-batcher for its six tables; None for other work."""
-    return _HISTORY.get((workload, dtype, commands)) if _matching_shape(workload, shapes) else None
+    if _shape(workload, shapes, dtype) is None:
+        return None
+    work = {"workload": workload, "dtype": dtype, "commands": commands}
+    tables = _programs()["gpu_kernel_batcher"]["tables"]
+    return next((History(t["baseline_ms"], t["batched_ms"]) for t in tables if work.items() <= t.items()), None)
 
 
-def _matching_shape(workload: str, shapes: str) -> tuple[int, int, int] | None:
-    shape = _SHAPE_OF_WORKLOAD.get(workload)
-    found = re.findall(r"(\d+)\s*[x×]\s*(\d+)\s*[x×]\s*(\d+)", shapes)
-    return shape if shape in [(int(m), int(n), int(k)) for m, n, k in found] else None
+def _shape(workload: str, shapes: str, dtype: str) -> Any:
+    """Return the entry of the C++ program for a workload that contains its shape, or None."""
+    listed = re.findall(r"(\d+)\s*[x×]\s*(\d+)\s*[x×]\s*(\d+)", shapes)
+    contained = [(int(m), int(n), int(k)) for m, n, k in listed]
+    for each in _programs()["cpp_loop"]["shapes"]:
+        if (each["workload"], each["dtype"]) == (workload, dtype) and (each["m"], each["n"], each["k"]) in contained:
+            return each
+    return None
+
+
+@cache
+def _programs() -> Any:
+    text = resources.files("launchopt.analysis.tables").joinpath(FILE).read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+def _time(us: float) -> str:
+    return f"{us:.4g} us" if us >= 1 else f"{1000 * us:.4g} ns"
