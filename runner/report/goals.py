@@ -3,8 +3,8 @@
 In: goals.json, `{"goals": [{"what", "unit", "most" or "least", ...}]}`. Each goal names its figure, relative to that
 file. `"bench": FOLDER, "case"`: a median of a benchmark. `"run": FOLDER, "mode", "figure"`: the median of a run's
 repeats (FIGURES); with `"over": FOLDER` its ratio to another run. `beside`: modes of the same run, whose figures are
-shown beside it. Out: Markdown. A figure of a run with a wrong output meets no goal. A token has two times, and both must
-meet the goal: TPOT, which leaves out the first token, and the wall time of the run by its steps.
+shown beside it. Out: Markdown. A figure of a run with a wrong output meets no goal. A token has two times, and both
+must meet the goal: TPOT, which leaves out the first token, and the wall time of the run by its steps.
 """
 
 from __future__ import annotations
