@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from support import thorough
 
 from launchopt.statistics.interval import Interval, Verdict, median_interval, verdict
-from launchopt.statistics.power import FOUND, detectable_effect
+from launchopt.statistics.power import FOUND, detectable_effect, settled
 from launchopt.statistics.processes import levels, process_noise, same_processes, separate
 from launchopt.statistics.shift import factor
 
@@ -96,6 +96,19 @@ def test_processes_that_differ_cover_and_a_against_a_is_seldom_wrong(noise: Call
     found = [separate(*(processes(noise, generator, count) for _ in range(2))).interval for _ in range(EXPERIMENTS)]
     assert sum(covers(each, 1.0) for each in found) >= COVERAGE * EXPERIMENTS
     assert wrong(Counter(map(verdict, found))) <= WRONG * EXPERIMENTS
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_stopping_at_low_noise_covers_too(noise: Callable[..., Logs]) -> None:
+    """As `repeats=auto` does: from 5 repeats on, until every interval is within 2% or there are 20."""
+    generator, found = np.random.default_rng(5), []
+    for _ in range(EXPERIMENTS // 2):
+        both, taken = np.exp(pairs(noise, generator, 20)), 5
+        while taken < 20 and not settled({"a": both[0, :taken], "b": both[1, :taken]}, "a", 0.02):
+            taken += 1
+        found.append(factor(*both[:, :taken], paired=True).interval)
+    assert sum(covers(each, 1.0) for each in found) >= COVERAGE * len(found)
+    assert wrong(Counter(map(verdict, found))) <= WRONG * len(found)
 
 
 def test_the_spread_within_one_process_would_be_wrong_far_more_often() -> None:

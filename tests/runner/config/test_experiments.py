@@ -60,7 +60,7 @@ def test_a_job_fits_and_takes_about_as_long_as_is_meant(job: list[str]) -> None:
     text = (ROOT / f"conf{tables()[table]}.yaml").read_text()
     comment = " ".join(text.partition("defaults:")[0].split("#"))
     assert table.startswith("qkv") or f"{stream.commands:,}" in comment
-    assert config.repeats >= 3, "fewer have no interval"
+    assert config.repeats >= 5 or table == "timeout_bucket", "fewer have no interval"
     for mode in ("baseline", "batched"):
         assert mode_class(mode).refusal("cuda", stream) is None
 

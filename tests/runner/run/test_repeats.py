@@ -21,6 +21,7 @@ from support.results.summary_rows import row
 from launchopt.errors import ConfigError, Interrupted
 from launchopt.producing.production import Production
 from launchopt.recording import results
+from runner.run import children
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
 from runner.run.resume import config_hash
@@ -280,6 +281,27 @@ def test_processes_are_new_and_their_tables_are_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         *("histograms.parquet", "launches.parquet", "manifest.json", "summary.parquet")
     ]
+
+
+def test_children_without_a_job_so_far_stay_and_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = []
+
+    class FakeChild:
+        def __init__(self, name: str, has_worked: bool) -> None:
+            self.name, self.has_worked = name, has_worked
+
+        def ask_to_exit(self) -> None:
+            pass
+
+        def end(self) -> None:
+            ended.append(self.name)
+
+    waiting = {name: FakeChild(name, name == "consumer") for name in children.NAMES}
+    monkeypatch.setattr(children, "_waiting", waiting)
+    children.dismiss(only_used=True)
+    assert (ended, list(waiting)) == (["consumer"], ["producer"])
+    children.dismiss()
+    assert not waiting
 
 
 def test_a_number_of_processes_is_from_1_to_1000() -> None:

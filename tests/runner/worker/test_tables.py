@@ -85,6 +85,16 @@ def test_a_disk_that_fills_up_at_any_write_costs_what_was_being_written(parts: l
         assert rows == expected
 
 
+def test_a_later_process_adds_to_the_parts_of_the_earlier_one(table: GrowingTable, tmp_path: Path) -> None:
+    table.add(row_group(0, 1))
+    table.add(row_group(1, 1))
+    later = GrowingTable(tmp_path / "launches.parquet", SCHEMA, {"seed": 5}, 2)
+    later.add(row_group(2, 1))
+    later.close()
+    assert pq.read_table(tmp_path / "launches.parquet")["part"].to_pylist() == [0, 1, 2]
+    assert names(tmp_path) == ["launches.parquet"]
+
+
 def test_who_outlives_the_writer_finishes_its_tables(tmp_path: Path) -> None:
     for name in ("launches", "commands"):
         table = GrowingTable(tmp_path / f"{name}.parquet", SCHEMA, {"seed": 5})
