@@ -86,6 +86,7 @@ PARTS = (
     ),
     *(_run(f"gpu/resident/{i}", 8, f"table=resident_{name}", "repeats=5") for i, name in enumerate(RESIDENT)),
     *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
+    Part("gpu/cpp_loop", "cuda", 9, ("scripts.cpp_loop.measure",)),
     *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),
     _run("cpu/quick", 2, "experiment=quick", device="cpu"),
 )
@@ -142,11 +143,8 @@ def _measured(part: Part, folder: Path) -> JsonObject:
 
 def _ended(part: Part, folder: Path) -> tuple[int | None, str]:
     """Return the exit code and the last line on standard error; None for a part that ran out of time."""
-    where = (
-        ("--output", str(folder))
-        if part.words[0] == "runner.bench"
-        else (f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}")
-    )
+    is_run = part.words[0] == "runner"
+    where = (f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}") if is_run else ("--output", str(folder))
     command = [sys.executable, "-m", *part.words, *where]
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
