@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the process that plans a run imports this module, and must 
     from launchopt.recording.recorder import Recorder
     from launchopt.sampling import Sampling
     from launchopt.streams.chain import ChainStream, Stream
-    from launchopt.timing.activity import Ceilings, Span
+    from launchopt.timing.activity import Bandwidths, Ceilings, Span
     from launchopt.types import Table
 
 
@@ -195,6 +195,9 @@ class Device(Protocol):
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Measure the device's peak rates, in about a second."""
+
+    def bandwidths(self) -> Bandwidths:
+        """Measure the peak rates of memory alone, as `ceilings` does, in about 0.2 s."""
 
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, runtime and libraries, for the manifest."""

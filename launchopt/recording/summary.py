@@ -19,13 +19,12 @@ from launchopt.recording.overload import of_commands
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.streams.chain import Stream
-from launchopt.timing.activity import Activity, Ceilings, Span
+from launchopt.timing.activity import Activity, Span
 
 if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba
     from launchopt.recording.recorder import Chunk, Recorder
 
 BURST_LAUNCHES = 200  # launches in `host_submit_burst_ns`, the first ones: fewer than the GPU's launch queue holds
-ABOVE_CEILING_SLACK = 1.02  # a measured ceiling is accurate to about 2%
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,24 +218,6 @@ def differences(counts: Mapping[str, int]) -> list[str]:
             how = f"{had - has} lost" if had > has else f"{has - had} too many"
             found.append(f"{had} commands {before}, {has} {after}: {how}")
     return found
-
-
-def above_ceiling(row: Row, ceilings: Ceilings, residency: str | None) -> tuple[str | None, bool]:
-    """Return, as text, the rate that is above its ceiling, and whether that is an error; (None, False) if none is.
-
-    residency: the reason why inputs may have come from a cache, or None. Without a reason a memory rate above its
-    ceiling is an error. A compute rate above its ceiling always is.
-    """
-    if row["achieved_tflops"] > ceilings.peak_tflops * ABOVE_CEILING_SLACK:
-        return (
-            f"{row['achieved_tflops']:.3g} TFLOP/s is above the measured peak of {ceilings.peak_tflops:.3g}",
-            True,
-        )
-    rate, most = row["achieved_gb_per_s"], max(ceilings.read_gb_per_s, ceilings.copy_gb_per_s)
-    if rate <= most * ABOVE_CEILING_SLACK:
-        return None, False
-    text = f"{rate:.0f} GB/s is above the measured {most:.0f} GB/s"
-    return (f"{text}: {residency}", False) if residency else (f"{text}, and nothing explains it", True)
 
 
 def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey]) -> Columns:

@@ -183,15 +183,31 @@ SUMMARY_COLUMNS = (
     column("power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings"),
     required("bytes_moved", INT64, "sum over commands of A, B and C in bytes; packing not included"),
     column("weight_bytes", INT64, "of bytes_moved: weights, which requests can share; null in older files"),
+    column(
+        "least_memory_bytes",
+        INT64,
+        "lower bound of the weights that came from memory: a batch, or all requests, read a weight once, and a cache"
+        " keeps all that it can hold; null in older files",
+    ),
     required(
         "achieved_gb_per_s",
         FLOAT,
         "bytes_moved / gpu_span (cpu: / wall); a shared weight counts for each command, so it is no memory bandwidth",
     ),
     required("achieved_tflops", FLOAT, "2 m n k summed / gpu_span (cpu: / wall)"),
-    required("copy_gb_per_s", FLOAT, "measured by this run: device-to-device copy, bytes read + written"),
-    required("read_gb_per_s", FLOAT, "measured by this run: a kernel that only reads"),
-    required("peak_tflops", FLOAT, "measured by this run: the largest square GEMM tried, same dtype"),
+    required(
+        "copy_gb_per_s",
+        FLOAT,
+        "measured by this run: device-to-device copy, bytes read + written; null where ceilings_change is above 0.05",
+    ),
+    required("read_gb_per_s", FLOAT, "measured by this run: a kernel that only reads; null as above"),
+    required("peak_tflops", FLOAT, "measured by this run: the largest square GEMM tried, same dtype; null as above"),
+    column(
+        "ceilings_change",
+        FLOAT,
+        "largest over smallest copy or read bandwidth that was measured before the runs and after them, less 1; above"
+        " 0.05 the ceilings are null, as the manifest alone has them; null: not measured again",
+    ),
     required("above_ceiling", TEXT, "why a rate above the measured ceiling is possible; null if no rate is above it"),
     required("traced", BOOL, "a tracer was attached, which slows launches: compare only with other traced runs"),
     required("interleaved", BOOL, "repeats of this run's modes were taken in turn, in random order"),

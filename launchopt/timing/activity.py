@@ -48,12 +48,25 @@ class CallColumn(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Ceilings:
-    """Peak rates, measured on a device just before the runs."""
+class Bandwidths:
+    """Peak rates of a device's memory."""
 
     copy_gb_per_s: float  # bytes read plus bytes written
     read_gb_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """Peak rates, measured on a device just before the runs."""
+
+    copy_gb_per_s: float
+    read_gb_per_s: float
     peak_tflops: float
+
+    @property
+    def bandwidths(self) -> Bandwidths:
+        """The two rates of memory."""
+        return Bandwidths(self.copy_gb_per_s, self.read_gb_per_s)
 
 
 @dataclass(frozen=True, slots=True)

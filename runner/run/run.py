@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.devices.cuda.info import uuid_of
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
@@ -20,6 +21,7 @@ from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
+from launchopt.recording.impossible import settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
@@ -93,7 +95,15 @@ class Run:
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         sampled = [] if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
-        return [*ends, *forwarded_lines(self.manifest["runs"]), *throttling, *sampled]
+        changed = [why] if (why := unsteady(self.rows)) else []
+        return [*ends, *forwarded_lines(self.manifest["runs"]), *throttling, *sampled, *changed]
+
+    def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:
+        """Add what was measured behind the last repeat of a process to the manifest and to the rows of that process."""
+        if "ceilings_change" in about:
+            self.manifest |= {name: about[name] for name in ("ceilings_after", "ceilings_change")}
+            for row in rows:
+                settle(row, about["ceilings_change"])
 
 
 def sampled_check(rows: Sequence[results.Row]) -> list[str]:
@@ -215,6 +225,7 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Sign
                 run.manifest["processes"] = [*run.manifest.get("processes", []), session.pids]
                 terminal.begun()
                 _rounds(run, tokens, terminal, signals, session)
+            run.settle(session.about, run.rows[job.first_part :])
 
 
 def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, signals: Signals, session: Session) -> None:

@@ -38,7 +38,9 @@ class ChildError(RunError):
 
 
 class Session:
-    """Both children of one job. A context manager. `about` has versions and ceilings, from the consumer.
+    """Both children of one job. A context manager.
+
+    `about` has versions and ceilings, from the consumer; after the job also the bandwidths behind its last run.
 
     `watchdog_s` is how long nothing may move; 0 is no limit. Under a profiler, which may pause any process, there is
     none either.
@@ -221,7 +223,8 @@ class Session:
         """End the job: both children write their results and wait for another job."""
         for child in list(self._children):
             self._send(child, Order(OrderKind.DONE))
-            self._await(child, ReplyKind.IDLE, "writing results")
+            ended = self._await(child, ReplyKind.IDLE, "writing results").value
+            self.about |= ended if isinstance(ended, dict) else {}
             self._children.remove(child)
             keep(child)
 

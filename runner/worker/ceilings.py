@@ -1,7 +1,8 @@
 """The ceilings of a device, measured once for each process, device and dtype: the jobs of a sweep share them.
 
 A rate above a ceiling is an error. Before a run reports it, the ceilings are measured again, and the higher values
-count.
+count. Behind the last run of a job the bandwidths are measured again. If they changed by more than `MOST_CHANGE`,
+something else used the memory, and no result of the job may be compared with them.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from dataclasses import asdict, astuple
 
 from launchopt.command import Dtype
 from launchopt.devices.base import Device
-from launchopt.recording import summary
+from launchopt.recording.impossible import Limits, above_ceiling
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
-from launchopt.timing.activity import Ceilings
+from launchopt.timing.activity import Bandwidths, Ceilings
 from runner.plan.job import Job
 
-_measured: dict[tuple[str, int, int | None, Dtype], Ceilings] = {}
+_Key = tuple[str, int, int | None, Dtype]
+_highest: dict[_Key, Ceilings] = {}
+_latest: dict[_Key, Bandwidths] = {}
 
 
 class DeviceCeilings:
@@ -24,26 +28,46 @@ class DeviceCeilings:
     def __init__(self, device: Device, job: Job) -> None:
         self._device, self._residency = device, job.residency
         self._key = (device.info.kind, job.device_index, job.threads, job.stream.dtype)
-        if self._key not in _measured:
-            _measured[self._key] = device.ceilings(job.stream.dtype)
+        if self._key not in _highest:
+            _highest[self._key] = found = device.ceilings(job.stream.dtype)
+            _latest[self._key] = found.bandwidths
+        self._seen = [_latest[self._key]]  # all measurements of this job
 
     @property
     def now(self) -> Ceilings:
         """The highest ceilings so far."""
-        return _measured[self._key]
+        return _highest[self._key]
+
+    @property
+    def change(self) -> float:
+        """The largest measured bandwidth of this job over the smallest, less 1: of copy or read, whichever is more."""
+        return max(float(max(rates) / min(rates)) for rates in zip(*map(astuple, self._seen), strict=True)) - 1
 
     def columns(self) -> dict[str, float]:
         """Return the ceilings by their columns of summary.parquet."""
         return asdict(self.now)
+
+    def after(self) -> Manifest:
+        """Measure the bandwidths again, behind the last run. Return them, and their change over the job."""
+        self._add(self._device.bandwidths())
+        return {"ceilings_after": asdict(_latest[self._key]), "ceilings_change": self.change}
 
     def above(self, row: Row) -> tuple[str | None, bool]:
         """Return why a rate of `row` is above a ceiling, or None; and whether that is impossible (`above_ceiling`).
 
         If it seems impossible, the ceilings are measured again before the answer.
         """
-        found = summary.above_ceiling(row, self.now, self._residency)
+        found = above_ceiling(row, self._limits())
         if not found[1]:
             return found
-        pairs = zip(astuple(self.now), astuple(self._device.ceilings(self._key[-1])), strict=True)
-        _measured[self._key] = Ceilings(*(max(pair) for pair in pairs))
-        return summary.above_ceiling(row, self.now, self._residency)
+        again = self._device.ceilings(self._key[-1])
+        _highest[self._key] = Ceilings(*(max(pair) for pair in zip(astuple(self.now), astuple(again), strict=True)))
+        self._add(again.bandwidths)
+        return above_ceiling(row, self._limits())
+
+    def _limits(self) -> Limits:
+        return Limits(self.now, self._key[0], self._residency, self.change)
+
+    def _add(self, measured: Bandwidths) -> None:
+        _latest[self._key] = measured
+        self._seen.append(measured)

@@ -31,6 +31,7 @@ from runner.importing import uncollected
 from runner.worker.messages import Failure, Order, OrderKind, Reply, ReplyKind
 
 if TYPE_CHECKING:
+    from launchopt.recording.manifest import Manifest
     from runner.plan.job import Job
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
@@ -104,7 +105,7 @@ def consumer_main(pipe: Connection, bound: bool) -> None:
     _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.consumer", _consume))
 
 
-def _jobs(pipe: Connection, module: str, work: Callable[[Job, Connection], None]) -> None:
+def _jobs(pipe: Connection, module: str, work: Callable[[Job, Connection], Manifest | None]) -> None:
     """Do the work of every job. `module` and Numba load first, while the parent prepares the job."""
     with uncollected():
         import_module(module)
@@ -112,8 +113,7 @@ def _jobs(pipe: Connection, module: str, work: Callable[[Job, Connection], None]
 
         load_numba()
     while (order := _order(pipe)).job is not None:
-        work(order.job, pipe)
-        pipe.send(Reply(ReplyKind.IDLE))
+        pipe.send(Reply(ReplyKind.IDLE, work(order.job, pipe)))
 
 
 def _order(pipe: Connection) -> Order:
@@ -136,8 +136,11 @@ def _produce(job: Job, pipe: Connection) -> None:
     _exit_unless_done(order.kind)
 
 
-def _consume(job: Job, pipe: Connection) -> None:
-    """Batch, launch, record and check all commands for every RUN, until DONE. A WARM_UP keeps nothing."""
+def _consume(job: Job, pipe: Connection) -> Manifest:
+    """Batch, launch, record and check all commands for every RUN, until DONE. A WARM_UP keeps nothing.
+
+    Return what is known behind the last run.
+    """
     from runner.worker.consumer import Consumer
 
     without_pandas()
@@ -153,7 +156,9 @@ def _consume(job: Job, pipe: Connection) -> None:
             pipe.send(Reply(ReplyKind.CONSUMED))
             if order.kind is OrderKind.RUN:
                 pipe.send(Reply(ReplyKind.RESULT, consumer.result(order.arm, order.repeat)))
+        ended = consumer.ended() if order.kind is OrderKind.DONE else {}
     _exit_unless_done(order.kind)
+    return ended
 
 
 class _NoPandas:

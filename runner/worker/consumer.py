@@ -26,13 +26,14 @@ from launchopt.queue.ring import MOST_AT_ONCE, Ring
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
-from launchopt.recording.clocks import clock_faults
 from launchopt.recording.columns import Row
+from launchopt.recording.impossible import clock_faults
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.recorder import Counted, Recorder
 from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
 from launchopt.streams.chain import chain_of
+from launchopt.streams.footprint import least_memory_bytes
 from launchopt.streams.stream import commands_of
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
@@ -102,6 +103,10 @@ class Consumer:
     def about(self) -> Manifest:
         """Return versions and ceilings, for the manifest."""
         return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
+
+    def ended(self) -> Manifest:
+        """Return the bandwidths behind the last run and how far they changed, for the manifest."""
+        return self._ceilings.after()
 
     def arm(self, index: int, warm_up: bool) -> None:
         """Make the next run ready: poison the outputs, clear the records, synchronize the clocks.
@@ -198,6 +203,8 @@ class Consumer:
         checked = self._verified()
         if not checked.ok:
             faults.append(_wrong(checked))
+        together = arm.max_batch * prepared.path.stream_count
+        row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
         why, impossible = self._ceilings.above(row)
         if impossible:
             faults.append(f"impossible rate: {why}")

@@ -73,7 +73,7 @@ class Failure(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A message from a child: PRODUCED, RESULT, FAILED and the consumer's first READY have a value."""
+    """A message from a child: PRODUCED, RESULT, FAILED, the consumer's first READY and its IDLE have a value."""
 
     kind: ReplyKind
     value: Production | RepeatResult | Failure | Manifest | None = None

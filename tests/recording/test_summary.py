@@ -25,9 +25,8 @@ from support.steps.launching import launch
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.results import SUMMARY
-from launchopt.recording.summary import BURST_LAUNCHES, Timing, above_ceiling, measured
+from launchopt.recording.summary import BURST_LAUNCHES, Timing, measured
 from launchopt.recording.summary_columns import derived
-from launchopt.timing.activity import Ceilings
 
 
 @pytest.fixture
@@ -196,29 +195,3 @@ def test_a_batch_of_several_launches_counts_once_in_whatever_chunks(
     row, histograms = measured(recorder, [4, 0, 0, 0, 0], HOST, STREAM)
     assert histograms["batch_size"].rows() == [(2, 2, 1), (3, 3, 2), (4, 4, 1)]
     assert (row["batches"], derived(row)["batch_size_mean"]) == (4, 3.0)
-
-
-CEILINGS = Ceilings(copy_gb_per_s=4_000, read_gb_per_s=4_500, peak_tflops=50)
-
-
-def flagged(gb_per_s: float, tflops: float, residency: str | None = None) -> tuple[str | None, bool]:
-    return above_ceiling({"achieved_gb_per_s": gb_per_s, "achieved_tflops": tflops}, CEILINGS, residency)
-
-
-@pytest.mark.parametrize("residency", [None, "cache: hot"])
-def test_rates_below_the_ceilings_or_within_their_error_are_fine(residency: str | None) -> None:
-    assert flagged(4_499, 49, residency) == (None, False)
-    assert flagged(4_500 * 1.019, 50 * 1.019, residency) == (None, False)
-
-
-def test_a_rate_that_the_cache_explains_is_flagged() -> None:
-    assert flagged(9_000, 10, "cache: hot") == ("9000 GB/s is above the measured 4500 GB/s: cache: hot", False)
-
-
-def test_a_rate_that_nothing_explains_is_an_error() -> None:
-    assert flagged(4_600, 10) == ("4600 GB/s is above the measured 4500 GB/s, and nothing explains it", True)
-
-
-@pytest.mark.parametrize("residency", [None, "cache: hot"])
-def test_more_than_the_peak_is_an_error_in_any_cache(residency: str | None) -> None:
-    assert flagged(1, 52, residency) == ("52 TFLOP/s is above the measured peak of 50", True)

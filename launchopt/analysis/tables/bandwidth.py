@@ -2,11 +2,15 @@
 
 In: rows of summary.parquet. A weight that requests share counts once for those that run together: all of them in a
 closed loop, at most those of a mean batch in an open one. Files of version 0.1 do not have the bytes of weights; then
-all bytes count as weights. Inputs in a hot cache give no bandwidth.
+all bytes count as weights. Inputs in a hot cache give no bandwidth. Where the measured bandwidth changed during a run,
+its rows have none, and so no share of it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from launchopt.recording.impossible import MOST_CHANGE
 from launchopt.recording.results import Row
 
 
@@ -49,3 +53,14 @@ def needed_share(row: Row) -> float | None:
 def memory_share(row: Row) -> float | None:
     """Return `needed_share`; None for inputs in a cache, which do not come from memory."""
     return None if row["cache"] == "hot" else needed_share(row)
+
+
+def unsteady(rows: Iterable[Row]) -> str | None:
+    """Return why rows are not compared with a ceiling: it changed during their run. None if no ceiling did."""
+    change = max((row["ceilings_change"] or 0.0 for row in rows), default=0.0)
+    if change <= MOST_CHANGE:
+        return None
+    return (
+        f"memory bandwidth measured before and after the runs differs by {100 * change:.0f}% (another process?),"
+        " so no rate is compared with it"
+    )

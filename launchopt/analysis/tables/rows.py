@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from launchopt.analysis.tables import reference
-from launchopt.analysis.tables.bandwidth import needed_share
+from launchopt.analysis.tables.bandwidth import needed_share, unsteady
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval, Verdict, verdict
@@ -227,6 +227,8 @@ def _table(rows: list[Row]) -> Table:
         history = reference.history(*work, stream["commands"])
     baselines = [line for line in lines if line.is_baseline]
     for line in lines:
+        if why := unsteady(line.rows):
+            line.remarks.append(why)
         if above := [row for row in line.rows if row["above_ceiling"] and _is_above(row)]:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
             # The rate is left out: a column has it, and without it lines can share one remark.

@@ -24,9 +24,10 @@ from launchopt.analysis.tables.bandwidth import bytes_share
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.recording.impossible import CEILINGS, Limits, above_ceiling
 from launchopt.recording.results import Row
+from launchopt.timing.activity import Ceilings
 
-SLACK = 1.02  # as in launchopt.recording.summary: a ceiling is itself measured to about 2%
 _PACKING_CALLS = 2.01  # up to this many calls per batch: one launch, and one call that packs for it
 GRAPHS = frozenset({"graph", "torch_graph"})
 OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
@@ -218,12 +219,8 @@ def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibratio
 
 def impossible(row: Row) -> str | None:
     """Return why a rate of `row` is above a measured ceiling without an explanation; None if it is not."""
-    peak, tflops = row["peak_tflops"], row["achieved_tflops"]
-    if peak and tflops and tflops > peak * SLACK:
-        return f"{tflops:,.1f} TFLOP/s is above the measured peak of {peak:,.1f}"
-    most, rate = max(row["read_gb_per_s"] or 0.0, row["copy_gb_per_s"] or 0.0), row["achieved_gb_per_s"]
-    if not most or not rate or rate <= most * SLACK:
-        return None
+    ceilings = Ceilings(*(float(row[name] or 0.0) for name in CEILINGS))
     reason = row["above_ceiling"]
-    explained = reason is not None and "nothing explains it" not in reason
-    return None if explained else f"{rate:,.0f} GB/s is above the measured {most:,.0f} GB/s, and nothing explains it"
+    explained = reason if reason is not None and "nothing explains it" not in reason else None
+    why, is_error = above_ceiling(row, Limits(ceilings, row["device"], explained))
+    return why if is_error else None

@@ -8,7 +8,7 @@ from multiprocessing.pool import ThreadPool
 
 import numpy as np
 
-from launchopt.timing.activity import Ceilings
+from launchopt.timing.activity import Bandwidths, Ceilings
 
 LEAST_BYTES = 64 << 20  # smallest array that is copied
 SQUARES = ((1024, 3), (512, 24))  # side of a square GEMM, and its runs; a busy machine disturbs short runs less
@@ -16,6 +16,13 @@ SQUARES = ((1024, 3), (512, 24))  # side of a square GEMM, and its runs; a busy 
 
 def measure(cache_bytes: int, threads: int) -> Ceilings:
     """Return the copy and read rates beyond the cache, GB/s, and the rate of a square fp32 GEMM, TFLOP/s."""
+    rates = memory(cache_bytes, threads)
+    peak = max(_square_flops_per_s(side, times) for side, times in SQUARES)
+    return Ceilings(rates.copy_gb_per_s, rates.read_gb_per_s, peak * 1e-12)
+
+
+def memory(cache_bytes: int, threads: int) -> Bandwidths:
+    """Return the copy and read rates beyond the cache, GB/s."""
     size = max(LEAST_BYTES, 2 * cache_bytes)
     whole = np.ones(size // 4, np.float32)
     source, target = np.split(whole, 2)  # halves of one array: to map more memory would take longer than the copies
@@ -24,8 +31,7 @@ def measure(cache_bytes: int, threads: int) -> Ceilings:
         copy_s = _fastest(lambda: pool.starmap(np.copyto, parts))
     rows, vector = whole.reshape(-1, 8192), np.ones(8192, np.float32)
     read_s = _fastest(lambda: rows @ vector)
-    peak = max(_square_flops_per_s(side, times) for side, times in SQUARES)
-    return Ceilings(2 * source.nbytes / copy_s * 1e-9, whole.nbytes / read_s * 1e-9, peak * 1e-12)
+    return Bandwidths(2 * source.nbytes / copy_s * 1e-9, whole.nbytes / read_s * 1e-9)
 
 
 def _square_flops_per_s(side: int, times: int) -> float:

@@ -36,7 +36,7 @@ from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream, Stream
 from launchopt.timing import nvtx_ranges
-from launchopt.timing.activity import Ceilings, Span
+from launchopt.timing.activity import Bandwidths, Ceilings, Span
 from launchopt.timing.sampling import Sampler
 from launchopt.types import Array
 
@@ -245,6 +245,10 @@ class CpuDevice:
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Measure the copy and read rates of main memory, and of a square fp32 GEMM, with this device's threads."""
         return cpu_ceilings.measure(self.info.cache_bytes, self.threads)
+
+    def bandwidths(self) -> Bandwidths:
+        """Measure the copy and read rates of main memory."""
+        return cpu_ceilings.memory(self.info.cache_bytes, self.threads)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of NumPy and of the BLAS that it loaded."""

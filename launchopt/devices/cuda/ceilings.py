@@ -18,7 +18,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanKind
 from launchopt.devices.cublaslt.plans import Plans
 from launchopt.streams.operands import ArenaKey
-from launchopt.timing.activity import Ceilings
+from launchopt.timing.activity import Bandwidths, Ceilings
 from launchopt.types import Table
 
 BUFFER_BYTES = 2 << 30  # most bytes to copy and to read
@@ -58,13 +58,20 @@ def measure_ceilings(context: Table, dtype: Dtype, stream: CudaStream, check: Ca
 
 def measure(gemm: Callable[[], None], gemm_flops: int, stream: CudaStream) -> Ceilings:
     """Measure the three rates in about 50 ms. gemm: submits one large GEMM of `gemm_flops` to `stream`."""
+    rates = measure_memory(stream)
+    with stream:
+        peak_s = fastest(gemm, stream)
+    return Ceilings(rates.copy_gb_per_s, rates.read_gb_per_s, gemm_flops / peak_s * 1e-12)
+
+
+def measure_memory(stream: CudaStream) -> Bandwidths:
+    """Measure the copy and read rates in about 20 ms."""
     free, _ = cupy.cuda.runtime.memGetInfo()
     size = min(BUFFER_BYTES, free // 4) & ~0xFFF
     with stream:
         copy_s, read_s = _memory(size, stream)
-        peak_s = fastest(gemm, stream)
     cupy.get_default_memory_pool().free_all_blocks()
-    return Ceilings(2 * size / copy_s * 1e-9, size / read_s * 1e-9, gemm_flops / peak_s * 1e-12)
+    return Bandwidths(2 * size / copy_s * 1e-9, size / read_s * 1e-9)
 
 
 def _memory(size: int, stream: CudaStream) -> tuple[float, float]:

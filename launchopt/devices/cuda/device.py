@@ -23,7 +23,7 @@ from launchopt.devices.cublaslt.launch_tables import MOVES
 from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans
 from launchopt.devices.cublaslt.tables import Tables, shape_table
-from launchopt.devices.cuda.ceilings import measure_ceilings
+from launchopt.devices.cuda.ceilings import measure_ceilings, measure_memory
 from launchopt.devices.cuda.errors import StatusError, no_memory
 from launchopt.devices.cuda.info import cuda_info, gpu_state, library_versions
 from launchopt.devices.cuda.marks import LaunchMarks
@@ -43,7 +43,7 @@ from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream, Stream, chain_of
-from launchopt.timing.activity import Ceilings, Span
+from launchopt.timing.activity import Bandwidths, Ceilings, Span
 
 NOT_READY = 600  # cudaError_t of a stream that still has work: not an error
 
@@ -280,6 +280,11 @@ class CudaDevice:
         """Measure the copy, read and matrix rates of this GPU."""
         self.synchronize()
         return measure_ceilings(self.base.contexts[0], dtype, self.stream, self.check)
+
+    def bandwidths(self) -> Bandwidths:
+        """Measure the copy and read rates of this GPU's memory."""
+        self.synchronize()
+        return measure_memory(self.stream)
 
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, runtime and libraries."""

@@ -198,7 +198,7 @@ def _bandwidth(rows: Sequence[Row]) -> str:
     line = Line(list(rows), None)
     rate, share = line.median_of(memory_gb_per_s), line.median_of(memory_share)
     if rate is None or share is None:
-        return "in cache" if line["cache"] == "hot" else "-"
+        return "in cache" if line["cache"] == "hot" else "-" if rate is None else f"{rate:,.1f}"
     return f"{rate:,.1f} ({share:.1%})" if share <= 1 else f"{rate:,.1f} (reused)"
 
 
