@@ -44,7 +44,7 @@ class Environment:
 
 def environment(source: Source) -> Environment:
     """Return the environment from the manifests, with clocks from the rows."""
-    parts = ("environment", "device_versions", "ceilings", "polled_words", "garbage_collection")
+    parts = ("environment", "device_versions", "ceilings", "ceilings_after", "polled_words", "garbage_collection")
     values = [{part: run.manifest[part] for part in parts if run.manifest.get(part) is not None} for run in source.runs]
     flat = [dict(_flat(each)) if each else {} for each in values]
     machine = [(name.removeprefix("environment."), _joined(values)) for name, values in _by_name(flat).items()]

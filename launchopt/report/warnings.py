@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.rows import Line, counted
 from launchopt.report.source import Source
 
@@ -66,6 +67,9 @@ def _numbers(source: Source) -> Iterator[Caution]:
     if bad := sum(row["status"] != "ok" or not row["verified"] for row in source.rows):
         text = f"{counted(bad, 'repeat')} failed or could not be verified. Their lines claim no speed-up."
         yield Caution(Severity.ERROR, text)
+    if changed := sum(unsteady([row]) is not None for row in source.rows):
+        text = f"Memory bandwidth changed during the runs of {counted(changed, 'repeat')} (another process?)."
+        yield Caution(Severity.WARNING, f"{text} They are compared with no ceiling.")
     if throttled := sum(bool(row["throttled"]) for row in source.rows):
         yield Caution(Severity.WARNING, f"{counted(throttled, 'repeat')} ran while the clocks were throttled.")
     if overloaded := sum(bool(row["overloaded"]) for row in source.rows):

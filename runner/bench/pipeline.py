@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.errors import RunError
 from launchopt.recording import results
 from runner.bench.figures import Figure
@@ -69,6 +70,8 @@ def _rate(root: Path, workload: str, dtype: str, commands: int, goal: float, rep
     case = f"{workload} {dtype}, batched at 512"
     rates = [row["commands_per_s"] for row in rows]
     yield Figure("pipeline", case, "commands/s", rates, goal, higher_is_better=True)
+    if why := unsteady(rows):
+        raise RunError(f"{folder}: {why}; run it again on an idle machine")
     shares = [row["commands_per_s"] * row["bytes_moved"] / row["commands"] / 1e9 / row["copy_gb_per_s"] for row in rows]
     yield Figure(
         "pipeline",

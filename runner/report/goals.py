@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchopt.analysis.tables.bandwidth import needed_gb_per_s
+from launchopt.analysis.tables.bandwidth import needed_gb_per_s, unsteady
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
@@ -26,7 +26,7 @@ FILE = "goals.json"
 Figure = Callable[[Row], float]
 FIGURES: Mapping[str, Mapping[str, Figure]] = {  # the ways to measure a figure; the page names them where there are two
     "command_ns": {"wall": lambda row: float(row["wall_ms"] * 1e6 / row["commands"])},
-    "copy_percent": {"wall": lambda row: float(100 * (needed_gb_per_s(row) or 0.0) / row["copy_gb_per_s"])},
+    "copy_percent": {"wall": lambda row: _copy_percent(row)},
     "token_us": {
         "TPOT": lambda row: float(1e3 * row["tpot_p50_ms"]),
         "wall": lambda row: float(1e3 * row["wall_ms"] * row["requests"] / row["tokens"]),
@@ -53,6 +53,13 @@ class Measured:
     def is_right(self) -> bool:
         """Whether no output is known to be wrong."""
         return self.verified is not False
+
+
+def _copy_percent(row: Row) -> float:
+    """Return the rate of the bytes that had to move, in % of the copy bandwidth; ValueError where that changed."""
+    if why := unsteady([row]):
+        raise ValueError(f"copy_percent of {row['run_id']}: {why}; measure it again")
+    return float(100 * (needed_gb_per_s(row) or 0.0) / row["copy_gb_per_s"])
 
 
 def markdown(path: Path) -> str:

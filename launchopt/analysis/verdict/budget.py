@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.evidence import launching_ms
@@ -261,6 +262,8 @@ def _kernels(ask: Ask, table: StrategyTable) -> str:
     ran = f"kernels were those of {stream['model'] or stream['workload']}"
     rates = [rate for rate in map(baseline.median, ("read_gb_per_s", "copy_gb_per_s")) if rate]
     own_ms, calls = launching_ms(baseline), recorded_launches(baseline)
+    if why := unsteady(baseline.rows):
+        return f"{ran}; {why}"
     if ask.linear_weights is None or not rates or own_ms is None or not calls:
         return f"{ran}; larger ones hide more launches"
     least_us, us = ask.linear_weights * _BYTES[stream["dtype"]] / max(rates) / 1e3, own_ms / calls * 1e3

@@ -5,6 +5,7 @@ In: a `strategies.StrategyLine` and its `roofline.Prediction`. Out: `bound.Share
 
 from __future__ import annotations
 
+from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import StrategyLine
@@ -85,6 +86,7 @@ def _deadlines_ms(line: Line) -> float:
 def evidence_of(strategy: StrategyLine, prediction: Prediction) -> list[str]:
     """Return the facts about a line's wall time, in numbers."""
     facts = [_launches(strategy.line), _blocked(strategy.line), _busy(strategy, prediction), *_roofline(prediction)]
+    facts.append(unsteady(strategy.line.rows))
     return [fact for fact in (*facts, *_queues(strategy.line), _explained(strategy, prediction)) if fact]
 
 

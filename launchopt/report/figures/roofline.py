@@ -37,7 +37,7 @@ def roofline_figure(device: str, tables: Sequence[Table]) -> Figure | Absent:
     values = sorted((each for table in tables for each in _points(table)), key=lambda each: _DRAWN.index(each["role"]))
     ceilings = _ceilings(tables)
     if not values or not ceilings["copy"]:
-        why = "no verified repeat has both a rate and a measured ceiling"
+        why = "no verified repeat has both a rate and a measured ceiling that did not change during its run"
         return Absent(title, why, "launchopt run measures the ceilings of a device before its first repeat")
     dtypes = [dtype for dtype in ("fp32", "fp16", "bf16") if dtype in ceilings]
     low = min(each["intensity"] for each in values) / 2

@@ -55,6 +55,18 @@ def test_busy_with_short_kernels_is_no_fault_of_the_host() -> None:
     assert line(found, "baseline").kernel_headroom == pytest.approx(100 / 85)
 
 
+def test_a_bandwidth_that_changed_during_the_runs_is_compared_with_nothing_and_the_evidence_says_so() -> None:
+    changed = {"ceilings_change": 0.31, "read_gb_per_s": None, "copy_gb_per_s": None, "peak_tflops": None}
+    slow, fast = repeats("baseline", 100.0, 101.0, 99.0, **changed), few("batched", 5.1, 5.2, 5.0, **changed)
+    found = only([*slow, *fast])
+    assert "roofline" not in found.sentence
+    assert "bandwidth" not in found.sentence
+    for each in found.lines:
+        assert (each.headroom, each.bytes_ms, each.flops_ms, each.predicted_ms) == (None, None, None, None)
+        why = "memory bandwidth measured before and after the runs differs by 31% (another process?)"
+        assert f"{why}, so no rate is compared with it" in each.evidence
+
+
 def test_gaps_on_the_gpu_where_neither_is_at_work() -> None:
     rows = [*few("baseline", 100.0, 100.0, 100.0), traced("baseline", 20.0, 100)]
     assert line(only(rows), "baseline").side == "gaps on the GPU"

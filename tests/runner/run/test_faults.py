@@ -125,6 +125,8 @@ class FakeSession:
 
     outcomes: tuple[Any, ...] = ()
     lost = 0
+    copy_gb_per_s: float | None = None
+    pids: dict[str, int] = {"consumer": 1, "producer": 2}  # noqa: RUF012
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
 
     def __init__(self, job: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
@@ -144,6 +146,7 @@ class FakeSession:
             raise status
         row = dict.fromkeys(results.SUMMARY.names)
         row |= {"mode": "batched", "repeat": repeat, "commands": 5, "status": status, "verified": status == "ok"}
+        row["copy_gb_per_s"] = self.copy_gb_per_s
         produced = Production(self.commands - self.lost, blocked_ns=0, late_p99_ns=None, late_max_ns=None)
         return RepeatResult(row, {"commands_by_strategy": {"single": 5}}, {"queue_wait": [(1, 2, 5)]}), produced
 
@@ -181,6 +184,22 @@ def test_what_the_consumer_tells_of_itself_is_in_the_manifest(
     manifest = results.read_manifest(tmp_path)
     assert (manifest["device_versions"], manifest["ceilings"]) == ({"driver": "580.1"}, {"copy": 2.0})
     assert "versions" not in manifest
+
+
+@pytest.mark.parametrize(("change", "left"), [(0.05, 4.0), (0.31, None)])
+def test_results_are_not_compared_with_a_bandwidth_that_changed_during_the_run(
+    change: float, left: float | None, outcomes: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes("ok", "ok", "ok")
+    after = {"ceilings_after": {"copy_gb_per_s": 4.2}, "ceilings_change": change}
+    monkeypatch.setattr(FakeSession, "about", {"versions": {}, "ceilings": {"copy_gb_per_s": 4.0}, **after})
+    monkeypatch.setattr(FakeSession, "copy_gb_per_s", 4.0)
+    run_module.execute(plan(), tmp_path, [])
+    manifest, rows = results.read_manifest(tmp_path), results.read_summaries([tmp_path])
+    assert [(row["copy_gb_per_s"], row["ceilings_change"]) for row in rows] == [(left, change)] * 3
+    assert {name: manifest[name] for name in after} == after
+    notices = [each for each in manifest["notices"] if each.startswith("memory bandwidth measured before and after")]
+    assert len(notices) == (left is None)
 
 
 def test_lost_commands_fail_the_run(
