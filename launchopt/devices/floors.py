@@ -53,8 +53,8 @@ class Floors(Protocol):
 
 def floor_of(measured: Measured) -> Floor:
     """Return the median of the samples with its 95% interval."""
-    interval = median_interval(measured.samples)
-    return Floor(interval.value, measured.unit, interval.low, interval.high, interval.repeats, measured.how)
+    found = median_interval(measured.samples)
+    return Floor(found.value, measured.unit, found.low, found.high, found.repeats, measured.how, found.range)
 
 
 def ceilings_of(ceilings: dict[Dtype, list[Ceilings]], how: dict[str, str]) -> Iterator[Measured]:

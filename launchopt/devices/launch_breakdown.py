@@ -58,6 +58,7 @@ class Floor:
     high: float | None
     repeats: int
     how: str
+    range: tuple[float, float] | None = None  # the smallest and the largest sample
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,8 @@ def same_processes(above: Groups, below: Groups) -> Factor:
         return pairs
     ratios = ratio_levels(above, below)
     found = factor(ratios, np.ones(len(ratios)), paired=True, fewest=FEWEST_PROCESSES)
-    return _of_repeats(found, pairs)
+    interval = replace(found.interval, repeats=pairs.interval.repeats, range=pairs.interval.range)
+    return replace(found, interval=interval)
 
 
 def separate(above: Groups, below: Groups, noise: ProcessNoise | None = None) -> Factor:
@@ -84,19 +85,16 @@ def separate(above: Groups, below: Groups, noise: ProcessNoise | None = None) ->
 
     noise: measured before; it counts where a side has fewer than FEWEST_PROCESSES processes. None: no interval then.
     """
-    repeats = factor(np.concatenate(above), np.concatenate(below), paired=False)
-    enough = repeats.interval.repeats >= FEWEST_REPEATS
+    upper, lower = np.concatenate(above), np.concatenate(below)
+    repeats = min(upper.size, lower.size)
+    enough = repeats >= FEWEST_REPEATS
     fewest = FEWEST_PROCESSES if enough else len(above) + len(below)
     found = factor(levels(above), levels(below), paired=False, fewest=fewest)
     if found.method is None and enough and noise is not None:
         found = _calibrated(found, above, below, noise)
-    return _of_repeats(found, repeats)
-
-
-def _of_repeats(found: Factor, repeats: Factor) -> Factor:
-    """Return a factor over levels with the number of repeats behind it, and their range."""
-    interval = replace(found.interval, repeats=repeats.interval.repeats, range=repeats.interval.range)
-    return replace(found, interval=interval)
+    is_one = upper.size == lower.size == 1
+    ends = None if is_one else (float(upper.min() / lower.max()), float(upper.max() / lower.min()))
+    return replace(found, interval=replace(found.interval, repeats=repeats, range=ends))
 
 
 def _calibrated(found: Factor, above: Groups, below: Groups, noise: ProcessNoise) -> Factor:

@@ -43,7 +43,9 @@ def quantity(value: float | None) -> str:
 
 def cells(row: Row) -> list[str]:
     """Return the cells of a row: part, what, median, interval, unit, goal, met."""
-    interval = "-" if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
+    samples = row["samples"]
+    span = f"({quantity(min(samples))} to {quantity(max(samples))})" if len(samples) > 1 else "-"
+    interval = span if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
     met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
     goal = "" if row["goal"] is None else f"{'>=' if row['higher_is_better'] else '<='} {quantity(row['goal'])}"
     return [row["suite"], row["case"], quantity(row["median"]), interval, row["unit"], goal, met]

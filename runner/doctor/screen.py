@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from launchopt.analysis.verdict.calibration import Calibration
-from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published, from_json
+from launchopt.analysis.verdict.calibration import Calibration, bounds_text
+from launchopt.devices.launch_breakdown import STAGES, Breakdown, beside_published, from_json
 from runner.doctor.checks import Check, Status, usable
 from runner.screen.fitted import FittedTable, Heading
 from runner.screen.pager import console
@@ -39,7 +39,7 @@ def print_checks(checks: Sequence[Check], kind: str, removed: Sequence[str]) -> 
 def print_floors(calibration: Calibration, absent: dict[str, str]) -> None:
     """Print median and interval of each floor, and why others are absent."""
     rows = [
-        (name, _number(floor.value), _interval(floor), floor.unit, str(floor.repeats), floor.how)
+        (name, _number(floor.value), bounds_text(floor), floor.unit, str(floor.repeats), floor.how)
         for name, floor in calibration.floors.items()
     ]
     headings = [
@@ -53,12 +53,6 @@ def print_floors(calibration: Calibration, absent: dict[str, str]) -> None:
 
 def _number(value: float) -> str:
     return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3f}"
-
-
-def _interval(floor: Floor) -> str:
-    if floor.low is None or floor.high is None:
-        return "none: too few"
-    return f"{_number(floor.low)} to {_number(floor.high)}"
 
 
 def print_stages(calibration: Calibration) -> None:

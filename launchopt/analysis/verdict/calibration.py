@@ -24,6 +24,7 @@ from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_
 from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
+from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.statistics.processes import FEWEST_PROCESSES, ProcessNoise
 
 SCHEMA_VERSION = 1
@@ -106,7 +107,11 @@ def _floor(name: str, content: object, path: Path) -> Floor:
     for key, bound in (("low", low), ("high", high)):
         if bound is None and content.get(key) is not None:
             raise DataError(path, None, f"floors.{name}.{key}={content[key]!r}: must be a number, or null")
-    return Floor(value, unit, low, high, repeats, how)
+    ends = content.get("range")
+    known = list(map(_number, ends)) if isinstance(ends, list) else []
+    if ends is not None and (len(known) != 2 or None in known):
+        raise DataError(path, None, f"floors.{name}.range={ends!r}: must be two numbers, or null")
+    return Floor(value, unit, low, high, repeats, how, (known[0] or 0.0, known[1] or 0.0) if known else None)
 
 
 def _number(value: object) -> float | None:
@@ -183,9 +188,16 @@ def calibration_markdown(calibration: Calibration) -> str:
 
 
 def _floor_cells(name: str, floor: Floor) -> tuple[str, ...]:
-    known = floor.low is not None and floor.high is not None
-    interval = f"{_shown(floor.low)} to {_shown(floor.high)}" if known else "too few repeats"
-    return name, _shown(floor.value), interval, floor.unit, floor.how
+    return name, _shown(floor.value), bounds_text(floor), floor.unit, floor.how
+
+
+def bounds_text(floor: Floor) -> str:
+    """Return the interval, `1.1 to 1.3`, or the range of too few repeats, `(1.0 to 1.4)`."""
+    if floor.low is not None and floor.high is not None:
+        return f"{_shown(floor.low)} to {_shown(floor.high)}"
+    if floor.range is None:
+        return "too few repeats" if floor.repeats < FEWEST_REPEATS else "none"
+    return "({} to {})".format(*map(_shown, floor.range))
 
 
 def _shown(value: float | None) -> str:

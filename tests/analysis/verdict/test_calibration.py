@@ -188,3 +188,17 @@ def test_a_floor_without_an_interval_says_so() -> None:
     alone = {"x_us": Floor(1.5, "us", None, None, 1, "once | twice")}
     text = calibration_markdown(replace(read_calibration(COMMITTED), floors=alone, stages={}))
     assert text.endswith("| x_us | 1.500 | too few repeats | us | once \\| twice |\n")
+
+
+def test_too_few_repeats_show_their_range_and_keep_it(tmp_path: Path) -> None:
+    few = Floor(1.5, "us", None, None, 3, "so", (1.0, 2.0))
+    write_calibration(tmp_path / "x.json", Calibration("2026", {"name": "x"}, {}, {"x_us": few}))
+    found = read_calibration(tmp_path / "x.json")
+    assert found.floors["x_us"] == few
+    assert "| (1.000 to 2.000) |" in calibration_markdown(found)
+
+
+def test_a_range_that_is_no_pair_of_numbers_is_refused(tmp_path: Path) -> None:
+    floors = {"x_us": {"value": 1.0, "unit": "us", "range": [1]}}
+    with pytest.raises(DataError, match="range"):
+        from_json({"schema_version": 1, "device": {"name": "x"}, "floors": floors}, tmp_path / "x.json")

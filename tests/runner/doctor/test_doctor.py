@@ -143,7 +143,7 @@ def test_stages_stand_beside_the_estimate(capsys: pytest.CaptureFixture[str]) ->
     doctor_screen.print_floors(found, {"null_kernel_us": "no CUPTI"})
     doctor_screen.print_stages(found)
     out = capsys.readouterr().out
-    assert all(text in out for text in ("[GPU]", "[somehow]", "-0.125", "none: too few", "[call]"))
+    assert all(text in out for text in ("[GPU]", "[somehow]", "-0.125", "too few repeats", "[call]"))
     assert "not measured: null_kernel_us: no CUPTI" in out
     rows = {line.strip().split("  ")[0]: line for line in out.splitlines()}
     assert ("7-18" in rows["in all"], "4.00" in rows["in all"], "below it" in rows["in all"]) == (True, True, True)
