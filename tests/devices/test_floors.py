@@ -82,8 +82,6 @@ def test_the_clock_is_read_so_often() -> None:
 def test_a_floor_is_a_median_with_its_interval() -> None:
     floor = floor_of(Measured("x", "us", [3.0, 1.0, 2.0, 2.0, 2.5], "so"))
     assert floor == Floor(2.0, "us", 1.0, 3.0, 5, "so", (1.0, 3.0))
-        2.0, "us", 1.0, 3.0, 5, "so", (1.0, 3.0)
-    )
     assert floor_of(Measured("x", "us", [3.0], "so")) == Floor(3.0, "us", None, None, 1, "so")
 
 
