@@ -1,0 +1,148 @@
+"""A measured figure in the text around the tables is one that a committed file has, or it is not there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+
+from launchopt.files import read_json
+from runner.bench import account, figures
+
+REFERENCE = ROOT / "outputs/reference"
+PAGES = ("RESULTS.md", "RESIDENT.md")
+UNITS = r"us|ms|ns|s|MHz|GHz|GB/s|[KMG]i?B|%|x|minutes|hours|cycles"
+NUMBERS = "half|thirds?|quarters?|fifths?|sixths?|tenths?|twice|double"
+# A number with a unit, or a share in words. Code is left out: it holds settings, and a test runs it.
+MEASURED = re.compile(rf"\b\d[\d,.]*\s?(?:{UNITS})(?![\w-])|\b(?:{NUMBERS})\b")
+
+
+def _bench(folder: str, *cases: str) -> list[float]:
+    rows = {row["case"]: row["median"] for row in figures.read(REFERENCE / folder)}
+    return [float(rows[case]) for case in cases]
+
+
+def _ratio(values: list[float]) -> float:
+    return values[0] / values[1]
+
+
+def _lone(place: str) -> float:
+    command = f"one command there and back, 16x1x64 fp32, hot, {place}"
+    return _ratio(
+        _bench("h200/round_trip", f"{command}its words alone, p50", f"{command}its outputs with the host, p50")
+    )
+
+
+def _nothing_multiplied(dtype: str) -> float:
+    stream = f"a command of 4,000 256x1x256 {dtype}"
+    return _ratio(_bench("h200/stream", f"{stream}, nothing multiplied", f"{stream}, as they wait in the ring"))
+
+
+def _bytes(dtype: str) -> float:
+    """The time of a command's bytes, which is in proportion to them."""
+    return _bench("h200/stream", f"a command of 4,000 256x1x256 {dtype}, its bytes at the measured copy bandwidth")[0]
+
+
+def _decode() -> list[dict[str, Any]]:
+    return [row for row in account.read(REFERENCE / "h200/resident/account") if row["case"] == "decode fp16, 1 request"]
+
+
+def _waits() -> float:
+    rows = _decode()
+    wait, work, between = (sum(row[f"own_{part}_us"] for row in rows) for part in ("wait", "work", "between"))
+    return float(wait / (wait + work + between))
+
+
+def _orders() -> tuple[int, int]:
+    """The barriers, fences and waits that were removed, and how many of those were noticed."""
+    lines = (REFERENCE / "cpu2/kernel_orders.txt").read_text().partition("\n\n")[2].splitlines()
+    removed = sum(bool(line) and not line.startswith(" ") for line in lines)
+    return removed, removed - sum("not noticed" in line for line in lines)
+
+
+def _lowest_clock() -> int:
+    manifests = [read_json(path) for path in (REFERENCE / "h200/ahead").glob("*/manifest.json")]
+    return min(state["sm_clock_mhz"] for each in manifests for run in each["runs"] for state in run["state"].values())
+
+
+DESIGN = ("each multiplies half of k",)  # shares that the kernel's design fixes, and nobody measured
+# Page, text with a figure, and whether the committed files say so.
+CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
+    ("RESULTS.md", "The clock fell to 1,950 MHz at times", lambda: _lowest_clock() == 1950),
+    (
+        "RESULTS.md",
+        "480 MiB on the two-core machine",
+        lambda: read_json(REFERENCE / "cpu2/bench/manifest.json")["device"]["cache_bytes"] == 480 << 20,
+    ),
+    (
+        "RESULTS.md",
+        "a first token within 1 s and further tokens within 50 ms",
+        lambda: all(
+            read_json(path)["config"]["slo"] == {"ttft_ms": 1000, "tpot_ms": 50}
+            for path in (REFERENCE / "h200/azure_llama_3_8b").glob("*/manifest.json")
+        ),
+    ),
+    (
+        "RESIDENT.md",
+        "more than four fifths of a round trip of 16x64",
+        lambda: min(_lone(""), _lone("ring in the host's memory, ")) > 0.8,
+    ),
+    ("RESIDENT.md", "needs a third of the time with fp32", lambda: 0.30 < _nothing_multiplied("fp32") < 0.36),
+    ("RESIDENT.md", "about half with fp16", lambda: 0.45 < _nothing_multiplied("fp16") < 0.55),
+    ("RESIDENT.md", "where a command has half the bytes", lambda: 0.49 < _bytes("fp16") / _bytes("fp32") < 0.51),
+    (
+        "RESIDENT.md",
+        "Without weights it still takes three quarters of the time",
+        lambda: 0.70 < _decode()[0]["without_weights_us"] / _decode()[0]["kernel_us"] < 0.80,
+    ),
+    (
+        "RESIDENT.md",
+        "and without waits nearly all of it",
+        lambda: 0.95 < _decode()[0]["without_waits_us"] / _decode()[0]["kernel_us"] < 1,
+    ),
+    ("RESIDENT.md", "a chain of 32 short GEMMs", lambda: sum(row["instructions"] for row in _decode()) == 32),
+    ("RESIDENT.md", "two fifths of the time is waits", lambda: 0.37 < _waits() < 0.43),
+    (
+        "RESIDENT.md",
+        "The completion of a small lone command comes later than 2.0 us",
+        lambda: _bench("h200/round_trip", "one command there and back, 16x1x64 fp32, hot, complete, p50")[0] > 2.0,
+    ),
+    (
+        "RESIDENT.md",
+        "Each of 75 barriers, fences and waits of the megakernel was removed in turn; the tests notice 64",
+        lambda: _orders() == (75, 64),
+    ),
+]
+
+
+def prose(page: str) -> str:
+    """The text of a page without tables, code and links, in one line."""
+    text = (REFERENCE / page).read_text(encoding="utf-8")
+    text = re.sub(r"<!-- report:(\S+) -->.*?<!-- /report:\1 -->|```.*?```|^\|.*?$", " ", text, flags=re.S | re.M)
+    text = re.sub(r"`[^`]*`|\]\([^)]*\)", "` `", text)
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize(("page", "text", "holds"), CLAIMS, ids=[text for _, text, _ in CLAIMS])
+def test_a_claim_is_on_its_page_and_the_files_say_so(page: str, text: str, holds: Callable[[], bool]) -> None:
+    assert text in prose(page)
+    assert holds()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_no_other_measured_figure_is_typed_by_hand(page: str) -> None:
+    text = prose(page)
+    for claim in (*DESIGN, *(text for own, text, _ in CLAIMS if own == page)):
+        text = text.replace(claim, " ")
+    found = [text[max(0, each.start() - 60) : each.end() + 20] for each in MEASURED.finditer(text)]
+    assert not found, "take the figure from a file and list the claim in CLAIMS, or leave it out"
+
+
+@pytest.mark.parametrize(
+    "typed", ["takes 12.5 us", "is 3x faster", "at 95% of peak", "reads 4,400 GB/s", "a third of it"]
+)
+def test_a_figure_is_recognised(typed: str) -> None:
+    assert MEASURED.search(typed)
