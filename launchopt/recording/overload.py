@@ -1,9 +1,10 @@
 """The completion rate of a run, and whether its arrivals overloaded it. Nothing else defines column `overloaded`.
 
-The rate is taken over the second half of the time in which requests arrive. Let n be the number of requests in the
-system. The system is overloaded if n at the last arrival exceeds the largest n of the first half by more than a tenth
-of the arrivals of the second half. The arrivals that happened count, not the nominal rate, which a few random arrivals
-can miss by far. If all requests arrive at once, the rate is that of the whole run, and the system is not overloaded.
+The rate is that of the requests that finish after the middle of the arrivals, until the last one finishes. Let n be the
+number of requests in the system. The system is overloaded if n at the last arrival exceeds the largest n of the first
+half by more than a tenth of the arrivals of the second half. The arrivals that happened count, not the nominal rate,
+which a few random arrivals can miss by far. If all requests arrive at once, the rate is that of the whole run, and the
+system is not overloaded.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def _completion(arrived_ns: NDArray[np.int64], done_ns: NDArray[np.int64], held:
     start_ns = (int(arrived_ns[0]) + end_ns) // 2
     if end_ns <= start_ns:
         return Completion(len(done_ns) / (int(done_ns[-1]) * 1e-9), False)
-    finished = int(np.count_nonzero((done_ns > start_ns) & (done_ns <= end_ns)))
+    finished = int(np.count_nonzero(done_ns > start_ns))
     under_way = np.arange(1, len(arrived_ns) + 1) - np.searchsorted(done_ns, arrived_ns, "right")
     before = int(np.count_nonzero(arrived_ns <= start_ns))
     came, most = len(arrived_ns) - before, int(under_way[:before].max(initial=0))
     growth = int(under_way[-1]) - most
-    return Completion(finished / ((end_ns - start_ns) * 1e-9), growth > max(held, BACKLOG_SHARE * came))
+    last_ns = max(end_ns, int(done_ns[-1]))
+    return Completion(finished / ((last_ns - start_ns) * 1e-9), growth > max(held, BACKLOG_SHARE * came))

@@ -68,7 +68,7 @@ SUMMARY_COLUMNS = (
     column(
         "completed_rate_per_s",
         FLOAT,
-        "requests finished per second in the second half of the arrivals' time (closed loop: in the whole run)",
+        "requests finished per second, from the middle of the arrivals to the last one's end (closed loop: whole run)",
     ),
     column("overloaded", BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
     column("independent", BOOL, "every command is a request, so that any order is right; null in older files"),

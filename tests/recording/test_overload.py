@@ -123,3 +123,11 @@ def test_commands_that_wait_in_a_bucket_for_company_are_no_backlog() -> None:
     done = np.repeat(arrived[63::36], (64, 36))  # a bucket of 64, then what is left
     assert not of_commands(arrived, done, held=64).overloaded
     assert of_commands(arrived, done + 10**6, held=8).overloaded
+
+
+def test_the_rate_of_an_overload_is_that_at_which_all_finished() -> None:
+    """Also if none finished while others still arrived."""
+    arrived = np.arange(1, 101) * 1_000
+    rate, overloaded = of_commands(arrived, 10**6 + arrived * 100, held=1)
+    assert overloaded
+    assert rate == pytest.approx(100 / (11e6 - 50_500) * 1e9)
