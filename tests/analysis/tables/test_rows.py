@@ -50,3 +50,15 @@ def test_one_mode_has_nothing_to_be_compared_with() -> None:
     rows = [*repeats(10.0, 11.0, mode="graph", max_batch=16), *repeats(9.0, 9.5, mode="graph", max_batch=64)]
     (table,) = build_tables(rows)
     assert [line.speedup for line in table.lines] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "tflops", "is_noted"), [(None, None, True), (1000, None, False), (1000, 60.0, True)]
+)
+def test_a_rate_above_a_peak_is_noted_beside_the_share_that_the_table_shows(
+    tokens: int | None, tflops: float | None, is_noted: bool
+) -> None:
+    """With requests that share weights, the bytes that had to move are a fraction of the bytes that commands read."""
+    above = {"achieved_gb_per_s": 9000.0, "above_ceiling": "9000 GB/s is above the measured 4200 GB/s: shared weights"}
+    (table,) = build_tables([row(tokens=tokens, achieved_tflops=tflops, peak_tflops=50.0, **above)])
+    assert table.lines[0].remarks == (["above the measured 4200 GB/s: shared weights"] if is_noted else [])
