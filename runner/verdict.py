@@ -73,6 +73,7 @@ def _calibration(rows: Sequence[Row], folders: Sequence[Path], given: Path | Non
 
 
 def _show(diagnoses: Sequence[Diagnosis]) -> None:
+    from launchopt.analysis.tables.columns import without_empty
     from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_grid, diagnosis_markdown
 
     if not sys.stdout.isatty():
@@ -82,7 +83,7 @@ def _show(diagnoses: Sequence[Diagnosis]) -> None:
 
     screen = console()
     for one in diagnoses:
-        table = drawn(*diagnosis_grid(one), caption=one.subtitle)
+        table = drawn(*without_empty(*diagnosis_grid(one)), caption=one.subtitle)
         screen.print(f"[bold]{escape(one.title)}[/bold]\n{escape(one.sentence)}", table)
         for fact in diagnosis_evidence(one):
             screen.print(f"  {escape(fact)}", style="dim")

@@ -71,6 +71,20 @@ def test_an_impossible_number_is_an_error(tmp_path: Path, capsys: pytest.Capture
     assert verdict.main([str(write(tmp_path / "run", sound(**residency)))]) == 0
 
 
+def test_a_terminal_gets_no_column_that_is_empty_in_every_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cpu: dict[str, Any] = {"device": "cpu", "gpu": None, "gpu_span_ms": None}
+    rows = [*repeats("baseline", 100.0, 101.0, 99.0, **on_cpu), *few("batched", 50.1, 51.2, 50.5, **on_cpu)]
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert verdict.main([str(write(tmp_path / "run", rows))]) == 0
+    shown = capsys.readouterr().out
+    assert "measured ms" in shown
+    assert "predicted" not in shown
+    assert "launches ms" not in shown
+
+
 def test_unverified_is_no_verdict_and_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verdict.main([str(write(tmp_path / "run", repeats("baseline", 100.0, verified=False)))]) == 0
     assert "**No verdict: baseline was not verified.**" in capsys.readouterr().out

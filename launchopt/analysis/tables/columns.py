@@ -45,6 +45,14 @@ def mode_name(line: Line) -> str:
     return f"{line['mode']} ({line.disorder})" if line.disorder else str(line["mode"])
 
 
+def without_empty(
+    columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
+) -> tuple[list[Column[T]], list[list[str]]]:
+    """Return the columns that have a value in some line, and their cells."""
+    kept = [at for at in range(len(columns)) if any(line[at] != NOTHING for line in cells)]
+    return [columns[at] for at in kept], [[line[at] for at in kept] for line in cells]
+
+
 def short_configuration(line: Line) -> str:
     """Return max_batch and timeout: `512, 150 us`."""
     return line.configuration.removeprefix("max_batch ").replace(" timeout ", " ")
@@ -80,9 +88,14 @@ def _times(value: float | None) -> str:
     return NOTHING if value is None else f"{number(value)}x"
 
 
+def of_peak(share: float) -> str:
+    """Return a share of a peak. Above 100% it is only reached, since the peak was measured without an interval."""
+    return f"{100 * share:.1f}%" if share <= 1 else "at the measured peak"
+
+
 def _memory_share(line: Line) -> str:
     share = line.median_of(memory_share)
-    return NOTHING if share is None else f"{100 * share:.1f}%"
+    return NOTHING if share is None else of_peak(share)
 
 
 def verified(line: Line) -> str:

@@ -20,6 +20,7 @@ from launchopt.analysis.tables.columns import (
     median,
     mode_name,
     number,
+    of_peak,
     short_configuration,
     short_speedup,
     speedup,
@@ -73,7 +74,7 @@ def _roofline(strategy: StrategyLine) -> str:
     if strategy.roofline is None:
         return NOTHING
     share, what = strategy.roofline
-    return f"{100 * share:.1f}% {what}"
+    return f"{of_peak(share)} {what}" if share <= 1 else f"{what}: {of_peak(share)}"
 
 
 COLUMNS: Sequence[Column[StrategyLine]] = (

@@ -7,8 +7,9 @@ The bottleneck accounts for at least DOMINANT of the wall time. The rules in the
     1 memory-, compute-bound   the bytes at the measured bandwidth, the FLOPs at the measured peak: cannot be removed
     2 queue-bound (arrivals)   an open loop that kept up: arrivals of requests determine the wall time
     3 queue-bound (deadlines)  batches waited for their deadline
-    4 launch-bound (comparison)  on the CPU a call returns when its work is done, which hides the overhead of a launch:
-                               the same commands in fewer calls took less than half as long. Otherwise undecided
+    4 command-bound            on the CPU a call returns when its work is done, which hides the overhead of a launch:
+                               the same commands in fewer calls took less than half as long, so the cost is per
+                               command (launch, queue and Python together). Otherwise undecided
     5 launch-bound (host)      the launching thread is in launch calls, the launch queue is not full, and the GPU is
                                busy for less time, if that was traced
     6 latency-bound            the GPU is busy, or (untraced) behind, since the launch queue is full, and reaches
@@ -34,6 +35,7 @@ class Bound(StrEnum):
     """The bottleneck: the part of the wall time to remove first, if it can be removed."""
 
     LAUNCH = "launch-bound"
+    COMMAND = "command-bound"
     MEMORY = "memory-bound"
     COMPUTE = "compute-bound"
     QUEUE = "queue-bound"
@@ -49,7 +51,6 @@ class Side(StrEnum):
     ONLY = ""
     HOST = "launching thread"
     GAPS = "gaps on the GPU"
-    COMPARED = "by comparison"
     ARRIVALS = "arrivals"
     DEADLINES = "deadlines"
     SHORT_KERNELS = "short kernels"
@@ -84,7 +85,7 @@ def classify(shares: Shares) -> tuple[Bound, Side]:
         return Bound.QUEUE, Side.DEADLINES
     if shares.on_cpu:
         compared = shares.saved is not None and shares.saved >= DOMINANT
-        return (Bound.LAUNCH, Side.COMPARED) if compared else (Bound.UNDECIDED, Side.ONLY)
+        return (Bound.COMMAND if compared else Bound.UNDECIDED), Side.ONLY
     return _on_gpu(shares)
 
 

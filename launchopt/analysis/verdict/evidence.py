@@ -91,7 +91,9 @@ def evidence_of(strategy: StrategyLine, prediction: Prediction) -> list[str]:
 
 
 def _percent(ms: float, wall_ms: float | None) -> str:
-    return f"{100 * ms / wall_ms:.1f}% of the wall time" if wall_ms else "of an unknown wall time"
+    if not wall_ms:
+        return "of an unknown wall time"
+    return f"{100 * ms / wall_ms:.1f}% of the wall time" if ms <= wall_ms else "all of the wall time"
 
 
 def _launches(line: Line) -> str | None:
@@ -130,8 +132,10 @@ def _busy(strategy: StrategyLine, prediction: Prediction) -> str | None:
 
 def _roofline(prediction: Prediction) -> list[str]:
     work, wall_ms, facts = prediction.work, prediction.measured_ms, []
-    if work.bytes_ms is not None:
-        facts.append(f"bytes: {number(work.bytes_ms)} ms at {work.bandwidth}, {_percent(work.bytes_ms, wall_ms)}")
+    if work.bytes_ms is not None and work.moved_ms is not None:
+        facts.append(f"bytes: {number(work.moved_ms)} ms at {work.bandwidth}, {_percent(work.moved_ms, wall_ms)}")
+        if work.packing_ms:
+            facts[-1] += f", of which packing takes {number(work.packing_ms)} ms"
         if work.shared_by > 1 and work.all_bytes_ms is not None:
             facts[-1] += (
                 f", if a batch reads a weight once for up to {work.shared_by:.3g} requests;"
@@ -141,8 +145,6 @@ def _roofline(prediction: Prediction) -> list[str]:
             facts[-1] += f", each input read once; {number(work.all_bytes_ms)} ms if no cache kept them"
         elif work.least_bytes_ms is not None and work.least_bytes_ms < work.bytes_ms:
             facts[-1] += f"; {number(work.least_bytes_ms)} ms if all requests were to read a weight together"
-    if work.packing_ms is not None and wall_ms and work.packing_ms >= NOTABLE * wall_ms:
-        facts.append(f"packing: {number(work.packing_ms)} ms at that rate, {_percent(work.packing_ms, wall_ms)}")
     if work.flops_ms is not None and (work.is_compute or (wall_ms and work.flops_ms >= NOTABLE * wall_ms)):
         facts.append(f"FLOPs: {number(work.flops_ms)} ms at the measured peak, {_percent(work.flops_ms, wall_ms)}")
     return facts

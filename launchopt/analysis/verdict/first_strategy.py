@@ -117,7 +117,7 @@ def _wall_ms(judged: Judged) -> float:
 def _candidates(subject: Judged) -> Sequence[str]:
     """Return the modes that usually help against a bottleneck, the most promising first."""
     line = subject.strategy.line
-    if subject.bound not in (Bound.LAUNCH, Bound.LATENCY):
+    if subject.bound not in (Bound.LAUNCH, Bound.COMMAND, Bound.LATENCY):
         return ()
     if is_independent(line.rows[0]):
         return ("batched", "triton_batched", "pointer_array", "graph")
@@ -148,9 +148,11 @@ def _reason(judged: Judged) -> str:
     host, in_calls = shares.host or 0.0, (shares.host or 0.0) + shares.blocked
     match judged.bound, judged.side:
         case Bound.MEMORY, _:
-            return f"its bytes alone take {100 * judged.roof:.1f}% of its {wall} at {work.bandwidth}"
+            part = f"{100 * judged.roof:.1f}% of" if judged.roof <= 1 else "all of"
+            return f"its bytes alone take {part} its {wall} at {work.bandwidth}"
         case Bound.COMPUTE, _:
-            return f"its FLOPs alone take {100 * judged.roof:.1f}% of its {wall} at the measured peak"
+            part = f"{100 * judged.roof:.1f}% of" if judged.roof <= 1 else "all of"
+            return f"its FLOPs alone take {part} its {wall} at the measured peak"
         case Bound.QUEUE, Side.ARRIVALS:
             waited, latency = line.median("queue_wait_p50_us"), line.median("latency_p50_us")
             is_known = waited is not None and latency
@@ -163,9 +165,10 @@ def _reason(judged: Judged) -> str:
         case Bound.QUEUE, _:
             part = f"{100 * shares.waited:.0f}% of its {wall}"
             return f"batches waited for their deadline of {line['timeout_us']:g} us, in all for up to {part}"
-        case Bound.LAUNCH, Side.COMPARED:
-            rest = 100 * (1 - (shares.saved or 0.0))
-            return f"in at most half as many launch calls the same work took {rest:.0f}% of its {wall}"
+        case Bound.COMMAND, _:
+            faster = times(1 / (1 - (shares.saved or 0.0)))
+            together = "the cost is per command (launch, queue and Python together)"
+            return f"fewer launches made it {faster} faster, so {together}"
         case Bound.LAUNCH, Side.HOST:
             return f"{100 * in_calls:.0f}% of its {wall} is inside launch calls ({_calls(judged)}){_while_busy(judged)}"
         case Bound.LAUNCH, _:
@@ -179,8 +182,8 @@ def _reason(judged: Judged) -> str:
                 f" {100 * judged.roof:.0f}% of its ceiling; a traced run would tell kernels from gaps"
             )
         case _:
-            known = f"launch calls take {100 * host:.0f}% of its {wall} and the roofline {100 * judged.roof:.0f}%"
-            return f"{known}; {_would_tell(judged)}"
+            larger = "launch calls take" if host >= judged.roof else "at the roofline the work takes"
+            return f"{larger} {100 * max(host, judged.roof):.0f}% of its {wall}; {_would_tell(judged)}"
 
 
 def _would_tell(judged: Judged) -> str:
@@ -220,7 +223,7 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
         most = "" if subject.headroom is None else f", at most {times(subject.headroom)} by the roofline"
         return f"Try {choice.mode} first: not measured here{most}."
     if subject.roof >= NEAR_CEILING:
-        return f"Already at the roofline: {100 * subject.roof:.1f}% of {_ceiling(subject)}."
+        return f"Already at the roofline: {_of_ceiling(subject)}."
     if subject.side is Side.DEADLINES:
         return "Try a shorter batching.timeout_us first."
     if subject.side is Side.ARRIVALS:
@@ -229,12 +232,24 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
         return "No launch strategy removes that: fewer bytes or FLOPs would (a smaller dtype, more sharing)."
     if _lacks_repeats(lines):
         return f"The other modes were measured too few times for a verdict: repeats={FEWEST_REPEATS} gives one."
-    return "No other mode that was measured is certainly faster." if sum(each.is_sound for each in lines) > 1 else ""
+    return _open(lines)
 
 
-def _ceiling(judged: Judged) -> str:
+def _open(lines: Sequence[Judged]) -> str:
+    """Return which modes may be faster than the first line, although no interval shows it."""
+    others = [each.strategy.line for each in lines[1:] if each.is_sound and each.strategy.line.speedup is not None]
+    undecided = [line for line in others if line.verdict is Verdict.UNDECIDED]
+    undecided.sort(key=lambda line: -(line.speedup.value if line.speedup else 0.0))
+    if undecided:
+        return " ".join(f"{line['mode']} may be faster ({line.speedup}); undecided." for line in undecided[:2])
+    return "No other mode that was measured is faster." if others else ""
+
+
+def _of_ceiling(judged: Judged) -> str:
+    """Return the share of the ceiling, or above 100% the ceiling alone: it was measured without an interval."""
     work = judged.prediction.work
-    return "the measured matrix peak" if work.is_compute else f"{work.bandwidth} bandwidth"
+    ceiling = "the measured matrix peak" if work.is_compute else f"{work.bandwidth} bandwidth"
+    return ceiling if judged.roof > 1 else f"{100 * judged.roof:.1f}% of {ceiling}"
 
 
 def _why(judged: Judged) -> str:
@@ -254,7 +269,7 @@ def _left(judged: Judged) -> str:
     if headroom is None:
         return then
     if judged.roof >= NEAR_CEILING:
-        return f"it then runs at {100 * judged.roof:.1f}% of {_ceiling(judged)}, so no other strategy is worth trying"
+        return f"it then runs at {_of_ceiling(judged)}, so no other strategy is worth trying"
     return f"{then}, and the roofline leaves {times(headroom)}"
 
 

@@ -15,9 +15,9 @@ from launchopt.analysis.verdict.first_strategy import times
 LEGEND = (
     "Predicted: max(bytes / bandwidth, FLOPs / peak) + launches x cost, in ms, for the bandwidth and the peak that the "
     "run measured, if nothing overlaps. Bytes: each batch reads a weight once; packed operands are read and written "
-    "once more. Bound: the part that takes at least half of the wall time. Headroom: the factor to the roofline, "
-    "without launches and with every weight read once for all requests; no strategy gains more. Medians over the "
-    "repeats of untraced runs."
+    "once more. Bound: the part that takes at least half of the wall time; parts overlap, so their sum is not 100%. "
+    "Command-bound: fewer launches saved at least half. Headroom: the factor to the roofline, without launches and "
+    "with every weight read once for all requests; no strategy gains more. Medians over the repeats of untraced runs."
 )
 
 

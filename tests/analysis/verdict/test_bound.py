@@ -35,7 +35,7 @@ def test_no_class_without_half_of_the_wall_time_behind_it(given_: Shares) -> Non
         case Bound.LAUNCH, Side.GAPS:
             assert given_.busy is not None
             assert given_.busy < DOMINANT
-        case Bound.LAUNCH, Side.COMPARED:
+        case Bound.COMMAND, _:
             assert given_.on_cpu
             assert (given_.saved or 0) >= DOMINANT
         case Bound.LATENCY, Side.GPU:
@@ -67,7 +67,7 @@ def test_no_class_without_half_of_the_wall_time_behind_it(given_: Shares) -> Non
         (Shares(host=0.1, busy=0.9, kernel_us=SHORT_KERNEL_US), (Bound.LATENCY, Side.SLOW_KERNELS)),
         (Shares(host=0.1, busy=DOMINANT), (Bound.LATENCY, Side.SHORT_KERNELS)),
         (Shares(host=0.1, busy=JUST_BELOW), (Bound.LAUNCH, Side.GAPS)),
-        (Shares(host=1.0, on_cpu=True, saved=DOMINANT), (Bound.LAUNCH, Side.COMPARED)),
+        (Shares(host=1.0, on_cpu=True, saved=DOMINANT), (Bound.COMMAND, Side.ONLY)),
         (Shares(host=1.0, on_cpu=True, saved=JUST_BELOW), (Bound.UNDECIDED, Side.ONLY)),
         (Shares(host=1.0, on_cpu=True), (Bound.UNDECIDED, Side.ONLY)),
         (Shares(), (Bound.UNDECIDED, Side.ONLY)),

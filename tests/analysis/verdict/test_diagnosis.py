@@ -76,7 +76,7 @@ def test_gaps_on_the_gpu_where_neither_is_at_work() -> None:
 def test_untraced_and_unclear_is_said_so() -> None:
     found = only(few("baseline", 100.0, 100.0, 100.0))
     assert found.sentence.startswith(
-        "baseline has an undetermined bottleneck: launch calls take 1% of its 100.0 ms and the roofline 5%"
+        "baseline has an undetermined bottleneck: at the roofline the work takes 5% of its 100.0 ms; a traced run"
     )
     assert "timing=cupti" in found.sentence
     assert found.first_to_try is None
@@ -125,8 +125,39 @@ def test_on_a_cpu_only_a_comparison_tells() -> None:
     assert any("on the CPU a call is also its work" in fact for fact in alone.evidence)
     assert not any("launch queue" in fact or "GPU" in fact for fact in alone.evidence)
     found = only([*base, *few("batched", 20.0, 20.0, 20.0, **cpu)])
-    assert line(found, "baseline").side == "by comparison"
-    assert "in at most half as many launch calls the same work took 20% of its 100.0 ms" in found.sentence
+    assert (line(found, "baseline").bound, line(found, "baseline").side) == ("command-bound", "")
+    assert found.sentence.startswith(
+        "baseline is command-bound: fewer launches made it 5x faster, so the cost is per command (launch, queue and"
+        " Python together). Try batched first"
+    )
+
+
+def test_a_mode_that_may_be_faster_is_named_with_its_interval() -> None:
+    cpu: dict[str, Any] = {"device": "cpu", "gpu": None, "gpu_span_ms": None}
+    base = repeats("baseline", 100.0, 110.0, 90.0, 130.0, 80.0, 95.0, **cpu)
+    found = only([*base, *few("batched", 80.0, 120.0, 90.0, 85.0, 110.0, 75.0, **cpu)])
+    speedup = line(found, "batched").speedup
+    assert speedup is not None
+    assert f"batched may be faster ({speedup}); undecided." in found.sentence
+    slower = few("batched", 190.0, 191.0, 192.0, 190.0, 191.0, 193.0, **cpu)
+    assert "No other mode that was measured is faster." in only([*base, *slower]).sentence
+
+
+def test_bytes_in_table_and_evidence_have_one_definition() -> None:
+    packed = few("batched", 100.0, 100.0, 100.0, packed_bytes=0.25 * BANDWIDTH * 1e6)
+    one = line(only([*repeats("baseline", 100.0, 100.0, 100.0), *packed]), "batched")
+    (fact,) = [fact for fact in one.evidence if fact.startswith("bytes:")]
+    assert one.bytes_ms is not None
+    assert fact.startswith(f"bytes: {one.bytes_ms:.3f} ms at")
+    assert ", of which packing takes 0.500 ms" in fact
+
+
+def test_a_rate_above_the_measured_peak_is_at_the_peak_and_has_no_share() -> None:
+    above = few("baseline", 100.0, 100.0, 100.0, bytes_ms=102.0, above_ceiling="a cache may hold some")
+    sentence = only(above).sentence
+    assert "its bytes alone take all of its 100.0 ms" in sentence
+    assert "Already at the roofline: 4,000 GB/s (read) bandwidth." in sentence
+    assert "102" not in sentence
 
 
 def test_a_queue_that_cannot_fill_is_not_called_full() -> None:
