@@ -86,6 +86,11 @@ class StrategyTable:
     refused: dict[str, str]
 
 
+def refusal_kind(reason: str) -> str:
+    """Return whether a mode that did not run lacks a package, or cannot run the work."""
+    return "Not installed" if "pip install" in reason else "Not applicable"
+
+
 def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | None = None) -> int | Payback:
     """Return the number of commands whose savings repay `extra_ms`.
 

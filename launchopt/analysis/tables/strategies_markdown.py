@@ -28,7 +28,7 @@ from launchopt.analysis.tables.columns import (
 )
 from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
-from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
+from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, refusal_kind
 
 LEGEND = (
     "Medians over repeats. Speed-up: wall time of `baseline` / wall time of the mode, with its 95% interval in [], "
@@ -147,7 +147,7 @@ def refusals(table: StrategyTable) -> list[str]:
     modes: dict[str, list[str]] = {}
     for mode, reason in table.refused.items():
         modes.setdefault(reason, []).append(mode)
-    return [f"Not applicable: {', '.join(sorted(names))} ({reason})" for reason, names in modes.items()]
+    return [f"{refusal_kind(reason)}: {', '.join(sorted(names))} ({reason})" for reason, names in modes.items()]
 
 
 def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:

@@ -15,7 +15,7 @@ import altair as alt
 from launchopt.analysis.tables.columns import mode_name
 from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, on_card, title_text
-from launchopt.analysis.tables.strategies import StrategyTable
+from launchopt.analysis.tables.strategies import StrategyTable, refusal_kind
 
 _COLUMNS = 2
 _PANEL_WIDTH = 236  # bars of a panel, pixels: two panels with their labels fit the width of a README
@@ -48,7 +48,10 @@ def _bars(table: StrategyTable) -> list[Bar]:
 def _title(table: StrategyTable) -> alt.TitleParams:
     stream = table.stream
     model = f", {stream['model']}" if stream["model"] else ""
-    refused = [f"not applicable: {', '.join(sorted(table.refused))}"] if table.refused else []
+    kinds: dict[str, list[str]] = {}
+    for mode, reason in sorted(table.refused.items()):
+        kinds.setdefault(refusal_kind(reason).lower(), []).append(mode)
+    refused = [f"{kind}: {', '.join(modes)}" for kind, modes in kinds.items()]
     failed = [strategy.line["mode"] for strategy in table.strategies if strategy.line.problem is not None]
     notes = [*refused, *([f"failed: {', '.join(failed)}"] if failed else [])]
     return alt.TitleParams(

@@ -61,17 +61,21 @@ def test_a_picture_is_one_whole_svg_and_the_same_each_time(kind: str, tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {"a.svg", "b.svg", "runs"}
 
 
+REFUSED = {"run": {"fused_qkv": "no q, k and v to merge", "torch_eager": "needs torch: pip install torch"}}
+
+
 @needs_extra
 def test_bars_have_their_speedup_and_panels_name_what_is_left_out(tmp_path: Path) -> None:
     path, failed = tmp_path / "x.svg", row(mode="graph", verified=False)
     rows = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="batched"), failed]
-    pictures.draw_strategies(build_strategies(rows, {"run": {"fused_qkv": "no q, k and v to merge"}}), path)
+    pictures.draw_strategies(build_strategies(rows, REFUSED), path)
     shown = texts(path)
     for text in (
         "3.00x",
         "batched",
         "failed: graph",
         "not applicable: fused_qkv",
+        "not installed: torch_eager",
         "Speed-up over the baseline, NVIDIA H200",
     ):
         assert any(text in each for each in shown), text

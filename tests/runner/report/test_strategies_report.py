@@ -94,7 +94,7 @@ def test_a_readme_block_of_the_experiment_is_its_strategies(folder: Path) -> Non
     text = readme.read_text(encoding="utf-8")
     assert "**gemv_micro fp32, 2,000,000 commands**" in text
     assert "| 34,000 (34.00 ms) |" in text
-    assert "- Not applicable: torch_eager, torch_graph (needs torch" in text
+    assert "- Not installed: torch_eager, torch_graph (needs torch" in text
     assert "| batched | 640.5 |" in text
     assert report.main(["--readme", str(readme), "--check"]) == 0
 
