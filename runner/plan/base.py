@@ -1,8 +1,8 @@
 """The base of a run: the mode that a single run is compared with if the user names none.
 
 `against: auto` asks for a base, and `repeats: null` for REPEATS interleaved repeats beside it. A single run without a
-profiler gets both, so that its table ends with a factor. A job of a sweep, an experiment or a table gets no base and
-one repeat.
+profiler gets both, so that its table ends with a factor. With `against=all` it takes REPEATS repeats, too. A job of a
+sweep, an experiment or a table gets no base and one repeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.groups import Ordering, TimingKind
-from runner.config.schema import AUTO, Config, settled
+from runner.config.schema import ALL, AUTO, Config, settled
 from runner.plan.plan import Plan, plan_of
 
 REPEATS = FEWEST_REPEATS
@@ -24,8 +24,7 @@ INDEPENDENT, STEPS = "baseline", "coalesced"  # bases for independent commands, 
 
 def bases_of(config: Config) -> tuple[str, ...]:
     """Return the modes that can be the base of a single run, the preferred one first; empty: it gets none."""
-    is_traced = config.timing.kind in (TimingKind.cupti, TimingKind.torch) or is_profiled()
-    if config.mode.name == INDEPENDENT or is_traced or config.ordering is Ordering.violated:
+    if config.mode.name == INDEPENDENT or _is_traced(config) or config.ordering is Ordering.violated:
         return ()
     has_steps = config.workload.has_requests and config.ordering is not Ordering.none
     return (STEPS, INDEPENDENT) if has_steps and config.mode.name != STEPS else (INDEPENDENT,)
@@ -34,11 +33,12 @@ def bases_of(config: Config) -> tuple[str, ...]:
 def plan_with_base(config: Config, task: DictConfig) -> Plan:
     """Return the plan of a single run, with a base if it gets one. `task` is the composed config of `config`."""
     if task.against != AUTO:
-        return plan_of(settled(task))
+        takes_all = config.against == [ALL] and not _is_traced(config)
+        return plan_of(settled(task, repeats=REPEATS if takes_all else 1))
     for base in bases_of(config):
         try:
             plan = plan_of(settled(task, [base], REPEATS))
-            notice = f"{base} runs beside {config.mode.name}, as the base of its factor (against=[] leaves it out)"
+            notice = f"{base} runs beside {config.mode.name}, as the base of its factor ('against=[]' leaves it out)"
             return replace(plan, notices=(*plan.notices, notice))
         except ArenaMemoryError:
             continue
@@ -46,3 +46,7 @@ def plan_with_base(config: Config, task: DictConfig) -> Plan:
             if error.key != "against":
                 raise
     return plan_of(settled(task))
+
+
+def _is_traced(config: Config) -> bool:
+    return config.timing.kind in (TimingKind.cupti, TimingKind.torch) or is_profiled()

@@ -28,11 +28,11 @@ def test_the_same_command_with_the_proposed_repeats_takes_that_many(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first = lines_of(f"{TINY} repeats=2 against=baseline hydra.run.dir=first", tmp_path)
-    assert first[-2] == "next: the same command with repeats=10"
-    again = lines_of(f"{TINY} repeats=10 against=baseline hydra.run.dir=second", tmp_path)
-    assert any(re.fullmatch(r" +repeats +10 +10 +", line) for line in again)
+    assert first[-2] == "next: the same command with repeats=5"
+    again = lines_of(f"{TINY} repeats=5 against=baseline hydra.run.dir=second", tmp_path)
+    assert any(re.fullmatch(r" +repeats +5 +5 +", line) for line in again)
     assert re.fullmatch(r"next: (the same command with repeats=\d\d+|launchopt verdict second {4}.*)", again[-2])
     assert commands.main(["verdict", str(tmp_path / again[-1])]) == 0
     sides = [f"{tmp_path / 'first'}:{mode}" for mode in ("baseline", "batched")]
     assert commands.main(["compare", *sides]) == 0
-    assert "next: the same run with repeats=10" in " ".join(capsys.readouterr().out.split())
+    assert "next: the same run with repeats=5" in " ".join(capsys.readouterr().out.split())

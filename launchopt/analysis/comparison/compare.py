@@ -18,8 +18,16 @@ from launchopt.analysis.comparison.likeness import differing, other_machine, rem
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, by_process, disorder, problem_of
 from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from launchopt.recording.summary_columns import SUMMARY
-from launchopt.statistics.interval import SMALLEST_EFFECT, Interval, Verdict, verdict
-from launchopt.statistics.power import FEWEST_FOR_NOISE, FIRST_REPEATS, MOST_NEXT, detectable_effect, repeats_needed
+from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Interval, Verdict, verdict
+from launchopt.statistics.power import (
+    AFFORDABLE,
+    FEWEST_FOR_NOISE,
+    FIRST_REPEATS,
+    MOST_NEXT,
+    OVERESTIMATE,
+    detectable_effect,
+    repeats_needed,
+)
 from launchopt.statistics.processes import (
     CALIBRATED,
     FEWEST_PROCESSES,
@@ -91,9 +99,17 @@ class Comparison:
     @property
     def next_samples(self) -> int:
         """Number of samples to take where these leave the verdict open; at least twice as many."""
+        if self.pairs is not None and self.samples < FEWEST_REPEATS and not self.rests_on_processes:
+            return max(FEWEST_REPEATS, 2 * self.samples)
         first = FEWEST_FOR_NOISE if self.rests_on_processes else FIRST_REPEATS
         twice = 2 * self.samples
         return min(max(self.repeats_needed or first, twice), max(MOST_NEXT, twice))
+
+    @property
+    def is_too_noisy(self) -> bool:
+        """Whether the verdict is open, and no affordable number of samples would decide."""
+        most = max(AFFORDABLE, self.samples) * (OVERESTIMATE if self.samples < FIRST_REPEATS else 1)
+        return self.verdict is Verdict.UNDECIDED and self.repeats_needed is not None and self.repeats_needed > most
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
-from launchopt.statistics.power import FOUND, POWER
+from launchopt.statistics.power import AFFORDABLE, FOUND, POWER
 from launchopt.statistics.processes import FEWEST_PROCESSES
 
 HEADINGS = {  # alignment in Markdown, by heading
@@ -123,14 +123,28 @@ def advice(one: Comparison) -> list[str]:
         found = [f"{few} are enough for this noise: the factor lies at the border, so try another --effect"]
     if one.detectable_effect is not None:
         found.append(f"{few} find a difference of {_effect(one.detectable_effect)} in {FOUND:.0%} of cases")
+    if noise := too_noisy(one):
+        return [noise, *found]
     again = "both runs again" if one.pairs is None else "the same run"
     return [*found, f"next: {again} with {one.setting}={one.next_samples}"]
+
+
+def too_noisy(one: Comparison) -> str | None:
+    """Return what to do if no affordable number of repeats or processes would decide; else None."""
+    if not one.is_too_noisy:
+        return None
+    most = f"{max(AFFORDABLE, one.samples):,} {one.setting}"
+    return (
+        f"Noise is too large for {most} to decide: quiet the machine, or accept a larger difference (compare --effect)"
+    )
 
 
 def missing(one: Comparison) -> str | None:
     """Return the runs that an undecided comparison lacks: `3 more processes of A (now 2), 5 of B (now 0)`."""
     if one.verdict is not Verdict.UNDECIDED:
         return None
+    if noise := too_noisy(one):
+        return noise
     needed = one.next_samples
     if one.pairs is None:
         sides = zip("AB", one.processes, strict=True)

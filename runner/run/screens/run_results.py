@@ -7,22 +7,16 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
-from launchopt.analysis.comparison.arms import Run, Side
-from launchopt.analysis.comparison.compare import Comparison, compare
-from launchopt.analysis.comparison.text import precise
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
 from launchopt.analysis.tables.rows import Line, counted, is_independent, stream_title
-from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
-from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
-from runner.config.schema import MOST_REPEATS
-from runner.plan.base import INDEPENDENT, REPEATS, STEPS
+from runner.plan.base import INDEPENDENT, STEPS
+from runner.run.screens.answer import against, answer, fastest, next_command
 from runner.run.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
 BASES = (INDEPENDENT, STEPS)  # modes that stand first, and that the others are compared with
-MEDIANS_DIFFER = 0.01  # by more than this a ratio of medians is explained
 SATURATED = 2.0  # the median latency is more than this many times the service time of a launch
 QUEUE_FULL = (
     "Closed loop, queue saturated: latency is queue depth, not service time, so the table shows the time per command."
@@ -53,12 +47,12 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console) -> N
         out.print(QUEUE_FULL, markup=False)
     if any(row["overloaded"] for row in rows) and all(row["status"] == "ok" for row in rows):
         out.print(_overload(rows), markup=False)
-    found = [_against(rows, base, mode) for base in modes if base in BASES and base != mode]
-    for one in found:
-        if one is not None:
-            out.print(answer(one), markup=False)
+    found = [one for base in modes if base in BASES and base != mode and (one := against(rows, base, mode))]
+    for sentence in [*([fastest(rows, modes)] if len(modes) > 2 else []), *map(answer, found)]:
+        if sentence:
+            out.print(sentence, markup=False)
     if all(row["status"] == "ok" for row in rows):
-        out.print(f"next: {_next(found, folder)}", soft_wrap=True, markup=False)
+        out.print(f"next: {next_command(found, folder)}", soft_wrap=True, markup=False)
 
 
 def _overload(rows: Sequence[Row]) -> str:
@@ -76,59 +70,6 @@ def _in_order(rows: Sequence[Row]) -> list[str]:
     """Return the modes: bases first, then the others by name."""
     modes = sorted({str(row["mode"]) for row in rows})
     return sorted(modes, key=lambda mode: BASES.index(mode) if mode in BASES else len(BASES))
-
-
-def _against(rows: Sequence[Row], base: str, mode: str) -> Comparison | None:
-    """Return the comparison of `mode` with `base`; None if a repeat failed or the two cannot be compared."""
-    run = Run("", "this run", list(rows), None)
-    metric = "wall_ms" if rows[0]["arrival"] == "closed" else "latency_p50_us"
-    try:
-        return next(iter(compare(Side("", base, [run]), Side("", mode, [run]), metric=metric).comparisons), None)
-    except (ConfigError, DataError):
-        return None
-
-
-def answer(one: Comparison) -> str:
-    """Return the verdict with the factor over its base, in one or two sentences."""
-    mode, base = one.b["mode"], one.a["mode"]
-    what = "wall time" if one.metric == "wall_ms" else "median latency"
-    factor = one.factor.interval
-    if factor.low is None:
-        spread = "one repeat, no range" if factor.range is None else "range {:.3f} to {:.3f}".format(*factor.range)
-        return (
-            f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): "
-            f"no verdict with fewer than {REPEATS} repeats.{_unlike_medians(one)}"
-        )
-    border = f"{100 * SMALLEST_EFFECT:g}%"
-    endings = {
-        Verdict.FASTER: f"it is faster by more than {border}",
-        Verdict.SLOWER: f"it is slower by more than {border}",
-        Verdict.SAME: f"the two differ by no more than {border}",
-        Verdict.UNDECIDED: f"whether they differ by more than {border} is open",
-    }
-    taken = counted(one.repeats, "interleaved repeat")
-    taken += f" of {counted(one.processes[0], 'process')}" if one.processes[0] > 1 else ""
-    return (
-        f"{mode} is {precise(factor)} as fast as {base} in {what} (95% interval, {taken}). "
-        f"{one.verdict}: {endings[one.verdict]}.{_unlike_medians(one)}"
-    )
-
-
-def _unlike_medians(one: Comparison) -> str:
-    """Return a sentence if the ratio of the medians in the table differs from the factor; else no text."""
-    medians, factor = one.ratio_of_medians, one.factor.interval.value
-    if one.pairs is None or abs(medians / factor - 1) <= MEDIANS_DIFFER:
-        return ""
-    return f" The factor is the typical ratio of one repeat; the medians in the table give {medians:.3f}x."
-
-
-def _next(found: Sequence[Comparison | None], folder: str) -> str:
-    """Return the next command to type."""
-    is_open = [one for one in found if one and one.verdict is Verdict.UNDECIDED]
-    asked = [min(one.next_samples, MOST_REPEATS) for one in is_open if one.samples < MOST_REPEATS]
-    if asked:
-        return f"the same command with {is_open[0].setting}={max(asked)}"
-    return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
 
 
 def is_saturated(rows: Sequence[Row]) -> bool:

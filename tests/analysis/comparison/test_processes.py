@@ -66,7 +66,7 @@ def test_the_missing_processes_are_counted_for_each_side() -> None:
 
 def test_the_missing_repeats_of_one_run_are_counted() -> None:
     (found,) = compare(*in_turn(repeats(10, 11, 10, 12), repeats(10, 11, 12, 10, mode="batched"))).comparisons
-    assert compare_text.missing(found) == "more repeats: 6 (now 4); run it with repeats=10"
+    assert compare_text.missing(found) == "more repeats: 4 (now 4); run it with repeats=8"
 
 
 def test_two_modes_of_three_processes_are_judged_by_the_spread_between_the_processes() -> None:

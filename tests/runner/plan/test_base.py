@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from support.config.composing import configured
+from support.config.composing import composed, configured
 
 from launchopt.devices.cpu import info
 from launchopt.workloads.gemv import Gemv
-from runner.plan.base import bases_of
+from runner.config.schema import to_config
+from runner.plan.base import bases_of, plan_with_base
 
 MIB = 1 << 20
 
@@ -53,3 +54,18 @@ def test_a_run_on_a_cpu_has_fewer_commands_by_default() -> None:
     assert [each.count("cpu") for each in (large, small)] == [512, 4096]
     assert [each.count("cuda") for each in (large, small)] == [8192, 8192]
     assert Gemv("given", m=64, k=8192, commands=7).count("cpu") == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "repeats"),
+    [
+        ("against=all", 5),
+        ("against=[all]", 5),
+        ("against=all repeats=2", 2),
+        ("against=[graph]", 1),
+        ("against=[]", 1),
+    ],
+)
+def test_all_modes_take_five_repeats_as_a_base_does(words: str, repeats: int) -> None:
+    task = composed("mode=batched", "device=cpu", "workload.commands=8", "workload.m=16", *words.split())
+    assert plan_with_base(to_config(task), task).config.rounds == repeats
