@@ -1,0 +1,95 @@
+"""The answer of a run in words: the fastest mode, the factor over the base with its verdict, and the next command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launchopt.analysis.comparison.arms import Run, Side
+from launchopt.analysis.comparison.compare import Comparison, compare
+from launchopt.analysis.comparison.text import precise, too_noisy
+from launchopt.analysis.tables.rows import counted
+from launchopt.errors import ConfigError, DataError
+from launchopt.recording.results import Row
+from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
+from runner.config.schema import MOST_REPEATS
+from runner.plan.base import REPEATS
+
+MEDIANS_DIFFER = 0.01  # by more than this a ratio of medians is explained
+OPEN = (Verdict.SAME, Verdict.UNDECIDED)  # verdicts on two modes that cannot be told apart
+
+
+def against(rows: Sequence[Row], base: str, mode: str) -> Comparison | None:
+    """Return the comparison of `mode` with `base`; None if a repeat failed or the two cannot be compared."""
+    run = Run("", "this run", list(rows), None)
+    metric = "wall_ms" if rows[0]["arrival"] == "closed" else "latency_p50_us"
+    try:
+        return next(iter(compare(Side("", base, [run]), Side("", mode, [run]), metric=metric).comparisons), None)
+    except (ConfigError, DataError):
+        return None
+
+
+def fastest(rows: Sequence[Row], modes: Sequence[str]) -> str:
+    """Return the fastest mode with its factor over the first of `modes`, and the modes that are as good as it.
+
+    No text without a comparison, or with fewer than REPEATS repeats, which tell no two modes apart.
+    """
+    base, *others = modes
+    found = [one for mode in others if (one := against(rows, base, mode))]
+    if not found or any(one.factor.interval.low is None for one in found):
+        return ""
+    best = max(found, key=lambda one: one.factor.interval.value)
+    name, factor = str(best.b["mode"]), f", {precise(best.factor.interval)} as fast as {base}"
+    if best.factor.interval.value < 1:
+        name, factor = base, ""
+    compared = {mode: against(rows, mode, name) for mode in modes if mode != name}
+    alike = [mode for mode, one in compared.items() if one and one.verdict in OPEN]
+    *first, last = alike or [""]
+    listed = f"{', '.join(first)} and {last}" if first else last
+    return f"Fastest: {name}{factor}{f'; {listed} cannot be told apart from it' if alike else ''}."
+
+
+def answer(one: Comparison) -> str:
+    """Return the verdict with the factor over its base, in one or two sentences."""
+    mode, base = one.b["mode"], one.a["mode"]
+    what = "wall time" if one.metric == "wall_ms" else "median latency"
+    factor = one.factor.interval
+    if factor.range is None and factor.low is None:
+        said = f"{mode} is {factor.value:.3f}x as fast as {base} in {what}"
+        return f"{said}. One repeat gives no verdict: repeats={REPEATS} gives one."
+    if factor.low is None:
+        spread = "range {:.3f} to {:.3f}".format(*(factor.range or ()))
+        return (
+            f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): "
+            f"no verdict with fewer than {REPEATS} repeats.{_unlike_medians(one)}"
+        )
+    border = f"{100 * SMALLEST_EFFECT:g}%"
+    endings = {
+        Verdict.FASTER: f"it is faster by more than {border}",
+        Verdict.SLOWER: f"it is slower by more than {border}",
+        Verdict.SAME: f"the two differ by no more than {border}",
+        Verdict.UNDECIDED: f"whether they differ by more than {border} is open",
+    }
+    taken = counted(one.repeats, "interleaved repeat")
+    taken += f" of {counted(one.processes[0], 'process')}" if one.processes[0] > 1 else ""
+    noise = too_noisy(one)
+    return (
+        f"{mode} is {precise(factor)} as fast as {base} in {what} (95% interval, {taken}). "
+        f"{one.verdict}: {endings[one.verdict]}.{_unlike_medians(one)}{f' {noise}.' if noise else ''}"
+    )
+
+
+def _unlike_medians(one: Comparison) -> str:
+    """Return a sentence if the ratio of the medians in the table differs from the factor; else no text."""
+    medians, factor = one.ratio_of_medians, one.factor.interval.value
+    if one.pairs is None or abs(medians / factor - 1) <= MEDIANS_DIFFER:
+        return ""
+    return f" The factor is the typical ratio of one repeat; the medians in the table give {medians:.3f}x."
+
+
+def next_command(found: Sequence[Comparison], folder: str) -> str:
+    """Return the next command to type."""
+    is_open = [one for one in found if one.verdict is Verdict.UNDECIDED and not one.is_too_noisy]
+    asked = [min(one.next_samples, MOST_REPEATS) for one in is_open if one.samples < MOST_REPEATS]
+    if asked:
+        return f"the same command with {is_open[0].setting}={max(asked)}"
+    return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
