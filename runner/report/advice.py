@@ -16,9 +16,10 @@ from runner.report.which_strategy import NO_BREAK, Modes, factor_of, modes_of
 
 FILE = "advice.json"
 LEGEND = (
-    "Factor: median wall time of the second mode / that of the first. A range is over all runs that have both modes. "
-    "Runs with `megakernel` prepare steps ahead (`scheduler.ahead`). No engine launches each request alone, so every "
-    "engine has the factor of `coalesced` over `baseline` already."
+    '"graph 1.15x over coalesced" means that coalesced took 1.15 times as long (median wall time). A range is over all '
+    "runs that have both modes. Runs with `megakernel` use asynchronous scheduling (`scheduler.ahead`); so does the "
+    "`graph` run that they are compared with. No engine launches each request alone, so every engine has the factor of "
+    "`coalesced` over `baseline` already."
 )
 HEADINGS = {"requests in step": "---:", "do this": "---", "factor in wall time": "---"}
 

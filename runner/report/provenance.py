@@ -3,7 +3,7 @@
 In: manifests, and files with an environment of their own (CARRIERS). `revisions.json`, in a folder above, lists the
 revisions of the history: `{"REVISION": {"commit": N, "date": DAY, "code_sha1": HASH}}`, where N counts commits from the
 first one. With it a clone without a history can be checked too; `scripts/revisions.py` writes it. Out: a sentence for a
-page (`line`), or the reasons why results cannot be relied on (`faults`).
+page (`line`, `short_line`), or the reasons why results cannot be relied on (`faults`).
 """
 
 from __future__ import annotations
@@ -81,6 +81,20 @@ def line(paths: Sequence[Path]) -> str:
         return f"Measured on {'. '.join(parts)}.\n"
     note = _folder(paths[0]) / NOTE
     return " ".join(note.read_text().split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
+
+
+def short_line(path: Path) -> str:
+    """Return the same in one sentence, without a list of revisions, about the results that a file of a report names."""
+    revisions = read_revisions(_folder(path))
+    origins = [origin(each) for each in sorted(_sources(path))]
+    machines = ", ".join(sorted({found.machine or "an unknown machine" for found in origins}))
+    days = sorted({found.date or "date not recorded" for found in origins})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    used = {found.revision and (whole(found.revision, revisions) or found.revision) for found in origins}
+    proven = sum(not origin_faults(found, revisions) for found in origins)
+    code = f"{len(used)} revisions" if len(used) > 1 else "one revision"
+    clean = f"{proven or 'none'} of {len(origins)} runs known to have no uncommitted changes"
+    return f"Measured on {machines}, {when}, with older code: {code}, {clean}.\n"
 
 
 def _folder(path: Path) -> Path:

@@ -21,7 +21,8 @@ FILE = "which_strategy.json"
 LEGEND = (
     "Fastest: the mode with the smallest median wall time of all modes in the run. Factor: median wall time of another "
     "mode / that of the fastest; in brackets the smallest and the largest factor of one repeat. The first one is over "
-    "the second fastest mode. Tokens per s: of all requests."
+    "the second fastest mode. Tokens per s: of all requests; compare them within a row only, since runs differ in "
+    "tokens a request, and can differ in revision and timing."
 )
 Modes = Mapping[str, Sequence[Row]]  # the rows of each mode of a run, by repeat
 NO_BREAK = "\u00a0"  # a space at which a cell does not wrap
@@ -91,5 +92,8 @@ def _factor(base: Sequence[Row], fastest: Sequence[Row]) -> str:
 
 
 def _work(row: Row) -> str:
+    each = int(row["tokens"]) // int(row["requests"])
+    sampling = "" if row["sampling"] in (None, "none") else f", sampling={row['sampling']}"
     ahead = ", steps ahead" if "ahead" in str(row["scheduler"]) else ""
-    return f"{row['workload']} {row['dtype']}, model={row['model']}, {row['layers']} layers{ahead}"
+    work = f"{row['workload']} {row['dtype']}, model={row['model']}, {row['layers']} layers"
+    return f"{work}, {each} tokens a request{sampling}{ahead}"

@@ -27,7 +27,7 @@ def test_the_fastest_mode_is_named_with_its_factors_over_the_second_and_the_base
     modes = [("baseline", 200, 190, 210), ("graph", 20, 20, 20), ("coalesced", 30, 29, 31), ("batched", 50, 50, 50)]
     path = page(tmp_path, *(repeats(*wall, mode=mode, **STREAM) for mode, *wall in modes))
     assert which_strategy.markdown(path).splitlines()[-1].replace(which_strategy.NO_BREAK, " ") == (
-        "| 4 | decode fp32, model=tiny, 2 layers | **graph** | 5,000 "
+        "| 4 | decode fp32, model=tiny, 2 layers, 25 tokens a request | **graph** | 5,000 "
         "| 1.50x (1.45 to 1.55) coalesced<br>10.0x (9.50 to 10.5) baseline | 4, 3 | 0 |"
     )
 
