@@ -37,6 +37,14 @@ def test_warnings_are_counted_by_severity_errors_first(tmp_path: Path) -> None:
     assert severities(found) == "1 error, 1 warning"
 
 
+def test_a_bandwidth_that_changed_is_a_warning(tmp_path: Path) -> None:
+    changed = {"ceilings_change": 0.31, "copy_gb_per_s": None, "read_gb_per_s": None, "peak_tflops": None}
+    (found,) = warnings(read_source([write_run(tmp_path / "run", **changed)]))
+    assert found.severity is Severity.WARNING
+    assert found.text.startswith("Memory bandwidth changed during the runs of ")
+    assert found.text.endswith("They are compared with no ceiling.")
+
+
 def test_a_verdict_has_at_most_three_sentences(tmp_path: Path) -> None:
     one = read_source([write_run(tmp_path / "0")])
     several = read_source([write_run(tmp_path / f"{at}", f"{at}", model=f"m{at}") for at in range(1, 4)])

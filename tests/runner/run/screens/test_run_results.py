@@ -242,3 +242,11 @@ def test_how_many_outputs_were_checked_is_shown_if_not_all_were(capsys: pytest.C
     for count, expected in ((1_000, "yes ("), (125, "yes, 12.5% checked (")):
         rows = [row(mode="batched", commands=1_000, checked_commands=count, tokens=None)]
         assert shown(rows, capsys)["verified (max error)"][0].startswith(expected)
+
+
+def test_a_bandwidth_that_changed_during_the_run_leaves_the_rate_without_a_share(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    changed = {"ceilings_change": 0.31, "copy_gb_per_s": None, "read_gb_per_s": None, "peak_tflops": None}
+    rows = [row(mode="batched", achieved_gb_per_s=2100.0, arrival="poisson", **changed)]
+    assert shown(rows, capsys)["memory GB/s (% of peak)"] == ["2,100.0"]
