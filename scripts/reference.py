@@ -85,6 +85,11 @@ PARTS = (
         for more in [(f"workload.requests={n}", f"workload.dtype={dtype}")]
     ),
     *(_run(f"gpu/resident/{i}", 8, f"table=resident_{name}", "repeats=5") for i, name in enumerate(RESIDENT)),
+    *(
+        _run(f"gpu/qkv/{table}_{model}", 5, f"table=qkv_{table}", f"model={model}", "repeats=5")
+        for table in ("decode_1", "decode_16", "prefill")
+        for model in ("folovllm", "qwen3_0_6b", "llama_3_2_1b", "llama_3_8b")
+    ),
     *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
     Part("gpu/cpp_loop", "cuda", 9, ("scripts.cpp_loop.measure",)),
     *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),

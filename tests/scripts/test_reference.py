@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.config.composing import configured
 
+from runner.bench.__main__ import SUITES
 from runner.report.provenance import origin
 
 REVISION = "f" * 40
@@ -84,7 +86,17 @@ def test_only_takes_groups_and_names_the_nearest(
     assert "did you mean cpu/quick?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("group", ["strategies", "gpu_kernel_batcher", "decode_in_order", "resident", "qkv"])
+def test_the_settings_of_parts_are_those_of_a_run(reference: Any, group: str) -> None:
+    for part in reference.chosen(reference.PARTS, [f"gpu/{group}"]):
+        assert configured(*part.words[1:])
+
+
 def test_every_part_has_a_folder_of_its_own_and_fits_ten_minutes(reference: Any) -> None:
     folders = [part.folder for part in reference.PARTS]
     assert len(set(folders)) == len(folders)
     assert all(part.minutes <= 10 for part in reference.PARTS)
+
+
+def test_benchmarks_of_parts_exist(reference: Any) -> None:
+    assert {*reference.GPU_BENCHES, *reference.CPU_BENCHES} == {*SUITES}
