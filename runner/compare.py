@@ -142,8 +142,9 @@ def _read_run(path: Path, root: Path) -> Run:
 
 
 def _print(outcome: Outcome, to: Console) -> None:
-    from launchopt.analysis.comparison.text import banner, block, written
+    from launchopt.analysis.comparison.text import LINE_WIDTH, banner, block, summary, written
 
+    width = to.width if to.is_terminal else LINE_WIDTH
     loud = banner(outcome)
     if loud:
         to.print(loud, style="bold red", markup=False, soft_wrap=True)
@@ -152,22 +153,11 @@ def _print(outcome: Outcome, to: Console) -> None:
         to.print()
         for label, text in block(one):
             style = _STYLES[one.verdict] if label == "verdict" else "bold red" if label == "FORCED" else None
-            to.print(written(label, text), style=style, markup=False, soft_wrap=True)
+            to.print(written(label, text, width), style=style, markup=False, soft_wrap=True)
     if len(outcome.comparisons) > 1:
-        to.print()
-        _print_table(outcome, to)
+        to.print(f"\n{summary(outcome.comparisons)}", markup=False, soft_wrap=True)
     for text in outcome.alone:
         to.print(f"not compared, {text}", markup=False, soft_wrap=True)
-
-
-def _print_table(outcome: Outcome, to: Console) -> None:
-    from launchopt.analysis.comparison.text import HEADINGS, cells
-    from launchopt.analysis.tables.markdown import TEXT
-    from runner.screen.fitted import FittedTable, Heading
-
-    order = {"metric": 1, "A median": 2, "B median": 3}  # a narrow terminal leaves these out
-    headings = [Heading(name, side == TEXT, order.get(name, 0)) for name, side in HEADINGS.items()]
-    to.print(FittedTable(headings, list(map(cells, outcome.comparisons))))
 
 
 def _parser() -> CommandParser:

@@ -78,6 +78,8 @@ def test_two_folders(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "old", "new")
     assert (code, err) == (0, "")
     assert out == (GOLDEN / "compare_folders.txt").read_text()
+    assert max(map(len, out.splitlines())) <= 100
+    assert out.count("100.03 ms") == 2, "each median is printed once"
 
 
 def test_force_says_so(capsys: pytest.CaptureFixture[str]) -> None:

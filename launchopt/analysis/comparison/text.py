@@ -7,14 +7,16 @@ digits.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from launchopt.analysis.comparison.arms import Arm
 from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
-from launchopt.statistics.power import AFFORDABLE, FOUND, POWER
+from launchopt.statistics.power import AFFORDABLE, POWER
 from launchopt.statistics.processes import FEWEST_PROCESSES
 
 HEADINGS = {  # alignment in Markdown, by heading
@@ -26,7 +28,8 @@ LEGEND = (
     "Factor: above 1, B is the better; Hodges-Lehmann estimate on log ratios. The verdict rests on its 95% interval. "
     "In []: a 95% interval. In (): a range, where there are too few repeats or processes for an interval."
 )
-_WIDTH = 10
+LINE_WIDTH = 100  # a longer line is wrapped
+_WIDTH = 10  # width of a label
 
 
 def block(one: Comparison) -> list[tuple[str, str]]:
@@ -36,8 +39,10 @@ def block(one: Comparison) -> list[tuple[str, str]]:
     lines = [("work", title(one)), ("", stream_subtitle(one.a.rows[0]))]
     lines += [("FORCED", text) for text in one.overridden]
     lines += [
-        ("A", f"{one.a.name}: {one.metric} {precise(a)}, {_counts(one.a, one.processes[0])}"),
-        ("B", f"{one.b.name}: {one.metric} {precise(b)}, {_counts(one.b, one.processes[1])}"),
+        ("A", one.a.name),
+        ("", f"{one.metric} {precise(a)}, {_counts(one.a, one.processes[0])}"),
+        ("B", one.b.name),
+        ("", f"{one.metric} {precise(b)}, {_counts(one.b, one.processes[1])}"),
         ("factor", f"{precise(interval)}, above 1 where B is the better; {pairing(one)}"),
         ("", basis(one)),
         ("medians", f"{one.ratio_of_medians:.4g}x, the ratio of the two medians"),
@@ -47,9 +52,23 @@ def block(one: Comparison) -> list[tuple[str, str]]:
     return lines + [("note", text) for text in one.notes]
 
 
-def written(label: str, text: str) -> str:
-    """Return a label and its text as a line: ` verdict FASTER: ...`."""
-    return f"  {label:{_WIDTH}}{text}"
+def written(label: str, text: str, width: int = LINE_WIDTH) -> str:
+    """Return a label and its text, `  verdict   FASTER: ...`, wrapped between words."""
+    indent = " " * (_WIDTH + 2)
+    return textwrap.fill(
+        text,
+        min(width, LINE_WIDTH),
+        initial_indent=f"  {label:{_WIDTH}}",
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def summary(comparisons: Sequence[Comparison]) -> str:
+    """Return how often each verdict was reached: `3 comparisons: 2 FASTER, 1 SAME`."""
+    found = Counter(one.verdict for one in comparisons)
+    return f"{counted(len(comparisons), 'comparison')}: {', '.join(f'{found[v]} {v}' for v in Verdict if found[v])}"
 
 
 def title(one: Comparison) -> str:
@@ -122,7 +141,7 @@ def advice(one: Comparison) -> list[str]:
     else:
         found = [f"{few} are enough for this noise: the factor lies at the border, so try another --effect"]
     if one.detectable_effect is not None:
-        found.append(f"{few} find a difference of {_effect(one.detectable_effect)} in {FOUND:.0%} of cases")
+        found.append(f"With {few} only differences above {_effect(one.detectable_effect)} are likely to be found")
     if noise := too_noisy(one):
         return [noise, *found]
     again = "both runs again" if one.pairs is None else "the same run"
@@ -254,4 +273,4 @@ def _percent(share: float) -> str:
 
 
 def _effect(share: float) -> str:
-    return f"{share:.2%}" if share < 1 else f"a factor of {1 + share:.3g}"
+    return f"{100 * share:.2g}%" if share < 0.995 else f"a factor of {1 + share:.3g}"

@@ -138,7 +138,7 @@ def stream_subtitle(row: Row) -> str:
     parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
     parts += [f"{row['model']} model"] if row["model"] else []
     parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
-    parts += [counted(row["requests"], "request")]
+    parts += [] if is_independent(row) else [counted(row["requests"], "request")]
     parts += [f"{row['cache']} cache", arrivals(row)]
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
     parts += [f"sampling {row['sampling']}"] if row["sampling"] else []

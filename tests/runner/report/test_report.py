@@ -309,7 +309,7 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
     rows = [each for each in words if each[0] in {"baseline", "batched", "graph", "chain"}]
     assert len(rows) == 14  # every line of every table fits on one line of the screen
     assert [row[-1] for row in rows if row[-1] != "yes"] == ["NO"]
-    assert shown.count("NVIDIA H200, shapes 64x1x8192, 1,000 requests, cold cache, closed, max_batch 512, ") == 2
+    assert shown.count("NVIDIA H200, shapes 64x1x8192, cold cache, closed, max_batch 512, ") == 2
     assert shown.endswith(f"all columns: {tmp_path / 'report.md'}\n")
     for text in ("19.8x [19.5, 20.2] (1)", "FAILED (2)", "(2) failed: 1 of 3 outputs | wrong by <far>"):
         assert text in shown
