@@ -223,7 +223,8 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
     from runner.run.screens.run_results import print_results
     from runner.screen.pager import console
 
-    print_results(rows, plan.config.mode.name, shown_path(folder), console())
+    config = plan.config
+    print_results(rows, config.mode.name, shown_path(folder), console(), config.against)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -165,7 +165,8 @@ def _parser() -> CommandParser:
     parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
     parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what the verdict is about")
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")
-    parser.add_argument("--metric", default="wall_ms", metavar="COLUMN", help="column of the summary (wall_ms)")
+    chosen = "column of the summary (wall_ms; latency_p50_us for an open loop that kept up)"
+    parser.add_argument("--metric", metavar="COLUMN", help=chosen)
     parser.add_argument("--force", action="store_true", help="compare what is refused, and say so in every output")
     fail_on = "for CI: exit 1 if B is SLOWER, 3 if a verdict is UNDECIDED; may be given twice"
     parser.add_argument("--fail-on", choices=["slower", "undecided"], action="append", default=[], help=fail_on)

@@ -15,6 +15,7 @@ from itertools import chain
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
+from launchopt.analysis.metric import LATENCY, WALL, is_overloaded, metric_of
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, by_process, disorder, problem_of
 from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from launchopt.recording.summary_columns import SUMMARY
@@ -41,9 +42,11 @@ from launchopt.statistics.processes import (
 )
 from launchopt.statistics.shift import Factor
 
-OPEN_LOOP = "open loop: wall time follows the arrivals; a latency or a rate says more"
+OPEN_LOOP = "open loop: wall time follows the arrivals; a latency says more"
+KEPT_UP = "open loop that kept up: median latency decides, since wall time follows the arrivals"
+OVERLOADED = "overloaded: latencies grow with the length of the run, so wall time decides"
 SEPARATELY = f"{SEPARATE_RUNS}; a drift of the machine between them (clocks, neighbours) is not in the interval"
-CALIBRATED_METRIC = "wall_ms"  # the metric whose noise between processes the doctor measures
+CALIBRATED_METRIC = WALL  # the metric whose noise between processes the doctor measures
 _TIMES = {"_ms": "ms", "_us": "us", "_ns": "ns", "_ns_per_launch": "ns"}
 _RATES = {"_gb_per_s": "GB/s", "_tflops": "TFLOP/s", "_per_s": "/s"}
 _NOT_MEASURED = (
@@ -118,7 +121,7 @@ class Outcome:
 
     a: str
     b: str
-    metric: str
+    metric: str | None  # None: not the same in all comparisons
     smallest_effect: float
     forced: bool
     comparisons: list[Comparison]
@@ -145,18 +148,19 @@ def compare(
     a: Side,
     b: Side,
     *,
-    metric: str = "wall_ms",
+    metric: str | None = None,
     smallest_effect: float = SMALLEST_EFFECT,
     force: bool = False,
     noise: ProcessNoise | None = None,
 ) -> Outcome:
     """Compare all arms that occur on both sides. `force` sets aside every objection but failed or unverified repeats.
 
+    metric: a column of `metrics()`; None: what `metric_of` chooses for each pair of arms.
     noise: between processes of this machine, for sides with too few processes. A side with one mode is compared
     whatever the mode of the other. Raises ConfigError for an unknown metric, and for a side without the mode that it
     names.
     """
-    if metric not in metrics():
+    if metric is not None and metric not in metrics():
         raise ConfigError("--metric", metric, _no_metric(metric))
     ours, theirs = arms_of(a, "A"), arms_of(b, "B")
     modes, others = _modes(ours), _modes(theirs)
@@ -173,10 +177,13 @@ def compare(
     comparisons, refused = [], list(found.ambiguous)
     for one, other in found.matches:
         try:
-            _check(one, other, metric, force)
-            comparisons.append(_comparison(one, other, metric, smallest_effect, noise))
+            chosen = metric or metric_of([*one.rows, *other.rows])
+            _check(one, other, chosen, force)
+            comparisons.append(_comparison(one, other, chosen, smallest_effect, noise))
         except DataError as error:
             refused.append(str(error))
+    used = {one.metric for one in comparisons}
+    metric = metric or (used.pop() if len(used) == 1 else None)
     return Outcome(a.name, b.name, metric, smallest_effect, force, comparisons, refused, found.alone)
 
 
@@ -290,14 +297,21 @@ def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
         found.append(SAME_RUN if a.run.identity == b.run.identity else SEPARATELY)
     elif len(shared) < max(len(a.rows), len(b.rows)):
         found.append(f"of {len(a.rows)} and {len(b.rows)} repeats only those in both are used")
-    if metric == "wall_ms" and "closed" not in (a["arrival"], b["arrival"]):
-        found.append(OPEN_LOOP)
+    if "closed" not in (a["arrival"], b["arrival"]):
+        found += _on_open_loop(metric, overloaded=is_overloaded([*a.rows, *b.rows]))
     found += [f"{side}: {text}" for side, arm in (("A", a), ("B", b)) if (text := disorder(arm.rows[0]))]
     found += [differing(name, a[name], b[name]) for name in ("max_batch", "timeout_us") if a[name] != b[name]]
     found.append(f"throttled repeats: {_throttling(a)} in A, {_throttling(b)} in B")
     if a.run.identity != b.run.identity and a.run.manifest is not None and b.run.manifest is not None:
         found += remarks(a.run.manifest, b.run.manifest)
     return found
+
+
+def _on_open_loop(metric: str, *, overloaded: bool) -> list[str]:
+    """Return why the metric of an open loop decides, or which one says more."""
+    if overloaded:
+        return [OVERLOADED] if metric in (WALL, LATENCY) else []
+    return {WALL: [OPEN_LOOP], LATENCY: [KEPT_UP]}.get(metric, [])
 
 
 def _calibration(found: Factor, noise: ProcessNoise | None) -> list[str]:

@@ -236,7 +236,13 @@ def _fields(one: Comparison) -> dict[str, object]:
         for side, arm, median, processes in zip("ab", (one.a, one.b), one.medians, one.processes, strict=True)
     }
     return {
-        **{"work": title(one), **arms, "verdict": str(one.verdict), "factor": _bounds(one.factor.interval)},
+        **{
+            "work": title(one),
+            "metric": one.metric,
+            **arms,
+            "verdict": str(one.verdict),
+            "factor": _bounds(one.factor.interval),
+        },
         **{"method": one.factor.method, "basis": basis(one), "rests_on_processes": one.rests_on_processes},
         "ratio_of_medians": _bounds(Interval(one.ratio_of_medians, None, None)),
         **{"paired": one.pairs is not None, "pairs": one.pairs, "repeats_needed": one.repeats_needed},

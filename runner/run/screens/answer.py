@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from launchopt.analysis.comparison.arms import Run, Side
 from launchopt.analysis.comparison.compare import Comparison, compare
 from launchopt.analysis.comparison.text import precise, too_noisy
+from launchopt.analysis.metric import metric_of, name_of
 from launchopt.analysis.tables.rows import counted
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
@@ -18,10 +19,12 @@ MEDIANS_DIFFER = 0.01  # by more than this a ratio of medians is explained
 OPEN = (Verdict.SAME, Verdict.UNDECIDED)  # verdicts on two modes that cannot be told apart
 
 
-def against(rows: Sequence[Row], base: str, mode: str) -> Comparison | None:
-    """Return the comparison of `mode` with `base`; None if a repeat failed or the two cannot be compared."""
+def against(rows: Sequence[Row], base: str, mode: str, metric: str | None = None) -> Comparison | None:
+    """Return the comparison of `mode` with `base`; None if a repeat failed or the two cannot be compared.
+
+    metric: None: what `metric_of` chooses for the two.
+    """
     run = Run("", "this run", list(rows), None)
-    metric = "wall_ms" if rows[0]["arrival"] == "closed" else "latency_p50_us"
     try:
         return next(iter(compare(Side("", base, [run]), Side("", mode, [run]), metric=metric).comparisons), None)
     except (ConfigError, DataError):
@@ -34,14 +37,15 @@ def fastest(rows: Sequence[Row], modes: Sequence[str]) -> str:
     No text without a comparison, or with fewer than REPEATS repeats, which tell no two modes apart.
     """
     base, *others = modes
-    found = [one for mode in others if (one := against(rows, base, mode))]
+    metric = metric_of(rows)  # one for all modes, so that their factors can be ranked
+    found = [one for mode in others if (one := against(rows, base, mode, metric))]
     if not found or any(one.factor.interval.low is None for one in found):
         return ""
     best = max(found, key=lambda one: one.factor.interval.value)
-    name, factor = str(best.b["mode"]), f", {precise(best.factor.interval)} as fast as {base}"
+    name, factor = str(best.b["mode"]), f", {precise(best.factor.interval)} as fast as {base} in {name_of(metric)}"
     if best.factor.interval.value < 1:
         name, factor = base, ""
-    compared = {mode: against(rows, mode, name) for mode in modes if mode != name}
+    compared = {mode: against(rows, mode, name, metric) for mode in modes if mode != name}
     alike = [mode for mode, one in compared.items() if one and one.verdict in OPEN]
     *first, last = alike or [""]
     listed = f"{', '.join(first)} and {last}" if first else last
@@ -51,7 +55,7 @@ def fastest(rows: Sequence[Row], modes: Sequence[str]) -> str:
 def answer(one: Comparison) -> str:
     """Return the verdict with the factor over its base, in one or two sentences."""
     mode, base = one.b["mode"], one.a["mode"]
-    what = "wall time" if one.metric == "wall_ms" else "median latency"
+    what = name_of(one.metric)
     factor = one.factor.interval
     if factor.range is None and factor.low is None:
         said = f"{mode} is {factor.value:.3f}x as fast as {base} in {what}"

@@ -23,17 +23,18 @@ QUEUE_FULL = (
 )
 
 
-def print_results(rows: Sequence[Row], mode: str, folder: str, out: Console) -> None:
+def print_results(rows: Sequence[Row], mode: str, folder: str, out: Console, beside: Sequence[str] = ()) -> None:
     """Print the table, the answer for `mode`, the next command, and last the folder as the user would type it.
 
-    Without rows, print the folder alone.
+    beside: the modes of `against`; the first is the base of the factor where no mode of BASES is. Without rows, print
+    the folder alone.
     """
     if rows:
-        _print_table(rows, mode, folder, out)
+        _print_table(rows, mode, folder, out, beside)
     out.print(folder, soft_wrap=True, markup=False)
 
 
-def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console) -> None:
+def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, beside: Sequence[str]) -> None:
     modes = _in_order(rows)
     first = rows[0]
     out.print(f"{stream_title(first)} on {first['gpu'] or 'CPU'}", style="bold", markup=False)
@@ -47,7 +48,9 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console) -> N
         out.print(QUEUE_FULL, markup=False)
     if any(row["overloaded"] for row in rows) and all(row["status"] == "ok" for row in rows):
         out.print(_overload(rows), markup=False)
-    found = [one for base in modes if base in BASES and base != mode and (one := against(rows, base, mode))]
+    bases = [each for each in modes if each in BASES and each != mode]
+    bases = bases or [each for each in beside if each in modes and each != mode][:1]
+    found = [one for base in bases if (one := against(rows, base, mode))]
     for sentence in [*([fastest(rows, modes)] if len(modes) > 2 else []), *map(answer, found)]:
         if sentence:
             out.print(sentence, markup=False)
