@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from launchopt.errors import DataError
+from launchopt.errors import DataError, one_line
 from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
@@ -43,7 +43,7 @@ def _dataset(options: argparse.Namespace) -> int:
         print(columns_markdown(), end="")
     if options.folders:
         rows, found = gather(options.folders, options.table, options.output)
-        print(f"{rows:,} rows of {found:,} files: {options.output}")
+        print(f"{rows:,} rows of {found:,} files: {one_line(options.output)}")
     if options.page is None:
         return 0
     is_current = sync_block(options.page, "columns", columns_markdown(), check=options.check)

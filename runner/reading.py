@@ -154,5 +154,5 @@ def save_page(page: Path, old: str, new: str, *, check: bool) -> bool:
 def page_code(page: Path, is_current: bool, command: str) -> int:
     """Return 0 for a current page; else 1, after a line on stderr that names the command to refresh it."""
     if not is_current:
-        print(f"{page}: out of date: run launchopt {command}", file=sys.stderr)
+        print(one_line(f"{page}: out of date: run launchopt {command}"), file=sys.stderr)
     return 0 if is_current else 1

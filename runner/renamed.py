@@ -11,6 +11,8 @@ import re
 import sys
 from collections.abc import Sequence
 
+from launchopt.errors import one_line
+
 DROPPED_IN = "0.3.0"
 OPTIONS = {"--remedies": "--strategies"}
 VALUES = {  # by key: patterns of old names, and the new names
@@ -35,5 +37,7 @@ def current_word(word: str) -> str:
 
 def _noticed(old: str, new: str) -> str:
     if new != old:
-        print(f"notice: {old} is now {new}; version {DROPPED_IN} drops the old name", file=sys.stderr)
+        print(
+            f"notice: {one_line(old)} is now {one_line(new)}; version {DROPPED_IN} drops the old name", file=sys.stderr
+        )
     return new

@@ -86,9 +86,10 @@ def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mappi
 def read_summaries(folders: Iterable[Path]) -> list[Row]:
     """Return the rows of every summary.parquet at or below `folders`, in path order.
 
-    Raise DataError for a folder without such a file, and for a file that is not of this project.
+    Raise DataError for a folder without such a file, for a file that is not of this project, and if none has a row.
     """
     rows: list[Row] = []
+    paths: list[Path] = []
     for folder in folders:
         if not folder.exists():
             raise DataError(folder, None, absent(folder))
@@ -97,6 +98,9 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
             raise DataError(folder, None, "no summary.parquet here or below")
         for path in found:
             rows += _read_rows(path)
+        paths += found
+    if paths and not rows:
+        raise DataError(paths[0], None, "has no rows: the run ended before its first repeat")
     return rows
 
 

@@ -38,7 +38,7 @@ from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
-from launchopt.errors import DataError
+from launchopt.errors import DataError, one_line
 from launchopt.files import save_text
 from launchopt.recording import results
 from runner.bench import account, figures
@@ -49,7 +49,7 @@ from runner.report import advice, goals, profilers, provenance, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
-from runner.screen.pager import until_closed
+from runner.screen.pager import console, until_closed
 from runner.values import file_named, positive, whole_number
 
 FRONTIER_FILE = "frontier.json"
@@ -120,7 +120,7 @@ def report(
     tables = build_tables(results.read_summaries(folders))
     if as_json != STDOUT:
         shown = report_markdown(tables, "full")
-        _publish(shown, output or _folder(folders[0]) / "report.md", lambda console: print_tables(tables, console))
+        _publish(shown, output or _folder(folders[0]) / "report.md", lambda screen: print_tables(tables, screen))
     put_json(as_json, tables_json(tables))
     if plot is not None:
         draw_speedups(tables, plot)
@@ -130,13 +130,13 @@ def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None
     """Show the report on a terminal, else print its Markdown; write the Markdown to `path`."""
     is_terminal = sys.stdout.isatty()
     if is_terminal:
-        show(Console())
+        show(console())
     else:
         print(markdown, end="")
     # Print before writing, so that the tables of a read-only folder still appear.
     save_text(path, markdown)
     if is_terminal:
-        print(f"all columns: {path}")
+        print(f"all columns: {one_line(path)}")
 
 
 def frontier(
@@ -151,7 +151,7 @@ def frontier(
     slo_p99_us = slo_p99_us or _kept_slo(kept)
     frontiers = _frontiers(folders, slo_p99_us)
     shown = f"{frontier_markdown(frontiers, 'full')}\n{provenance.line(folders)}"
-    _publish(shown, output or kept.with_name("frontier.md"), lambda console: print_frontiers(frontiers, console))
+    _publish(shown, output or kept.with_name("frontier.md"), lambda screen: print_frontiers(frontiers, screen))
     if slo_p99_us is not None and output is None:
         save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
     if plot is not None:
@@ -165,7 +165,7 @@ def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path |
     """
     tables = _strategies(folders)
     shown = f"{strategies_markdown(tables, 'full')}\n{provenance.line(folders)}"
-    _publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda console: print_strategies(tables, console))
+    _publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda screen: print_strategies(tables, screen))
     if plot is not None:
         draw_strategies(tables, plot)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from launchopt.analysis.tables.markdown import escaped
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
 from launchopt.recording.manifest import SCHEMA_VERSION
@@ -76,7 +77,7 @@ def line(paths: Sequence[Path]) -> str:
     parts = []
     for machine in dict.fromkeys(found.machine for found in origins):
         own = dict.fromkeys(_shown(found, revisions) for found in origins if found.machine == machine)
-        parts.append(f"{machine or 'an unknown machine'}: {'; '.join(own)}")
+        parts.append(escaped(f"{machine or 'an unknown machine'}: {'; '.join(own)}"))
     if parts:
         return f"Measured on {'. '.join(parts)}.\n"
     note = _folder(paths[0]) / NOTE

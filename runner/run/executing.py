@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import LaunchoptError, RunError
+from launchopt.errors import DataError, LaunchoptError, RunError, one_line
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.importing import uncollected
 from runner.run import children
@@ -44,14 +44,15 @@ def execute_into(
     rows: list[results.Row] = []
     try:
         if (folder / "manifest.json").exists():
-            print(f"{shown}: the earlier run in there is replaced")
+            print(f"{one_line(shown)}: the earlier run in there is replaced")
             clear(folder)
         rows = execute(plan, folder, overrides, Voice(name, set() if printed is None else printed)).rows
     except LaunchoptError as error:
         failure = error
         fail(error)
         _settle(folder, error)
-        rows = results.read_summaries([folder]) if (folder / "summary.parquet").exists() else []
+        with contextlib.suppress(DataError):  # it ended before its first repeat
+            rows = results.read_summaries([folder])
     except Exception as error:  # a mistake of this program: its traceback goes to the folder
         failure = unforeseen(folder, error, fail)
     return rows, failure

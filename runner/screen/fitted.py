@@ -55,6 +55,7 @@ class FittedTable:
         """Escape control characters first: they have no width, so the columns would be too narrow for them."""
         self.headings = [replace(each, text=printable(each.text)) for each in self.headings]
         self.rows = [list(map(printable, row)) for row in self.rows]
+        self.title, self.caption = printable(self.title), printable(self.caption)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """Yield title, table, caption and the names of the columns that are left out."""

@@ -15,6 +15,7 @@ from launchopt.analysis.comparison.arms import Arm
 from launchopt.analysis.comparison.compare import Comparison, Outcome
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
+from launchopt.errors import one_line
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
 from launchopt.statistics.power import AFFORDABLE, POWER
 from launchopt.statistics.processes import FEWEST_PROCESSES
@@ -203,7 +204,7 @@ def markdown(outcome: Outcome) -> str:
     """Return the outcome for a pull request: the warning, a table, and notes on its rows."""
     loud = banner(outcome)
     lines = [f"**{loud}**", ""] if loud else []
-    lines += [f"B = `{outcome.b}` against A = `{outcome.a}`. {LEGEND}", ""]
+    lines += [f"B = `{one_line(outcome.b)}` against A = `{one_line(outcome.a)}`. {LEGEND}", ""]
     if outcome.comparisons:
         lines += [pipe_table(HEADINGS, map(cells, outcome.comparisons)), ""]
     for one in outcome.comparisons:

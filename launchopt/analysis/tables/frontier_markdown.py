@@ -109,8 +109,8 @@ def frontier_markdown(frontiers: Sequence[Frontier], kind: str) -> str:
     """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
     parts = ["# Frontier", FRONTIER_LEGEND] if kind == "full" else [FRONTIER_LEGEND]
     for frontier in frontiers:
-        title = frontier_title(frontier)
-        parts += [f"## {title}" if kind == "full" else f"**{title}**", stream_subtitle(frontier.stream)]
+        title = escaped(frontier_title(frontier))
+        parts += [f"## {title}" if kind == "full" else f"**{title}**", escaped(stream_subtitle(frontier.stream))]
         parts += [body(*frontier_grid(frontier, kind))] if frontier.frontier or kind == "full" else []
         parts += [" ".join(map(escaped, frontier_answer(frontier)))]
     return "\n\n".join(parts) + "\n"

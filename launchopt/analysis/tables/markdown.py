@@ -106,7 +106,8 @@ def _is_empty_overload(column: Column[Line], table: Table) -> bool:
 def table_markdown(table: Table, kind: str) -> str:
     """Return one table with its title above. Below are its notes and the figures of other programs."""
     columns, cells, notes = grid(table, kind)
-    title = f"## {table.title}" if kind == "full" else f"**{table.title}**"
+    name = escaped(table.title)
+    title = f"## {name}" if kind == "full" else f"**{name}**"
     below = [
         *(f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)),
         *([str(table.peer)] if table.peer else []),
@@ -114,7 +115,7 @@ def table_markdown(table: Table, kind: str) -> str:
     below += [str(table.history)] if table.history else []
     if table.has_tokens:
         below += ["### Tokens", TOKENS_LEGEND, body(*tokens_grid(table, kind))]
-    return "\n\n".join([title, table.subtitle, body(columns, cells), *below])
+    return "\n\n".join([title, escaped(table.subtitle), body(columns, cells), *below])
 
 
 def body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
@@ -170,7 +171,7 @@ def _merged(tables: Sequence[Table]) -> str:
             merged.append([_work(table), *row[:-1], *peer, row[-1]])
         _, token_cells = tokens_grid(table, "compact")
         tokens += [[_work(table), *row] for row in token_cells]
-    places = list(dict.fromkeys(table["gpu"] or table["device"].upper() for table in tables))
+    places = list(dict.fromkeys(escaped(table["gpu"] or table["device"].upper()) for table in tables))
     heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
     parts = [
         f"{', '.join(places)}. {SHORT_LEGEND}{_BANDWIDTH_LEGEND}{PEER_LEGEND if has_peers else ''}",

@@ -155,8 +155,8 @@ def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:
     parts = ["# Strategies", LEGEND + FULL_LEGEND] if kind == "full" else [LEGEND.strip()]
     for table in tables:
         columns, cells, notes = strategies_grid(table, kind)
-        title = stream_title(table.stream)
-        parts += [f"## {title}" if kind == "full" else f"**{title}**", strategies_subtitle(table), body(columns, cells)]
+        title, subtitle = escaped(stream_title(table.stream)), escaped(strategies_subtitle(table))
+        parts += [f"## {title}" if kind == "full" else f"**{title}**", subtitle, body(columns, cells)]
         parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
         parts += ["\n".join(f"- {escaped(line)}" for line in refusals(table))] if table.refused else []
     return "\n\n".join(parts) + "\n"

@@ -1,0 +1,86 @@
+"""Names in results and of folders may hold any character: no tool sends a control character or a bidi mark on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from support.results.recorded_runs import write_run
+
+from launchopt.analysis.tables.frontier import build_frontiers
+from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.strategies import build_strategies
+from launchopt.recording import results
+from runner import commands
+from runner.report import screen
+from runner.screen import pager
+
+EVIL = "a\x1b[2J\x07\u202eb\u2066|<b>"
+TOOLS = [
+    ["report"],
+    ["report", "--frontier"],
+    ["report", "--strategies"],
+    ["report", "--pr"],
+    ["verdict"],
+]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a run whose folder, work, model and GPU have such names, of requests in an open loop."""
+    names = {"workload": EVIL, "model": EVIL, "gpu": EVIL, "scheduler": EVIL, "sampling": EVIL, "shapes": EVIL}
+    arrivals = {"arrival": EVIL, "arrival_rate_per_s": 1000.0, "completed_rate_per_s": 999.0, "overloaded": False}
+    return write_run(tmp_path / EVIL.replace("<b>", ""), EVIL, **names, **arrivals)
+
+
+def is_clean(text: str) -> bool:
+    return all(c.isprintable() or c == "\n" for c in text)
+
+
+@pytest.mark.parametrize("words", TOOLS, ids=" ".join)
+def test_no_tool_prints_or_writes_a_control_character_of_a_name(
+    words: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert commands.main([words[0], str(folder), *words[1:]]) == 0
+    printed = capsys.readouterr()
+    assert "2J" in printed.out
+    assert is_clean(printed.out + printed.err)
+    assert "<b>" not in printed.out
+    for page in folder.glob("*.md"):
+        assert is_clean(page.read_text())
+
+
+def test_a_comparison_prints_and_writes_none(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.md"
+    assert commands.main(["compare", f"{folder}:baseline", f"{folder}:batched", "--markdown", str(page)]) == 0
+    printed = capsys.readouterr()
+    assert "2J" in printed.out
+    assert is_clean(printed.out + printed.err + page.read_text())
+
+
+@pytest.mark.parametrize("width", [60, 200])
+def test_a_terminal_gets_none(width: int, folder: Path) -> None:
+    rows = results.read_summaries([folder])
+    screen_of = pager.console()
+    assert isinstance(screen_of, Console)
+    screen_of.width = width
+    with screen_of.capture() as captured:
+        screen.print_tables(build_tables(rows), screen_of)
+        screen.print_frontiers(build_frontiers(rows, results.read_histograms([folder]), None), screen_of)
+        screen.print_strategies(build_strategies(rows, {}), screen_of)
+    assert "2J" in captured.get()
+    assert is_clean(captured.get())
+
+
+@pytest.mark.parametrize("words", [*TOOLS[:4], ["report", "--html"], ["verdict"]], ids=" ".join)
+def test_a_summary_without_rows_is_one_line_and_code_2(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results.write_rows(tmp_path / "summary.parquet", results.SUMMARY, [], {})
+    assert commands.main([words[0], str(tmp_path), *words[1:]]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        f"error: {tmp_path / 'summary.parquet'}: has no rows: the run ended before its first repeat"
+    ]
