@@ -226,8 +226,9 @@ def sync_readme(readme: Path, *, check: bool = False) -> bool:
 
 def _measured_block(folder: Path) -> str:
     """Return the Markdown of `folder`, and below it the sentence that says where it comes from."""
+    block = _block(folder).rstrip()  # first: it names a folder that does not exist
     where = provenance.short_line(folder) if folder.name == advice.FILE else provenance.line([folder])
-    return f"{_block(folder).rstrip()}\n\n{where}"
+    return f"{block}\n\n{where}"
 
 
 def _block(folder: Path) -> str:
