@@ -20,7 +20,8 @@ as 0; the table says how many did.
 
 GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs. Its
 idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
-cost); launched, not begun (delay, or a wait for other work).
+cost); launched, not begun (delay, or a wait for other work). The last sentence says launch-bound if the GPU idles at
+least half of the time, and at least half of that within launch calls.
 
 The queue of a stream holds the calls for it whose work on it has not begun; a graph launch is one call. It is sampled
 when a call for the stream begins, and includes that call. Each context of a GPU has queues of its own.

@@ -1,4 +1,4 @@
-"""Launch statistics on standard output: a column for each file, the streams of a single file, and notes on gaps."""
+"""Launch statistics on standard output: a column for each file, the streams of a single file, notes, a conclusion."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from runner.profiles.trace_input import STDIN, STDIN_NAME
 
 STREAMS_SHOWN = 10
 CATEGORIES_SHOWN = 5
+HALF = 0.5  # share from which a part bounds the whole, as in `launchopt verdict`
 
 Found = Sequence[tuple[Path, LaunchStats]]
 Line = tuple[str, Cell]
@@ -39,6 +40,31 @@ def print_statistics(found: Found) -> None:
             print_notes([f"and {len(queues) - STREAMS_SHOWN:,} streams with shorter queues: --json has them"])
     for path, stats in found:
         print_notes(f"{STDIN_NAME if path == STDIN else path}: {note}" for note in notes(stats))
+    said = [(path, sentence) for path, stats in found if (sentence := conclusion(stats))]
+    if said:
+        print()
+    for path, sentence in said:
+        name = f"{STDIN_NAME if path == STDIN else path}: " if len(found) > 1 else ""
+        print_notes([f"{name}{sentence}"])
+
+
+def conclusion(stats: LaunchStats) -> str | None:
+    """Return whether launches bound the GPU: at least half of the time idle, and half of that within launch calls.
+
+    None without a launch call that has an event, or without GPU time.
+    """
+    time = stats.gpu_time
+    if time is None or not time.window_ms or not stats.kernels_launched + stats.whole_graphs:
+        return None
+    idle, in_call = time.idle_ms / time.window_ms, time.idle_in_call_ms / time.idle_ms if time.idle_ms else 0.0
+    shown = f"GPU idle {idle:.0%} of the time, {in_call:.0%} of it within launch calls"
+    if idle < HALF:
+        return f"{shown}: not launch-bound: the GPU is busy most of the time"
+    if in_call >= HALF:
+        return f"{shown}: launch-bound"
+    if time.idle_not_launched_ms >= time.idle_launched_ms:
+        return f"{shown}: not launch-bound; most often the host had launched nothing"
+    return f"{shown}: not launch-bound; most often a call had returned and its kernel had not begun"
 
 
 def has_cuda(stats: LaunchStats) -> bool:
@@ -62,13 +88,13 @@ def lines(stats: LaunchStats, names: Sequence[str]) -> Iterator[Line]:
     yield "calls recorded into a graph", stats.captured_calls or None
     yield "kernels", stats.kernels
     yield "  without a call", stats.kernels_without_call
-    yield "  a launch call", stats.kernels_per_call
+    yield "kernels per launch call", stats.kernels_per_call
     yield "graphs recorded as a whole", stats.whole_graphs or None
     yield from _spread("host time in launch calls", stats.host)
     yield from _spread("launch delay", stats.launch_delay)
     yield "  sum before clipping, us", stats.launch_delay_unclipped_sum_us if stats.launch_delay.count else None
-    yield "  clipped at 0", stats.launch_delays_clipped if stats.launch_delay.count else None
-    yield from _spread("start to start", stats.start_to_start)
+    yield "  kernel began before its call returned", stats.launch_delays_clipped if stats.launch_delay.count else None
+    yield from _spread("call to kernel start", stats.start_to_start)
     yield from _gpu_lines(stats)
     yield "longest queue of a stream", max((queue.largest for queue in stats.queues), default=None)
     for us in SHORT_US:

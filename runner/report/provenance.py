@@ -92,10 +92,10 @@ def short_line(path: Path) -> str:
     days = sorted({found.date or "date not recorded" for found in origins})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     used = {found.revision and (whole(found.revision, revisions) or found.revision) for found in origins}
-    proven = sum(not origin_faults(found, revisions) for found in origins)
+    unproven = sum(bool(origin_faults(found, revisions)) for found in origins)
+    share = f"{unproven} of {len(origins)} runs cannot be traced to a clean revision"
     code = f"{len(used)} revisions" if len(used) > 1 else "one revision"
-    clean = f"{proven or 'none'} of {len(origins)} runs known to have no uncommitted changes"
-    return f"Measured on {machines}, {when}, with older code: {code}, {clean}.\n"
+    return f"Measured on {machines}, {when}, with older code: {code}; {share}.\n"
 
 
 def _folder(path: Path) -> Path:

@@ -35,7 +35,7 @@ class Command:
     def words(self) -> list[str]:
         """The words after `launchopt` or `python -m runner`; empty for another program."""
         words = shlex.split(self.text)
-        if words[0] == "launchopt":
+        if Path(words[0]).name == "launchopt":
             return words[1:]
         return ["run", *words[3:]] if words[1:3] == ["-m", "runner"] else []
 

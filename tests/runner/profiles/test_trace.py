@@ -28,7 +28,7 @@ launch calls                                   2
   without a kernel                             0
 kernels                                        2
   without a call                               0
-  a launch call                            1.000
+kernels per launch call                            1.000
 host time in launch calls, sum us          6.000
 host time in launch calls, p50 us          3.000
 host time in launch calls, p99 us          3.980
@@ -36,10 +36,10 @@ launch delay, sum us                       3.000
 launch delay, p50 us                       1.500
 launch delay, p99 us                       1.990
   sum before clipping, us                  3.000
-  clipped at 0                                 0
-start to start, sum us                     9.000
-start to start, p50 us                     4.500
-start to start, p99 us                     5.970
+  kernel began before its call returned                                 0
+call to kernel start, sum us                     9.000
+call to kernel start, p50 us                     4.500
+call to kernel start, p99 us                     5.970
 GPU events                                     2
 GPU busy, ms                               0.012
 GPU idle, ms                               0.002
@@ -60,7 +60,14 @@ copies and fills                               0
 stream      calls  GPU events  longest queue  queue p50
 7 of GPU 0      1           1              1      1.000
 8 of GPU 0      1           1              1      1.000
+
+GPU idle 14% of the time, 50% of it within launch calls: not launch-bound: the GPU is busy most of the time
 """
+
+
+LONG_CALLS = [call(0, 30, 1), kernel(31, 2, 1), call(34, 30, 2), kernel(65, 2, 2)]
+BUSY_HOST = [call(0, 2, 1), kernel(3, 2, 1), call(60, 2, 2), kernel(63, 2, 2)]
+LATE_KERNELS = [call(0, 2, 1), kernel(3, 2, 1), call(6, 2, 2), kernel(63, 2, 2)]
 
 
 def words(text: str) -> list[list[str]]:
@@ -73,6 +80,21 @@ def test_table_of_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr()
     assert words(shown.out) == words(TABLE)
     assert shown.err == ""
+
+
+@pytest.mark.parametrize(
+    ("events", "said"),
+    [
+        (LONG_CALLS, "GPU idle 89% of the time, 94% of it within launch calls: launch-bound"),
+        (BUSY_HOST, "3% of it within launch calls: not launch-bound; most often the host had launched nothing"),
+        (LATE_KERNELS, "not launch-bound; most often a call had returned and its kernel had not begun"),
+    ],
+)
+def test_the_last_sentence_says_whether_launches_bound_the_gpu(
+    events: list[dict[str, object]], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(written(tmp_path, events))]) == 0
+    assert capsys.readouterr().out.rstrip().endswith(said)
 
 
 def test_a_column_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +259,7 @@ def test_published_traces_side_by_side(capsys: pytest.CaptureFixture[str]) -> No
     text = capsys.readouterr().out
     assert max(map(len, text.partition("\n\n")[0].splitlines())) <= PIPED_COLUMNS
     lines = words(text)
-    kernels = [line for line in lines if line[:1] == ["kernels"] and line[1] not in ("under", "shorter")]
+    kernels = [line for line in lines if line[:1] == ["kernels"] and line[1] not in ("per", "under", "shorter")]
     assert kernels == [["kernels", "1,312", "60"], ["kernels", "1,154"]]
     host = [line[-2:] for line in lines if line[:6] == ["host", "time", "in", "launch", "calls,", "sum"]]
     assert host == [["5,473.753", "324.734"], ["us", "9,475.000"]]
