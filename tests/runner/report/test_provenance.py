@@ -153,7 +153,7 @@ def test_a_short_sentence_has_the_first_and_last_day_and_counts_revisions_and_cl
     goals = tmp_path / "goals.json"
     goals.write_text(json.dumps({"goals": [{"run": "one", "over": "two"}, {"run": "three"}]}))
     said = "Measured on NVIDIA H200, 2026-01-01 to 2026-01-03, with older code: 2 revisions; "
-    assert provenance.short_line(goals) == f"{said}1 of 3 runs cannot be traced to a clean revision.\n"
+    assert provenance.short_line(goals) == f"{said}2 of 3 runs cannot be traced to a clean revision.\n"
     goals.write_text(json.dumps({"goals": [{"run": "two"}]}))
     said = "Measured on NVIDIA H200, 2026-01-03, with older code: one revision; "
     assert provenance.short_line(goals) == f"{said}1 of 1 runs cannot be traced to a clean revision.\n"
