@@ -302,7 +302,7 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
 
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(report, "Console", lambda: Console(file=screen, width=140, color_system=None))
+    monkeypatch.setattr(report, "console", lambda: Console(file=screen, width=140, color_system=None))
     report.report([write(tmp_path, everything())])
     shown = screen.getvalue()
     words = [line.split() for line in shown.splitlines() if line.strip()]

@@ -162,7 +162,7 @@ def test_on_a_terminal_140_columns_are_enough(folder: Path, monkeypatch: pytest.
 
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(report, "Console", lambda: Console(file=screen, width=140, color_system=None))
+    monkeypatch.setattr(report, "console", lambda: Console(file=screen, width=140, color_system=None))
     report.strategies([folder])
     shown = screen.getvalue()
     for text in (
