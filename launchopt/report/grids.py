@@ -93,6 +93,11 @@ class Grid:
         """Number of columns that are shown on request."""
         return sum(head.is_extra for head in self.heads)
 
+    @property
+    def is_few(self) -> bool:
+        """Return whether the page shows few columns, which fit their box: longer cells wrap there."""
+        return len(self.heads) - self.extra <= _MOST
+
 
 def leading_number(text: str) -> float | None:
     """Return the number that a cell begins with: 19.7 of `19.7x [19.7, 20.6]`."""

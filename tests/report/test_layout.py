@@ -13,10 +13,11 @@ from launchopt.report.page import page_html
 from launchopt.report.source import read_source
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser
 
 pytestmark = needs_browser
 
+REFERENCE = Path(__file__).parents[2] / "outputs" / "reference" / "h200"
 WIDTHS = [400, 1280, 1920]
 # Texts of a figure that lie on each other, or outside their drawing.
 COLLISIONS = """figures => figures.flatMap(figure => {
@@ -50,11 +51,37 @@ def test_the_page_never_scrolls_sideways_and_figures_and_their_texts_have_space(
     page.close()
 
 
-def test_tables_fit_their_box_at_1280_pixels(page: Page) -> None:
-    wide = """boxes => boxes.filter(box => box.offsetParent && box.closest(".few") && box.scrollWidth > box.clientWidth)
+@pytest.fixture(scope="module")
+def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of committed results: a sweep, and modes with long names."""
+    path = tmp_path_factory.mktemp("committed") / "report.html"
+    path.write_text(
+        page_html(read_source([REFERENCE / "timeout_bucket", REFERENCE / "remedies" / "8"])), encoding="utf-8"
+    )
+    return path
+
+
+@pytest.mark.parametrize("name", ["file", "committed"])
+def test_tables_of_few_columns_fit_their_box_at_1280_pixels(
+    browser: Browser, request: pytest.FixtureRequest, name: str
+) -> None:
+    page, _ = opened(browser, request.getfixturevalue(name))
+    page.locator("details").evaluate_all("all => all.forEach(each => { each.open = true; })")
+    wide = """boxes => boxes.filter(box => box.offsetParent && box.scrollWidth > box.clientWidth)
       .map(box => `${box.getAttribute("aria-label")}: ${box.scrollWidth} of ${box.clientWidth}`)"""
     assert page.locator(".few .scroll").count() > 0
-    assert page.locator(".scroll").evaluate_all(wide) == []
+    assert page.locator(".few .scroll").evaluate_all(wide) == []
+    page.close()
+
+
+def test_a_long_name_without_spaces_leaves_a_narrow_page_its_width(browser: Browser, tmp_path: Path) -> None:
+    model = "organisation_with_a_long_name__" + "model_of_many_parts_" * 4
+    source = read_source([write_run(tmp_path / at, at, kernels=False, model=model + at) for at in ("a", "b")])
+    path = tmp_path / "report.html"
+    path.write_text(page_html(source), encoding="utf-8")
+    page, _ = opened(browser, path, viewport={"width": 400, "height": 900})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()
 
 
 def test_content_comes_before_navigation_on_a_narrow_page(browser: Browser, file: Path) -> None:

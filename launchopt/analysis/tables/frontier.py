@@ -5,8 +5,7 @@ In: rows as `results.read_summaries` gives them, and rows of `results.read_histo
 latency. Pure: reads no file, prints nothing.
 
     stream      work, arrivals, order, scheduler and device agree; traced runs are left out
-    point       mode, max_batch and timeout; numbers are medians over repeats, the p99 is that of all repeats' latencies
-                where every repeat has a histogram, else the median of the repeats' p99
+    point       mode, max_batch and timeout; throughput and p99 are medians over repeats, as their bounds are
     frontier    the valid points that no other point beats. A point beats another if it is at least as good in
                 throughput and p99, and better in one of them
     choice      the point with the highest throughput within the objective. In an open loop the rate of arrivals limits
@@ -217,12 +216,8 @@ def _frontier(rows: list[Row], histograms: Histograms, slo_p99_us: float | None)
 
 
 def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
-    latencies, sizes = (histograms.merged(rows, what) for what in HISTOGRAMS_USED)
-    p99_us = _median(rows, "latency_p99_us")
-    if latencies is not None:
-        p99_ns = latencies.percentile(99)
-        p99_us = None if p99_ns is None else p99_ns / 1e3
-    throughput_per_s = _median(rows, throughput)
+    sizes = histograms.merged(rows, "batch_size")
+    throughput_per_s, p99_us = _median(rows, throughput), _median(rows, "latency_p99_us")
     problem = problem_of(rows)
     if problem is None and (p99_us is None or throughput_per_s is None):
         problem = "no latency measured" if p99_us is None else "no throughput measured"

@@ -13,9 +13,10 @@ from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.tables.rows import arrivals, counted, disorder, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
-    "Medians over repeats, with their 95% interval in [], or below five repeats the smallest to the largest "
-    "in (). p99: of a command's latency, enqueue to results on the device. A point on the frontier: no other point has "
-    "a better throughput or p99 without losing in the other. Failed, unverified and overloaded points are never on it."
+    "Medians over repeats, with their 95% interval in [] (93.75% at five repeats, the most that five can give), or "
+    "below five repeats the smallest to the largest in (). p99: the median of the repeats' p99 of a command's latency, "
+    "enqueue to results on the device. A point on the frontier: no other point has a better throughput or p99 without "
+    "losing in the other. Failed, unverified and overloaded points are never on it."
 )
 
 

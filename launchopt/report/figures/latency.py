@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import altair as alt
 
-from launchopt.analysis.tables.columns import number
+from launchopt.analysis.tables.columns import pair
 from launchopt.analysis.tables.frontier import Histograms
-from launchopt.analysis.tables.rows import Table
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import (
     DASHES,
@@ -28,7 +28,8 @@ from launchopt.statistics.histogram import LogHistogram
 TITLE = "Latency of a command"
 READING = (
     "A curve is the share of the commands whose latency, enqueue to results, is at most that of the x axis. It covers "
-    "the commands of all repeats whose launches were timed; the marks are p50 and p99."
+    "the commands of all repeats whose launches were timed. The marks and the numbers below the figure are the medians "
+    "of the repeats' p50 and p99, as in the tables; so a mark can lie beside its curve."
 )
 _MARKED = (50.0, 99.0)
 _PERCENTS = sorted({0.1, 0.5, *(float(at) for at in range(1, 100, 2)), 98.0, *_MARKED, 99.5, 99.9, 99.99, 100.0})
@@ -42,14 +43,12 @@ def latency_figure(table: Table, histograms: Histograms) -> Figure | Absent:
         merged = histograms.merged(line.rows, "latency")
         if merged is None or not merged.count:
             continue
-        curve = _curve(name, merged)
-        values += curve
-        p50, p99 = (number(at["us"]) for at in curve if at["marked"])
-        latencies.append(f"{name} {p50} / {p99} us")
+        values += _curve(name, merged) + _marks(name, line)
+        latencies.append(f"{name} {pair(line.median('latency_p50_us'), line.median('latency_p99_us'))} us")
     if not values:
         why = "no repeat that may be compared has a histogram of latencies"
         return Absent(TITLE, why, "schema version 2 and later writes histograms.parquet with every run")
-    note = f"p50 / p99: {'; '.join(latencies)}."
+    note = f"p50 / p99, medians over repeats: {'; '.join(latencies)}."
     return finished(TITLE, note + left_out(table, lines), _chart(values, names), reading=READING)
 
 
@@ -58,9 +57,14 @@ def _curve(name: str, histogram: LogHistogram) -> list[Datum]:
     for percent in _PERCENTS:
         latency_ns = histogram.percentile(percent)
         if latency_ns:  # a logarithmic axis has no 0
-            marked = f"p{percent:g}" if percent in _MARKED else ""
-            points.append({"mode": name, "us": latency_ns / 1e3, "percent": percent, "marked": marked})
+            points.append({"mode": name, "us": latency_ns / 1e3, "percent": percent, "marked": False})
     return points
+
+
+def _marks(name: str, line: Line) -> list[Datum]:
+    """Return p50 and p99 as the tables have them: medians over the repeats."""
+    medians = [(percent, line.median(f"latency_p{percent:g}_us")) for percent in _MARKED]
+    return [{"mode": name, "us": us, "percent": percent, "marked": True} for percent, us in medians if us]
 
 
 def _chart(values: list[Datum], names: list[str]) -> Chart:
@@ -81,14 +85,15 @@ def _chart(values: list[Datum], names: list[str]) -> Chart:
         alt.Tooltip("percent:Q", title="percentile", format="~g"),
     ]
     base = alt.Chart(data).encode(x=x, y=y)
-    lines = base.mark_line(strokeWidth=2, interpolate="step-after").encode(
+    curves = base.transform_filter("!datum.marked")
+    lines = curves.mark_line(strokeWidth=2, interpolate="step-after").encode(
         color=colour, strokeDash=dash, order="percent:Q"
     )
     shape = alt.Shape("mode:N", scale=alt.Scale(domain=names, range=list(SHAPES[: len(names)])), legend=legend)
     marks = (
-        base.transform_filter("datum.marked != ''")
+        base.transform_filter("datum.marked")
         .mark_point(size=70, filled=True)
         .encode(color=colour, shape=shape, tooltip=tooltip)
     )
-    hover = base.mark_point(size=120, opacity=0, aria=False).encode(tooltip=tooltip)
+    hover = curves.mark_point(size=120, opacity=0, aria=False).encode(tooltip=tooltip)
     return alt.layer(lines, marks, hover)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.tables.frontier import Point, build_frontiers, pareto, recommend
+from launchopt.analysis.tables.frontier import Bounds, Point, build_frontiers, pareto, recommend
 from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.errors import DataError
 from launchopt.recording.results import SUMMARY, Row
@@ -146,24 +146,27 @@ def test_numbers_are_medians_and_shares_are_of_all_flushes() -> None:
     assert (only.batch_size_p50, only.batch_size_p99) == (None, None)
 
 
-def test_the_tail_is_that_of_all_repeats_where_each_has_a_histogram() -> None:
-    rows = [row(repeat=at, latency_p99_us=5.0) for at in range(2)]
-    slow, fast = histogram_rows([400_000] * 10), histogram_rows([1_000] * 90, repeat=1)
-    sizes = histogram_rows([8] * 99 + [64] * 99, "batch_size") + histogram_rows([8], "batch_size", repeat=1)
-    (frontier,) = build_frontiers(rows, [*slow, *fast, *sizes])
+def test_the_p99_is_the_median_of_the_repeats_and_within_its_own_bounds() -> None:
+    rows = [row(repeat=at, latency_p99_us=us) for at, us in enumerate([400.0, 5.0, 6.0, 7.0, 1.0])]
+    latencies = [each for at in range(5) for each in histogram_rows([400_000] * 10, repeat=at)]
+    sizes = histogram_rows([8] * 99 + [64] * 99, "batch_size")
+    sizes += [each for at in range(1, 5) for each in histogram_rows([8], "batch_size", repeat=at)]
+    (frontier,) = build_frontiers(rows, [*latencies, *sizes])
     (only,) = frontier.points
-    assert only.p99_us == pytest.approx(400, rel=0.003)  # neither 5, nor the median of 400 and 1
+    assert only.p99_us == 6.0
+    assert only.p99_bounds == Bounds(1.0, 400.0, is_interval=True)
     assert (only.batch_size_p50, only.batch_size_p99) == (8, 64)
-    (partly,) = build_frontiers(rows, slow)
-    assert partly.points[0].p99_us == 5.0
+    (partly,) = build_frontiers(rows, histogram_rows([8], "batch_size"))
+    assert partly.points[0].batch_size_p50 is None
 
 
 def test_a_folder_given_twice_changes_nothing_and_a_name_used_twice_has_no_histogram() -> None:
-    buckets = [*histogram_rows([1_000] * 99), *histogram_rows([9_000])]
+    buckets = [*histogram_rows([8] * 99, "batch_size"), *histogram_rows([9], "batch_size")]
     (once,), (twice,) = build_frontiers([row()], buckets), build_frontiers([row(), row()], buckets * 2)
     assert once == twice
+    assert once.points[0].batch_size_p50 == 8
     two_machines = build_frontiers([row(), row(device="cuda", gpu="NVIDIA H200")], buckets)
-    assert [frontier.points[0].p99_us for frontier in two_machines] == [100.0, 100.0]
+    assert [frontier.points[0].batch_size_p50 for frontier in two_machines] == [None, None]
     with pytest.raises(DataError, match="two different rows"):
         build_frontiers([row(), row(commands_per_s=1.0)])
 

@@ -46,13 +46,13 @@ def test_the_frontier_is_printed_written_and_keeps_its_objective(
     assert (folder / "frontier.json").read_text() == '{"slo_p99_us": 100.0}\n'
 
 
-def test_the_frontier_takes_the_tail_from_histograms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write(tmp_path, [row(mode="batched", commands_per_s=1e6)])
+def test_the_frontier_takes_batch_sizes_from_histograms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write(tmp_path, [row(mode="batched", commands_per_s=1e6, latency_p99_us=60.0)])
     bucket = {"run_id": "run", "mode": "batched", "repeat": 0, "low": 500, "high": 500, "count": 7}
     buckets = [{**bucket, "what": what} for what in ("latency", "batch_size", "queue_wait")]
     results.write_rows(folder / "histograms.parquet", results.HISTOGRAMS, buckets, {})
     assert report.main([str(folder), "--frontier"]) == 0
-    assert "| 1,000,000 | 0.500 | 500 / 500 |" in capsys.readouterr().out
+    assert "| 1,000,000 | 60.00 | 500 / 500 |" in capsys.readouterr().out
 
 
 def test_a_readme_block_of_a_folder_with_an_objective_is_its_frontier(tmp_path: Path) -> None:
