@@ -5,12 +5,14 @@
     launchopt completion fish | source           now, or in ~/.config/fish/config.fish
     launchopt completion words run mode=ba       what the scripts call: prints the candidates for the last word
 
-Candidates are subcommands, groups with their options, and settings with the names of their values.
+Candidates are subcommands, groups with their options, settings with the names of their values, modes behind `against=`,
+each value of a list such as `mode=batched,graph`, and the options of the reading commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 
 from runner.commands import SETTING_STARTS, SUBCOMMANDS
 from runner.reading import CommandParser
@@ -67,7 +69,7 @@ def candidates(words: Sequence[str]) -> list[str]:
     last = words[-1] if words else ""
     if len(words) > 1:
         is_run = words[0] == "run" or "=" in words[0] or words[0].startswith(SETTING_STARTS)
-        found = list(_settings(last)) if is_run else []
+        found = list(_settings(last)) if is_run else _options(words[0]) if last.startswith("-") else []
     else:
         found = [*SUBCOMMANDS, *(_settings(last) if last else ())]
     return sorted(each for each in found if each.startswith(last))
@@ -77,10 +79,27 @@ def _settings(last: str) -> Iterator[str]:
     """Yield `KEY=` for every setting and group; behind `KEY=` the values of that one that have names."""
     from runner.config.composing import group_options
     from runner.config.names import documented
+    from runner.config.schema import ALL
 
-    key, equals, _ = last.partition("=")
-    values = documented() | group_options()
-    yield from (f"{key}={value}" for value in values.get(key, ())) if equals else (f"{each}=" for each in values)
+    key, equals, given = last.partition("=")
+    options = group_options()
+    values = documented() | options | {"against": [*options["mode"], ALL]}
+    before, comma, _ = given.rpartition(",")
+    taken = before.split(",")
+    yield from (
+        (f"{key}={before}{comma}{value}" for value in values.get(key, ()) if value not in taken)
+        if equals
+        else (f"{each}=" for each in values)
+    )
+
+
+def _options(name: str) -> list[str]:
+    """Return the options of a reading command, such as `--json` of `report`; empty if there is no such command."""
+    if name not in SUBCOMMANDS:
+        return []
+    module = import_module(SUBCOMMANDS[name].module)
+    parser = getattr(module, "_parser", None)
+    return parser().option_names() if parser else ["--help"]
 
 
 def _parser() -> CommandParser:

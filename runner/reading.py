@@ -42,6 +42,10 @@ class CommandParser(argparse.ArgumentParser):
             self.error(explained(f"{' '.join(others)}: not expected here", "", self._options_near(others[0])))
         return options
 
+    def option_names(self) -> list[str]:
+        """Return the long options: `--json`, `--help`."""
+        return [name for action in self._actions for name in action.option_strings if name.startswith("--")]
+
     def error(self, message: str) -> NoReturn:
         """End the process with code 2, after the mistake and one line of usage on standard error."""
         text = message.removeprefix("argument ").replace("the following arguments are required", "missing")

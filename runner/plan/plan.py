@@ -134,7 +134,8 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     arms = _arms(config)
     stream = _fitting(config, info, requests, arms, notices)
     arms, refused = _able(config, arms, info.kind, stream)
-    notices += [f"mode={mode} is left out: {why}" for mode, why in refused.items()]
+    if refused:
+        notices.append(left_out(refused))
     container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     assert isinstance(container, dict)
     residency = _residency(config, stream, info)
@@ -172,6 +173,16 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
         else:
             refused[arm.mode] = why
     return tuple(able), refused
+
+
+def left_out(refused: dict[str, str]) -> str:
+    """Return one line on the modes that `against=all` leaves out, grouped by their reasons."""
+    by_reason: dict[str, list[str]] = {}
+    for mode, why in refused.items():
+        by_reason.setdefault(why, []).append(mode)
+    reasons = "; ".join(f"{', '.join(modes)} ({why})" for why, modes in by_reason.items())
+    count = f"{len(refused)} modes are" if len(refused) > 1 else "1 mode is"
+    return f"{count} left out: {reasons}. `launchopt matrix` shows which mode runs which workload"
 
 
 def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:

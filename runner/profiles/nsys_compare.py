@@ -35,7 +35,7 @@ _LINES = {
 }
 _TRACED = (
     "Times are traced: nsys, and Python between launches to mark the ranges, make them larger than in a plain run. "
-    "For headline times run both modes without it: mode=A against=[B]."
+    "For headline times run both modes without it: mode=A against=B."
 )
 _DELAY = (
     "Launch delay: from the return of a launch call to the start of its first kernel, waits for earlier work included."

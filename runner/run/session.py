@@ -70,7 +70,7 @@ class Session:
             assert isinstance(facts, dict)
             self.about = facts
             for arm, each in enumerate(job.arms):
-                self._warm_up(arm, f"warm-up run of {each.mode}")
+                self._warm_up(arm, f"warm-up run of {each.mode} ({arm + 1} of {len(job.arms)})")
         except BaseException:
             self.close()
             raise

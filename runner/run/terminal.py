@@ -30,6 +30,7 @@ class Terminal:
         self._commands, self._runs, self._done = plan.stream.commands, runs, 0
         self._pace, self._name, self._clock = Pace(len(plan.arms), clock), name, clock
         self._began_s = self._printed_s = self._check_since_s = clock()
+        self._has_begun = False
         self._is_piped = not sys.stderr.isatty()
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -69,8 +70,9 @@ class Terminal:
             self._printed_s = self._clock()
             commands = f"{completed:,} of {self._runs * self._commands:,} commands"
             parts = [f"{self._done} of {self._runs} runs", commands, *([left] if left else [])]
+            counts = f"; {', '.join(parts)}" if self._has_begun else ""  # before the first run all of them are 0
             took = clock_text(self._clock() - self._began_s)
-            print(f"[{took}] {self._named(label)}; {', '.join(parts)}", file=sys.stderr, flush=True)
+            print(f"[{took}] {self._named(label)}{counts}", file=sys.stderr, flush=True)
 
     def _left_of_check(self, checked: int) -> str:
         """Return how long the first check still takes: without a finished run, nothing more is known."""
@@ -80,6 +82,7 @@ class Terminal:
 
     def begun(self) -> None:
         """Start the clock of the first run: preparations before it, such as operands and plans, are not repeated."""
+        self._has_begun = True
         self._pace.begun()
 
     def expects(self, runs: int) -> None:

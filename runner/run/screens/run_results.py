@@ -115,7 +115,7 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         "commands/s": shown(",.0f", "commands_per_s"),
         "memory GB/s (% of peak)": _bandwidth(rows),
         "TFLOP/s": shown(",.3f", "achieved_tflops"),
-        "CPU time per launch us (mean; unqueued)": _us(
+        "time in one launch call us: mean / first calls": _us(
             median("host_submit_ns_per_launch"), median("host_submit_burst_ns")
         ),
         **_waiting_lines(shown, rows, shows_latency),

@@ -69,6 +69,15 @@ def test_in_a_pipe_it_speaks_every_30_seconds_in_plain_lines(clock: Clock, capsy
     ]
 
 
+def test_before_the_first_run_it_names_the_phase_without_counts(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Terminal(job(), 6, clock=clock) as terminal:
+        clock.now_s = 30.0
+        terminal.progress("warm-up run of baseline (1 of 2)", Moved())
+    assert capsys.readouterr().err.splitlines() == ["[0:30] warm-up run of baseline (1 of 2)"]
+
+
 def test_a_long_check_counts_its_commands_and_has_a_time_left(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with Terminal(job(), 2, clock=clock) as terminal:
         terminal.begun()
