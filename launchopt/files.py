@@ -16,6 +16,7 @@ import contextlib
 import errno
 import json
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -128,5 +129,5 @@ def absent(folder: Path, allowed: str = "", meant: Sequence[str] = ()) -> str:
         beside = [each.name for each in folder.parent.iterdir()]
     except OSError:
         beside = []
-    near = [str(folder.parent / each) for each in nearest(folder.name, beside)]
+    near = [shlex.quote(str(folder.parent / each)) for each in nearest(folder.name, beside)]
     return explained("no such folder", allowed, meant or near)

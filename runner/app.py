@@ -27,7 +27,7 @@ from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
 from runner.run.executing import execute_into, note_refusal, shown_path, unforeseen
-from runner.run.folder_lock import FolderLock, check_writable
+from runner.run.folder_lock import FolderLock, check_writable, chosen_folder
 from runner.run.resume import (
     config_hash,
     is_done,
@@ -83,7 +83,7 @@ class Precheck(Callback):
             self._prepare_run(_without_hydra(config), config.hydra.run, is_published)
 
     def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool) -> None:
-        folder = Path(place.dir)
+        folder = chosen_folder(RUN_KEY, place.dir)
         check_writable(RUN_KEY, folder)
         settings = to_config(task)
         if settings.resume and is_timed(place):
@@ -103,6 +103,7 @@ class Precheck(Callback):
         """Find the sweep's folder and lock it."""
         with _refusing():
             overrides = _typed(config.hydra)
+            chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
             if config.resume and is_timed(config.hydra.sweep):
                 parent = Path(config.hydra.sweep.dir).parent
                 _place_sweep(config, newest_sweep(parent, overrides))

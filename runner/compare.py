@@ -23,6 +23,7 @@ verdict is UNDECIDED or an arm has no partner; 2 refused, or bad input.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, DataError, explained, one_line
 from launchopt.files import absent, save_text
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
+from runner.renamed import current_metric
 from runner.screen.pager import until_closed
 from runner.values import file_named
 
@@ -60,7 +62,9 @@ def _compare(options: argparse.Namespace) -> int:
     effect = share(options.effect)
     a, b = read_side(options.a, "A"), read_side(options.b, "B")
     noise = _noise([*a.runs, *b.runs])
-    outcome = compare(a, b, metric=options.metric, smallest_effect=effect, force=options.force, noise=noise)
+    outcome = compare(
+        a, b, metric=current_metric(options.metric), smallest_effect=effect, force=options.force, noise=noise
+    )
     if options.json != STDOUT:
         _print(outcome, console())
     put_json(options.json, fields(outcome))
@@ -125,7 +129,7 @@ def read_side(name: str, key: str) -> Side:
 
 def _sides_near(folder: Path) -> list[str]:
     """Return what `FOLDER/MODE`, or a mode alone, may stand for."""
-    return [f"{folder.parent}:{folder.name}"] if (folder.parent / "summary.parquet").is_file() else []
+    return [shlex.quote(f"{folder.parent}:{folder.name}")] if (folder.parent / "summary.parquet").is_file() else []
 
 
 def _read_run(path: Path, root: Path) -> Run:

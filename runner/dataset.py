@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from shlex import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -47,7 +48,7 @@ def _dataset(options: argparse.Namespace) -> int:
     if options.page is None:
         return 0
     is_current = sync_block(options.page, "columns", columns_markdown(), check=options.check)
-    return page_code(options.page, is_current, f"dataset --page {options.page}")
+    return page_code(options.page, is_current, f"dataset --page {quote(str(options.page))}")
 
 
 def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+from shlex import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,7 +51,7 @@ def _reliability(folder: Path, page: Path | None, check: bool) -> int:
         print(text, end="")
         return 0
     is_current = sync_block(page, BLOCK, text, check=check)
-    return page_code(page, is_current, f"reliability {folder} --readme {page}")
+    return page_code(page, is_current, f"reliability {quote(str(folder))} --readme {quote(str(page))}")
 
 
 def campaign_markdown(folder: Path) -> str:

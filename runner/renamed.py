@@ -35,6 +35,16 @@ def current_word(word: str) -> str:
     return f"{key}={value}" if equals else OPTIONS.get(word, word)
 
 
+def current_metric(name: str | None) -> str | None:
+    """Return today's name of a column that --metric names, after a notice if it is an old one."""
+    from launchopt.recording.columns import RENAMED  # loads pyarrow, which the words of a run do not need
+
+    if name not in RENAMED:
+        return name
+    _noticed(f"--metric {name}", f"--metric {RENAMED[name]}")
+    return RENAMED[name]
+
+
 def _noticed(old: str, new: str) -> str:
     if new != old:
         print(

@@ -111,8 +111,11 @@ class Config:
             self.against = [self.against]
         others = sorted(set(MODES) - {self.mode.name})
         allowed = f"{ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
-        for name in self.against if isinstance(self.against, list) else [self.against]:
-            if name not in (*others, ALL) or (name == ALL and len(self.against) > 1):
+        names = self.against if isinstance(self.against, list) else [self.against]
+        for name in names:
+            if names.count(name) > 1:
+                raise ConfigError("against", name, "is named twice; name each mode once")
+            if name not in (*others, ALL) or (name == ALL and len(names) > 1):
                 near = [] if name == self.mode.name else nearest(str(name), others)
                 meant = [f"against={each}" for each in near]
                 raise ConfigError("against", name, explained(self._wrong_base(name), allowed, meant))

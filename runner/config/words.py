@@ -158,7 +158,7 @@ def _no_setting(word: str, following: Sequence[str]) -> WordsError:
         is_value = bool(following) and "=" not in following[0]
         meant = [f"{word}={following[0] if is_value else '...'}"]
     elif Path(word[:255]).exists():
-        meant = [f"launchopt report {word}"]
+        meant = [f"launchopt report {shlex.quote(word)}"]
     meant = meant or options_near(word) or [f"{each}=..." for each in settings_near(word)]
     return WordsError(explained(f"{plain(word)}: not of the form key=value", "", proposed(*meant)))
 

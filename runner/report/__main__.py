@@ -27,6 +27,7 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
@@ -87,7 +88,7 @@ def _report(kind: str, options: argparse.Namespace) -> int:
     page: Path | None = options.readme
     if page is None:
         return 0
-    return page_code(page, sync_readme(page, check=options.check), f"report --readme {page}")
+    return page_code(page, sync_readme(page, check=options.check), f"report --readme {quote(str(page))}")
 
 
 def _make(kind: str, options: argparse.Namespace) -> None:

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from launchopt.errors import RunError
+from launchopt.errors import ConfigError, RunError, explained
 from launchopt.files import Reserve
 
 NAME = ".lock"
@@ -99,6 +99,13 @@ class FolderLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def chosen_folder(key: str, value: object) -> Path:
+    """Return the folder that a setting names; ConfigError for an empty one, which would be the current folder."""
+    if value is None or not str(value).strip():
+        raise ConfigError(key, "", explained("names no folder", "", [f"{key}=outputs/run/NAME"]))
+    return Path(str(value))
 
 
 def check_writable(key: str, folder: Path) -> None:

@@ -33,6 +33,7 @@ SWEEP = "sweep.json"
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 _OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "torch-*.json.gz", "traceback.txt", ".*.tmp", "manifest.json")
+_REPORTS = ("report.md", "report.html", "frontier.md", "strategies.md", "remedies.md")  # made from the results
 
 
 def plain(composed: DictConfig) -> JsonObject:
@@ -109,8 +110,8 @@ def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
 
 
 def clear(folder: Path) -> None:
-    """Remove the files of an earlier run, so that a folder never mixes two runs. Other files stay."""
-    for pattern in _OUTPUTS:
+    """Remove the files of an earlier run and its reports, so that a folder never mixes two runs. Other files stay."""
+    for pattern in (*_OUTPUTS, *_REPORTS):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -40,6 +41,13 @@ STATUSES = ("ok", "failed", "refused", "skipped", SAME, "interrupted", NOT_RUN)
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _sweep_folder(shown: str) -> str:
+    """Return the setting that names the sweep's folder, quoted for Hydra and for the shell."""
+    is_plain = all(each.isalnum() or each in " ./-_" for each in shown)
+    escaped = shown.replace("\\", "\\\\").replace("'", "\\'")
+    return shlex.quote(f"hydra.sweep.dir={shown}" if is_plain else f"hydra.sweep.dir='{escaped}'")
 
 
 def planned(overrides: Sequence[str]) -> list[list[str]]:
@@ -205,5 +213,5 @@ class Sweep:
         for job in bad:
             lines.append(f"job {job.job} {job.status} ({self.own(job)}): {job.error}")
         if self.counts().keys() & {"failed", "interrupted", NOT_RUN}:
-            lines.append(f"finish it: the same command with hydra.sweep.dir={shown} resume=true")
+            lines.append(f"finish it: the same command with {_sweep_folder(shown)} resume=true")
         return lines

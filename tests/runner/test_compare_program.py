@@ -205,3 +205,13 @@ def test_committed_runs() -> None:
     reference = ROOT / "outputs" / "reference" / "h200" / "gpu_kernel_batcher" / "0"
     assert compare.main([f"{reference}:baseline", f"{reference}:batched", "--fail-on", "slower"]) == 0
     assert compare.main([f"{reference}:batched", f"{reference}:baseline", "--fail-on", "slower"]) == 1
+
+
+def test_an_old_name_of_a_column_is_todays_metric_and_a_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run_of(tmp_path / "run", 1, 0.5, setup_ms=3.0)
+    code, out, err = run(capsys, f"{folder}:baseline", f"{folder}:batched", "--metric", "one_time_ms")
+    assert code == 0
+    assert "setup_ms" in out
+    assert err == "notice: --metric one_time_ms is now --metric setup_ms; version 0.3.0 drops the old name\n"

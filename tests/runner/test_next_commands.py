@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from support.processes.own_process import environ_of
 
 from runner import commands
+from runner.run.screens.answer import next_command
 
 TINY = "device=cpu workload.m=16 workload.k=16 workload.commands=8 workload.cache=hot mode=batched"
 
@@ -36,3 +38,8 @@ def test_the_same_command_with_the_proposed_repeats_takes_that_many(
     sides = [f"{tmp_path / 'first'}:{mode}" for mode in ("baseline", "batched")]
     assert commands.main(["compare", *sides]) == 0
     assert "next: the same run with repeats=5" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_folder_in_a_proposed_command_is_quoted_for_the_shell() -> None:
+    command = next_command([], "out/night ly").partition("    (")[0]
+    assert shlex.split(command) == ["launchopt", "verdict", "out/night ly"]

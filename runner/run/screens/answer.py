@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 
 from launchopt.analysis.comparison.arms import Run, Side
@@ -96,4 +97,4 @@ def next_command(found: Sequence[Comparison], folder: str) -> str:
     asked = [min(one.next_samples, MOST_REPEATS) for one in is_open if one.samples < MOST_REPEATS]
     if asked:
         return f"the same command with {is_open[0].setting}={max(asked)}"
-    return f"launchopt verdict {folder}    (what bounds each mode, and what to try)"
+    return f"launchopt verdict {shlex.quote(folder)}    (what bounds each mode, and what to try)"

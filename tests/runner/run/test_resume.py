@@ -103,6 +103,13 @@ def test_only_what_a_run_leaves_is_cleared(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "my.parquet", "notes.txt"]
 
 
+def test_reports_of_a_replaced_run_go_with_it(tmp_path: Path) -> None:
+    for name in ("report.md", "report.html", "frontier.md", "strategies.md", "own.md", "frontier.json"):
+        (left(tmp_path, OK) / name).touch()
+    clear(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["frontier.json", "own.md"]
+
+
 def test_the_newest_sweep_with_the_same_overrides_is_resumed(tmp_path: Path) -> None:
     words = ["seed=1,2", "mode=graph"]
     for name, started, overrides in (

@@ -108,3 +108,16 @@ def test_a_job_is_written_as_it_ended_however_often_the_sweep_is_saved(tmp_path:
     sweep.end()
     assert sweep_json(tmp_path)["jobs"] == [asdict(job) for job in sweep.jobs]
     assert statuses(tmp_path) == ["ok", "failed", "refused"]
+
+
+@pytest.mark.parametrize("folder", ["out/night ly", "out/a'b", "out/$x (1), [2]", "out/plain"])
+def test_the_command_that_finishes_a_sweep_names_its_folder_for_hydra_and_the_shell(
+    folder: str, tmp_path: Path
+) -> None:
+    sweep = Sweep(tmp_path, ["seed=1,2"], is_new=True)
+    sweep.end()
+    command = sweep.lines(folder)[-1].partition("the same command with ")[2]
+    word, resume = shlex.split(command)
+    assert resume == "resume=true"
+    (override,) = OverridesParser.create().parse_overrides([word])
+    assert str(override.value()) == folder
