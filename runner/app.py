@@ -36,7 +36,7 @@ from runner.run.resume import (
     plain,
     work_key,
 )
-from runner.run.sweep import Sweep, SweepJob
+from runner.run.sweep import Sweep, SweepJob, require_given
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -109,8 +109,9 @@ class Precheck(Callback):
                 _place_sweep(config, newest_sweep(parent, overrides))
             folder = Path(config.hydra.sweep.dir)
             check_writable(SWEEP_KEY, folder)
-            lock = _start.hold(folder, SWEEP_KEY)
             params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
+            require_given(_without_hydra(config), [*params, *overrides])
+            lock = _start.hold(folder, SWEEP_KEY)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
 
@@ -161,7 +162,7 @@ def run_job(composed: DictConfig) -> None:
         _run_in_sweep(sweep, job, settled(composed), folder)
     except LaunchoptError as error:
         job.ended("refused", error)
-        fail(error)
+        sweep.fail_once(error, fail)
     except Exception as error:  # a mistake of this program; the other jobs still run
         job.ended("failed", unforeseen(folder, error, fail))
     if job.status == "interrupted":

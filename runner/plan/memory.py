@@ -5,6 +5,8 @@ An ArenaMemoryError names the settings to lower.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import psutil
 
 from launchopt.devices.base import DeviceInfo
@@ -15,7 +17,12 @@ from runner.config.groups import Ordering
 from runner.config.schema import Config
 from runner.plan.job import Arm
 
-MEMORY_SHARE = 0.9  # usable share of free memory; libraries and the check of outputs need the rest
+# usable share of free memory; libraries need the rest, and on a CPU this machine's other processes
+MEMORY_SHARE = {"cpu": 0.8, "cuda": 0.9}
+# per element of the largest weight, on a CPU: the check of steps holds it in float64, its square, and copies
+# (measured: 7.5 GB at the peak of two layers of llama_3_8b, whose operands have 1.8 GB)
+CHECK_BYTES_PER_ELEMENT = 40
+OOM_KILLS = Path("/proc/vmstat")
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # buffers of the ceilings, workspace, chunks of the check
 HOST_RECORD_BYTES = 1 + 160  # per command, for the check after a run: a flag that it ran, and its slots
 
@@ -49,7 +56,7 @@ def too_large(commands: str, needed: int, usable: int, info: DeviceInfo, to_lowe
 def require_records(commands: int, to_lower: str) -> None:
     """Raise ArenaMemoryError if the records of this many commands do not fit into main memory."""
     host = commands * HOST_RECORD_BYTES
-    free = int(psutil.virtual_memory().available * MEMORY_SHARE)
+    free = int(psutil.virtual_memory().available * MEMORY_SHARE["cpu"])
     if host > free:
         raise ArenaMemoryError(
             f"records of {commands} commands or more need {host / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory"
@@ -58,11 +65,37 @@ def require_records(commands: int, to_lower: str) -> None:
 
 
 def needed_bytes(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int:
-    """Return the bytes of the device's memory: arenas, scratch, and a fixed part."""
+    """Return the bytes of the device's memory at the peak: arenas, scratch, the check on a CPU, and a fixed part."""
     scratch = 0
     for arm in arms:
         mode = mode_class(arm.mode)
         limits = arm.limits(stream, mode.takes_of(stream))
         scratch += mode.scratch_bytes(stream, limits, info.pack_bytes_per_launch)
-    host = stream.commands * HOST_RECORD_BYTES if info.kind == "cpu" else 0
+    host = stream.commands * HOST_RECORD_BYTES + _check_bytes(stream) if info.kind == "cpu" else 0
     return stream.arena_bytes + scratch + FIXED_BYTES[info.kind] + host
+
+
+def _check_bytes(stream: Stream) -> int:
+    """Return the bytes for the check of a workload of steps. That of independent commands works on small chunks."""
+    weights = [arena.rows * arena.cols for arena in stream.arenas if arena.is_weight]
+    return CHECK_BYTES_PER_ELEMENT * max(weights, default=0) if stream.has_steps else 0
+
+
+def oom_kills() -> int | None:
+    """Return how many processes Linux has killed for lack of memory since it started; None if it does not say."""
+    try:
+        words = dict(line.split() for line in OOM_KILLS.read_text().splitlines())
+        return int(words["oom_kill"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def out_of_memory(stream: Stream, kills_before: int | None) -> str:
+    """Return what to say of a killed process whose likely cause was a lack of memory; no text if it was not."""
+    kills, whole = oom_kills(), psutil.virtual_memory().total
+    is_likely = stream.arena_bytes > whole / 2 if kills is None or kills_before is None else kills > kills_before
+    if not is_likely:
+        return ""
+    used = f"its operands alone take {stream.arena_bytes / 1e9:.1f} of {whole / 1e9:.1f} GB"
+    fewer = f"; try workload.layers={stream.layers // 2}" if stream.layers > 1 else ""
+    return f", most likely out of memory: {used}{fewer}"

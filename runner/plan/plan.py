@@ -225,7 +225,7 @@ def _fitting(
     config: Config, info: DeviceInfo, requests: Requests | None, arms: tuple[Arm, ...], notices: list[str]
 ) -> Stream:
     """Return the stream. Without workload.layers it has as many layers as fit. ArenaMemoryError if it does not fit."""
-    usable = int(info.memory_free_bytes * MEMORY_SHARE)
+    usable = int(info.memory_free_bytes * MEMORY_SHARE[info.kind])
     workload = config.workload
     minimum = minimum_of(config, config.model.shape(), requests)
     require_records(minimum.commands, what_to_lower(config))

@@ -8,6 +8,7 @@ hangs ends it with a StalledError. No process and no shared memory stays behind.
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from multiprocessing.connection import wait
@@ -21,6 +22,7 @@ from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.plan.job import Job
+from runner.plan.memory import oom_kills, out_of_memory
 from runner.run.children import GRACE_S, Child, hire, keep
 from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
@@ -53,6 +55,7 @@ class Session:
         self._holds = contextlib.ExitStack()
         self._rings: list[RingSegment] = []
         self._open_loop = False
+        self._stream, self._oom_kills = job.stream, oom_kills()
         self._announced = job.stream.commands
         self._is_counted = False  # True: the commands in the ring belong to a run under way
         self.about: Manifest = {}
@@ -205,6 +208,8 @@ class Session:
         child.process.join(GRACE_S)
         code = child.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        if code == -signal.SIGKILL:
+            how += out_of_memory(self._stream, self._oom_kills)
         return ChildError(f"{child.name} {how}", 1)
 
     def __enter__(self) -> Session:

@@ -21,7 +21,7 @@ import json
 import os
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -29,6 +29,7 @@ from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.files import write_atomically
@@ -62,6 +63,23 @@ def planned(overrides: Sequence[str]) -> list[list[str]]:
     except HydraException:
         return []
     return [list(each) for each in itertools.product(*choices.values())]
+
+
+def require_given(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Raise ConfigError for a required setting that no job of a sweep gives, before the sweep has a folder.
+
+    config: as composed without the values that the sweep varies.
+    """
+    missing = sorted(map(str, OmegaConf.missing_keys(config)))
+    try:
+        words = OverridesParser.create().parse_overrides(list(overrides))
+    except HydraException:
+        return
+    given = {word.get_key_element().lstrip("+~") for word in words}
+    swept = {word.get_key_element().lstrip("+~") for word in words if word.is_sweep_override()}
+    for key in missing:
+        if key not in given and not swept & {key.partition(".")[0], "experiment", "table"}:
+            raise ConfigError(key, "???", f"required; give {key}=...")
 
 
 @dataclass(slots=True)
@@ -117,6 +135,12 @@ class Sweep:
             wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
             raise ConfigError("hydra.sweep.subdir", job.folder, wanted)
         self._folders.add(job.folder)
+
+    def fail_once(self, error: LaunchoptError, fail: Callable[[LaunchoptError], None]) -> None:
+        """Call `fail`, unless another job of this sweep was refused for the same reason."""
+        if str(error) not in self.printed:
+            self.printed.add(str(error))
+            fail(error)
 
     @property
     def status(self) -> str:
@@ -208,10 +232,15 @@ class Sweep:
     def lines(self, shown: str) -> list[str]:
         """Return the lines that the user reads at the end. shown: the sweep's folder, as the user would type it."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
-        bad = [job for job in self.jobs if job.status not in ("ok", "skipped", SAME, NOT_RUN)]
+        bad: dict[tuple[str, str | None], list[SweepJob]] = {}
+        for job in self.jobs:
+            if job.status not in ("ok", "skipped", SAME, NOT_RUN):
+                bad.setdefault((job.status, job.error), []).append(job)
         lines = [f"sweep: {counts} in {shown}"]
-        for job in bad:
-            lines.append(f"job {job.job} {job.status} ({self.own(job)}): {job.error}")
+        for (status, error), jobs in bad.items():
+            first = f"job {jobs[0].job} {status} ({self.own(jobs[0])})"
+            several = f"jobs {', '.join(str(job.job) for job in jobs)} {status}"
+            lines.append(f"{first if len(jobs) == 1 else several}: {error}")
         if self.counts().keys() & {"failed", "interrupted", NOT_RUN}:
             lines.append(f"finish it: the same command with {_sweep_folder(shown)} resume=true")
         return lines

@@ -54,7 +54,7 @@ def test_the_workloads_are_those_that_the_report_is_for() -> None:
 def test_a_job_fits_and_takes_about_as_long_as_is_meant(job: list[str]) -> None:
     config = checked(job)
     stream = stream_on(config, H200)
-    assert stream.arena_bytes < MEMORY_SHARE * MEMORY_BYTES / 4
+    assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES / 4
     assert 0.09 <= stream.commands * BASELINE_US / 1e6 <= 0.7
     table = next(each.partition("=")[2] for each in job if each.startswith("table="))
     text = (ROOT / f"conf{tables()[table]}.yaml").read_text()
@@ -91,7 +91,7 @@ def test_the_milestone_that_is_reproduced_has_its_sizes() -> None:
 def test_resident_kernels_and_what_they_are_compared_with_can_run_it(job: list[str]) -> None:
     config = checked(job)
     stream = stream_on(config, H200)
-    assert stream.arena_bytes < MEMORY_SHARE * MEMORY_BYTES
+    assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES
     assert config.mode.name in ("persistent", "megakernel")
     for mode in (config.mode.name, *config.against):
         assert mode_class(mode).refusal("cuda", stream) is None, mode

@@ -8,10 +8,12 @@ import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from support.results.sweeps import statuses, sweep_json
 
+from launchopt.errors import ConfigError
 from runner.run import sweep as sweep_module
-from runner.run.sweep import Sweep, SweepJob, planned
+from runner.run.sweep import Sweep, SweepJob, planned, require_given
 
 
 @pytest.mark.parametrize(
@@ -121,3 +123,23 @@ def test_the_command_that_finishes_a_sweep_names_its_folder_for_hydra_and_the_sh
     assert resume == "resume=true"
     (override,) = OverridesParser.create().parse_overrides([word])
     assert str(override.value()) == folder
+
+
+def test_jobs_that_are_refused_for_one_reason_share_a_line_and_say_it_once(tmp_path: Path) -> None:
+    sweep, said = Sweep(tmp_path, [], is_new=True), []
+    for number in range(6):
+        job = SweepJob(number, [f"seed={number}"])
+        sweep.add(job, tmp_path / str(number))
+        error = ConfigError("arrival.rate_per_s", "???", "required")
+        job.ended("refused", error)
+        sweep.fail_once(error, lambda error: said.append(str(error)))
+    assert said == ["arrival.rate_per_s=???: required"]
+    assert sweep.lines("s")[1:] == ["jobs 0, 1, 2, 3, 4, 5 refused: arrival.rate_per_s=???: required"]
+
+
+def test_a_sweep_that_lacks_a_required_setting_is_refused_as_a_whole() -> None:
+    config = OmegaConf.create({"arrival": {"kind": "poisson", "rate_per_s": "???"}, "seed": 0})
+    with pytest.raises(ConfigError, match=r"arrival.rate_per_s=\?\?\?: required; give arrival.rate_per_s=..."):
+        require_given(config, ["arrival=poisson", "seed=1,2"])
+    for words in (["arrival.rate_per_s=1,2"], ["arrival=closed,poisson"], ["experiment=a,b"]):
+        require_given(config, words)
