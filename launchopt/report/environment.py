@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.tables.columns import NOTHING
-from launchopt.analysis.tables.rows import counted
+from launchopt.analysis.tables.rows import counted, is_independent
 from launchopt.recording.results import Row
 from launchopt.report.grids import Grid, Head, make_grid
 from launchopt.report.source import Run, Source
@@ -49,7 +49,7 @@ def environment(source: Source) -> Environment:
     flat = [dict(_flat(each)) if each else {} for each in values]
     machine = [(name.removeprefix("environment."), _joined(values)) for name, values in _by_name(flat).items()]
     configs = [dict(_flat(run.manifest.get("config") or {})) for run in source.runs]
-    by_name = _by_name(configs)
+    by_name = {name: values for name, values in _by_name(configs).items() if name not in _meaningless(source)}
     shared = [(name, values[0]) for name, values in by_name.items() if len(set(values)) == 1]
     varying = [name for name, values in by_name.items() if len(set(values)) > 1]
     return Environment(
@@ -60,6 +60,11 @@ def environment(source: Source) -> Environment:
         notices=_distinct(source.runs, "notices"),
         refused=_refused(source.runs),
     )
+
+
+def _meaningless(source: Source) -> set[str]:
+    """Return the settings that change nothing: independent commands have no order to keep."""
+    return {"ordering"} if source.rows and all(map(is_independent, source.rows)) else set()
 
 
 def _flat(value: object, name: str = "") -> Iterable[tuple[str, str]]:

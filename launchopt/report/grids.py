@@ -40,7 +40,7 @@ _UNITS = {
 _SETTINGS = {
     "configuration": "{}",
     "ordering": "ordering {}",
-    "repeats": "{} repeats",
+    "repeats": "{} repeats of each mode",
     "requests": "{} requests",
     "scheduler": "scheduler {}",
     "sampling": "sampling {}",

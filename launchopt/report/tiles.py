@@ -58,7 +58,7 @@ def tiles(source: Source) -> list[Tile]:
         Tile(
             "Measured",
             f"{commands:,} commands",
-            f"{counted(len(rows), 'repeat')}, {counted(streams, 'stream')} of commands",
+            f"{counted(len(rows), 'repeat')} of all modes together, {counted(streams, 'stream')} of commands",
         ),
         Tile("Verified", f"{verified:,} of {len(rows):,} repeats", worst),
         Tile("Interleaved", f"{interleaved:,} of {len(untraced):,} repeats", "modes in turn, in random order"),

@@ -24,3 +24,9 @@ def test_where_polled_words_lie_is_said_where_a_run_has_any(tmp_path: Path) -> N
     (value,) = (value for name, value in after if name.startswith("polled"))
     assert where in value
     assert [each for each in after if each[1] != value] == before
+
+
+def test_independent_commands_have_no_order_among_the_settings(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "run")
+    write_manifest(run, manifest("run", config={"ordering": "per_request", "seed": 0}))
+    assert environment(read_source([run])).config == [("seed", "0")]

@@ -114,6 +114,12 @@ def _span_us(line: Line) -> str:
     return NOTHING if span_ms_a_command is None else number(span_ms_a_command * 1e3)
 
 
+def cpu_us_per_launch(line: Line) -> str:
+    """Return the host's mean time in a launch call."""
+    host_ns = line.median("host_submit_ns_per_launch")
+    return NOTHING if host_ns is None else number(host_ns / 1e3)
+
+
 def median(column: str, write: Callable[[float | None], str] = number) -> Callable[[Line], str]:
     """Return a cell function: the median of a column over the repeats."""
     return lambda line: write(line.median(column))
@@ -166,7 +172,7 @@ COLUMNS: Sequence[Column[Line]] = (
     Column("launch calls", median("launch_calls", count), ALL),
     Column("commands a launch", lambda line: number(line.median_ratio("commands", "launch_calls")), FULL),
     Column("commands/s", median("commands_per_s", count), FULL),
-    Column("CPU ns per launch", median("host_submit_ns_per_launch", count), FULL),
+    Column("CPU us per launch", cpu_us_per_launch, FULL),
     Column("latency p50 / p99 us", _p50_p99("latency", "us"), FULL | TERMINAL),
     Column(MARKED, speedup, FULL | COMPACT),
     Column(MARKED, short_speedup, TERMINAL),

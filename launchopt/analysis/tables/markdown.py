@@ -27,11 +27,11 @@ from launchopt.errors import DataError, printable
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
 LEGEND = (
-    "Median over repeats. Speed-up: wall time of the baseline / wall time of the line, with its 95% interval in [], "
-    "below five repeats the range in (); the verdict calls up to 1% the same. GPU time is the span between two events "
-    "on the work's stream. Memory bandwidth: bytes that had to move, as a share of the measured peak; a weight that "
-    "requests share counts once, and inputs in a cache give none. C++ loop: the ratio that a C++ program got from "
-    "strided batches of the same shape."
+    "Median over repeats. Speed-up: wall time of the baseline over that of the line, paired repeat by repeat; it can "
+    "differ from the ratio of the medians. In []: its 95% interval; below five repeats the range in (). The verdict "
+    "calls up to 1% the same. GPU time is the span between two events on the work's stream. Memory bandwidth: bytes "
+    "that had to move, as a share of the measured peak; a weight that requests share counts once, and inputs in a "
+    "cache give none. C++ loop: the ratio that a C++ program got from strided batches of the same shape."
 )
 SHORT_LEGEND = (
     "Medians; speed-up of wall time over `baseline`, with its 95% interval in [], below five repeats the range in ()."
@@ -59,19 +59,20 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
     """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
     Several runs have a column with the run: the first, and on a terminal the second. The number of a note follows the
-    speed-up.
+    speed-up, or the mode if no line has a speed-up.
     """
     columns = [column for column in _shown(COLUMNS, table, kind) if not _is_empty_overload(column, table)]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
         run: Column[Line] = Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True)
         columns.insert(int(kind == "terminal"), run)
     notes = list(known)
+    marked = MARKED if any(column.heading == MARKED for column in columns) else "mode"
     cells: list[list[str]] = []
     for line in table.lines:
         remarks = [*line.remarks, *(left_out(line) if kind == "terminal" else [])]
         notes += [remark for remark in remarks if remark not in notes]
         marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
-        cells.append([c.cell(line) + (marks if c.heading == MARKED else "") for c in columns])
+        cells.append([c.cell(line) + (marks if c.heading == marked else "") for c in columns])
     return columns, cells, notes
 
 

@@ -212,13 +212,21 @@ def sortable(value: object) -> tuple[bool, float, str]:
     return (value is not None, number, value if isinstance(value, str) else "")
 
 
+def _line_order(line: Line) -> tuple[object, ...]:
+    """Return a key that sorts the lines of a stream: the base first, then by mode, and by the number of the job."""
+    settings = [sortable(line[name]) for name in _CONFIGURATION if name != "run_id"]
+    mode, rest = settings[0], settings[1:]
+    job = [(int(part) if part.isdecimal() else -1, part) for part in str(line["run_id"]).split("/")]
+    return (not line.is_baseline, mode, job, *rest)
+
+
 def _table(rows: list[Row]) -> Table:
     base = _base_of({str(row["mode"]) for row in rows})
     lines = [
         Line(members, problem_of(members), is_baseline=members[0]["mode"] == base)
         for members in grouped(rows, _CONFIGURATION)
     ]
-    lines.sort(key=lambda line: (not line.is_baseline, *(sortable(line[name]) for name in _CONFIGURATION)))
+    lines.sort(key=_line_order)
     stream = rows[0]
     peer = history = None
     if stream["device"] == "cuda" and not stream["traced"] and stream["tokens"] is None:

@@ -15,6 +15,7 @@ from launchopt.analysis.tables.columns import (
     TERMINAL,
     Column,
     count,
+    cpu_us_per_launch,
     largest_error,
     left_out,
     median,
@@ -31,10 +32,11 @@ from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, refusal_kind
 
 LEGEND = (
-    "Medians over repeats. Speed-up: wall time of `baseline` / wall time of the mode, with its 95% interval in [], "
-    "below five repeats the range in (). Setup: the time to make the mode ready (plans, capture, compile, tune). "
-    "Break-even: the number of commands that repays the setup, in brackets the time of the mode for them; `never`: the "
-    "mode is no faster; `undecided`: there is no interval, or it leaves open whether it is. "
+    "Medians over repeats. Speed-up: wall time of `baseline` over that of the mode, paired repeat by repeat; it can "
+    "differ from the ratio of the medians. In []: its 95% interval; below five repeats the range in (). Setup: the "
+    "time to make the mode ready (plans, capture, compile, tune). Break-even: the number of commands that repays the "
+    "setup, in brackets the time of the mode for them; `never`: the mode is no faster; `undecided`: there is no "
+    "interval, or it leaves open whether it is. "
 )
 FULL_LEGEND = (
     "CPU time per launch: mean, with waits for a full launch queue. Kernels and GPU busy are counted by CUPTI in "
@@ -53,11 +55,6 @@ def _of_line(write: Callable[[Line], str]) -> Callable[[StrategyLine], str]:
 def _mode(strategy: StrategyLine) -> str:
     streams = strategy.line["streams"]
     return mode_name(strategy.line) + (f" ({streams} streams)" if streams is not None and streams > 1 else "")
-
-
-def _host_us(strategy: StrategyLine) -> str:
-    host_ns = strategy.line.median("host_submit_ns_per_launch")
-    return NOTHING if host_ns is None else number(host_ns / 1e3)
 
 
 def _short_break_even(strategy: StrategyLine) -> str:
@@ -82,7 +79,7 @@ COLUMNS: Sequence[Column[StrategyLine]] = (
     Column("mode", lambda strategy: str(strategy.line["mode"]), TERMINAL, is_text=True),
     Column("repeats", lambda strategy: str(len(strategy.line.rows)), FULL),
     Column("wall ms", _of_line(median("wall_ms")), ALL),
-    Column("CPU us per launch", _host_us, ALL),
+    Column("CPU us per launch", _of_line(cpu_us_per_launch), ALL),
     Column("launch calls", _of_line(median("launch_calls", count)), ALL),
     Column("kernels", lambda strategy: count(strategy.kernels), FULL),
     Column("GPU span ms", _of_line(median("gpu_span_ms")), FULL),

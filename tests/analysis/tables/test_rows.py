@@ -6,7 +6,8 @@ import pytest
 from support.results.summary_rows import DECODE, repeats, row
 
 from launchopt.analysis.comparison.likeness import unlike_work
-from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, build_tables, disorder, is_independent
+from launchopt.analysis.tables.markdown import grid
+from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, build_tables, disorder, is_independent, stream_subtitle
 
 
 @pytest.mark.parametrize("workload", ["gemv_micro", "mine"])
@@ -62,3 +63,26 @@ def test_a_rate_above_a_peak_is_noted_beside_the_share_that_the_table_shows(
     above = {"achieved_gb_per_s": 9000.0, "above_ceiling": "9000 GB/s is above the measured 4200 GB/s: shared weights"}
     (table,) = build_tables([row(tokens=tokens, achieved_tflops=tflops, peak_tflops=50.0, **above)])
     assert table.lines[0].remarks == (["above the measured 4200 GB/s: shared weights"] if is_noted else [])
+
+
+def test_lines_follow_the_numbers_of_the_jobs_whatever_was_swept_first() -> None:
+    swept = [(timeout, size) for timeout in (50.0, 150.0) for size in (16, 64)] + [(300.0, 16)] * 7
+    rows = [
+        each
+        for job, (timeout, size) in enumerate(swept)
+        for each in repeats(10.0, 10.1, mode="batched", run_id=f"sweep/{job}", timeout_us=timeout, max_batch=size)
+    ]
+    (table,) = build_tables(rows[::-1])
+    assert [line["run_id"] for line in table.lines] == [f"sweep/{job}" for job in range(11)]
+
+
+def test_a_subtitle_names_requests_only_where_commands_depend_on_each_other() -> None:
+    assert "request" not in stream_subtitle(row())
+    assert "1 request" in stream_subtitle(row(**DECODE))
+
+
+def test_a_note_keeps_its_number_where_no_line_has_a_speedup() -> None:
+    (table,) = build_tables(repeats(10.0, 10.1, ceilings_change=0.5))
+    _, cells, notes = grid(table, "terminal")
+    assert len(notes) == 1
+    assert any("(1)" in cell for cell in cells[0])
