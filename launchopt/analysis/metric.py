@@ -22,6 +22,12 @@ def metric_of(rows: Iterable[Row]) -> str:
     return LATENCY if all(map(_has_latency, rows)) else WALL
 
 
+def unless_wall(metrics: Iterable[str]) -> str:
+    """Return ` in median latency` if a metric of factors is not wall time; no text if all are wall time."""
+    others = [name_of(each) for each in dict.fromkeys(metrics) if each != WALL]
+    return f" in {' and '.join(others)}" if others else ""
+
+
 def name_of(metric: str) -> str:
     """Return the name of a metric in a sentence: `wall time`; the column where it has no other name."""
     return NAMES.get(metric, metric)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.tables.columns import mode_name
+from launchopt.analysis.tables.columns import mode_name, speedup
 from launchopt.analysis.tables.rows import counted
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.report.glance import Glance, rank
@@ -111,7 +111,7 @@ def headline(found: Sequence[Glance]) -> list[str]:
     if not best:
         return ["No mode is proven faster than its base in any stream of commands."]
     ordered = [(line, name) for line, name in best if line.disorder is None] or best
-    gains = [f"{mode_name(line)} {line.speedup} on {name}" for line, name in ordered]
+    gains = [f"{mode_name(line)} {speedup(line)} on {name}" for line, name in ordered]
     if len(found) == 1:
         return [f"The fastest mode is {gains[0]}."]
     bases = dict.fromkeys(str(line.baseline["mode"]) for line, _ in best if line.baseline)

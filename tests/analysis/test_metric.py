@@ -11,6 +11,11 @@ from support.results.compared_runs import NINE, in_turn, repeats
 from launchopt.analysis.comparison.compare import KEPT_UP, OPEN_LOOP, OVERLOADED, compare
 from launchopt.analysis.comparison.text import block, fields, precise
 from launchopt.analysis.metric import LATENCY, WALL, metric_of, name_of
+from launchopt.analysis.tables.as_json import tables_json
+from launchopt.analysis.tables.columns import speedup
+from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.speedup_plot import metrics_of
+from launchopt.analysis.verdict.diagnosis import diagnose
 from launchopt.recording.results import Row
 from runner.run.screens.run_results import print_results
 
@@ -50,7 +55,7 @@ def test_compare_and_the_screen_take_and_name_the_same_metric(
     (found,) = outcome.comparisons
     assert (found.metric, outcome.metric, fields(outcome)["metric"]) == (metric, metric, metric)
     assert note in found.notes
-    assert f": {metric} " in dict(block(found))["B"]
+    assert any(metric in text for _, text in block(found))
     print_results([*ours, *theirs], "batched", "outputs/x", Console(width=200))
     shown = " ".join(capsys.readouterr().out.split())
     assert precise(found.factor.interval) in shown
@@ -77,3 +82,19 @@ def test_without_a_base_the_factor_is_over_the_first_mode_of_against(capsys: pyt
     text = " ".join(capsys.readouterr().out.split())
     assert len(found := re.findall(r"pointer_array is [^.]+\.\d+x \[[^]]+\] as fast as (\w+)", text)) == 1, text
     assert found == ["graph"]
+
+
+@pytest.mark.parametrize(("overloaded", "metric", "factor"), [(False, LATENCY, 5.0), (True, WALL, 1.0)])
+def test_tables_and_the_verdict_take_and_name_the_same_metric(overloaded: bool, metric: str, factor: float) -> None:
+    (table,) = build_tables([each for arm in arms(overloaded) for each in arm])
+    line = next(each for each in table.lines if each["mode"] == "batched")
+    assert line.speedup is not None
+    assert (line.metric, line.speedup.value) == (metric, pytest.approx(factor))
+    named = speedup(line).endswith(" in median latency")
+    assert (named, metrics_of(table.lines) == " in median latency") == (not overloaded, not overloaded)
+    (shown,) = [each for each in tables_json([table])["tables"][0]["lines"] if each["mode"] == "batched"]
+    assert shown["speedup_metric"] == metric
+    (found,) = diagnose([each for arm in arms(overloaded) for each in arm], {}, None)
+    (judged,) = [each for each in found.lines if each.mode == "batched"]
+    assert judged.speedup_metric == metric
+    assert ("in median latency" in found.sentence) is not overloaded

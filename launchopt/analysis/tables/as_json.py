@@ -42,6 +42,7 @@ def _line(line: Line) -> JsonObject:
         "memory_gb_per_s": line.median_of(memory_gb_per_s),
         "memory_share_of_peak": line.median_of(memory_share),
         "speedup": None if ratio is None else _interval(ratio),
+        "speedup_metric": None if ratio is None else line.metric,
         "speedup_over": None if base is None else {"run_id": base["run_id"], "mode": base["mode"]},
         "verdict": None if line.verdict is None else str(line.verdict),
         "overloaded": _any(line, "overloaded"),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from launchopt.analysis.metric import unless_wall
 from launchopt.analysis.tables.bandwidth import memory_share
 from launchopt.analysis.tables.rows import Line, is_independent, rate
 from launchopt.recording.results import Row
@@ -65,15 +66,17 @@ def _ordering(line: Line) -> str:
 
 
 def speedup(line: Line) -> str:
-    """Return the speed-up with its interval, or the reason why there is none."""
+    """Return the speed-up with its interval, and its metric if not wall time; or the reason why there is none."""
     if line.problem is not None:
         return f"FAILED: {line.problem}"
-    return str(line.speedup) if line.speedup else NOTHING
+    return f"{line.speedup}{unless_wall([line.metric])}" if line.speedup else NOTHING
 
 
 def short_speedup(line: Line) -> str:
     """Return the speed-up for a narrow cell. `left_out` returns the texts that do not fit."""
-    return "FAILED" if line.problem is not None else speedup(line).partition(" (")[0]
+    if line.problem is not None:
+        return "FAILED"
+    return str(line.speedup).partition(" (")[0] if line.speedup else NOTHING
 
 
 def left_out(line: Line) -> list[str]:
@@ -81,6 +84,8 @@ def left_out(line: Line) -> list[str]:
     notes = [f"failed: {' '.join(line.problem.split())}"] if line.problem is not None else []
     if line.speedup is not None and line.speedup.low is None:
         notes.append(f"no interval: {str(line.speedup).partition('(')[2].rstrip(')')}")
+    if line.speedup is not None and (named := unless_wall([line.metric])):
+        notes.append(f"speed-up{named}")
     return [*notes, *([line.disorder] if line.disorder else [])]
 
 

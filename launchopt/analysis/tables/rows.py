@@ -3,10 +3,10 @@
 In: rows as `results.read_summaries` gives them. Out: a `Table` per stream of commands, with a `Line` per mode and
 configuration. Pure: reads no file, prints nothing.
 
-A speed-up is the wall time of a baseline over that of the line, as `statistics.shift` estimates it. Repeats that one
-run interleaved are compared one by one. Arms of separate runs are compared by their processes, and the line says so. A
-line with a failed or unverified repeat claims nothing, and so does a line whose baseline has one. Traced runs have
-tables of their own.
+A speed-up is the time of a baseline over that of the line (`metric_of` both), as `statistics.shift` estimates it.
+Repeats that one run interleaved are compared one by one. Arms of separate runs are compared by their processes, and
+the line says so. A line with a failed or unverified repeat claims nothing, and so does a line whose baseline has one.
+Traced runs have tables of their own.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from launchopt.analysis.metric import WALL, metric_of
 from launchopt.analysis.tables import reference
 from launchopt.analysis.tables.bandwidth import needed_share, unsteady
 from launchopt.errors import DataError
@@ -51,6 +52,7 @@ class Line:
     is_baseline: bool = False  # True: other lines are compared with this one
     speedup: Interval | None = None
     baseline: Line | None = None  # the line that the speed-up is over
+    metric: str = WALL  # of the speed-up
     verdict: Verdict | None = None
     launch_reduction: float | None = None
     peer_ratio: str | None = None
@@ -273,6 +275,7 @@ def _compare(line: Line, baselines: list[Line], peer: reference.Peer | None) -> 
     if baseline.problem is not None:
         line.remarks.append(f"no speed-up: its baseline failed ({baseline.problem})")
         return
+    line.metric = metric_of([*line.rows, *baseline.rows])
     line.speedup = _speedup(line, baseline, paired)
     if line.speedup is None:
         return
@@ -305,15 +308,16 @@ def _baseline_of(line: Line, baselines: list[Line]) -> tuple[Line, bool]:
 
 
 def _speedup(line: Line, baseline: Line, paired: bool) -> Interval | None:
-    """Return the factor between wall times; None if a repeat has no time, or if no pair shares a repeat."""
-    if not all(row["wall_ms"] is not None and row["wall_ms"] > 0 for row in (*line.rows, *baseline.rows)):
+    """Return the factor between times; None if a repeat has no time, or if no pair shares a repeat."""
+    metric = line.metric
+    if not all(row[metric] is not None and row[metric] > 0 for row in (*line.rows, *baseline.rows)):
         return None
     if not paired:
-        return separate(by_process(baseline.rows, "wall_ms"), by_process(line.rows, "wall_ms")).interval
+        return separate(by_process(baseline.rows, metric), by_process(line.rows, metric)).interval
     shared = {row["repeat"] for row in line.rows} & {row["repeat"] for row in baseline.rows}
     if not shared:
         return None
-    theirs, ours = (by_process(each.rows, "wall_ms", shared) for each in (baseline, line))
+    theirs, ours = (by_process(each.rows, metric, shared) for each in (baseline, line))
     return same_processes(theirs, ours).interval
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import altair as alt
 
+from launchopt.analysis.metric import unless_wall
 from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.files import JsonObject
 from launchopt.statistics.interval import Interval, Verdict
@@ -62,10 +63,17 @@ def bases_of(lines: Iterable[Line]) -> str:
     return ", ".join(dict.fromkeys(str(line.baseline["mode"]) for line in lines if line.baseline)) or "the base"
 
 
+def metrics_of(lines: Iterable[Line]) -> str:
+    """Return the metric of speed-ups, if it is not wall time in all: ` in median latency`."""
+    return unless_wall(line.metric for line in lines if line.speedup is not None)
+
+
 def title_text(lines: Iterable[Line], devices: Iterable[str]) -> str:
     """Return the title of a picture: `Speed-up over the baseline, NVIDIA H200`."""
-    bases = bases_of(lines)
-    return f"Speed-up over {'the baseline' if bases == BASELINE else bases}, {', '.join(devices)}"
+    shown = list(lines)
+    bases = bases_of(shown)
+    over = "the baseline" if bases == BASELINE else bases
+    return f"Speed-up{metrics_of(shown)} over {over}, {', '.join(devices)}"
 
 
 def _device(table: Table) -> str:
@@ -124,7 +132,7 @@ def bar_panel(bars: Sequence[Bar], title: alt.TitleParams, width: int = _WIDTH, 
     right = label_space(low, high, width)
     scale = alt.Scale(type="log", domain=[low, right], nice=False, zero=False)
     axis = alt.Axis(format=",~g", values=ticks(low, right, max(3, width // 48)))
-    x = alt.X("value:Q", scale=scale, axis=axis, title=["wall time of baseline / wall time (x, log scale)", *below])
+    x = alt.X("value:Q", scale=scale, axis=axis, title=["time of baseline / time (x, log scale)", *below])
     y = alt.Y(
         "label:N",
         sort=None,

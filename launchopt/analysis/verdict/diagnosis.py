@@ -52,6 +52,7 @@ class DiagnosedLine:
     launch_cost: str | None = None  # source of the cost of a launch
     all_bytes_ms: float | None = None  # bytes if every command read its own operands from memory
     kernel_headroom: float | None = None
+    speedup_metric: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +158,7 @@ def _line(judged: Judged) -> DiagnosedLine:
         launch_cost=launches.source if launches and is_sound else None,
         all_bytes_ms=work.all_bytes_ms,
         kernel_headroom=judged.kernel_headroom,
+        speedup_metric=None if line.speedup is None else line.metric,
     )
 
 

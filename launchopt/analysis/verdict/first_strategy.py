@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.tables.columns import count, number
+from launchopt.analysis.metric import LATENCY
+from launchopt.analysis.tables.columns import count, number, speedup
 from launchopt.analysis.tables.rows import is_independent
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
@@ -84,9 +85,10 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
     gains = [each for each in lines if each.strategy.line.verdict is Verdict.FASTER and each.is_sound]
     gains = [each for each in gains if each.strategy.line.disorder in (None, subject.strategy.line.disorder)] or gains
     if gains:
-        fastest = min(_wall_ms(each) for each in gains)
-        equals = [each for each in gains if _wall_ms(each) <= CLOSE_ENOUGH * fastest]
-        best = min(equals, key=lambda each: (_effort(each.strategy.line["mode"]), _wall_ms(each)))
+        times_of = _times(gains)
+        fastest = min(times_of.values())
+        equals = [each for each in gains if times_of[id(each)] <= CLOSE_ENOUGH * fastest]
+        best = min(equals, key=lambda each: (_effort(each.strategy.line["mode"]), times_of[id(each)]))
         return Choice(best.strategy.line["mode"], best)
     if _lacks_repeats(lines):
         return None
@@ -112,6 +114,12 @@ def _effort(mode: str) -> int:
 
 def _wall_ms(judged: Judged) -> float:
     return judged.prediction.measured_ms or 0.0
+
+
+def _times(judged: Sequence[Judged]) -> dict[int, float]:
+    """Return the time of each line by its id: median latency if all speed-ups are in it, else wall time."""
+    in_latency = all(each.strategy.line.metric == LATENCY for each in judged)
+    return {id(each): (each.strategy.line.median(LATENCY) or 0.0) if in_latency else _wall_ms(each) for each in judged}
 
 
 def _candidates(subject: Judged) -> Sequence[str]:
@@ -217,7 +225,7 @@ def _kernels(judged: Judged) -> str:
 def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     subject = lines[0]
     if choice is not None and choice.judged is not None:
-        gained = f"measured {choice.judged.strategy.line.speedup}{_why(choice.judged)}"
+        gained = f"measured {speedup(choice.judged.strategy.line)}{_why(choice.judged)}"
         return f"Try {choice.mode} first: {gained}; {_left(choice.judged)}."
     if choice is not None:
         most = "" if subject.headroom is None else f", at most {times(subject.headroom)} by the roofline"
@@ -241,7 +249,7 @@ def _open(lines: Sequence[Judged]) -> str:
     undecided = [line for line in others if line.verdict is Verdict.UNDECIDED]
     undecided.sort(key=lambda line: -(line.speedup.value if line.speedup else 0.0))
     if undecided:
-        return " ".join(f"{line['mode']} may be faster ({line.speedup}); undecided." for line in undecided[:2])
+        return " ".join(f"{line['mode']} may be faster ({speedup(line)}); undecided." for line in undecided[:2])
     return "No other mode that was measured is faster." if others else ""
 
 
@@ -278,7 +286,8 @@ def _others(lines: Sequence[Judged], choice: Choice | None) -> list[str]:
     sentences = []
     if choice is not None and choice.judged is not None:
         faster = [each for each in lines if each.is_sound and each.strategy.line.verdict is Verdict.FASTER]
-        fastest = min(faster, key=_wall_ms)
+        times_of = _times(faster)
+        fastest = min(faster, key=lambda each: times_of[id(each)])
         if fastest is not choice.judged:
             disorder = fastest.strategy.line.disorder
             why = f"but {disorder}" if disorder else "but takes more work in an engine"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launchopt.analysis.metric import WALL, unless_wall
 from launchopt.analysis.tables.columns import ALL, FULL, NOTHING, Column, number
 from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis
@@ -25,6 +26,10 @@ def _bound(line: DiagnosedLine) -> str:
     return f"{line.bound} ({line.side})" if line.side else line.bound
 
 
+def _speedup(line: DiagnosedLine) -> str:
+    return f"{line.speedup}{unless_wall([line.speedup_metric or WALL])}" if line.speedup else NOTHING
+
+
 def _ratio(line: DiagnosedLine) -> str:
     return f"{100 * line.predicted_ms / line.measured_ms:.0f}%" if line.predicted_ms and line.measured_ms else NOTHING
 
@@ -38,7 +43,7 @@ COLUMNS: Sequence[Column[DiagnosedLine]] = (
     Column("FLOPs ms", lambda line: number(line.flops_ms), ALL),
     Column("launches ms", lambda line: number(line.launch_ms), ALL),
     Column("headroom", lambda line: NOTHING if line.headroom is None else times(line.headroom), ALL),
-    Column("speed-up", lambda line: str(line.speedup) if line.speedup else NOTHING, ALL),
+    Column("speed-up", _speedup, ALL),
     Column("bound", _bound, ALL, is_text=True),
 )
 _DIFFERING: Sequence[Column[DiagnosedLine]] = (

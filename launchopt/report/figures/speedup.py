@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 
 import altair as alt
 
+from launchopt.analysis.tables.columns import speedup
 from launchopt.analysis.tables.rows import Line, counted
-from launchopt.analysis.tables.speedup_plot import bases_of, label_space, ticks
+from launchopt.analysis.tables.speedup_plot import bases_of, label_space, metrics_of, ticks
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names
 from launchopt.report.glance import Glance
@@ -38,7 +39,8 @@ def modes_figure(table: StrategyTable) -> Figure | Absent:
         return Absent(TITLE, "no verified mode has a base beside it", _RECORDS)
     rows = [_datum(name, name, line) for name, line in zip(series_names(lines), lines, strict=True)]
     chart = _layers(rows, alt.Axis(title=None, domain=False, ticks=False, labelLimit=190), 0)
-    return finished(TITLE, f"Over {bases_of(lines)}.", chart, _STEP * len(rows), reading=READING, is_wide=True)
+    note = f"Over {bases_of(lines)}{metrics_of(lines)}."
+    return finished(TITLE, note, chart, _STEP * len(rows), reading=READING, is_wide=True)
 
 
 def streams_figure(glances: Sequence[Glance]) -> Figure | Absent:
@@ -46,7 +48,8 @@ def streams_figure(glances: Sequence[Glance]) -> Figure | Absent:
     known = [(one, line) for one in glances if (line := one.best or one.best_measured)]
     if not known:
         return Absent(STREAMS_TITLE, "no verified mode has a base beside it", _RECORDS)
-    note = f"Over {bases_of(line for _, line in known)}.{_without(len(glances) - len(known))}"
+    lines = [line for _, line in known]
+    note = f"Over {bases_of(lines)}{metrics_of(lines)}.{_without(len(glances) - len(known))}"
     if len(known) > _MOST_STREAMS:
         return _shared_rows(known, note)
     rows = [_datum(f"{one.name}: {line['mode']}", one.name, line) for one, line in known]
@@ -87,7 +90,7 @@ def _datum(text: str, work: str, line: Line, row: str = "") -> Datum:
     return {
         **{"row": row or text, "text": text, "work": work, "mode": str(line["mode"]), "value": ratio.value},
         **{"low": low, "high": high, "end": max(1.0, high), "one": 1.0, "has_interval": ratio.low is not None},
-        **{"verdict": words.get(line.verdict, _SAME), "long": str(ratio), "short": str(ratio).partition(" ")[0]},
+        **{"verdict": words.get(line.verdict, _SAME), "long": speedup(line), "short": str(ratio).partition(" ")[0]},
     }
 
 
