@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import altair as alt
 
-from launchopt.analysis.metric import unless_wall
+from launchopt.analysis.metric import WALL, name_of, unless_wall
 from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.files import JsonObject
 from launchopt.statistics.interval import Interval, Verdict
@@ -39,6 +39,7 @@ class Bar(NamedTuple):
     label: str
     speedup: Interval
     verdict: Verdict | None
+    metric: str = WALL
 
 
 def speedup_chart(tables: Sequence[Table]) -> Chart | None:
@@ -46,7 +47,7 @@ def speedup_chart(tables: Sequence[Table]) -> Chart | None:
     untraced = [table for table in tables if not table["traced"]]
     devices = sorted({_device(table) for table in untraced})
     bars = [
-        Bar(_label(table, line, len(devices) > 1), line.speedup, line.verdict)
+        Bar(_label(table, line, len(devices) > 1), line.speedup, line.verdict, line.metric)
         for table in untraced
         for line in table.lines
         if line.speedup is not None
@@ -132,7 +133,8 @@ def bar_panel(bars: Sequence[Bar], title: alt.TitleParams, width: int = _WIDTH, 
     right = label_space(low, high, width)
     scale = alt.Scale(type="log", domain=[low, right], nice=False, zero=False)
     axis = alt.Axis(format=",~g", values=ticks(low, right, max(3, width // 48)))
-    x = alt.X("value:Q", scale=scale, axis=axis, title=["time of baseline / time (x, log scale)", *below])
+    time = " or ".join(dict.fromkeys(name_of(bar.metric) for bar in bars))
+    x = alt.X("value:Q", scale=scale, axis=axis, title=[f"{time} of baseline / {time} (x, log scale)", *below])
     y = alt.Y(
         "label:N",
         sort=None,

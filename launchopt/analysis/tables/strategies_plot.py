@@ -39,7 +39,7 @@ def _bars(table: StrategyTable) -> list[Bar]:
     several = len({strategy.line.configuration for strategy in table.strategies}) > 1
     lines = [strategy.line for strategy in table.strategies]
     return [
-        Bar(mode_name(line) + (f" · {line.configuration}" if several else ""), line.speedup, line.verdict)
+        Bar(mode_name(line) + (f" · {line.configuration}" if several else ""), line.speedup, line.verdict, line.metric)
         for line in lines
         if line.speedup is not None
     ]
