@@ -9,7 +9,7 @@
 In: summary.parquet and manifest.json at or below the folders (or a summary.parquet). Out: a block for each stream of
 commands, mode and configuration that occurs in both: medians, the factor between the two with its 95% interval, and
 FASTER, SLOWER, SAME (up to --effect) or UNDECIDED, with the number of repeats or processes that would decide. Two runs
-need three processes each (processes=3), unless the difference exceeds the noise between processes that
+need at least three processes each (take processes=5), unless the difference exceeds the noise between processes that
 `launchopt doctor --processes 8 --save` measured. --json and --markdown write the same to files.
 
 It refuses to compare different work, machines, GPU drivers or CUDA libraries, traced with untraced runs, and throttled
