@@ -127,7 +127,7 @@ def nearest(name: str, names: Iterable[str]) -> list[str]:
         plain.setdefault(_bare(each), each)
     if (asked := _bare(name)) in plain:
         return [plain[asked]]
-    close = get_close_matches(asked, plain, LIKELY, 0.7)
+    close = get_close_matches(asked, plain, LIKELY, 0.7 if len(asked) > 3 else 0.66)  # one wrong letter of three
     parts = [each for each in plain if len(asked) > 2 and (asked in each or (len(each) > 2 and asked.startswith(each)))]
     return [plain[each] for each in dict.fromkeys([*close, *parts])][:LIKELY]
 

@@ -20,7 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
-from launchopt.errors import ConfigError, Interrupted, LaunchoptError
+from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
 from runner.config.schema import register, settled, to_config
 from runner.config.tables import conf_folder
 from runner.help import print_help
@@ -158,11 +158,18 @@ def run_job(composed: DictConfig) -> None:
         _run(_start.plan or _plan(settled(composed)), folder, overrides)
         return
     job = SweepJob(about.job.num, overrides)
+    if children.interrupted():
+        sweep.stop()  # this job and those after it are not run
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        fail(Interrupted(f"interrupted before job {job.job}"))
+        raise SystemExit(Interrupted.exit_code)
     try:
         _run_in_sweep(sweep, job, settled(composed), folder)
     except LaunchoptError as error:
         job.ended("refused", error)
         sweep.fail_once(error, fail)
+        print(one_line(f"{sweep.label(job)}: {job.status}"))
     except Exception as error:  # a mistake of this program; the other jobs still run
         job.ended("failed", unforeseen(folder, error, fail))
     if job.status == "interrupted":
@@ -173,15 +180,14 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     """Skip or run a job, and record how it ended. Raises a LaunchoptError for a job that is refused."""
     shown = Path(shown_path(folder))
     sweep.add(job, folder)
-    if children.interrupted():
-        raise Interrupted(f"interrupted before job {job.job}")
     config = plain(composed)
     job.config_hash = config_hash(config) if config else None
     if config.get("resume") and is_done(shown, config, SWEEP_KEY):
         job.ended("skipped")
         if sweep.varies_batching:
             sweep.remember(job, work_key(_plan(composed)))
-        print(f"job {job.job} is skipped, finished before: {sweep.own(job)}")
+        own = sweep.own(job)
+        print(one_line(f"job {job.job} is skipped, finished before{f': {own}' if own else ''}"))
         return
     sweep.save()
     with FolderLock(shown, SWEEP_KEY):
@@ -193,7 +199,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         key = work_key(plan) if sweep.varies_batching else None
         if twin := sweep.twin_of(key):
             job.is_like(twin)
-            print(f"{sweep.name(job)}: {sweep.own(job)}: the same work as job {twin.job}, which stands for it")
+            print(one_line(f"{sweep.label(job)}: the same work as job {twin.job}, which stands for it"))
         else:
             sweep.remember(job, key)
             _run_job(plan, sweep, job, folder)
@@ -209,7 +215,7 @@ def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
     from runner.run.screens.sweep_results import job_line
 
     text = job_line(rows) if failure is None else job.status
-    print(f"{sweep.name(job)}: {sweep.own(job)}: {text}; took {time.monotonic() - began_s:.1f} s")
+    print(one_line(f"{sweep.label(job)}: {text}; took {time.monotonic() - began_s:.1f} s"))
 
 
 def _plan(composed: DictConfig) -> Plan:

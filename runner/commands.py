@@ -51,6 +51,7 @@ Start with:
   launchopt run workload=gemv_micro mode=batched
 
 `launchopt COMMAND --help` explains one; `launchopt run --help` lists every setting."""
+LIKELY_WORDS = ("workload=", "mode=", "experiment=", "model=")  # choices whose option stands for a run by itself
 SETTING_STARTS = ("-", "+", "~")  # first characters of Hydra's options and overrides
 
 
@@ -107,5 +108,6 @@ def _instead(name: str) -> str:
     if not meant:
         from runner.config.names import options_near
 
-        meant = [f"launchopt run {each}" for each in options_near(name)[:1]]
+        near = [each for each in options_near(name) if each.startswith(LIKELY_WORDS)]
+        meant = [f"launchopt run {each}" for each in near[:1]]
     return explained("launchopt lists all", "", meant)

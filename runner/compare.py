@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError, explained, one_line
-from launchopt.files import absent, save_text
+from launchopt.files import absent, read_json, save_text
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.renamed import current_metric
 from runner.screen.pager import until_closed
@@ -119,12 +119,28 @@ def read_side(name: str, key: str) -> Side:
         before, _, mode = name.rpartition(":")
         folder = Path(before)
     if not folder.exists():
+        if (twin := _twin(folder)) is not None:
+            meant = shlex.quote(str(twin) if mode is None else f"{twin}:{mode}")
+            why = f"this job of the sweep has no results: its work is that of job {twin.name}"
+            raise ConfigError(key, name, explained(why, "", [meant]))
         raise ConfigError(key, name, absent(folder, "FOLDER or FOLDER:MODE", _sides_near(folder)))
     files = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
     if not files:
         raise DataError(folder, None, "no summary.parquet here or below")
     root = folder.parent if folder.is_file() else folder
     return Side(name, mode, [_read_run(path, root) for path in files])
+
+
+def _twin(folder: Path) -> Path | None:
+    """Return the folder of the job that stands for the one of `folder`; None if it is no job of status `same`."""
+    path = folder.parent / "sweep.json"
+    try:
+        jobs = read_json(path)["jobs"] if path.is_file() else []
+        same = {job["folder"]: job["same_as"] for job in jobs if job["status"] == "same"}
+        folders = {job["job"]: job["folder"] for job in jobs}
+        return folder.parent / folders[same[folder.name]] if folder.name in same else None
+    except (OSError, ValueError, TypeError, KeyError):  # not written by a sweep
+        return None
 
 
 def _sides_near(folder: Path) -> list[str]:

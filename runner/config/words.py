@@ -60,12 +60,17 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     Hydra knows settings on one side of an option only. Outside of a sweep `against=a,b` becomes a list.
     """
     parser = get_args_parser()
+    parser.allow_abbrev = False  # else --versio would be Hydra's own --version
     parser.error = _refuse_argument  # type: ignore[method-assign]  # argparse itself prints 16 lines
     asked = [word for word in words if word != "--version"]  # Hydra's parser would end the process
     known, unknown = parser.parse_known_intermixed_args(asked)
     if unknown:
         bad = next((word for word in unknown if word.startswith("-")), unknown[0])
         raise _unknown_argument(bad, words, parser)
+    actions = {"--run": known.run, "--multirun": known.multirun, "--cfg": known.cfg, "--info": known.info}
+    asked_for = [name for name, value in actions.items() if value]
+    if len(asked_for) > 1:
+        raise WordsError(f"{' and '.join(asked_for)}: only one of them; --cfg shows the config of a single run")
     settings, options = list(known.overrides), list(words)
     for word in settings:
         options.remove(word)
@@ -126,6 +131,9 @@ def _unreadable(key: str, value: str, why: str) -> str:
         name = key.partition("[")[0].replace("..", ".")
         return explained("Hydra cannot read the key", "names with one dot between them", settings_near(name))
     if any(value.count(opened) != value.count(closed) for opened, closed in ("()", "[]", "{}")):
+        if all(value.count(opened) <= value.count(closed) for opened, closed in ("()", "[]", "{}")):
+            meant = proposed(f"{key}={value.rstrip(')]}')}") if value.rstrip(")]}").isidentifier() else []
+            return explained("a bracket is closed that none opens", "", meant)
         return explained("a bracket is not closed", "2,4 or [2,4] or range(2,5)")
     word = "{}='{}'".format(key, value.replace("'", "\\'"))
     word = shlex.quote(word) if any(each in word for each in '$`"') else f'"{word}"'

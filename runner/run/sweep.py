@@ -229,6 +229,10 @@ class Sweep:
         """Return the overrides of a job that not all jobs share."""
         return " ".join(each for each in without_passing(job.overrides) if each not in self.overrides)
 
+    def label(self, job: SweepJob) -> str:
+        """Return the job's name with the overrides that not all jobs share: `job 3 (4 of 12): seed=3`."""
+        return ": ".join(filter(None, [self.name(job), self.own(job)]))
+
     def lines(self, shown: str) -> list[str]:
         """Return the lines that the user reads at the end. shown: the sweep's folder, as the user would type it."""
         counts = ", ".join(f"{count} {status}" for status, count in self.counts().items())
@@ -238,7 +242,8 @@ class Sweep:
                 bad.setdefault((job.status, job.error), []).append(job)
         lines = [f"sweep: {counts} in {shown}"]
         for (status, error), jobs in bad.items():
-            first = f"job {jobs[0].job} {status} ({self.own(jobs[0])})"
+            own = f" ({self.own(jobs[0])})" if self.own(jobs[0]) else ""
+            first = f"job {jobs[0].job} {status}{own}"
             several = f"jobs {', '.join(str(job.job) for job in jobs)} {status}"
             lines.append(f"{first if len(jobs) == 1 else several}: {error}")
         if self.counts().keys() & {"failed", "interrupted", NOT_RUN}:

@@ -174,6 +174,7 @@ def test_a_bad_job_does_not_stop_a_sweep(ran: Callable[[str], Ran]) -> None:
     assert run.exit_code == 2
     assert run.stderr == "error: batching.max_batch=0: out of range; allowed: from 1 to 2147483647\n"
     assert [path.name for path in bad.iterdir()] == ["manifest.json"]
+    assert "job 0 (1 of 2): batching.max_batch=0: refused" in run.stdout.splitlines()
     refused = results.read_manifest(bad)
     assert refused["status"] == "refused"
     assert refused["error"] == "batching.max_batch=0: out of range; allowed: from 1 to 2147483647"

@@ -40,7 +40,14 @@ def test_alone_it_lists_every_subcommand_and_what_to_type_first(
 
 @pytest.mark.parametrize(
     ("word", "wanted"),
-    [("rport", "did you mean launchopt report?"), ("verdit", "did you mean launchopt verdict?"), ("xyz", "lists all")],
+    [
+        ("rport", "did you mean launchopt report?"),
+        ("verdit", "did you mean launchopt verdict?"),
+        ("rum", "did you mean launchopt run?"),
+        ("nope", "launchopt lists all\n"),
+        ("decode", "did you mean launchopt run workload=decode?"),
+        ("xyz", "lists all"),
+    ],
 )
 def test_an_unknown_subcommand_is_answered_with_the_nearest(
     word: str, wanted: str, capsys: pytest.CaptureFixture[str]

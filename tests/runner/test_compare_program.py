@@ -215,3 +215,18 @@ def test_an_old_name_of_a_column_is_todays_metric_and_a_line_says_so(
     assert code == 0
     assert "setup_ms" in out
     assert err == "notice: --metric one_time_ms is now --metric setup_ms; version 0.3.0 drops the old name\n"
+
+
+def test_a_job_whose_work_another_did_is_answered_with_that_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_of(tmp_path / "s/0", 1)
+    jobs = [
+        {"job": 0, "folder": "0", "status": "ok", "same_as": None},
+        {"job": 1, "folder": "1", "status": "same", "same_as": 0},
+    ]
+    (tmp_path / "s/sweep.json").write_text(json.dumps({"jobs": jobs}))
+    code, _, err = run(capsys, "s/0", "s/1:baseline")
+    assert code == 2
+    why = "this job of the sweep has no results: its work is that of job 0"
+    assert err == f"error: B=s/1:baseline: {why}; did you mean s/0:baseline?\n"

@@ -83,6 +83,7 @@ MISTAKES = {
     "-m repeats=1,2,": "did you mean repeats=1,2?",
     "-m batching.max_batch=rnge(1,5)": "no such function: rnge; allowed:",
     "-m batching.max_batch=range(1,": "a bracket is not closed",
+    "mode=batched]": "mode=batched]: a bracket is closed that none opens; did you mean mode=batched?",
     # what Hydra's grammar cannot read
     'workload.path="it\'s"': "(a quote or bracket without its partner); did you mean \"workload.path='it\\'s'\"?",
     "'workload.path=$x:{a}'": "did you mean 'workload.path='\"'\"'$x:{a}'\"'\"''?",
@@ -105,6 +106,9 @@ MISTAKES = {
     "--mode batched": "did you mean mode=batched?",
     "--max-batch=64": "did you mean batching.max_batch=64?",
     "--multi-run": "did you mean --multirun?",
+    "--versio": "--versio: no such option",
+    "--multir seed=1,2": "did you mean --multirun?",
+    "-m seed=1,2 --cfg job": "--multirun and --cfg: only one of them",
     "--cfg=x": "invalid choice: 'x'; allowed: 'job', 'hydra', 'all'",
     "--config-dir=nope": "nope: no such folder",
     "--config-dir": "expected one argument",

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from support.results.sweeps import statuses, sweep_json
 
 from launchopt.errors import ConfigError
+from runner import app
 from runner.run import sweep as sweep_module
 from runner.run.sweep import Sweep, SweepJob, planned, require_given
 
@@ -143,3 +144,31 @@ def test_a_sweep_that_lacks_a_required_setting_is_refused_as_a_whole() -> None:
         require_given(config, ["arrival=poisson", "seed=1,2"])
     for words in (["arrival.rate_per_s=1,2"], ["arrival=closed,poisson"], ["experiment=a,b"]):
         require_given(config, words)
+
+
+def test_a_job_that_ctrl_c_comes_before_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep = Sweep(tmp_path, ["seed=1,2,3"], is_new=True)
+    sweep.add(SweepJob(0, ["seed=1"], status="ok"), tmp_path / "0")
+    (tmp_path / "1").mkdir()
+    about = {"runtime": {"output_dir": str(tmp_path / "1")}, "job": {"num": 1}, "overrides": {"task": ["seed=2"]}}
+    monkeypatch.setattr(app.HydraConfig, "get", lambda: OmegaConf.create(about))
+    monkeypatch.setattr(app, "_start", app.Start(sweep=sweep))
+    monkeypatch.setattr(app.children, "interrupted", lambda: True)
+    with pytest.raises(SystemExit) as ended:
+        app.run_job(OmegaConf.create({}))
+    assert ended.value.code == 130
+    assert capsys.readouterr().err == "error: interrupted before job 1\n"
+    sweep.end()
+    assert statuses(tmp_path) == ["ok", "not run", "not run"]
+    assert (sweep_json(tmp_path)["status"], sweep_json(tmp_path)["exit_code"]) == ("interrupted", 130)
+    assert not (tmp_path / "1").exists()
+
+
+def test_a_job_without_settings_of_its_own_is_named_alone(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["seed=1"], is_new=True)
+    job = SweepJob(0, ["seed=1"], status="refused", error="why")
+    assert sweep.label(job) == "job 0 (1 of 1)"
+    sweep.jobs.append(job)
+    assert sweep.lines("s")[1] == "job 0 refused: why"
