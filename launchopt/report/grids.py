@@ -132,7 +132,7 @@ def _of_columns(
         for at, heading in enumerate(texts)
         if heading in _SETTINGS and len(cells) > 1 and len({line[at] for line in cells}) == 1
     ]
-    settings = [_SETTINGS[texts[at]].format(cells[0][at]) for at in shared]
+    settings = [_setting(texts[at], cells[0][at]) for at in shared]
     kept = [at for at in range(len(columns)) if at not in shared]
     has_value = [at for at in kept if not all(line[at] == NOTHING for line in cells)]
     if len(has_value) > _MOST:
@@ -144,6 +144,12 @@ def _of_columns(
         shown = set(kept)
     heads = [Head(_heading(texts[at], device), columns[at].is_text, is_extra=at not in shown) for at in kept]
     return make_grid(", ".join([caption, *settings]), heads, [[line[at] for at in kept] for line in cells], notes)
+
+
+def _setting(heading: str, text: str) -> str:
+    """Return the setting as the caption has it: `1 repeat of each mode`, `5 repeats of each mode`."""
+    setting = _SETTINGS[heading].format(text)
+    return setting.replace("1 repeats", "1 repeat").replace("1 requests", "1 request") if text == "1" else setting
 
 
 def _place(heading: str) -> int:

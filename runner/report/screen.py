@@ -30,6 +30,11 @@ DROPS = (
     ),
     *("TTFT p50 / p99 ms", "verdict", "overloaded", "verified", "max_batch, timeout"),
 )
+# The axes of the frontier always stay.
+FRONTIER_DROPS = (
+    *("flushes", "batch size p50 / p99", "bounds of commands/s", "bounds of tokens/s", "bounds of p99 us"),
+    *("overloaded", "verified"),
+)
 
 
 def print_tables(tables: Sequence[Table], console: Console) -> None:
@@ -47,7 +52,8 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
 def print_frontiers(frontiers: Sequence[Frontier], console: Console) -> None:
     """Print a table per frontier, with its recommendation."""
     for one in frontiers:
-        _print_table(console, frontier_title(one), stream_subtitle(one.stream), *frontier_grid(one, "terminal"))
+        columns, cells = frontier_grid(one, "terminal")
+        _print_table(console, frontier_title(one), stream_subtitle(one.stream), columns, cells, FRONTIER_DROPS)
         for answer in frontier_answer(one):
             console.print(f"  {escape(answer)}")
 
@@ -62,6 +68,11 @@ def print_strategies(tables: Sequence[StrategyTable], console: Console) -> None:
 
 
 def _print_table(
-    console: Console, title: str, caption: str, columns: Sequence[Column[T]], cells: Sequence[Sequence[str]]
+    console: Console,
+    title: str,
+    caption: str,
+    columns: Sequence[Column[T]],
+    cells: Sequence[Sequence[str]],
+    drops: Sequence[str] = DROPS,
 ) -> None:
-    console.print(drawn(columns, cells, title, caption, DROPS))
+    console.print(drawn(columns, cells, title, caption, drops))

@@ -52,3 +52,13 @@ def test_few_and_many_streams_name_the_base_and_count_those_without_one(streams:
     figure = streams_figure(glances(build_tables([*rows, *repeats(3, 3, 3, mode="graph", model="alone")])))
     assert isinstance(figure, Figure)
     assert figure.note.endswith("Over baseline. 1 more stream has no base to compare with.")
+
+
+def test_where_streams_have_different_bases_each_row_names_its_own() -> None:
+    rows = [*repeats(9, 9, 9, model="a"), *repeats(3, 3, 3, mode="graph", model="a")]
+    rows += [*repeats(9, 9, 9, mode="coalesced", model="b"), *repeats(3, 3, 3, mode="graph", model="b")]
+    figure = streams_figure(glances(build_tables(rows)))
+    assert isinstance(figure, Figure)
+    data = [row for layer in figure.spec["datasets"].values() for row in layer]
+    assert {row["text"].rpartition(": ")[2] for row in data} == {"graph over baseline", "graph over coalesced"}
+    assert {row["base"] for row in data} == {"baseline", "coalesced"}

@@ -11,3 +11,8 @@ from launchopt.report import grids
 @pytest.mark.parametrize("name", ["_FIRST", "_UNITS", "_SETTINGS"])
 def test_every_heading_with_a_place_a_unit_or_a_caption_is_of_a_column(name: str) -> None:
     assert set(getattr(grids, name)) <= headings()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("1", "1 repeat of each mode"), ("3", "3 repeats of each mode")])
+def test_one_repeat_is_no_plural(text: str, expected: str) -> None:
+    assert grids._setting("repeats", text) == expected

@@ -39,8 +39,14 @@ def _bounded(write: Callable[[float | None], str], value: float | None, bounds: 
     """Return the value with its interval, `10 [9, 11]`, or with the spread of few repeats, `10 (9 to 11)`."""
     if value is None or bounds is None or bounds.low == bounds.high:
         return write(value)
+    return f"{write(value)} {_bounds(write, bounds)}"
+
+
+def _bounds(write: Callable[[float | None], str], bounds: Bounds | None) -> str:
+    if bounds is None:
+        return NOTHING
     low, high = write(bounds.low), write(bounds.high)
-    return f"{write(value)} [{low}, {high}]" if bounds.is_interval else f"{write(value)} ({low} to {high})"
+    return f"[{low}, {high}]" if bounds.is_interval else f"({low} to {high})"
 
 
 def _standing(frontier: Frontier, point: Point) -> str:
@@ -55,14 +61,19 @@ def _claim(point: Point) -> str:
 
 def frontier_grid(frontier: Frontier, kind: str) -> tuple[Sequence[Column[Point]], list[list[str]]]:
     """Return the columns of a set and the cells of every point; for `compact`, of the points on the frontier."""
+    rate = f"{frontier.unit}/s"
     columns: list[Column[Point]] = [
         Column("arrivals", lambda point: arrivals(frontier.stream), COMPACT, is_text=True),
         Column("mode", lambda point: point.mode, ALL, is_text=True),
         Column("max_batch", lambda point: count(point.max_batch), ALL),
         Column("timeout us", lambda p: NOTHING if p.timeout_us is None else f"{p.timeout_us:g}", ALL),
         Column("repeats", lambda point: str(point.repeats), FULL),
-        Column(f"{frontier.unit}/s", lambda p: _bounded(count, p.throughput_per_s, p.throughput_bounds), ALL),
-        Column("p99 us", lambda point: _bounded(number, point.p99_us, point.p99_bounds), ALL),
+        Column(rate, lambda p: _bounded(count, p.throughput_per_s, p.throughput_bounds), FULL | COMPACT),
+        Column(rate, lambda point: count(point.throughput_per_s), TERMINAL),
+        Column(f"bounds of {rate}", lambda point: _bounds(count, point.throughput_bounds), TERMINAL),
+        Column("p99 us", lambda point: _bounded(number, point.p99_us, point.p99_bounds), FULL | COMPACT),
+        Column("p99 us", lambda point: number(point.p99_us), TERMINAL),
+        Column("bounds of p99 us", lambda point: _bounds(number, point.p99_bounds), TERMINAL),
         Column("batch size p50 / p99", _batch_sizes, ALL),
         Column("batch size mean", lambda point: number(point.batch_size_mean), FULL),
         Column("flushes", _flushes, ALL, is_text=True),

@@ -36,7 +36,7 @@ LEGEND = (
     "differ from the ratio of the medians. In []: its 95% interval; below five repeats the range in (). Setup: the "
     "time to make the mode ready (plans, capture, compile, tune). Break-even: the number of commands that repays the "
     "setup, in brackets the time of the mode for them; `never`: the mode is no faster; `undecided`: there is no "
-    "interval, or it leaves open whether it is. "
+    "interval, or it leaves open whether it is."
 )
 FULL_LEGEND = (
     "CPU time per launch: mean, with waits for a full launch queue. Kernels and GPU busy are counted by CUPTI in "
@@ -149,7 +149,7 @@ def refusals(table: StrategyTable) -> list[str]:
 
 def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:
     """Return a table per stream, `full` under a heading or `compact` for a README; ends with a newline."""
-    parts = ["# Strategies", LEGEND + FULL_LEGEND] if kind == "full" else [LEGEND.strip()]
+    parts = ["# Strategies", f"{LEGEND} {FULL_LEGEND}"] if kind == "full" else [LEGEND]
     for table in tables:
         columns, cells, notes = strategies_grid(table, kind)
         title, subtitle = escaped(stream_title(table.stream)), escaped(strategies_subtitle(table))

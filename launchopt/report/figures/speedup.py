@@ -5,7 +5,7 @@ In: a table of strategies, or glances. Out: a figure. Its axis is logarithmic, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import altair as alt
 
@@ -37,7 +37,8 @@ def modes_figure(table: StrategyTable) -> Figure | Absent:
     lines = [each.line for each in table.strategies if each.line.speedup is not None]
     if not lines:
         return Absent(TITLE, "no verified mode has a base beside it", _RECORDS)
-    rows = [_datum(name, name, line) for name, line in zip(series_names(lines), lines, strict=True)]
+    over = _over(lines)
+    rows = [_datum(name + over(line), name, line) for name, line in zip(series_names(lines), lines, strict=True)]
     chart = _layers(rows, alt.Axis(title=None, domain=False, ticks=False, labelLimit=190), 0)
     note = f"Over {bases_of(lines)}{metrics_of(lines)}."
     return finished(TITLE, note, chart, _STEP * len(rows), reading=READING, is_wide=True)
@@ -52,7 +53,8 @@ def streams_figure(glances: Sequence[Glance]) -> Figure | Absent:
     note = f"Over {bases_of(lines)}{metrics_of(lines)}.{_without(len(glances) - len(known))}"
     if len(known) > _MOST_STREAMS:
         return _shared_rows(known, note)
-    rows = [_datum(f"{one.name}: {line['mode']}", one.name, line) for one, line in known]
+    over = _over(lines)
+    rows = [_datum(f"{one.name}: {line['mode']}{over(line)}", one.name, line) for one, line in known]
     return finished(STREAMS_TITLE, note, _layers(rows, None, 10), _TEXT_STEP * len(rows), reading=READING, is_wide=True)
 
 
@@ -72,6 +74,16 @@ def _shared_rows(known: Sequence[tuple[Glance, Line]], note: str) -> Figure:
     return finished(STREAMS_TITLE, note, chart, _TEXT_STEP * len(groups), reading=READING, is_wide=True)
 
 
+def _over(lines: Sequence[Line]) -> Callable[[Line], str]:
+    """Return a function from a line to the name of its base; to nothing if all have the same base."""
+    is_one = len({_base(line) for line in lines}) == 1
+    return lambda line: "" if is_one else f" over {_base(line)}"
+
+
+def _base(line: Line) -> str:
+    return bases_of([line])
+
+
 def _without(more: int) -> str:
     return f" {more} more {'stream has' if more == 1 else 'streams have'} no base to compare with." if more else ""
 
@@ -88,9 +100,10 @@ def _datum(text: str, work: str, line: Line, row: str = "") -> Datum:
     low = ratio.value if ratio.low is None else min(ratio.low, ratio.value)
     high = ratio.value if ratio.high is None else max(ratio.high, ratio.value)
     return {
-        **{"row": row or text, "text": text, "work": work, "mode": str(line["mode"]), "value": ratio.value},
-        **{"low": low, "high": high, "end": max(1.0, high), "one": 1.0, "has_interval": ratio.low is not None},
-        **{"verdict": words.get(line.verdict, _SAME), "long": speedup(line), "short": str(ratio).partition(" ")[0]},
+        **{"row": row or text, "text": text, "work": work, "mode": str(line["mode"]), "base": _base(line)},
+        **{"value": ratio.value, "low": low, "high": high, "end": max(1.0, high), "one": 1.0},
+        **{"has_interval": ratio.low is not None, "verdict": words.get(line.verdict, _SAME)},
+        **{"long": speedup(line), "short": str(ratio).partition(" ")[0]},
     }
 
 
@@ -110,7 +123,12 @@ def _layers(rows: list[Datum], axis: alt.Axis | None, down: int, *, with_bars: b
     colours = alt.Scale(domain=verdicts, range=[_COLOURS[each] for each in verdicts])
     colour = alt.Color("verdict:N", scale=colours, legend=alt.Legend(title=None))
     tooltip = [
-        *(alt.Tooltip("work:N"), alt.Tooltip("mode:N"), alt.Tooltip("long:N", title="speed-up [95%]")),
+        *(
+            alt.Tooltip("work:N"),
+            alt.Tooltip("mode:N"),
+            alt.Tooltip("base:N"),
+            alt.Tooltip("long:N", title="speed-up [95%]"),
+        ),
         alt.Tooltip("verdict:N"),
     ]
     base = alt.Chart(alt.InlineData(values=rows)).encode(y=y, tooltip=tooltip)

@@ -39,7 +39,8 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, besi
     first = rows[0]
     out.print(f"{stream_title(first)} on {first['gpu'] or 'CPU'}", style="bold", markup=False)
     saturated = is_saturated(rows)
-    columns = [_column([row for row in rows if row["mode"] == each], not saturated) for each in modes]
+    unit = _flop_unit(rows)
+    columns = [_column([row for row in rows if row["mode"] == each], not saturated, unit) for each in modes]
     cells = [[name, *(column[name] for column in columns)] for name in columns[0]]
     label = Heading("median over repeats", is_text=True)
     for table in in_groups(label, [Heading(each) for each in modes], cells, out.width):
@@ -87,7 +88,13 @@ def _waits_for_others(row: Row) -> bool:
     return bool(row["latency_p50_us"] > SATURATED * row["wall_ms"] * 1e3 / row["commands"] * together)
 
 
-def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
+def _flop_unit(rows: Sequence[Row]) -> str:
+    """Return the unit in which no mode's rate is shown as 0.000."""
+    rates = [row["achieved_tflops"] for row in rows if row["achieved_tflops"] is not None]
+    return "GFLOP/s" if rates and max(rates) < 1 else "TFLOP/s"
+
+
+def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[str, str]:
     """Return the cells of one mode's column, by the name of the line."""
 
     def median(name: str) -> float | None:
@@ -98,7 +105,7 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         values = [median(name) for name in names]
         return " / ".join("-" if value is None else format(value, form) for value in values)
 
-    first = rows[0]
+    first, tflops = rows[0], median("achieved_tflops")
     order = {"none": "dependencies ignored", "violated": "broken on purpose"}.get(first["ordering"], "kept")
     verified = "yes" if all(row["verified"] for row in rows) else "NO"
     checked = min((row.get("checked_commands") or row["commands"]) / row["commands"] for row in rows)
@@ -114,12 +121,12 @@ def _column(rows: Sequence[Row], shows_latency: bool) -> dict[str, str]:
         "kernels (traced)": shown(",.0f", "kernels"),
         "commands/s": shown(",.0f", "commands_per_s"),
         "memory GB/s (% of peak)": _bandwidth(rows),
-        "TFLOP/s": shown(",.3f", "achieved_tflops"),
+        flop_unit: "-" if tflops is None else f"{tflops * (1e3 if flop_unit == 'GFLOP/s' else 1):,.3f}",
         "time in one launch call us: mean / first calls": _us(
             median("host_submit_ns_per_launch"), median("host_submit_burst_ns")
         ),
         **_waiting_lines(shown, rows, shows_latency),
-        "flushes full / deadline / stall / idle / drain": shown(".0f", *flushes),
+        "flushes full / deadline / stall / idle / drain": shown(",.0f", *flushes),
         "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
         **(_token_lines(shown, first) if first["tokens"] else {}),
         **(_arrival_lines(rows) if first["arrival_rate_per_s"] is not None else {}),

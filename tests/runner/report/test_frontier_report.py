@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from support.results.summary_rows import row, write
 
+from launchopt.analysis.tables.frontier import build_frontiers
 from launchopt.recording import results
 from runner.report import __main__ as report
+from runner.report.screen import print_frontiers
 
 
 def swept() -> list[results.Row]:
@@ -44,6 +49,15 @@ def test_the_frontier_is_printed_written_and_keeps_its_objective(
     assert report.main([str(folder), "--frontier", "--slo-p99-us", "250", "--output", str(other)]) == 0
     assert "512 / 150 us" in other.read_text(encoding="utf-8")
     assert (folder / "frontier.json").read_text() == '{"slo_p99_us": 100.0}\n'
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_narrow_terminal_keeps_both_axes_of_the_frontier(width: int) -> None:
+    screen = io.StringIO()
+    print_frontiers(build_frontiers(swept(), slo_p99_us=100), Console(file=screen, width=width, color_system=None))
+    heads, _, left_out = screen.getvalue().partition("A wider terminal also shows")
+    assert re.search(r"2,000,000 +240\.0", heads)
+    assert "bounds of commands/s" in left_out
 
 
 def test_the_frontier_takes_batch_sizes_from_histograms(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -250,3 +250,18 @@ def test_a_bandwidth_that_changed_during_the_run_leaves_the_rate_without_a_share
     changed = {"ceilings_change": 0.31, "copy_gb_per_s": None, "read_gb_per_s": None, "peak_tflops": None}
     rows = [row(mode="batched", achieved_gb_per_s=2100.0, arrival="poisson", **changed)]
     assert shown(rows, capsys)["memory GB/s (% of peak)"] == ["2,100.0"]
+
+
+@pytest.mark.parametrize(
+    ("tflops", "label", "cells"),
+    [(0.00021, "GFLOP/s", ["0.210"]), (1.5, "TFLOP/s", ["1.500"]), (None, "TFLOP/s", ["-"])],
+)
+def test_a_small_rate_of_operations_is_in_gflops(
+    tflops: float | None, label: str, cells: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown([row(mode="batched", achieved_tflops=tflops)], capsys)[label] == cells
+
+
+def test_flushes_have_separators(capsys: pytest.CaptureFixture[str]) -> None:
+    flushes = shown([row(mode="batched", flush_full=1280)], capsys)["flushes full / deadline / stall / idle / drain"]
+    assert flushes[0].startswith("1,280 / ")
