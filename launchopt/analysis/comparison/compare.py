@@ -47,6 +47,7 @@ KEPT_UP = "open loop that kept up: median latency decides, since wall time follo
 OVERLOADED = "overloaded: latencies grow with the length of the run, so wall time decides"
 SEPARATELY = f"{SEPARATE_RUNS}; a drift of the machine between them (clocks, neighbours) is not in the interval"
 CALIBRATED_METRIC = WALL  # the metric whose noise between processes the doctor measures
+ONCE_A_PROCESS = ("setup_ms", "capture_ms", "instantiate_ms", "upload_ms")  # each row of a process repeats its value
 _TIMES = {"_ms": "ms", "_us": "us", "_ns": "ns", "_ns_per_launch": "ns"}
 _RATES = {"_gb_per_s": "GB/s", "_tflops": "TFLOP/s", "_per_s": "/s"}
 _NOT_MEASURED = (
@@ -88,6 +89,11 @@ class Comparison:
     def rests_on_processes(self) -> bool:
         """Whether the spread between processes decides, and not that between pairs of repeats."""
         return self.pairs is None or min(self.processes) >= FEWEST_PROCESSES
+
+    @property
+    def is_once(self) -> bool:
+        """Whether each process measured the metric once, whatever its repeats."""
+        return self.metric in ONCE_A_PROCESS
 
     @property
     def samples(self) -> int:
@@ -198,8 +204,10 @@ def _check(a: Arm, b: Arm, metric: str, force: bool) -> None:
 
 
 def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, noise: ProcessNoise | None) -> Comparison:
-    shared = _shared_repeats(a, b)
-    ours, theirs = (by_process(arm.rows, metric, shared) for arm in (a, b))
+    is_once = metric in ONCE_A_PROCESS
+    shared = None if is_once else _shared_repeats(a, b)
+    groups = (by_process(arm.rows, metric, shared) for arm in (a, b))
+    ours, theirs = ([values[:1] if is_once else values for values in each] for each in groups)
     above, below = (theirs, ours) if metric.endswith(tuple(_RATES)) else (ours, theirs)
     unit = unit_of(metric)
     paired = shared is not None
@@ -293,7 +301,9 @@ def _shared_repeats(a: Arm, b: Arm) -> list[int] | None:
 
 def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
     found = []
-    if shared is None:
+    if metric in ONCE_A_PROCESS:
+        found.append(f"{metric} is measured once a process: more repeats add nothing, more processes do")
+    elif shared is None:
         found.append(SAME_RUN if a.run.identity == b.run.identity else SEPARATELY)
     elif len(shared) < max(len(a.rows), len(b.rows)):
         found.append(f"of {len(a.rows)} and {len(b.rows)} repeats only those in both are used")

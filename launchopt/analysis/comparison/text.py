@@ -41,9 +41,9 @@ def block(one: Comparison) -> list[tuple[str, str]]:
     lines += [("FORCED", text) for text in one.overridden]
     lines += [
         ("A", one.a.name),
-        ("", f"{one.metric} {precise(a)}, {_counts(one.a, one.processes[0])}"),
+        ("", f"{one.metric} {precise(a)}, {_counts(one, one.a, one.processes[0])}"),
         ("B", one.b.name),
-        ("", f"{one.metric} {precise(b)}, {_counts(one.b, one.processes[1])}"),
+        ("", f"{one.metric} {precise(b)}, {_counts(one, one.b, one.processes[1])}"),
         ("factor", f"{precise(interval)}, above 1 where B is the better; {pairing(one)}"),
         ("", basis(one)),
         ("medians", f"{one.ratio_of_medians:.4g}x, the ratio of the two medians"),
@@ -86,7 +86,9 @@ def banner(outcome: Outcome) -> str | None:
     return f"FORCED: --force was given; {count} of {len(outcome.comparisons)} comparisons would have been refused"
 
 
-def _counts(arm: Arm, processes: int) -> str:
+def _counts(one: Comparison, arm: Arm, processes: int) -> str:
+    if one.is_once:
+        return "one measurement" + (f" in each of {counted(processes, 'process')}" if processes > 1 else "")
     more = f" of {counted(processes, 'process')}" if processes > 1 else ""
     return f"{counted(len(arm.rows), 'repeat')}{more}"
 
@@ -97,6 +99,8 @@ def basis(one: Comparison) -> str:
     if one.factor.method is not None:
         between = f", over {ours} and {theirs} processes" if one.pairs is None else f", over {ours} processes"
         return one.factor.method + (between if one.rests_on_processes else "")
+    if one.is_once:
+        return f"no interval and no verdict: {one.metric} is measured once a process, in {ours} and {theirs} so far"
     if one.repeats < FEWEST_REPEATS:
         return f"no interval: {counted(one.repeats, 'repeat')}, and {FEWEST_REPEATS} are the fewest"
     return f"no interval: {counted(ours, 'process')} against {theirs}, and {FEWEST_PROCESSES} a side are the fewest"
@@ -145,7 +149,7 @@ def advice(one: Comparison) -> list[str]:
         found.append(f"With {few} only differences above {_effect(one.detectable_effect)} are likely to be found")
     if noise := too_noisy(one):
         return [noise, *found]
-    again = "both runs again" if one.pairs is None else "the same run"
+    again = "the same run" if one.pairs is not None or one.a.run.identity == one.b.run.identity else "both runs again"
     return [*found, f"next: {again} with {one.setting}={one.next_samples}"]
 
 

@@ -167,3 +167,25 @@ def test_what_is_undecided_says_what_would_decide() -> None:
 )
 def test_an_interval_has_two_digits(interval: Interval, text: str) -> None:
     assert compare_text.precise(interval) == text
+
+
+def test_a_setup_is_one_measurement_a_process_whatever_the_repeats() -> None:
+    a, b = in_turn(repeats(*NINE, setup_ms=1.0), repeats(*NINE, mode="batched", setup_ms=65.0))
+    (found,) = compare(a, b, metric="setup_ms").comparisons
+    interval = found.factor.interval
+    assert (interval.value, interval.low, interval.repeats) == (pytest.approx(1 / 65), None, 1)
+    assert found.verdict is Verdict.UNDECIDED
+    lines = [text for _, text in compare_text.block(found)]
+    assert any("no interval and no verdict: setup_ms is measured once a process" in text for text in lines)
+    assert any("one measurement" in text for text in lines)
+    assert not any("9 repeats" in text or "[" in text or "repeats=" in text for text in lines)
+    assert "next: the same run with processes=" in compare_text.advice(found)[-1]
+
+
+def test_setups_of_several_processes_have_an_interval() -> None:
+    ours, theirs = (
+        [{**each, "setup_ms": scale * (1 + 0.001 * each["process"])} for each in repeats(*NINE, processes=9, mode=mode)]
+        for mode, scale in (("baseline", 1.0), ("batched", 65.0))
+    )
+    (found,) = compare(*in_turn(ours, theirs), metric="setup_ms").comparisons
+    assert (found.verdict, found.processes) == (Verdict.SLOWER, (9, 9))
