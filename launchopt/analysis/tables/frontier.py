@@ -99,6 +99,7 @@ class Point:
     flush_shares: dict[str, float] | None = None
     throughput_bounds: Bounds | None = None  # None: one repeat
     p99_bounds: Bounds | None = None
+    completed_per_s: float | None = None  # requests an open loop completed per second
 
     @property
     def claims(self) -> bool:
@@ -236,6 +237,7 @@ def _point(rows: list[Row], histograms: Histograms, throughput: str) -> Point:
         flush_shares={name.removeprefix("flush_"): n / batches for name, n in flushes.items()} if batches else None,
         throughput_bounds=_bounds(rows, throughput),
         p99_bounds=_bounds(rows, "latency_p99_us"),
+        completed_per_s=_median(rows, "completed_rate_per_s"),
     )
 
 

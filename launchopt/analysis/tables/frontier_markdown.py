@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
 from launchopt.analysis.tables.frontier import Bounds, Frontier, Point
 from launchopt.analysis.tables.markdown import body, escaped
-from launchopt.analysis.tables.rows import arrivals, counted, disorder, stream_subtitle, stream_title
+from launchopt.analysis.tables.rows import arrivals, counted, disorder, rate, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
     "Medians over repeats, with their 95% interval in [] (93.75% at five repeats, the most that five can give), or "
     "below five repeats the smallest to the largest in (). p99: the median of the repeats' p99 of a command's latency, "
     "enqueue to results on the device. A point on the frontier: no other point has a better throughput or p99 without "
-    "losing in the other. Failed, unverified and overloaded points are never on it."
+    "losing in the other. Failed, unverified and overloaded points are never on it. "
+    "Of one repeat there is no interval, so another repeat may change its place: `one repeat`."
 )
 
 
@@ -52,7 +53,8 @@ def _bounds(write: Callable[[float | None], str], bounds: Bounds | None) -> str:
 def _standing(frontier: Frontier, point: Point) -> str:
     if point not in frontier.frontier:
         return NOTHING
-    return "yes, recommended" if point == frontier.recommended else "yes"
+    yes = "yes" if point.repeats > 1 else "one repeat"
+    return f"{yes}, recommended" if point == frontier.recommended else yes
 
 
 def _claim(point: Point) -> str:
@@ -100,8 +102,8 @@ def frontier_answer(frontier: Frontier) -> list[str]:
     if frontier.recommended is not None:
         answers.append(f"Recommended for a p99 of at most {slo:,g} us: {_described(frontier, frontier.recommended)}.")
     elif slo is not None:
-        closest = f"closest: {_described(frontier, frontier.closest)}" if frontier.closest else "none claims anything"
-        answers.append(f"No point has a p99 of at most {slo:,g} us; {closest}.")
+        closest = f"Closest: {_described(frontier, frontier.closest)}." if frontier.closest else _why_none(frontier)
+        answers.append(f"No point meets {slo:,g} us. {closest}")
     failed = sum(point.problem is not None for point in frontier.points)
     overloaded = sum(point.overloaded for point in frontier.points if point.problem is None)
     counts = [
@@ -110,6 +112,18 @@ def frontier_answer(frontier: Frontier) -> list[str]:
         f"{failed} failed or not verified",
     ]
     return [*answers, f"{counted(len(frontier.points), 'point')} tried: {', '.join(counts)}."]
+
+
+def _why_none(frontier: Frontier) -> str:
+    """Return why no point is valid, and what to change."""
+    sound = [point for point in frontier.points if point.problem is None]
+    if not sound:
+        return "All failed, were not verified or have no latencies."
+    due = frontier.stream["arrival_rate_per_s"]
+    done = max((point.completed_per_s for point in sound if point.completed_per_s is not None), default=None)
+    who = {1: "It is", 2: "Both are"}.get(len(sound), f"All {len(sound)} are")
+    rates = "" if due is None or done is None else f": {rate(due)} asked, about {rate(done)} done"
+    return f"{who} overloaded{rates}. Lower arrival.rate_per_s."
 
 
 def _described(frontier: Frontier, point: Point) -> str:

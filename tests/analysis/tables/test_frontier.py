@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launchopt.analysis.tables.frontier import Bounds, Point, build_frontiers, pareto, recommend
-from launchopt.analysis.tables.frontier_markdown import frontier_markdown
+from launchopt.analysis.tables.frontier_markdown import frontier_grid, frontier_markdown
 from launchopt.errors import DataError
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram
@@ -118,7 +118,22 @@ def test_a_point_without_latency_or_with_an_overload_claims_nothing() -> None:
     assert [point.problem for point in frontier.points] == ["no latency measured", None]
     assert [point.overloaded for point in frontier.points] == [False, True]
     assert (frontier.frontier, frontier.recommended, frontier.closest) == ([], None, None)
-    assert "none claims anything" in frontier_markdown([frontier], "compact")
+    assert "It is overloaded. Lower arrival.rate_per_s." in frontier_markdown([frontier], "compact")
+
+
+def test_overloaded_points_say_what_was_asked_what_was_done_and_what_to_lower() -> None:
+    late = {"arrival": "poisson", "arrival_rate_per_s": 20_000.0, "overloaded": True}
+    rows = [row(max_batch=size, completed_rate_per_s=done, **late) for size, done in ((8, 1950.0), (64, 2000.0))]
+    (frontier,) = build_frontiers(rows, slo_p99_us=5000)
+    said = "No point meets 5,000 us. Both are overloaded: 20,000/s asked, about 2,000/s done. Lower arrival.rate_per_s."
+    assert said in frontier_markdown([frontier], "compact")
+
+
+def test_a_point_of_one_repeat_is_named_so_and_not_called_on_the_frontier() -> None:
+    (alone,) = build_frontiers([row()])
+    assert frontier_grid(alone, "full")[1][0][-1] == "one repeat"
+    (several,) = build_frontiers([row(), row(repeat=1)], slo_p99_us=1e9)
+    assert frontier_grid(several, "full")[1][0][-1] == "yes, recommended"
 
 
 def test_where_no_point_keeps_the_objective_the_closest_is_named() -> None:
@@ -126,7 +141,7 @@ def test_where_no_point_keeps_the_objective_the_closest_is_named() -> None:
     (frontier,) = build_frontiers(rows, slo_p99_us=50)
     assert frontier.recommended is None
     assert frontier.closest == frontier.points[0] == frontier.frontier[0]
-    assert "No point has a p99 of at most 50 us; closest: batched, max_batch / timeout 8 / 150 us" in frontier_markdown(
+    assert "No point meets 50 us. Closest: batched, max_batch / timeout 8 / 150 us" in frontier_markdown(
         [frontier], "compact"
     )
     (unasked,) = build_frontiers(rows)
