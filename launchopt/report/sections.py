@@ -12,6 +12,7 @@ from launchopt.analysis.tables.columns import speedup
 from launchopt.analysis.tables.frontier_markdown import frontier_answer
 from launchopt.analysis.tables.rows import STREAM, Table
 from launchopt.analysis.tables.strategies import StrategyTable
+from launchopt.analysis.tables.strategies_markdown import refusals
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_evidence
 from launchopt.report import grids
@@ -145,7 +146,7 @@ def section(
         verdicts=[_verdict(one, table) for one in source.diagnoses if _is_of(one, table)],
         answers=[answer for one in sweeps for answer in frontier_answer(one)],
         grids=tables,
-        refused=_refused(strategy),
+        refused=refusals(strategy),
         figures=numbered,
     )
 
@@ -160,14 +161,6 @@ def _is_of(one: Diagnosis, table: Table) -> bool:
 
 def _verdict(one: Diagnosis, table: Table) -> Verdict:
     return Verdict(one, diagnosis_evidence(one), grids.diagnosis(one, table["device"]))
-
-
-def _refused(strategy: StrategyTable) -> list[str]:
-    """Return a line per reason: the modes that cannot run the work, and the reason."""
-    modes: dict[str, list[str]] = {}
-    for mode, reason in strategy.refused.items():
-        modes.setdefault(reason, []).append(mode)
-    return [f"{', '.join(sorted(names))}: {reason}" for reason, names in modes.items()]
 
 
 def traced(table: Table, title: str, source: Source, figures: Figures) -> Traced:
