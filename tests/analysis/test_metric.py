@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from support.results.compared_runs import NINE, in_turn, repeats
 
-from launchopt.analysis.comparison.compare import KEPT_UP, OPEN_LOOP, OVERLOADED, compare
+from launchopt.analysis.comparison.compare import compare
 from launchopt.analysis.comparison.text import block, fields, precise
-from launchopt.analysis.metric import LATENCY, WALL, metric_of, name_of
+from launchopt.analysis.metric import GROWING, KEPT_UP, LATENCY, OPEN_LOOP, OVERLOADED, WALL, metric_of, name_of
 from launchopt.analysis.tables.as_json import tables_json
 from launchopt.analysis.tables.columns import speedup
 from launchopt.analysis.tables.rows import build_tables
@@ -67,6 +67,7 @@ def test_no_note_on_an_overloaded_run_says_that_wall_time_follows_the_arrivals()
         kept_up, overloaded = (compare(*in_turn(*arms(late)), metric=metric).comparisons[0] for late in (False, True))
         assert {OPEN_LOOP, KEPT_UP} & set(kept_up.notes)
         assert not {OPEN_LOOP, KEPT_UP} & set(overloaded.notes)
+        assert overloaded.notes[0] == (OVERLOADED if metric == WALL else GROWING)
 
 
 def test_without_a_base_the_factor_is_over_the_first_mode_of_against(capsys: pytest.CaptureFixture[str]) -> None:

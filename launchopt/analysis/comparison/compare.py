@@ -15,10 +15,19 @@ from itertools import chain
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
 from launchopt.analysis.comparison.likeness import differing, other_machine, remarks, unlike_settings, unlike_work
-from launchopt.analysis.metric import LATENCY, WALL, is_overloaded, metric_of
+from launchopt.analysis.metric import (
+    ONCE_A_PROCESS,
+    RATES,
+    WALL,
+    is_overloaded,
+    metric_of,
+    metrics,
+    no_metric,
+    on_open_loop,
+    unit_of,
+)
 from launchopt.analysis.tables.rows import SAME_RUN, SEPARATE_RUNS, by_process, disorder, problem_of
-from launchopt.errors import ConfigError, DataError, choices, explained, nearest
-from launchopt.recording.summary_columns import SUMMARY
+from launchopt.errors import ConfigError, DataError, choices, explained
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Interval, Verdict, verdict
 from launchopt.statistics.power import (
     AFFORDABLE,
@@ -42,18 +51,8 @@ from launchopt.statistics.processes import (
 )
 from launchopt.statistics.shift import Factor
 
-OPEN_LOOP = "open loop: wall time follows the arrivals; a latency says more"
-KEPT_UP = "open loop that kept up: median latency decides, since wall time follows the arrivals"
-OVERLOADED = "overloaded: latencies grow with the length of the run, so wall time decides"
 SEPARATELY = f"{SEPARATE_RUNS}; a drift of the machine between them (clocks, neighbours) is not in the interval"
 CALIBRATED_METRIC = WALL  # the metric whose noise between processes the doctor measures
-ONCE_A_PROCESS = ("setup_ms", "capture_ms", "instantiate_ms", "upload_ms")  # each row of a process repeats its value
-_TIMES = {"_ms": "ms", "_us": "us", "_ns": "ns", "_ns_per_launch": "ns"}
-_RATES = {"_gb_per_s": "GB/s", "_tflops": "TFLOP/s", "_per_s": "/s"}
-_NOT_MEASURED = (
-    *("timeout_us", "slo_ttft_ms", "slo_tpot_ms"),
-    *("arrival_rate_per_s", "copy_gb_per_s", "read_gb_per_s", "peak_tflops"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class Comparison:
     @property
     def ratio_of_medians(self) -> float:
         """The ratio of the two medians, above 1 where B is the better."""
-        above, below = self.medians[::-1] if self.metric.endswith(tuple(_RATES)) else self.medians
+        above, below = self.medians[::-1] if self.metric.endswith(tuple(RATES)) else self.medians
         return above.value / below.value
 
     @property
@@ -135,21 +134,6 @@ class Outcome:
     alone: list[str]
 
 
-def metrics() -> list[str]:
-    """Return the columns of the summary that can be compared: measured times and rates."""
-    return sorted(name for name in SUMMARY.names if name.endswith((*_TIMES, *_RATES)) and name not in _NOT_MEASURED)
-
-
-def _no_metric(metric: str) -> str:
-    near = [f"--metric {each}" for each in nearest(metric, metrics())]
-    return explained("no such metric", "wall_ms, latency_p99_us, commands_per_s and other columns with a unit", near)
-
-
-def unit_of(metric: str) -> str:
-    """Return the unit of a column: `ms`, `us`, `GB/s` or `/s`."""
-    return next(unit for ending, unit in {**_TIMES, **_RATES}.items() if metric.endswith(ending))
-
-
 def compare(
     a: Side,
     b: Side,
@@ -167,7 +151,7 @@ def compare(
     names.
     """
     if metric is not None and metric not in metrics():
-        raise ConfigError("--metric", metric, _no_metric(metric))
+        raise ConfigError("--metric", metric, no_metric(metric))
     ours, theirs = arms_of(a, "A"), arms_of(b, "B")
     modes, others = _modes(ours), _modes(theirs)
     found = matched(ours, theirs, any_mode=bool(a.mode or modes[1:] == []) and bool(b.mode or others[1:] == []))
@@ -208,7 +192,7 @@ def _comparison(a: Arm, b: Arm, metric: str, smallest_effect: float, noise: Proc
     shared = None if is_once else _shared_repeats(a, b)
     groups = (by_process(arm.rows, metric, shared) for arm in (a, b))
     ours, theirs = ([values[:1] if is_once else values for values in each] for each in groups)
-    above, below = (theirs, ours) if metric.endswith(tuple(_RATES)) else (ours, theirs)
+    above, below = (theirs, ours) if metric.endswith(tuple(RATES)) else (ours, theirs)
     unit = unit_of(metric)
     paired = shared is not None
     known_noise = noise if metric == CALIBRATED_METRIC else None
@@ -308,20 +292,13 @@ def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
     elif len(shared) < max(len(a.rows), len(b.rows)):
         found.append(f"of {len(a.rows)} and {len(b.rows)} repeats only those in both are used")
     if "closed" not in (a["arrival"], b["arrival"]):
-        found += _on_open_loop(metric, overloaded=is_overloaded([*a.rows, *b.rows]))
+        found += on_open_loop(metric, overloaded=is_overloaded([*a.rows, *b.rows]))
     found += [f"{side}: {text}" for side, arm in (("A", a), ("B", b)) if (text := disorder(arm.rows[0]))]
     found += [differing(name, a[name], b[name]) for name in ("max_batch", "timeout_us") if a[name] != b[name]]
     found.append(f"throttled repeats: {_throttling(a)} in A, {_throttling(b)} in B")
     if a.run.identity != b.run.identity and a.run.manifest is not None and b.run.manifest is not None:
         found += remarks(a.run.manifest, b.run.manifest)
     return found
-
-
-def _on_open_loop(metric: str, *, overloaded: bool) -> list[str]:
-    """Return why the metric of an open loop decides, or which one says more."""
-    if overloaded:
-        return [OVERLOADED] if metric in (WALL, LATENCY) else []
-    return {WALL: [OPEN_LOOP], LATENCY: [KEPT_UP]}.get(metric, [])
 
 
 def _calibration(found: Factor, noise: ProcessNoise | None) -> list[str]:

@@ -8,7 +8,8 @@ from support.results.compared_runs import NINE, in_turn, repeats, run, sides
 
 from launchopt.analysis.comparison import text as compare_text
 from launchopt.analysis.comparison.arms import Side
-from launchopt.analysis.comparison.compare import OPEN_LOOP, SEPARATELY, compare, metrics, unit_of
+from launchopt.analysis.comparison.compare import SEPARATELY, compare
+from launchopt.analysis.metric import OPEN_LOOP, metrics, unit_of
 from launchopt.analysis.tables.rows import SAME_RUN
 from launchopt.errors import ConfigError
 from launchopt.recording.results import SUMMARY
