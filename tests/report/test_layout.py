@@ -74,6 +74,17 @@ def test_tables_of_few_columns_fit_their_box_at_1280_pixels(
     page.close()
 
 
+def test_no_number_of_a_sweep_s_figures_is_cut_at_400_pixels(browser: Browser, committed: Path) -> None:
+    page, _ = opened(browser, committed, viewport={"width": 400, "height": 900})
+    page.locator("details.work").first.evaluate("each => { each.open = true; }")
+    page.locator("details.work [data-figure] svg").first.wait_for(timeout=20_000)
+    cut = """all => all.flatMap(svg => [...svg.querySelectorAll("text")]
+      .filter(text => text.textContent && text.getBoundingClientRect().right > svg.getBoundingClientRect().right + 1)
+      .map(text => text.textContent))"""
+    assert page.locator("[data-figure] svg").evaluate_all(cut) == []
+    page.close()
+
+
 def test_a_long_name_without_spaces_leaves_a_narrow_page_its_width(browser: Browser, tmp_path: Path) -> None:
     model = "organisation_with_a_long_name__" + "model_of_many_parts_" * 4
     source = read_source([write_run(tmp_path / at, at, kernels=False, model=model + at) for at in ("a", "b")])

@@ -26,6 +26,7 @@
     const columns = Math.max(1, Math.min(6, Math.floor(width / (longest(spec) * 7 + 36))));
     return {
       background: "transparent",
+      padding: { left: 5, top: 5, right: 9, bottom: 5 }, // browsers draw a number wider than Vega measures it
       font,
       view: { stroke: null },
       range: { category: series },

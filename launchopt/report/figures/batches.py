@@ -66,7 +66,7 @@ def _chart(values: list[Datum], names: list[str]) -> Chart:
         .mark_bar(height=14)
         .encode(
             y=alt.Y("mode:N", sort=names, title=None, axis=alt.Axis(labelLimit=190)),
-            x=alt.X("percent:Q", title="share of the commands, %", scale=alt.Scale(domain=[0, 100]), stack="zero"),
+            x=alt.X("percent:Q", title="commands, %", scale=alt.Scale(domain=[0, 100]), stack="zero"),
             color=alt.Color("size:O", sort=sizes, scale=colours, legend=alt.Legend(title="commands a batch")),
             order=alt.Order("octave:Q"),
             tooltip=[
