@@ -51,6 +51,11 @@ def is_overloaded(rows: Iterable[Row]) -> bool:
     return any(row["overloaded"] for row in rows)
 
 
+def has_kept_up(rows: Iterable[Row]) -> bool:
+    """Return whether every repeat kept up with its arrivals."""
+    return all(row["overloaded"] is False for row in rows)
+
+
 def _has_latency(row: Row) -> bool:
     """Return whether the latency of a repeat is that of a system that kept up with its arrivals."""
     kept_up = row["arrival"] != "closed" and row["overloaded"] is False

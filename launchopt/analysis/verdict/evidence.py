@@ -5,6 +5,7 @@ In: a `strategies.StrategyLine` and its `roofline.Prediction`. Out: `bound.Share
 
 from __future__ import annotations
 
+from launchopt.analysis.metric import has_kept_up, is_overloaded
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import Line
@@ -40,7 +41,7 @@ def shares_of(strategy: StrategyLine, prediction: Prediction, saved: float | Non
         busy=share(None if busy_ms is None else min(busy_ms, wall_ms)),
         kernel_us=busy_ms / kernels * 1e3 if busy_ms is not None and kernels else None,
         waited=min(1.0, _deadlines_ms(line) / wall_ms),
-        kept_up=line["arrival"] != "closed" and line["overloaded"] is False,
+        kept_up=line["arrival"] != "closed" and has_kept_up(line.rows),
         on_cpu=line["device"] == "cpu",
         saved=saved,
     )
@@ -174,9 +175,9 @@ def _pace(line: Line) -> list[str]:
     due, done = line.median("arrival_rate_per_s"), line.median("completed_rate_per_s")
     if due is None or done is None:
         return []
-    if line["overloaded"] is False:
+    if has_kept_up(line.rows):
         return [f"open loop, kept up: {number(due)} due per second, all finished"]
-    held = "overloaded" if line["overloaded"] else "not judged"
+    held = "overloaded" if is_overloaded(line.rows) else "not judged"
     return [f"open loop, {held}: {number(due)} due per second, {number(done)} done"]
 
 
@@ -206,7 +207,7 @@ def _overestimated(strategy: StrategyLine, prediction: Prediction) -> list[str]:
 def _underestimated(strategy: StrategyLine, prediction: Prediction) -> list[str]:
     cost, line, busy_ms, us = prediction.launches, strategy.line, strategy.busy_ms, first_calls_us(strategy.line)
     wall_ms, launches_ms, call_ms = prediction.measured_ms or 0.0, cost.total_ms if cost else 0.0, call_time_ms(line)
-    if line["arrival"] != "closed" and line["overloaded"] is False:
+    if line["arrival"] != "closed" and has_kept_up(line.rows):
         return ["the wall time is how long the requests took to come"]
     causes = []
     if cost is not None and us is not None and us > cost.us * (1 + AGREES):

@@ -102,6 +102,11 @@ def test_an_open_loop_that_kept_up_is_bound_by_arrivals() -> None:
     assert "30.00 us of a latency of 60.00 us are queue wait" in found.sentence
     assert found.first_to_try is None
     assert "open loop, kept up: 100.0 due per second, all finished" in line(found, "baseline").evidence
+    once = only(
+        [*repeats("baseline", 100.0, overloaded=False, **open_)]
+        + [{**each, "repeat": 1} for each in repeats("baseline", 100.0, overloaded=True, **open_)]
+    )
+    assert "open loop, overloaded: 100.0 due per second, 99.50 done" in line(once, "baseline").evidence
     late = only(repeats("baseline", 100.0, 100.0, 100.0, overloaded=True, **open_))
     assert "open loop, overloaded: 100.0 due per second, 99.50 done" in line(late, "baseline").evidence
     assert line(late, "baseline").bound == "launch-bound", "overloaded: the rate is the device's own"
