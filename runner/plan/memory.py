@@ -19,8 +19,8 @@ from runner.plan.job import Arm
 
 # usable share of free memory; libraries need the rest, and on a CPU this machine's other processes
 MEMORY_SHARE = {"cpu": 0.8, "cuda": 0.9}
-# per element of the largest weight, on a CPU: the check of steps holds it in float64, its square, and copies
-# (measured: 7.5 GB at the peak of two layers of llama_3_8b, whose operands have 1.8 GB)
+# per element of the largest weight, on a CPU: fitted to one interrupted run of two layers of llama_3_8b, which took
+# 7.5 GB in its warm-up beside 1.8 GB of operands; the end of its check was not measured
 CHECK_BYTES_PER_ELEMENT = 40
 OOM_KILLS = Path("/proc/vmstat")
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # buffers of the ceilings, workspace, chunks of the check
