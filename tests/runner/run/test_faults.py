@@ -17,6 +17,7 @@ from launchopt.producing.production import Production
 from launchopt.recording import results
 from runner.__main__ import main
 from runner.config.schema import register, to_config
+from runner.plan.memory import oom_kills
 from runner.plan.plan import Plan, make_plan
 from runner.run import run as run_module
 from runner.run.session import ChildError, Session
@@ -116,6 +117,7 @@ class Gone:
 
 def test_a_child_that_died_between_two_repeats_is_named() -> None:
     session: Any = object.__new__(Session)
+    session._stream, session._oom_kills = None, oom_kills()
     with pytest.raises(ChildError, match=r"^producer was killed by signal 9$"):
         session._send(Gone(), Order(OrderKind.RUN))
 
