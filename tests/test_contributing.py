@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def entry() -> str:
 def words_of(start: str) -> str:
     """Return the words after the module's name, of the text's one command that begins with `start`."""
     (line,) = [line for line in TEXT.splitlines() if line.startswith(start)]
-    return line.split(maxsplit=3)[3]
+    return " ".join(shlex.split(line)[3:])
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def test_the_file_holds_every_recorded_row(tmp_path: Path, name: str) -> None:
     done = write_timeline([write_run(tmp_path / "run")], tmp_path / name)
     recorded = len(launch_rows("run")) + len(command_rows("run")) + len(kernel_rows("run"))
-    assert (done.shown, done.recorded, done.repeats) == (recorded, recorded, 6)
+    assert (done.shown, done.recorded, done.repeats) == (recorded, recorded, 10)
     events = read(tmp_path / name)
     assert sum(event["name"] == "gemv_kernel" for event in events) == len(kernel_rows("run")) - 1
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
@@ -46,8 +46,8 @@ def test_a_limit_keeps_the_first_launches_of_every_repeat(tmp_path: Path) -> Non
     done = write_timeline([write_run(tmp_path / "run")], tmp_path / "cut.json", limit=120)
     assert done.shown <= 120 < done.recorded
     launches = [e for e in read(tmp_path / "cut.json") if e["ph"] == "X" and "strategy" in e["args"]]
-    assert {e["pid"] for e in launches} == set(range(1, 7))
-    assert all(0 in {e["args"]["launch"] for e in launches if e["pid"] == pid} for pid in range(1, 7))
+    assert {e["pid"] for e in launches} == set(range(1, 11))
+    assert all(0 in {e["args"]["launch"] for e in launches if e["pid"] == pid} for pid in range(1, 11))
 
 
 def test_commands_alone_make_a_timeline(tmp_path: Path) -> None:
