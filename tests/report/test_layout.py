@@ -136,6 +136,7 @@ def test_a_long_report_is_closed_and_a_link_opens_a_section(browser: Browser, lo
     assert page.locator("details.work[open]").count() == 0
     assert page.evaluate("document.documentElement.scrollHeight") < 6000
     page.locator(".scroll a[href='#work-3']").click()
+    page.wait_for_selector("details.work[open]")
     assert page.locator("details.work[open]").count() == 1
     page.wait_for_selector("#work-3 [data-figure] svg")
     page.close()
