@@ -51,7 +51,7 @@ Start with:
   launchopt run workload=gemv_micro mode=batched
 
 `launchopt COMMAND --help` explains one; `launchopt run --help` lists every setting."""
-LIKELY_WORDS = ("workload=", "mode=", "experiment=", "model=")  # choices whose option stands for a run by itself
+LIKELY_WORDS = ("workload=", "mode=", "experiment=", "model=")  # first words that mean `launchopt run`
 SETTING_STARTS = ("-", "+", "~")  # first characters of Hydra's options and overrides
 
 

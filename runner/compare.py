@@ -183,7 +183,7 @@ def _print(outcome: Outcome, to: Console) -> None:
 def _parser() -> CommandParser:
     parser = CommandParser("compare", __doc__)
     parser.add_argument("a", metavar="A", help="folder with results, or FOLDER:MODE: what to compare with")
-    parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what the verdict is about")
+    parser.add_argument("b", metavar="B", help="folder with results, or FOLDER:MODE: what is judged, against A")
     parser.add_argument("--effect", default="1%", metavar="X", help="smallest effect that matters (1%%): less is SAME")
     chosen = "column of the summary (wall_ms; latency_p50_us for an open loop that kept up)"
     parser.add_argument("--metric", metavar="COLUMN", help=chosen)

@@ -68,7 +68,7 @@ def metrics() -> list[str]:
 
 
 def no_metric(metric: str) -> str:
-    """Return what is wrong with a metric that is not one of `metrics()`."""
+    """Return the error message for a metric that is not in `metrics()`."""
     near = [f"--metric {each}" for each in nearest(metric, metrics())]
     return explained("no such metric", "wall_ms, latency_p99_us, commands_per_s and other columns with a unit", near)
 

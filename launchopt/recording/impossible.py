@@ -72,9 +72,9 @@ CEILINGS = ("copy_gb_per_s", "read_gb_per_s", "peak_tflops")
 
 
 class Limits(NamedTuple):
-    """What a rate is compared with: the ceilings of a device, "cpu" or "cuda", and how far they were seen to change.
+    """The ceilings that a rate is compared with, and how much they changed during the job.
 
-    residency: the reason why inputs may have come from a cache, or None.
+    device: "cpu" or "cuda". residency: the reason why inputs may have come from a cache, or None.
     """
 
     ceilings: Ceilings

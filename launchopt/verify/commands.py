@@ -81,7 +81,8 @@ def tolerance(shape: ShapeKey) -> float:
 
     Rounding the result has a relative error of the unit roundoff u of the output's type. In practice, no element is
     larger than 8 typical outputs. The error of k additions in fp32, in any order, grows like sqrt(k) * 2**-24 (Higham &
-    Mary 2019, probabilistic bound), with the same factor 8. Partial sums are never in half precision.
+    Mary 2019, probabilistic bound), with the same factor 8. For half precision the bound is so wide that it also admits
+    a few partial sums in that precision.
     """
     return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
 

@@ -16,7 +16,7 @@ properties = settings(deadline=None, max_examples=80)
 
 
 def served(gap_ns: int, service_ns: int, count: int, servers: int = 1) -> tuple[Tokens, NDArray[np.int64]]:
-    """Requests of one token, evenly spaced, each `service_ns` on the first of so many servers that is free."""
+    """Return evenly spaced requests of one token. The first of the servers to be free serves each for `service_ns`."""
     free = [0] * servers
     requests: Requests = []
     for arrived in range(0, count * gap_ns, gap_ns):

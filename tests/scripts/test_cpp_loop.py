@@ -80,7 +80,7 @@ def test_without_nvcc_nothing_is_written(
 
 
 def test_adopted_figures_are_those_of_a_committed_file(measure: Any) -> None:
-    """Once the program has run on a GPU, what reports show is what it saved."""
+    """Reports show the figures that the program saved when it ran on a GPU; skipped until it has."""
     program = read_json(measure.SHOWN)["cpp_loop"]
     if "not kept" in program["source"]:
         pytest.skip("the figures shown are still of the earlier program")

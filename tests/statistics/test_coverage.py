@@ -20,7 +20,7 @@ from launchopt.statistics.shift import factor
 
 Logs = NDArray[np.float64]
 EXPERIMENTS = thorough.examples(1600)  # 400 by default
-COVERAGE = 0.93 - 2 * (0.93 * 0.07 / EXPERIMENTS) ** 0.5  # 93%, and the chance of so many experiments
+COVERAGE = 0.93 - 2 * (0.93 * 0.07 / EXPERIMENTS) ** 0.5  # 93%, less two standard errors of the simulation
 WRONG = 0.05 + 2 * (0.05 * 0.95 / EXPERIMENTS) ** 0.5
 REPEATS = 5  # of a process
 

@@ -2,7 +2,7 @@
 
 cuBLASLt is column-major. Our row-major A [m, k], B [n, k] and C [n, m] are its A (k x m, transposed), B (k x n) and
 C (m x n). Both inputs are therefore contiguous along k. Products accumulate in fp32, without TF32. If cuBLASLt splits
-k, it does not add the partial sums in half precision.
+k, it may not use its scheme OUTPUT_TYPE, which adds the partial sums in half precision.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a device can do is measured once, again before a rate is called impossible, and again behind the last run."""
+"""Ceilings of a device are measured before the runs, after the last one, and before a rate is called impossible."""
 
 from __future__ import annotations
 
