@@ -21,6 +21,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
+from runner.config.launchers import check_plugins
 from runner.config.schema import register, settled, to_config
 from runner.config.tables import conf_folder
 from runner.help import print_help
@@ -78,6 +79,7 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
+            check_plugins(config.hydra)
             choices = config.hydra.runtime.choices
             is_published = any(choices.get(group) for group in ("experiment", "table"))
             self._prepare_run(_without_hydra(config), config.hydra.run, is_published)
@@ -102,6 +104,7 @@ class Precheck(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
         """Find the sweep's folder and lock it."""
         with _refusing():
+            check_plugins(config.hydra)
             overrides = _typed(config.hydra)
             chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
             if config.resume and is_timed(config.hydra.sweep):

@@ -21,6 +21,7 @@ from hydra.errors import HydraException, OverrideParseException
 from launchopt.arrivals.lines import shown
 from launchopt.errors import ConfigError, LaunchoptError, explained, nearest, one_line
 from runner.config.composing import group_options
+from runner.config.launchers import check_option
 from runner.config.names import options_near, owners, settings_near, unknown_option
 
 MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values has fewer
@@ -94,6 +95,8 @@ def check_settings(settings: Sequence[str]) -> None:
         if word.startswith("="):
             raise WordsError(explained(f"{plain(word)}: no setting is named before the =", "", ["repeats=5"]))
         override = _parsed(word, parser)
+        if not override.is_delete():
+            check_option(str(override.key_or_group), plain(word.partition("=")[2]))
         _check_group(override, groups)
         jobs *= max(1, _choices(override.value()))
         if jobs > MOST_JOBS:
