@@ -16,14 +16,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from multiprocessing import get_context, parent_process
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +40,7 @@ from launchopt.queue.waiter import Waiter
 from launchopt.recording.environment import environment
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
+from runner.worker.lifeline import bound_process, start
 
 LAP = 1 << 22
 BLOCK = 1 << 13  # commands that the producer makes and pushes together
@@ -103,16 +101,8 @@ def laps(total: int) -> list[int]:
     return [min(LAP, total - first) for first in range(0, total, LAP)]
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    assert parent is not None
-    parent.join()
-    os._exit(1)
-
-
 def push_all(name: str, total: int) -> None:
-    """Push all commands: the producer's process, which ends with its parent."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    """Push all commands: the producer's process."""
     with Ring.attach(name, CAPACITY) as ring:
         waiter = Waiter(ring.await_free_slots, SPIN_US, SLEEP_US)
         for lap, count in enumerate(laps(total)):
@@ -179,8 +169,8 @@ class Soak:
 def soak(total: int) -> Measured:
     """Run all laps; LostError if a command or a count of the ring differs, or memory grows."""
     with Ring.create(CAPACITY) as ring:
-        producer = get_context("spawn").Process(target=push_all, args=(ring.name, total), daemon=True)
-        producer.start()
+        producer = bound_process(push_all, (ring.name, total))
+        start(producer)
         try:
             measured = _laps(Soak(ring), total, [psutil.Process(), psutil.Process(producer.pid)])
             producer.join()

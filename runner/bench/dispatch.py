@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +27,7 @@ from launchopt.streams.chain import Stream
 from launchopt.streams.stream import GemmStream
 from launchopt.workloads.gemv import gemv
 from runner.bench.figures import Figure, in_turn, ratios
+from runner.bench.peers import with_peer
 from runner.plan.job import Arm, Job
 from runner.worker.consumer import Consumer
 
@@ -131,10 +131,7 @@ def _lone_us(device: str) -> NDArray[np.float64]:
         todo = replace(job(stream, ring, device, (Arm("batched", 64, 0.0, None),)))
         with Consumer(todo) as consumer:
             consumer.arm(0, warm_up=False)
-            peer = get_context("spawn").Process(target=push_slowly, args=(ring.name, 4096, stream), daemon=True)
-            peer.start()
-            consumer.consume()
-            peer.join(10)
+            with_peer(push_slowly, (ring.name, 4096, stream), consumer.consume)
             waited_ns = [
                 chunk.launches[chunk.of_launch, LaunchColumn.SUBMIT_START_NS]
                 - chunk.commands[:, CommandColumn.ENQUEUE_NS]

@@ -5,8 +5,6 @@ Each figure comes from a `python -m runner` in its own process, and from the Par
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -16,6 +14,7 @@ from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.errors import RunError
 from launchopt.recording import results
 from runner.bench.figures import Figure
+from runner.worker.lifeline import run_bound
 
 RATES = (  # (workload, dtype, commands, goal in commands/s)
     ("gemv_micro", "fp32", 500_000, 2.0e6),
@@ -49,7 +48,7 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
 
 
 def _run(arguments: Sequence[str], exit_code: int = 0) -> None:
-    done = subprocess.run([sys.executable, "-m", "runner", *arguments], capture_output=True, text=True, cwd=Path.cwd())
+    done = run_bound(arguments)
     if done.returncode != exit_code:
         raise RunError(f"python -m runner {' '.join(arguments)}: exit {done.returncode}: {done.stderr.strip()[-300:]}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
-from multiprocessing import get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from launchopt.recording.row_writer import note
 from launchopt.timing import nvtx_ranges
 from launchopt.types import Words
 from runner.bench.figures import Figure
+from runner.bench.peers import with_peer
 
 LAUNCHES, BATCH, RANGES = 500_000, 64, 200_000
 MEMORY_LAUNCHES = 10_000_000 // MOST_AT_ONCE * MOST_AT_ONCE
@@ -77,12 +78,13 @@ def _note_ns(size: int, spool: bool) -> float:
 
 
 def _peak_mb() -> float:
-    ours, theirs = get_context("spawn").Pipe()
-    peer = get_context("spawn").Process(target=note_many, args=(theirs,), daemon=True)
-    peer.start()
+    ours, theirs = Pipe()
+    return with_peer(note_many, (theirs,), lambda: _received(ours, theirs))
+
+
+def _received(ours: Connection, theirs: Connection) -> float:
     theirs.close()
     grown_mb: float = ours.recv()
-    peer.join()
     return grown_mb
 
 

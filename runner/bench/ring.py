@@ -37,6 +37,7 @@ from launchopt.types import Table, Words
 from runner.bench import turn
 from runner.bench.figures import Figure, ratios
 from runner.bench.peers import with_peer
+from runner.worker.lifeline import name_semaphores
 
 RECORDS = 20_000_000
 BLOCK = 4096
@@ -248,6 +249,7 @@ def put_all(queue: Queue[bytes], messages: int) -> None:
 
 
 def _queue() -> float:
+    name_semaphores()
     queue: Queue[bytes] = get_context("spawn").Queue()
 
     def work() -> float:

@@ -6,8 +6,6 @@ A comparison of two runs of one process each needs it (docs/compare.md). The doc
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,6 +16,7 @@ from launchopt.devices.launch_breakdown import Floor
 from launchopt.errors import RunError
 from launchopt.recording.results import Row, read_summaries
 from launchopt.statistics.processes import process_noise
+from runner.worker.lifeline import run_bound
 
 COMMANDS = {"cpu": 2_000, "cuda": 60_000}  # about a second a repeat
 REPEATS = 5
@@ -37,7 +36,7 @@ def measure_noise(kind: str, index: int, processes: int) -> Floor:
             *(f"repeats={REPEATS}", f"processes={processes}", f"device={kind}", f"device.index={index}"),
             f"hydra.run.dir={folder}/run",
         ]
-        done = subprocess.run([sys.executable, "-m", "runner", *words], capture_output=True, text=True, check=False)
+        done = run_bound(words)
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
             raise RunError(said[-1].removeprefix("error: ") if said else f"exit code {done.returncode}")

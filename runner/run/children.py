@@ -7,16 +7,17 @@ CUDA context and compiled loops. A child whose job failed is ended. A caller of 
 from __future__ import annotations
 
 import contextlib
+import os
 import select
 import signal
 import threading
-from collections.abc import Iterator
-from multiprocessing import get_context, resource_tracker
-from multiprocessing.process import BaseProcess
+from multiprocessing import Pipe
+from multiprocessing.util import Finalize
 from types import FrameType
 from typing import TYPE_CHECKING
 
 from runner.worker.child import consumer_main, producer_main
+from runner.worker.lifeline import bound_process, start
 from runner.worker.messages import Order, OrderKind
 
 if TYPE_CHECKING:
@@ -27,21 +28,7 @@ GRACE_S = 5.0  # a child may take this long to exit before it is killed
 NAMES = ("consumer", "producer")
 _interrupts: list[int] = []  # signals received since `start_early`
 _waiting: dict[str, Child] = {}
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block Ctrl-C, SIGTERM and SIGHUP during this block, in which a child starts. The parent handles these signals."""
-    held = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    try:
-        # Start Python's tracker of shared memory here, too, or SIGHUP would end it. Its start unblocks Ctrl-C and
-        # SIGTERM in this process, so all three are blocked again.
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, held)
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+os.register_at_fork(after_in_child=_waiting.clear)  # they are children of the process that forked
 
 
 class Child:
@@ -49,15 +36,12 @@ class Child:
 
     def __init__(self, name: str) -> None:
         mains = {"consumer": consumer_main, "producer": producer_main}
-        context = get_context("spawn")  # a forked CUDA context or BLAS thread pool does not work
         self.name, self.has_worked = name, False
-        self.pipe, other = context.Pipe()
-        # Linux kills a bound child when the thread that started it ends: only the main thread lives long enough.
-        bound = threading.current_thread() is threading.main_thread()
-        self.process: BaseProcess = context.Process(target=mains[name], args=(other, bound), name=f"launchopt-{name}")
-        with _interrupts_held():
-            self.process.start()
+        self.pipe, other = Pipe()
+        self.process = bound_process(mains[name], (other,), f"launchopt-{name}")
+        start(self.process)
         other.close()
+        self._at_exit = Finalize(None, self.end, exitpriority=0)  # else this process would wait for it as it exits
 
     @property
     def pid(self) -> int:
@@ -82,6 +66,7 @@ class Child:
 
     def end(self) -> None:
         """Ask the child to exit; kill it after GRACE_S. SIGKILL ends a stopped process, too."""
+        self._at_exit.cancel()
         self.ask_to_exit()
         self.process.join(GRACE_S)
         if self.process.is_alive():
@@ -108,7 +93,8 @@ def start_early() -> None:
     From here on Ctrl-C is only remembered, until `Signals` asks `interrupted`. Blocking it would not help, since a
     thread of a library would receive it.
     """
-    signal.signal(signal.SIGINT, _remember)
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, _remember)
     for name in NAMES:
         keep(hire(name))
 

@@ -2,7 +2,8 @@
 
 Every start of a run removes them (`tidy`). An owner holds flock(2) on its segment `/dev/shm/launchopt_<pid>_<hex>`, or
 on `.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A segment
-is a leftover if no process locks it, and its process is gone or does not map it (the system reuses ids).
+is a leftover if no process locks it, and its process is gone or does not map it (the system reuses ids). So is a named
+semaphore, `/dev/shm/sem.launchopt_<pid>-<name>` (`runner.worker.lifeline`), which nobody locks.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FOLDER = Path("/dev/shm")
 LOCK = folder_lock.NAME
 YOUNG_S = 60.0  # the owner of a younger segment may not have locked it yet
 KILLED = "ended without a message: it was killed, or the machine went down"
-_NAME = re.compile(r"launchopt_(\d{1,10})_[0-9a-f]+")
+_NAME = re.compile(r"launchopt_(\d{1,10})_[0-9a-f]+|sem\.launchopt_(\d{1,10})-\w+")
 _LOCKED = re.compile(r"\d{1,10} on \S{1,64}")
 _OPEN = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -76,20 +77,21 @@ def _is_owned(path: Path, pid: int) -> bool:
     """Return whether process `pid` may have made the segment and still use it."""
     if not psutil.pid_exists(pid):
         return False
-    if time.time() - path.lstat().st_mtime < YOUNG_S:
+    about = path.lstat()
+    if time.time() - about.st_mtime < YOUNG_S:
         return True
-    try:
-        return str(path) in Path(f"/proc/{pid}/maps").read_text()
+    try:  # by its number: a semaphore is mapped before it gets its name
+        return f" {about.st_ino} " in Path(f"/proc/{pid}/maps").read_text()
     except OSError:
         return True  # not known, so it counts as owned
 
 
 def leftovers(folder: Path = FOLDER) -> list[Leftover]:
-    """Return the segments without an owner, sorted by name."""
+    """Return the segments and semaphores without an owner, sorted by name."""
     found = []
-    for path in sorted(folder.glob("launchopt_*")):
+    for path in sorted([*folder.glob("launchopt_*"), *folder.glob("sem.launchopt_*")]):
         if name := _NAME.fullmatch(path.name):
-            pid = int(name[1])
+            pid = int(name[1] or name[2])
             with contextlib.suppress(OSError), _if_free(path) as free:  # its owner may remove it meanwhile
                 if free and not _is_owned(path, pid):
                     found.append(Leftover(path, pid, path.lstat().st_size))

@@ -2,9 +2,9 @@
 
     workload -> producer -> ring -> batcher -> mode -> recorder -> Parquet
 
-The parent starts each with `spawn` and talks to it through a pipe (`messages`). A child ends on an EXIT, when the
-parent is gone, or after a FAILED. Between two jobs it waits. It ignores Ctrl-C and forwards SIGTERM and SIGHUP to the
-parent, which ends the run in order.
+The parent starts each with `spawn` and talks to it through a pipe (`messages`). A child ends on an EXIT, after a
+FAILED, or with the parent (`lifeline`). Between two jobs it waits. It ignores Ctrl-C and forwards SIGTERM and SIGHUP
+to the parent, which ends the run in order.
 
 The parent imports this module, so it imports no compiler. A child imports what it needs when it starts.
 """
@@ -12,16 +12,13 @@ The parent imports this module, so it imports no compiler. A child imports what 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import signal
 import sys
-import threading
 import traceback
 from collections.abc import Callable
 from importlib import import_module
-from multiprocessing import parent_process
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from launchopt.devices.cuda.errors import GpuErrors
@@ -34,16 +31,12 @@ if TYPE_CHECKING:
     from launchopt.recording.manifest import Manifest
     from runner.plan.job import Job
 
-PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 _CORES = os.sched_getaffinity(0)
 
 
-def _guarded(pipe: Connection, bound: bool, work: Callable[[], None]) -> None:
+def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
     """Run the work of a child. An error is sent to the parent as FAILED, and gives this process its exit code."""
     _leave_signals_to_parent()
-    if bound:
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    threading.Thread(target=_die_with_parent, daemon=True).start()
     try:
         work()
         if not is_profiled():
@@ -84,25 +77,14 @@ def _leave_signals_to_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)  # the parent blocked them before it started this process
 
 
-def _die_with_parent() -> None:
-    """Wait for the end of the parent, then end this process.
-
-    prctl alone is not enough: it needs `bound`, and it misses a parent that ended before the call.
-    """
-    parent = parent_process()
-    assert parent is not None
-    wait([parent.sentinel])
-    os._exit(1)
+def producer_main(pipe: Connection) -> None:
+    """Produce for jobs until EXIT."""
+    _guarded(pipe, lambda: _jobs(pipe, "runner.worker.producer", _produce))
 
 
-def producer_main(pipe: Connection, bound: bool) -> None:
-    """Produce for jobs until EXIT. With `bound` Linux kills this process when the thread that started it ends."""
-    _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.producer", _produce))
-
-
-def consumer_main(pipe: Connection, bound: bool) -> None:
-    """Consume for jobs until EXIT. With `bound` Linux kills this process when the thread that started it ends."""
-    _guarded(pipe, bound, lambda: _jobs(pipe, "runner.worker.consumer", _consume))
+def consumer_main(pipe: Connection) -> None:
+    """Consume for jobs until EXIT."""
+    _guarded(pipe, lambda: _jobs(pipe, "runner.worker.consumer", _consume))
 
 
 def _jobs(pipe: Connection, module: str, work: Callable[[Job, Connection], Manifest | None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from multiprocessing.pool import ThreadPool
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -26,9 +26,9 @@ def memory(cache_bytes: int, threads: int) -> Bandwidths:
     size = max(LEAST_BYTES, 2 * cache_bytes)
     whole = np.ones(size // 4, np.float32)
     source, target = np.split(whole, 2)  # halves of one array: to map more memory would take longer than the copies
-    parts = list(zip(np.array_split(target, threads), np.array_split(source, threads), strict=True))
-    with ThreadPool(threads) as pool:  # NumPy releases the GIL while it copies
-        copy_s = _fastest(lambda: pool.starmap(np.copyto, parts))
+    targets, sources = np.array_split(target, threads), np.array_split(source, threads)
+    with ThreadPoolExecutor(threads) as pool:  # NumPy releases the GIL while it copies
+        copy_s = _fastest(lambda: list(pool.map(np.copyto, targets, sources)))
     rows, vector = whole.reshape(-1, 8192), np.ones(8192, np.float32)
     read_s = _fastest(lambda: rows @ vector)
     return Bandwidths(2 * source.nbytes / copy_s * 1e-9, whole.nbytes / read_s * 1e-9)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from support.processes.own_run import LONG, SHORT, Victim, on_linux
 
 from launchopt.recording.results import read_manifest, write_manifest
 from runner.run.leftovers import FOLDER, YOUNG_S, held, killed_runs, leftovers, tidy
+from runner.worker.lifeline import name_semaphores
 
 
 @pytest.fixture
@@ -55,6 +57,28 @@ def test_a_held_segment_is_in_use_whatever_its_name_says(segments: Path, runs: P
         assert segment.exists()
     assert tidy(runs / "new", segments) == [f"removed {segment}, left by killed process {dead_pid}"]
     assert not segment.exists()
+
+
+def test_semaphores_of_dead_processes_are_removed_by_our_name_alone(segments: Path, runs: Path, dead_pid: int) -> None:
+    ours = segments / f"sem.launchopt_{dead_pid}-a1_b2c3d"
+    of_others = [
+        segments / name
+        for name in ("sem.mp-a1_b2c3d", f"sem.launchopt_{dead_pid}", f"sem.other_{dead_pid}-a", "sem.launchopt_x-a")
+    ]
+    for each in (ours, *of_others):
+        each.write_bytes(b"x")
+    assert tidy(runs / "new", segments) == [f"removed {ours}, left by killed process {dead_pid}"]
+    assert sorted(segments.iterdir()) == sorted(of_others)
+
+
+@on_linux
+def test_a_live_process_keeps_its_semaphores() -> None:
+    name_semaphores()
+    lock = get_context("spawn").Lock()
+    (path,) = FOLDER.glob(f"sem.launchopt_{os.getpid()}-*")
+    make_old(path)
+    assert path not in [each.path for each in leftovers()]
+    del lock
 
 
 def test_an_id_that_is_used_again(segments: Path) -> None:
