@@ -1,25 +1,34 @@
 """Measures the reference results again, in parts of a few minutes each; none twice by one revision.
 
     python scripts/reference.py --list                        the parts, and what is left of each
+    python scripts/reference.py --check                       compose every command; run none
     python scripts/reference.py --output outputs/new          every part that this machine can run
+    python scripts/reference.py --only readme                 what the README shows: 4 minutes on an H100
     python scripts/reference.py --only gpu/strategies/0       one part; a prefix such as gpu/strategies names several
 
-The code must be a revision without uncommitted changes. A copy without a history needs LAUNCHOPT_GIT_REVISION. Each
-manifest gets an entry `part`: the command, and machine, driver and clocks before and after it. The state of all parts
-is in `parts.json` of the output folder. Compare figures of one part only, since each part has one machine.
+reference_parts.py declares the parts. The code must be a revision without uncommitted changes; `--dirty` measures
+others and marks them. A copy without a history needs LAUNCHOPT_GIT_REVISION. Each manifest gets an entry `part`: the
+commands, and machine, driver and clocks before and after them. The state of all parts is in `parts.json` of the output
+folder. Compare figures of one part only, since each part has one machine. `--traces` names the folder, at any depth,
+with the recorded files; a part whose file is not there is skipped, and says where to get it.
 
-Exit code 0: every chosen part is done. 1: a part failed or ran out of time, and its last line is shown; the next start
-tries it again. 2: bad input, or code with uncommitted changes.
+scripts/readme_figures.py puts the results of `--only readme` into the README.
+
+Exit code 0: every chosen part is done or skipped. 1: a part failed or ran out of time, and its last line is shown; the
+next start measures it again. 2: bad input, or code with uncommitted changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,89 +39,66 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from launchopt.devices import find_device
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import ConfigError, explained, nearest
-from launchopt.files import JsonObject, read_json, save_json
+from launchopt.files import JsonObject, absent, read_json, save_json
 from launchopt.recording.environment import environment
-from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.reading import CommandParser, exit_code
-from runner.report.provenance import origin
+from runner.report.provenance import CARRIERS, origin
+from scripts.reference_check import mistake
+from scripts.reference_parts import PARTS, TRACES, Part
 
 ROOT = Path(__file__).parents[1]
 STATES = "parts.json"
 GRACE_S = 20  # after Ctrl-C a run ends its repeat and saves it
 ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "clocks_throttle_reasons.active")
-STRATEGIES = (
-    *("gemv_micro", "gemv_256", "decode_1", "decode_16", "decode_64"),
-    *("prefill", "layer", "elementwise_chain", "linear_epilogue"),
-)
-RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer", "llama_1", "llama_16")
-GPU_BENCHES = ("resident", "stream", "megakernel", "copies", "tracing", "modes", "dispatch", "pipeline")
-CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
-TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
+DONE, NOT_TRIED = "done", "not tried"
+OVERRIDE = re.compile(r"[a-z_.]+=\{")  # of Hydra, which wants special characters of a path in quotes
 
 
-class Part(NamedTuple):
-    """One command, the folder of its results, the device that it needs, and the most minutes it may take."""
+class Session(NamedTuple):
+    """What holds for all parts of a start."""
 
-    folder: str
-    device: str  # cuda or cpu
-    minutes: float
-    words: tuple[str, ...]  # after `python -m`
-
-    @property
-    def command(self) -> str:
-        """The command without the folder of its results."""
-        return " ".join(("python -m", *self.words))
+    output: Path
+    traces: Path
+    revision: object
+    is_dirty: bool
+    runs_gpu: bool
 
 
-def _run(folder: str, minutes: float, *words: str, device: str = "cuda") -> Part:
-    return Part(folder, device, minutes, ("runner", *words, f"device={device}"))
-
-
-def _bench(folder: str, device: str, suite: str) -> Part:
-    return Part(f"{folder}/{suite}", device, 8, ("runner.bench", suite, "--device", device))
-
-
-PARTS = (
-    *(_run(f"gpu/strategies/{i}", 10, f"table=strategies_{name}", "repeats=5") for i, name in enumerate(STRATEGIES)),
-    *(
-        _run(f"gpu/gpu_kernel_batcher/{i}", 10, f"table={table}", f"workload.dtype={dtype}", "repeats=5")
-        for i, (table, dtype) in enumerate(TABLES)
-    ),
-    *(
-        _run(f"gpu/decode_in_order/{dtype}_{n}", 5, "experiment=decode_in_order", *more, "repeats=5")
-        for dtype in ("fp32", "fp16")
-        for n in (1, 4, 16, 64)
-        for more in [(f"workload.requests={n}", f"workload.dtype={dtype}")]
-    ),
-    *(_run(f"gpu/resident/{i}", 8, f"table=resident_{name}", "repeats=5") for i, name in enumerate(RESIDENT)),
-    *(
-        _run(f"gpu/qkv/{table}_{model}", 5, f"table=qkv_{table}", f"model={model}", "repeats=5")
-        for table in ("decode_1", "decode_16", "prefill")
-        for model in ("folovllm", "qwen3_0_6b", "llama_3_2_1b", "llama_3_8b")
-    ),
-    *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
-    Part("gpu/cpp_loop", "cuda", 9, ("scripts.cpp_loop.measure",)),
-    *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),
-    _run("cpu/quick", 2, "experiment=quick", device="cpu"),
-)
-
-
-def measure(parts: Sequence[Part], output: Path, revision: object, *, runs_gpu: bool) -> int:
+def measure(parts: Sequence[Part], session: Session) -> int:
     """Measure what is left of `parts`; return the number of parts that failed."""
     failed = 0
     for part in parts:
-        if _state(part, output, revision)["state"] == "done":
+        if state_of(part, session.output, session.revision)["state"] == DONE:
             print(f"{part.folder}: done before")
             continue
-        if part.device == "cuda" and not runs_gpu:
-            print(f"{part.folder}: skipped, needs a GPU")
+        if lack := _lack(part, session):
+            print(f"{part.folder}: skipped, needs {lack}")
             continue
-        print(f"{part.folder}: {part.command}", flush=True)
-        found = _measured(part, output / part.folder) | {"revision": revision}
-        save_json(output / STATES, read_states(output) | {part.folder: found})
-        print(f"{part.folder}: {found['state']} after {found['seconds']:.0f} s{_why(found)}", flush=True)
-        failed += found["state"] != "done"
+        print(
+            f"{part.folder}: {part.commands[0]}{f' and {n} more' if (n := len(part.commands) - 1) else ''}", flush=True
+        )
+        _clear(part, session.output)
+        found = _measured(part, session)
+        save_json(session.output / STATES, read_states(session.output) | {part.folder: found})
+        on = f" on {found['machine']}"
+        print(f"{part.folder}: {found['state']} after {found['seconds']:.0f} s{on}{_why(found)}", flush=True)
+        failed += found["state"] != DONE
     return failed
+
+
+def _lack(part: Part, session: Session) -> str:
+    """Return what this machine lacks for a part, or nothing."""
+    if part.device == "cuda" and not session.runs_gpu:
+        return "a GPU"
+    if part.program and not shutil.which(part.program):
+        return f"{part.program} on the PATH"
+    if part.needs and _trace(part, session) is None:
+        return f"{part.needs} below --traces {session.traces} ({TRACES[part.needs]})"
+    return ""
+
+
+def _trace(part: Part, session: Session) -> Path | None:
+    return next(iter(sorted(session.traces.rglob(part.needs))), None) if part.needs else None
 
 
 def read_states(output: Path) -> JsonObject:
@@ -121,43 +107,91 @@ def read_states(output: Path) -> JsonObject:
     return dict(read_json(path)) if path.is_file() else {}
 
 
-def _state(part: Part, output: Path, revision: object) -> JsonObject:
-    """Return the saved state of a part. Done: by this command and this revision, and its manifest is there."""
-    found: JsonObject = read_states(output).get(part.folder, {"state": "not tried"})
-    is_there = any((output / part.folder).rglob("manifest.json"))
-    is_same = (found.get("command"), found.get("revision")) == (part.command, revision)
-    return {"state": "not tried"} if found["state"] == "done" and not (is_same and is_there) else found
+def state_of(part: Part, output: Path, revision: object) -> JsonObject:
+    """Return the saved state of a part. Done: by these commands and this revision, and its results are there."""
+    found: JsonObject = read_states(output).get(part.folder, {"state": NOT_TRIED})
+    is_same = (found.get("commands"), found.get("revision")) == ([*part.commands], revision)
+    is_kept = is_same and not found.get("dirty") and bool(_carriers(output / part.folder))
+    return {"state": NOT_TRIED} if found["state"] == DONE and not is_kept else found
+
+
+def _clear(part: Part, output: Path) -> None:
+    """Remove what an earlier try left: a part is measured as a whole, on one machine."""
+    if part.folder in read_states(output):
+        shutil.rmtree(output / part.folder, ignore_errors=True)
 
 
 def _why(found: Mapping[str, object]) -> str:
     return f": {found['why']}" if found.get("why") else ""
 
 
-def _measured(part: Part, folder: Path) -> JsonObject:
+def _measured(part: Part, session: Session) -> JsonObject:
     """Run a part, add its entry to the manifests, and return its state."""
+    folder = session.output / part.folder
     before, started = machine(part.device), time.monotonic()
-    code, last = _ended(part, folder)
-    about: JsonObject = {"command": part.command, "seconds": round(time.monotonic() - started, 1), "exit_code": code}
-    for path in sorted(folder.rglob("manifest.json")):
-        manifest = read_manifest(path.parent)
-        write_manifest(path.parent, manifest | {"part": about | {"before": before, "after": machine(part.device)}})
-    why = _fault(folder) if code == 0 else last
-    state = "done" if not why else "out of time" if code is None else "failed"
-    return about | {"state": state, "why": why}
+    code, last = _ended(part, folder, _trace(part, session))
+    about: JsonObject = {
+        "commands": [*part.commands],
+        "seconds": round(time.monotonic() - started, 1),
+        "exit_code": code,
+        "dirty": session.is_dirty,
+    }
+    after = machine(part.device)
+    for path in _carriers(folder):
+        save_json(path, read_json(path) | {"part": about | {"before": before, "after": after}})
+    why = _fault(folder, session) if code == 0 else last
+    state = DONE if not why else "out of time" if code is None else "failed"
+    return about | {"state": state, "why": why, "revision": session.revision, "machine": name_of(before)}
 
 
-def _ended(part: Part, folder: Path) -> tuple[int | None, str]:
-    """Return the exit code and the last line on standard error; None for a part that ran out of time."""
-    is_run = part.words[0] == "runner"
-    where = (f"hydra.run.dir={folder}", f"hydra.sweep.dir={folder}") if is_run else ("--output", str(folder))
-    command = [sys.executable, "-m", *part.words, *where]
+def _carriers(folder: Path) -> list[Path]:
+    return sorted(path for name in CARRIERS for path in folder.rglob(name))
+
+
+def _ended(part: Part, folder: Path, trace: Path | None) -> tuple[int | None, str]:
+    """Return the first exit code that is not 0, and the last line on standard error; None if the time is over."""
+    ends = time.monotonic() + 60 * part.minutes
+    with tempfile.TemporaryDirectory() as scratch:
+        places = {"folder": str(folder), "scratch": scratch, "trace": str(trace)}
+        for command in part.commands:
+            code, text = _ran(words_of(command, places), ends - time.monotonic())
+            if code is None:
+                return None, f"longer than {part.minutes:g} minutes: {command}"
+            if code:
+                lines = text.strip().splitlines()
+                return code, lines[-1] if lines else f"exit code {code}: {command}"
+    return 0, ""
+
+
+def words_of(command: str, places: Mapping[str, str]) -> list[str]:
+    """Return the words of a command with this interpreter, and with the places in it."""
+    words = []
+    for word in shlex.split(command):
+        placed = word.format_map(places)
+        words.append(quoted(*placed.split("=", 1)) if OVERRIDE.match(word) else placed)
+    return [sys.executable, *words[1:]] if words[0] == "python" else words
+
+
+def quoted(key: str, path: str) -> str:
+    """Return a setting of a run whose value is a path with any characters."""
+    escaped = path.replace("'", "\\'")
+    return f"{key}='{escaped}'"
+
+
+def _ran(words: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+    """Run one command from the root; return its exit code and standard error. None: it was ended after its limit."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
-        command, env=os.environ | {"PYTHONPATH": paths}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        words,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": paths, "PYTHON": sys.executable},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         try:
-            _, text = process.communicate(timeout=60 * part.minutes)
-            code: int | None = process.returncode
+            _, text = process.communicate(timeout=max(limit_s, 0))
+            return process.returncode, text
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT)
             try:
@@ -165,20 +199,18 @@ def _ended(part: Part, folder: Path) -> tuple[int | None, str]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
-            return None, f"longer than {part.minutes:g} minutes"
-    lines = text.strip().splitlines()
-    return code, (lines[-1] if lines else f"exit code {code}") if code else ""
+            return None, ""
 
 
-def _fault(folder: Path) -> str:
+def _fault(folder: Path, session: Session) -> str:
     """Return why results of a part that ended well cannot be committed, or nothing."""
-    paths = sorted(folder.rglob("manifest.json"))
-    if not paths:
+    found = [origin(path) for path in _carriers(folder)]
+    if not found:
         return "no manifest"
-    found = [origin(path) for path in paths]
     if any(each.revision is None for each in found):
         return "no revision in the manifest"
-    return "the code was changed meanwhile" if any(each.dirty for each in found) else ""
+    is_changed = any(each.dirty for each in found) and not session.is_dirty
+    return "the code was changed meanwhile" if is_changed else ""
 
 
 def machine(device: str) -> JsonObject:
@@ -189,6 +221,11 @@ def machine(device: str) -> JsonObject:
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
         about["gpus"] = [dict(zip(ASKED, map(str.strip, line.split(",")), strict=False)) for line in lines]
     return about
+
+
+def name_of(about: JsonObject) -> str:
+    """Return the name of a machine: its GPUs, or else its processor."""
+    return ", ".join(each.get("name", "?") for each in about.get("gpus", [])) or str(about["processor"])
 
 
 def chosen(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
@@ -205,12 +242,23 @@ def _is_below(part: Part, name: str) -> bool:
 
 
 def list_parts(parts: Sequence[Part], output: Path, revision: object) -> None:
-    """Print every part: state, device, most minutes, folder, command."""
+    """Print every part: state, device, most minutes, folder, machine, commands."""
     for part in parts:
-        state = _state(part, output, revision)
-        print(
-            f"{state['state']:<11} {part.device:<4} {part.minutes:>2g} min  {part.folder}: {part.command}{_why(state)}"
-        )
+        state = state_of(part, output, revision)
+        on = f" (on {state['machine']})" if "machine" in state else ""
+        about = f"{state['state']:<11} {part.device:<4} {part.minutes:>2g} min  {part.folder}{on}"
+        print(f"{about}: {'; '.join(part.commands)}{_why(state)}")
+
+
+def check(parts: Sequence[Part]) -> int:
+    """Compose every command of the parts, and name those with a mistake. Return the number of such parts."""
+    places = {"folder": "outputs/new", "scratch": "scratch", "trace": "trace"}
+    wrong = 0
+    for part in parts:
+        found = [why for command in part.commands if (why := mistake(words_of(command, places)))]
+        wrong += bool(found)
+        print(f"{part.folder}: {'; '.join(found) or 'ok'}")
+    return wrong
 
 
 def main(argv: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> int:
@@ -221,22 +269,31 @@ def main(argv: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> in
 
 def _main(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     wanted, about = chosen(parts, options.only), environment()
-    revision, is_dirty = about.get("git_revision"), about.get("git_dirty")
+    if options.check:
+        return 1 if check(wanted) else 0
+    revision, is_dirty = about.get("git_revision"), bool(about.get("git_dirty"))
     if options.list:
         list_parts(wanted, options.output, revision)
         return 0
-    if revision is None or is_dirty:
+    if revision is None or (is_dirty and not options.dirty):
         why = "has uncommitted changes" if is_dirty else "has no history, and LAUNCHOPT_GIT_REVISION is not set"
-        raise ConfigError("code", str(ROOT), f"{why}; results must name a clean revision, so commit first")
+        what = "commit first, or give --dirty, which marks them" if is_dirty else "set it"
+        raise ConfigError("code", str(ROOT), f"{why}; results must name a clean revision: {what}")
+    if options.traces is not None and not options.traces.is_dir():
+        raise ConfigError("--traces", str(options.traces), absent(options.traces))
     runs_gpu = find_device("auto", 0)[0].kind == "cuda"
-    return 1 if measure(wanted, options.output.absolute(), revision, runs_gpu=runs_gpu) else 0
+    traces = (options.traces or ROOT / "traces").absolute()
+    return 1 if measure(wanted, Session(options.output.absolute(), traces, revision, is_dirty, runs_gpu)) else 0
 
 
 def _parser() -> CommandParser:
     parser = CommandParser("reference", __doc__)
     parser.add_argument("--list", action="store_true", help="print the parts and their state")
+    parser.add_argument("--check", action="store_true", help="compose every command, and run none")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="folders of parts, or of groups of parts")
     parser.add_argument("--output", type=Path, default=Path("outputs/new"), metavar="DIR", help="default: outputs/new")
+    parser.add_argument("--traces", type=Path, metavar="DIR", help="folder with recorded files; default: traces")
+    parser.add_argument("--dirty", action="store_true", help="measure code with uncommitted changes, and mark it")
     return parser
 
 

@@ -31,6 +31,11 @@ _HEADINGS = ("quantity", "by", "theirs", "ours", "difference", "allowed", "agree
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the table and return the exit code."""
+    options = _parser().parsed(argv)
+    return exit_code(lambda: _print(options.file, options.run, options.output))
+
+
+def _parser() -> CommandParser:
     parser = CommandParser("nsys_agree", __doc__)
     parser.add_argument("file", type=Path, metavar="FILE", help="a profile exported with `nsys export --type sqlite`")
     parser.add_argument(
@@ -39,8 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--output", type=file_named(".parquet"), metavar="FILE.parquet", help="also write the rows here"
     )
-    options = parser.parsed(argv)
-    return exit_code(lambda: _print(options.file, options.run, options.output))
+    return parser
 
 
 def _print(file: Path, runs: Sequence[Path], output: Path | None) -> int:

@@ -242,7 +242,7 @@ def _block(folder: Path) -> str:
         return which_strategy.markdown(folder)
     if folder.is_file():
         return calibration_markdown(read_calibration(folder))
-    if any(folder.glob(profilers.AGREEMENTS)):
+    if any(folder.rglob(profilers.AGREEMENTS)):
         return profilers.markdown(folder)
     if (folder / account.FILE).is_file():
         return account.markdown(folder)

@@ -1,7 +1,7 @@
 """Cost of profilers, from a folder of runs under each of them, and their agreement with this project.
 
-In: runs below the folder, untraced, with timing=cupti or timing=torch, or under nsys; `agree_*.parquet` beside them, as
-`runner.nsys_agree --output` writes it. Out: Markdown, for a page.
+In: runs below the folder, untraced, with timing=cupti or timing=torch, or under nsys; at any depth `agree_*.parquet`,
+as `runner.nsys_agree --output` writes it. Out: Markdown, for a page.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def markdown(folder: Path) -> str:
     """Return the tables of profiler costs and of agreements, as Markdown. Raise DataError for an unreadable file."""
     timing = {each["run_id"]: each["config"]["timing"]["kind"] for each in results.read_manifests([folder])}
     agreements: list[results.Row] = []
-    for path in sorted(folder.glob(AGREEMENTS)):
+    for path in sorted(folder.rglob(AGREEMENTS)):
         try:
             agreements += pq.read_table(path).to_pylist()
         except (OSError, pa.ArrowException) as error:

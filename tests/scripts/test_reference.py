@@ -8,14 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.config.composing import configured
+from support.paths import TESTS
 
+from launchopt.devices.cpu.info import cpu_info
 from runner.bench.__main__ import SUITES
 from runner.report.provenance import origin
+from scripts.reference_check import mistake
+from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PARTS, Part, run_words
 
 REVISION = "f" * 40
-SMALL = ("runner", "workload=gemv_micro", "workload.m=16", "workload.k=64", "workload.cache=hot", "device=cpu")
-FEW = ("workload.commands=500", "mode=baseline", "against=[]", "repeats=1")
+SMALL = "workload=gemv_micro workload.m=16 workload.k=64 workload.cache=hot"
+FEW = f"{SMALL} workload.commands=500 mode=baseline against=[] repeats=1"
+
+
+def of(folder: str, words: str, minutes: float = 2, device: str = "cpu") -> Part:
+    return Part(folder, device, minutes, (run_words(words, device=device),))
 
 
 @pytest.fixture
@@ -25,78 +32,140 @@ def reference(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_parts_are_measured_once_and_failures_are_said(
-    reference: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     parts = (
-        reference.Part("cpu/small", "cpu", 2, (*SMALL, *FEW)),
-        reference.Part("cpu/wrong", "cpu", 1, (*SMALL, "mode=bacthed")),
-        reference.Part("cpu/late", "cpu", 0.001, (*SMALL, "workload.commands=100000", "repeats=50")),
-        reference.Part("gpu/other", "cuda", 1, ("runner",)),
+        of("cpu/small", FEW),
+        of("cpu/wrong", f"{SMALL} mode=bacthed"),
+        of("cpu/late", f"{SMALL} workload.commands=100000 repeats=50", minutes=0.001),
+        of("gpu/other", FEW, device="cuda"),
+        of("cpu/traced", "arrival.path={trace}")._replace(needs="some.csv"),
+        of("cpu/programmed", FEW)._replace(program="no-such-program"),
     )
+    monkeypatch.setitem(reference.TRACES, "some.csv", "its source")
     assert reference.main(["--output", str(tmp_path)], parts) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "cpu/small: done after" in lines[1]
+    assert f" on {cpu_info().name}" in lines[1]
     assert "cpu/wrong: failed after" in lines[3]
     assert "mode=bacthed" in lines[3]
-    assert lines[5].endswith("longer than 0.001 minutes")
+    assert f"longer than 0.001 minutes: {parts[2].commands[0]}" in lines[5]
     assert lines[6] == "gpu/other: skipped, needs a GPU"
+    assert lines[7].startswith("cpu/traced: skipped, needs some.csv below --traces ")
+    assert lines[7].endswith("(its source)")
+    assert lines[8] == "cpu/programmed: skipped, needs no-such-program on the PATH"
 
     manifest = json.loads((tmp_path / "cpu/small/manifest.json").read_text())
-    assert manifest["part"]["command"] == parts[0].command
+    assert manifest["part"]["commands"] == [*parts[0].commands]
     assert manifest["part"]["before"]["processor"]
     assert origin(tmp_path / "cpu/small/manifest.json").revision == REVISION
 
     assert reference.main(["--list", "--output", str(tmp_path)], parts) == 0
     states = [line[:12].strip() for line in capsys.readouterr().out.splitlines()]
-    assert states == ["done", "failed", "out of time", "not tried"]
+    assert states == ["done", "failed", "out of time", *["not tried"] * 3]
 
     assert reference.main(["--only", "cpu/small", "--output", str(tmp_path)], parts) == 0
     assert capsys.readouterr().out == "cpu/small: done before\n"
 
 
 def test_a_part_of_another_revision_or_command_is_not_done(reference: Any, tmp_path: Path) -> None:
-    part = reference.Part("cpu/small", "cpu", 2, SMALL)
+    part = of("cpu/small", SMALL)
     folder = tmp_path / "cpu/small"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
-    saved = {"state": "done", "command": part.command, "revision": REVISION}
-    (tmp_path / reference.STATES).write_text(json.dumps({part.folder: saved}))
-    assert reference._state(part, tmp_path, REVISION)["state"] == "done"
-    assert reference._state(part, tmp_path, "e" * 40)["state"] == "not tried"
-    assert reference._state(part._replace(words=FEW), tmp_path, REVISION)["state"] == "not tried"
+    saved = {"state": "done", "commands": [*part.commands], "revision": REVISION}
+
+    def state(part: Part = part, revision: str = REVISION, **more: object) -> str:
+        (tmp_path / reference.STATES).write_text(json.dumps({part.folder: saved | more}))
+        return str(reference.state_of(part, tmp_path, revision)["state"])
+
+    assert state() == "done"
+    assert state(revision="e" * 40) == "not tried"
+    assert state(of("cpu/small", FEW)) == "not tried"
+    assert state(dirty=True) == "not tried"
     (folder / "manifest.json").unlink()
-    assert reference._state(part, tmp_path, REVISION)["state"] == "not tried"
+    assert state() == "not tried"
 
 
-def test_uncommitted_changes_are_refused(
+def test_uncommitted_changes_are_refused_or_marked(
     reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(reference, "environment", lambda: {"git_revision": REVISION, "git_dirty": True})
-    assert reference.main(["--output", str(tmp_path / "new")]) == 2
+    about = {"git_revision": REVISION, "git_dirty": True}
+    monkeypatch.setattr(reference, "environment", lambda: about)
+    parts, words = (of("cpu/small", FEW),), ["--output", str(tmp_path / "new")]
+    assert reference.main(words, parts) == 2
     assert "has uncommitted changes" in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
+    assert reference.main([*words, "--dirty"], parts) == 0
+    assert json.loads((tmp_path / "new/cpu/small/manifest.json").read_text())["part"]["dirty"] is True
+    about["git_dirty"] = False
+    assert reference.main(["--list", *words], parts) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("not tried")
 
 
 def test_only_takes_groups_and_names_the_nearest(
     reference: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [part.folder for part in reference.chosen(reference.PARTS, ["gpu/resident", "cpu/quick"])]
-    assert folders == [*(f"gpu/resident/{i}" for i in range(7)), "cpu/quick"]
+    folders = [part.folder for part in reference.chosen(PARTS, ["gpu/resident", "cpu/quick"])]
+    assert folders == [*(f"gpu/resident/{i}" for i in (*range(7), "ten_million")), "cpu/quick"]
     assert reference.main(["--only", "cpu/qick", "--output", str(tmp_path)]) == 2
     assert "did you mean cpu/quick?" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("group", ["strategies", "gpu_kernel_batcher", "decode_in_order", "resident", "qkv"])
-def test_the_settings_of_parts_are_those_of_a_run(reference: Any, group: str) -> None:
-    for part in reference.chosen(reference.PARTS, [f"gpu/{group}"]):
-        assert configured(*part.words[1:])
+def test_every_command_composes(reference: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reference.main(["--check"]) == 0
+    assert capsys.readouterr().out.count(": ok\n") == len(PARTS)
 
 
-def test_every_part_has_a_folder_of_its_own_and_fits_ten_minutes(reference: Any) -> None:
-    folders = [part.folder for part in reference.PARTS]
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (run_words("mode=bacthed"), "bacthed"),
+        (run_words("workload.commands=-1"), "workload.commands"),
+        (run_words("table=nothing"), "nothing"),
+        ("python -m runner bench --devcie cpu", "--devcie"),
+        ("python -m runner doctor --processes few", "few"),
+        ("python -m scripts.nothing", "no such program"),
+        ("env NSYS_OUT=x bash scripts/nothing.sh mode=batched", "no such script"),
+        ("env NSYS_OUT=x bash scripts/nsys_profile.sh mode=bacthed", "bacthed"),
+    ],
+)
+def test_check_names_a_mistake(reference: Any, capsys: pytest.CaptureFixture[str], command: str, why: str) -> None:
+    assert reference.main(["--check"], (Part("cpu/wrong", "cpu", 1, (command,)),)) == 1
+    assert why in capsys.readouterr().out
+
+
+def test_every_part_has_a_folder_of_its_own_and_fits_ten_minutes() -> None:
+    folders = [part.folder for part in PARTS]
     assert len(set(folders)) == len(folders)
-    assert all(part.minutes <= 10 for part in reference.PARTS)
+    assert all(part.minutes <= 10 for part in PARTS)
 
 
-def test_benchmarks_of_parts_exist(reference: Any) -> None:
-    assert {*reference.GPU_BENCHES, *reference.CPU_BENCHES} == {*SUITES}
+def test_runs_that_are_compared_have_three_processes() -> None:
+    for part in PARTS:
+        runs = [command for command in part.commands if " hydra.run.dir=" in command]
+        if len(runs) > 1 or part.folder in ("gpu/resident/5", "gpu/resident/6") or "azure" in part.folder:
+            assert all(" processes=3" in command for command in runs), part.folder
+
+
+def test_a_path_with_special_characters_is_quoted_for_a_run(reference: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "o'u, t=1")
+    words = reference.words_of(run_words("mode=batched", device="cpu"), {"folder": folder})
+    assert mistake(words) == ""
+    assert words[-1] == "hydra.sweep.dir='{}'".format(folder.replace("'", "\\'"))
+    assert reference.words_of("python -m runner bench --output {folder}", {"folder": folder})[-1] == folder
+
+
+def test_a_replay_runs_on_the_cpu(reference: Any, tmp_path: Path) -> None:
+    part = next(part for part in PARTS if part.folder == "gpu/azure_llama_3_8b/held_none")
+    tiny = "device=cpu model=tiny workload.cache=hot arrival.speed=1000 arrival.requests=null processes=1"
+    commands = (f"{part.commands[0].replace('device=cuda', '')} {tiny}",)
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    (traces / part.needs).write_text((TESTS / "corpus/azure.csv").read_text())
+    words = ["--output", str(tmp_path / "new"), "--traces", str(traces)]
+    assert reference.main(words, (part._replace(device="cpu", commands=commands),)) == 0
+
+
+def test_benchmarks_of_parts_exist() -> None:
+    assert {*GPU_BENCHES, *CPU_BENCHES} == {*SUITES}

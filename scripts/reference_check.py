@@ -1,0 +1,64 @@
+"""Whether a command of reference_parts.py would be accepted, without running it.
+
+Settings of a run are composed and checked as the run does before it plans. Other commands parse their options. So a
+name that changed is found, but not a mode that a GPU cannot run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from hydra import compose
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from launchopt.errors import LaunchoptError, one_line
+from runner.commands import SUBCOMMANDS
+from runner.config.composing import composing
+from runner.config.schema import to_config
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = re.compile(r"[A-Z_]+=")
+
+
+def mistake(words: Sequence[str]) -> str:
+    """Return why a command would be refused, or nothing."""
+    given = list(words)
+    if given[0] == "env":
+        given = given[1:]
+        while ENVIRONMENT.match(given[0]):
+            given = given[1:]
+    if given[0] == "bash":
+        return _of_run(given[2:]) if (ROOT / given[1]).is_file() else f"{given[1]}: no such script"
+    module, others = given[2], given[3:]
+    if module != "runner":
+        return _of_options(module, others)
+    if others[0] in SUBCOMMANDS:
+        return _of_options(SUBCOMMANDS[others[0]].module, others[1:])
+    return _of_run(others)
+
+
+def _of_run(settings: Sequence[str]) -> str:
+    try:
+        with composing():
+            to_config(compose("config", overrides=list(settings)))
+    except (LaunchoptError, HydraException, OmegaConfBaseException) as error:
+        return one_line(str(error))
+    return ""
+
+
+def _of_options(module: str, words: Sequence[str]) -> str:
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            import_module(module)._parser().parsed(words)
+    except ImportError:
+        return f"{module}: no such program"
+    except SystemExit:
+        return said.getvalue().splitlines()[0]
+    return ""

@@ -1,0 +1,214 @@
+"""The parts of the reference results: which commands measure each, for how long at most, and what they need.
+
+A part has one folder and one machine. Its commands are compared with one another, so a part is measured as a whole.
+Runs that are compared with each other take `processes=3`: a difference between two runs is judged by the spread between
+their processes. `{folder}` is the folder of the part, `{scratch}` a folder that is deleted after it, and `{trace}` the
+recorded file that it needs.
+
+Not here, since each needs a permission or a program that a run does not: kernels under Nsight Compute, the sanitizers,
+and the two campaigns of kill_campaign.py and soak.py.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+AZURE = "AzureLLMInferenceTrace_code.csv"
+MOONCAKE = "mooncake_conversation_trace.jsonl"
+BERT = "h100_bert_small.kineto.json.gz"
+TRACES = {  # where to get the recorded files
+    AZURE: "github.com/Azure/AzurePublicDataset, data",
+    MOONCAKE: "github.com/kvcache-ai/Mooncake, FAST25-release/traces/conversation_trace.jsonl",
+    BERT: "github.com/AMD-AGI/TraceLens, the trace of bert-small-uncased on an H100",
+}
+STRATEGIES = (
+    *("gemv_micro", "gemv_256", "decode_1", "decode_16", "decode_64"),
+    *("prefill", "layer", "elementwise_chain", "linear_epilogue"),
+)
+RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
+GPU_BENCHES = ("resident", "stream", "megakernel", "copies", "tracing", "modes", "dispatch", "pipeline")
+CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
+TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
+PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"
+OBJECTIVE = "slo.ttft_ms=1000 slo.tpot_ms=50"
+README = "readme"  # the folder of the parts that the README's first table and picture show
+
+
+class Part(NamedTuple):
+    """Commands, the folder of their results, the device that they need, and the most minutes that they take in all."""
+
+    folder: str
+    device: str  # cuda or cpu
+    minutes: float
+    commands: tuple[str, ...]  # words as in a shell
+    needs: str = ""  # a key of TRACES
+    program: str = ""  # another program that a command needs
+
+
+def run_words(words: str, place: str = "{folder}", device: str = "cuda") -> str:
+    """Return the command of a run or a sweep with its results in `place`."""
+    return f"python -m runner {words} device={device} hydra.run.dir={place} hydra.sweep.dir={place}"
+
+
+def _run(folder: str, minutes: float, words: str, device: str = "cuda") -> Part:
+    return Part(folder, device, minutes, (run_words(words, device=device),))
+
+
+def _bench(folder: str, device: str, suite: str) -> Part:
+    return Part(
+        f"{folder}/{suite}", device, 8, (f"python -m runner bench {suite} --device {device} --output {{folder}}",)
+    )
+
+
+def _replay(folder: str, minutes: float, trace: str, words: str) -> Part:
+    command = run_words(f"arrival=replay arrival.path={{trace}} {words}")
+    return Part(folder, "cuda", minutes, (command,), trace)
+
+
+def _ahead(requests: int) -> Part:
+    """Return one table of the megakernel without steps ahead and with them, which are two runs."""
+    table = f"table=resident_decode_{requests} against=[] repeats=5 processes=3"
+    commands = [
+        run_words(f"{table} scheduler.ahead={value}", f"{{folder}}/{name}")
+        for value, name in [("false", "without"), ("true", "with")]
+    ]
+    return Part(f"gpu/ahead/decode_{requests}", "cuda", 6, tuple(commands))
+
+
+def _under_nsys(mode: str) -> Part:
+    """Return a job without a tracer, under CUPTI and under nsys, and the comparison of the last two."""
+    job = f"mode={mode} {PROFILED} against=[] processes=3"
+    profile, profiled = "{scratch}/profile", f"{{folder}}/nsys_{mode}"
+    return Part(
+        f"gpu/profilers/{mode}",
+        "cuda",
+        10,
+        (
+            run_words(job, f"{{folder}}/plain_{mode}"),
+            run_words(f"{job} timing=cupti", f"{{folder}}/cupti_{mode}"),
+            f"env NSYS_OUT={profile} bash scripts/nsys_profile.sh {job} device=cuda hydra.run.dir={profiled}",
+            f"python -m runner nsys_agree {profile}/profile.sqlite --run {{folder}}/cupti_{mode} "
+            f"--output {profiled}/agree_{mode}.parquet",
+        ),
+        program="nsys",
+    )
+
+
+def _under_torch(mode: str) -> Part:
+    """Return a job of PyTorch without its profiler and under it."""
+    job = f"mode={mode} {PROFILED} against=[] processes=3"
+    commands = [run_words(f"{job} timing={timing}", f"{{folder}}/{timing}_{mode}") for timing in ("events", "torch")]
+    return Part(f"gpu/profilers/{mode}", "cuda", 10, tuple(commands))
+
+
+README_PARTS = (
+    _run(f"{README}/decode_1", 3, "table=strategies_decode_1 repeats=5"),
+    _run(f"{README}/qkv_1", 2, "table=qkv_decode_1 model=llama_3_2_1b repeats=5"),
+    _run(f"{README}/ahead_1", 2, "table=resident_decode_1 against=[graph] repeats=5"),
+    _run(
+        f"{README}/decode_4",
+        2,
+        "table=strategies_decode_16 workload.requests=4 mode=graph against=[baseline,batched,coalesced] repeats=5",
+    ),
+    _run(f"{README}/decode_16", 3, "table=strategies_decode_16 repeats=5"),
+    _run(f"{README}/ahead_16", 2, "table=resident_decode_16 against=[graph] repeats=5"),
+    _run(f"{README}/decode_64", 3, "table=strategies_decode_64 repeats=5"),
+)
+REPLAYS = (
+    *(  # the first load is more than an H200 holds; at twice the recorded rate the GPU has time to spare
+        _replay(
+            f"gpu/azure_llama_3_8b/{name}_{scheduler}",
+            10,
+            AZURE,
+            f"experiment=azure_llama_3_8b scheduler={scheduler} {load} processes=3",
+        )
+        for name, load in (
+            ("overload", "arrival.requests=100 arrival.speed=10"),
+            ("held", "arrival.requests=50 arrival.speed=2"),
+        )
+        for scheduler in ("none", "continuous")
+    ),
+    *(
+        _replay(
+            f"gpu/mooncake_llama_3_2_1b/{name}",
+            10,
+            MOONCAKE,
+            "workload=decode model=llama_3_2_1b workload.dtype=bf16 mode=batched against=[baseline] "
+            "scheduler=continuous timing=host batching.max_batch=64 batching.timeout_us=300 record.launches=none "
+            f"{OBJECTIVE} repeats=1 processes=3 arrival.requests=40 arrival.speed={speed}",
+        )
+        for name, speed in (("overload", 10), ("held", 0.5))
+    ),
+    *(
+        _replay(
+            f"gpu/replay_qwen3_0_6b/{dtype}",
+            5,
+            AZURE,
+            f"workload=decode model=qwen3_0_6b workload.dtype={dtype} mode=batched against=[baseline] repeats=5 "
+            "arrival.requests=20 arrival.speed=50 record.launches=none",
+        )
+        for dtype in ("bf16", "fp32")
+    ),
+    Part(
+        "gpu/trace_bert",
+        "cuda",
+        5,
+        (
+            run_words(
+                "workload=trace workload.path={trace} mode=baseline repeats=5 "
+                "against=[batched,pointer_array,graph,torch_eager]"
+            ),
+        ),
+        BERT,
+    ),
+)
+PARTS = (
+    *README_PARTS,
+    *(_run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5") for i, name in enumerate(STRATEGIES)),
+    *(
+        _run(f"gpu/gpu_kernel_batcher/{i}", 10, f"table={table} workload.dtype={dtype} repeats=5")
+        for i, (table, dtype) in enumerate(TABLES)
+    ),
+    *(
+        _run(
+            f"gpu/decode_in_order/{dtype}_{n}",
+            5,
+            f"experiment=decode_in_order workload.requests={n} workload.dtype={dtype} repeats=5",
+        )
+        for dtype in ("fp32", "fp16")
+        for n in (1, 4, 16, 64)
+    ),
+    *(_run(f"gpu/resident/{i}", 8, f"table=resident_{name} repeats=5") for i, name in enumerate(RESIDENT)),
+    *(  # a goal compares the two
+        _run(f"gpu/resident/{i}", 10, f"table=resident_llama_{n} repeats=3 processes=3") for i, n in ((5, 1), (6, 16))
+    ),
+    _run(
+        "gpu/resident/ten_million",
+        5,
+        "mode=persistent against=[] workload=gemv_256 workload.commands=10000000 workload.cache=hot repeats=1 "
+        "timing=host",
+    ),
+    *(
+        _run(f"gpu/qkv/{table}_{model}", 5, f"table=qkv_{table} model={model} repeats=5")
+        for table in ("decode_1", "decode_16", "prefill")
+        for model in ("folovllm", "qwen3_0_6b", "llama_3_2_1b", "llama_3_8b")
+    ),
+    *(
+        _run(f"gpu/timeout_bucket/{rate}", 10, f"experiment=timeout_bucket arrival.rate_per_s={rate} repeats=5")
+        for rate in (200_000, 1_000_000, 1_800_000)
+    ),
+    *REPLAYS,
+    *(_ahead(requests) for requests in (1, 16)),
+    *(_under_nsys(mode) for mode in ("baseline", "batched", "graph")),
+    *(_under_torch(mode) for mode in ("torch_eager", "torch_graph")),
+    Part(
+        "gpu/calibration",
+        "cuda",
+        10,
+        ("python -m runner doctor --device cuda --processes 8 --save {folder}/calibration.json",),
+    ),
+    *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
+    Part("gpu/cpp_loop", "cuda", 9, ("python -m scripts.cpp_loop.measure --output {folder}",), program="nvcc"),
+    *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),
+    _run("cpu/quick", 2, "experiment=quick", device="cpu"),
+)
