@@ -1,4 +1,6 @@
-"""Write files atomically, read JSON from other programs, and reserve disk space.
+"""Open files of other programs, write files atomically, and reserve disk space.
+
+Every reader opens files with `open_regular`. A named pipe would block it, and a device might never end.
 
 Extending a file allocates no blocks. If a tmpfs is full, the first write to a memory mapping of such a file raises
 SIGBUS, which ends the process. `allocate` makes the file system allocate the blocks, and raises OSError if it cannot.
@@ -17,23 +19,73 @@ import errno
 import json
 import os
 import shlex
+import stat
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 from launchopt.errors import DataError, RunError, explained, nearest
 
 JsonObject = dict[str, Any]
 RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats, since old and new files exist together
-JSON_BYTES_MAX = 64 << 20  # manifests and calibrations have less than 1 MiB
+JSON_BYTES_MAX = 8 << 20  # manifests and calibrations have less than 1 MiB; Python's objects take up to 25 times that
 _CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems that cannot allocate blocks
 
 
 def reason(error: OSError) -> str:
     """Return the system's short text for an error number; without a number, the text of the error."""
     return os.strerror(error.errno) if error.errno else str(error)
+
+
+_KINDS = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class NotRegularError(OSError):
+    """A path at which there is a pipe, a socket or a device, where a regular file is expected."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file to read its bytes. Raise OSError for anything else, without waiting."""
+    try:
+        _require_regular(path, path.stat())  # first: to open a device can have an effect
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except ValueError:
+        raise NotRegularError("a path with a NUL character") from None
+    try:
+        _require_regular(path, os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def _require_regular(path: Path, found: os.stat_result) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(found.st_mode):
+        kind = next((name for is_kind, name in _KINDS if is_kind(found.st_mode)), "a special file")
+        raise NotRegularError(f"{kind}, not a regular file")
+
+
+def read_bytes(path: Path, most_bytes: int = JSON_BYTES_MAX) -> bytes:
+    """Return the content of a regular file; OSError if it cannot be read, ValueError above `most_bytes`."""
+    with open_regular(path) as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise ValueError(f"over {most_bytes >> 20} MiB")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Return a UTF-8 text, as `read_bytes` does; also ValueError for other bytes."""
+    return read_bytes(path).decode("utf-8")
 
 
 def allocate(file: int, size: int) -> None:
@@ -113,10 +165,7 @@ def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
     OSError: the file cannot be read. ValueError: it is not JSON, is nested too deeply, or has more than `most_bytes`.
     `traces.json_stream` reads traces, which may have gigabytes.
     """
-    with path.open("rb") as file:
-        content = file.read(most_bytes + 1)
-    if len(content) > most_bytes:
-        raise ValueError(f"over {most_bytes >> 20} MiB")
+    content = read_bytes(path, most_bytes)
     try:
         return json.loads(content)
     except RecursionError:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError, explained, nearest, one_line
-from launchopt.files import save_json, save_text
+from launchopt.files import read_text, save_json, save_text
+from launchopt.reading.unusable import forget
 from runner.values import file_named
 
 
@@ -117,6 +118,7 @@ def program(name: str) -> str:
 
 def exit_code(work: Callable[[], int]) -> int:
     """Run `work` and return its exit code. A LaunchoptError becomes one line on stderr and the error's exit code."""
+    forget()
     try:
         return work()
     except LaunchoptError as error:
@@ -130,8 +132,8 @@ def exit_code(work: Callable[[], int]) -> int:
 def read_page(page: Path) -> str:
     """Return the text of a page; DataError if it cannot be read."""
     try:
-        return page.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
+        return read_text(page)
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or too long
         raise DataError(page, None, f"cannot be read ({error})") from None
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from shlex import quote
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from launchopt.analysis.tables.reliability import Kill, Soak, reliability_markdown
 from launchopt.errors import DataError
 from launchopt.files import read_json
+from launchopt.reading.parquet import opened
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
 from runner.reading import CommandParser, exit_code, page_code, sync_block
@@ -69,15 +69,12 @@ def campaign_markdown(folder: Path) -> str:
 
 def read_kills(path: Path) -> list[Kill]:
     """Return every row; DataError for a file that is no table of a campaign."""
-    try:
-        with pq.ParquetFile(path) as file:
-            if not 1 <= file.metadata.num_rows <= MOST_KILLS:
-                raise DataError(path, None, f"{file.metadata.num_rows:,} kills: must be 1 to {MOST_KILLS:,}")
-            if missing := [name for name in SCHEMA.names if file.schema_arrow.names.count(name) != 1]:
-                raise DataError(path, None, f"not a table of kills: lacks {', '.join(missing)}, or has it twice")
-            table = file.read(columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
-    except (OSError, ValueError, pa.ArrowException) as error:
-        raise DataError(path, None, f"cannot be read as a table of kills ({error})") from None
+    with opened(path) as file:
+        if not 1 <= file.metadata.num_rows <= MOST_KILLS:
+            raise DataError(path, None, f"{file.metadata.num_rows:,} kills: must be 1 to {MOST_KILLS:,}")
+        if missing := [name for name in SCHEMA.names if file.schema_arrow.names.count(name) != 1]:
+            raise DataError(path, None, f"not a table of kills: lacks {', '.join(missing)}, or has it twice")
+        table = file.read(columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
     for name in SCHEMA.names:
         if name not in _MAY_BE_NULL and table.column(name).null_count:
             raise DataError(path, None, f"{name} must not be null")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 from support.processes.own_mounts import in_own_mounts
 from support.processes.own_process import environ_of
 
 from launchopt.errors import ConfigError, RunError
-from launchopt.files import Reserve, allocate, reason, save_result, write_atomically
+from launchopt.files import NotRegularError, Reserve, allocate, open_regular, reason, save_result, write_atomically
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import FOLDER
 
@@ -139,3 +142,52 @@ def test_where_writing_fails_there_is_what_was_there(before: str | None, tmp_pat
         save_result(tmp_path / "file", fail)
     assert str(caught.value) == f"{tmp_path}: file cannot be written: No space left on device"
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == ({} if before is None else {"file": before})
+
+
+def opened(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
+
+
+def test_a_regular_file_is_opened_and_anything_else_is_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    (tmp_path / "link").symlink_to("file")
+    assert opened(tmp_path / "file") == opened(tmp_path / "link") == b"x"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "to_pipe").symlink_to("pipe")
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "socket"))
+    refused = {"pipe": "a named pipe", "to_pipe": "a named pipe", "socket": "a socket", "/dev/zero": "a device"}
+    for name, kind in refused.items():
+        with pytest.raises(NotRegularError, match=f"{kind}, not a regular file"):
+            opened(tmp_path / name)
+    with pytest.raises(IsADirectoryError):
+        opened(tmp_path)
+    with pytest.raises(OSError, match="NUL"):
+        opened(tmp_path / "a\0b")
+
+
+OPENS = re.compile(
+    r"""\.open\("r|\.open\(\)|\.read_text\(|\.read_bytes\(|(?<![\w.])open\(|pq\.read_|pq\.ParquetFile\("""
+)
+# The package's own files, files of the system, and parts that this process wrote.
+OWN = {
+    "launchopt/files.py",
+    "launchopt/native.py",
+    "launchopt/reading/parquet.py",
+    *(f"launchopt/{name}.py" for name in ("report/page", "kernels/__init__", "modes/options", "recording/environment")),
+    *("launchopt/analysis/tables/reference.py", "launchopt/devices/cpu/info.py", "launchopt/timing/torch_trace.py"),
+    *(f"runner/{name}.py" for name in ("help", "budget", "bench/recorder", "plan/memory", "worker/tables")),
+    *(f"runner/{name}.py" for name in ("config/tables", "doctor/checks", "doctor/gpu", "run/leftovers")),
+}
+
+
+def test_readers_open_files_with_one_function() -> None:
+    """A reader with an `open` of its own would wait for ever at a named pipe."""
+    found = set()
+    for top in ("launchopt", "runner"):
+        for path in (ROOT / top).rglob("*.py"):
+            lines = (line for line in path.read_text().splitlines() if OPENS.search(line) and "def " not in line)
+            if any(lines):
+                found.add(str(path.relative_to(ROOT)))
+    assert found <= OWN

@@ -18,6 +18,7 @@ import numpy as np
 
 from launchopt.arrivals.requests import NO_REQUEST, Requests
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 
 BOM = b"\xef\xbb\xbf"
 INT64_MAX = 2**63 - 1
@@ -44,7 +45,7 @@ def text_lines(path: Path, bytes_max: int) -> Lines:
     line end.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             number = 0
             while raw := file.readline(bytes_max + 1):
                 number += 1

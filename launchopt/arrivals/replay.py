@@ -17,6 +17,7 @@ from launchopt.arrivals.mooncake import read_mooncake
 from launchopt.arrivals.request_csv import read_request_csv
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 from launchopt.options import REQUIRED, option
 
 
@@ -48,7 +49,7 @@ def read_requests(path: Path, file_format: str, limit: int | None) -> Requests:
 
 def _recognized(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise unreadable(path, error) from error

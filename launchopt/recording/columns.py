@@ -6,7 +6,7 @@ describes it. Null means "not measured" or "does not exist", never zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -170,18 +170,8 @@ RENAMED = {"one_time_ms": "setup_ms"}  # names that older files have
 RENAMED_VALUES = {"model": {"predecessor": "small_1024"}}  # by column: values that older files have
 
 
-def current_names(names: Sequence[str]) -> list[str]:
-    """Return today's names of the columns of a file."""
-    return [RENAMED.get(name, name) for name in names]
-
-
 def current_values(name: str, values: pa.Array) -> pa.Array:
     """Return the values of the column `name` of a file, with today's names."""
     for old, new in RENAMED_VALUES.get(name, {}).items():
         values = pc.replace_substring_regex(values, f"^{old}$", new)
     return values
-
-
-def missing_columns(names: Sequence[str], columns: Sequence[Column]) -> list[str]:
-    """Return the required columns of a table that are not among the `names` of a file."""
-    return [each.name for each in columns if each.is_required and each.name not in names]

@@ -15,20 +15,20 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from launchopt.errors import ConfigError, DataError
 from launchopt.files import absent
+from launchopt.reading.parquet import Rules, checked
+from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
     COMMAND_COLUMNS,
     HISTOGRAM_COLUMNS,
     KERNEL_COLUMNS,
     LAUNCH_COLUMNS,
+    RENAMED,
     TOKEN_COLUMNS,
     Column,
-    current_names,
     current_values,
-    missing_columns,
     schema,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION
@@ -70,34 +70,24 @@ def files(folders: Iterable[Path], table: str) -> list[Path]:
 def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a table below `folders` in `schema_of(table)`.
 
-    Raise DataError for a file that cannot be read, or that is no table of this project.
+    A file, or a value, that cannot be used is named on standard error, and left out. Raise DataError if no row is left.
     """
     wanted = schema_of(table)
+    required = [each.name for each in COLUMNS[table] if each.is_required]
+    rules = Rules(TABLES[table], required, is_signed=True, renamed=RENAMED, current=current_values, what="a table")
+    unusable, has_rows = [], False
     for path in files(folders, table):
         try:
-            with pq.ParquetFile(path) as file:
-                _require_ours(path, names := current_names(file.schema_arrow.names), table)
-                for batch in file.iter_batches():
-                    yield _migrated(batch.rename_columns(names), wanted, str(path.parent))
-        except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
-            raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
+            for batch in checked(path, rules):
+                has_rows = has_rows or len(batch) > 0
+                yield _with_folder(batch, wanted, str(path.parent))
+        except DataError as error:
+            unusable.append(error)
+    if unusable and not has_rows:
+        raise unusable[0]
+    for problem in unusable:
+        name_unusable(problem)
 
 
-def _require_ours(path: Path, names: list[str], table: str) -> None:
-    """Raise DataError for a file that lacks a required column of the table, or has a column twice."""
-    if len(set(names)) < len(names):
-        raise DataError(path, None, "two of its columns have one name")
-    if missing := missing_columns(names, COLUMNS[table]):
-        raise DataError(path, None, f"not a table of this project: lacks {', '.join(missing)}")
-
-
-def _migrated(batch: pa.RecordBatch, schema: pa.Schema, folder: str) -> pa.RecordBatch:
-    """Return the batch in `schema`, with nulls for missing columns and without unknown columns."""
-    count = len(batch)
-    columns = [pa.repeat(pa.scalar(folder), count)]
-    for field in list(schema)[1:]:
-        if field.name in batch.schema.names:
-            columns.append(current_values(field.name, batch.column(field.name).cast(field.type)))
-        else:
-            columns.append(pa.nulls(count, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def _with_folder(batch: pa.RecordBatch, schema: pa.Schema, folder: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(folder), len(batch)), *batch.columns], schema=schema)

@@ -17,29 +17,29 @@ name of a column or a model becomes today's.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from launchopt.errors import DataError
 from launchopt.files import absent, save_result
+from launchopt.reading.parquet import Rules, Window, checked
+from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
     COMMANDS,
-    HISTOGRAM_COLUMNS,
     HISTOGRAMS,
     KERNELS,
     LAUNCHES,
+    RENAMED,
     TOKENS,
-    Columns,
     Row,
-    current_names,
     current_values,
-    missing_columns,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
-from launchopt.recording.summary_columns import SUMMARY, SUMMARY_COLUMNS
+from launchopt.recording.summary_columns import KNOWN, SUMMARY, SUMMARY_COLUMNS
 
 __all__ = [
     "COMMANDS",
@@ -54,13 +54,33 @@ __all__ = [
     "read_histograms",
     "read_manifest",
     "read_manifests",
+    "read_recording",
     "read_summaries",
     "write_manifest",
     "write_rows",
     "write_table",
 ]
 
-MOST_ROWS, MOST_TABLE_BYTES = 10_000_000, 1 << 30  # limits on tables that are read as a whole
+MOST_SUMMARY_ROWS, MOST_HISTOGRAM_ROWS = 20_000, 2_000_000  # of one file: they are kept as Python objects
+UNBOUNDED = ("max_rel_error",)  # wrong outputs can be infinite
+_SUMMARY_RULES = Rules(
+    SUMMARY,
+    [each.name for each in SUMMARY_COLUMNS if each.is_required],
+    KNOWN,
+    UNBOUNDED,
+    renamed=RENAMED,
+    current=current_values,
+    most_rows=MOST_SUMMARY_ROWS,
+    what="a summary",
+)
+_HISTOGRAM_RULES = Rules(
+    HISTOGRAMS,
+    HISTOGRAMS.names,
+    HISTOGRAMS.names,
+    current=current_values,
+    most_rows=MOST_HISTOGRAM_ROWS,
+    what="a table of histograms",
+)
 
 
 def metadata(config: Mapping[str, object]) -> dict[str, str]:
@@ -83,10 +103,32 @@ def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mappi
     write_table(path, schema, {name: [row[name] for row in rows] for name in schema.names}, config)
 
 
+_NEEDED = {  # values without which a row of a recording cannot be drawn
+    "launches": ("mode", "repeat", "launch", "batch_size", "strategy", "submit_start_ns", "submit_end_ns"),
+    "commands": ("mode", "repeat", "seq", "launch", "enqueue_ns", "flush_ns", "submit_start_ns"),
+    "kernels": ("mode", "repeat", "name", "correlation", "start_ns", "end_ns"),
+}
+_RECORDINGS = {"launches": LAUNCHES, "commands": COMMANDS, "kernels": KERNELS}
+
+
+def read_recording(
+    path: Path, columns: Sequence[str] | None = None, window: Window | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the usable rows of launches.parquet, commands.parquet or kernels.parquet; DataError if it cannot be read.
+
+    columns: only these. window: only rows with values within these bounds.
+    """
+    whole, needed = _RECORDINGS[path.stem], _NEEDED[path.stem]
+    schema = whole if columns is None else pa.schema([whole.field(name) for name in columns])
+    known = [name for name in needed if name in schema.names]
+    yield from checked(path, Rules(schema, schema.names, known, is_signed=True, what="a recording"), window)
+
+
 def read_summaries(folders: Iterable[Path]) -> list[Row]:
     """Return the rows of every summary.parquet at or below `folders`, in path order.
 
-    Raise DataError for a folder without such a file, for a file that is not of this project, and if none has a row.
+    A file, a row or a value that cannot be used is named on standard error, and left out. Raise DataError for a folder
+    without such a file, and if no row is left.
     """
     rows: list[Row] = []
     paths: list[Path] = []
@@ -96,69 +138,39 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
         found = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
         if not found:
             raise DataError(folder, None, "no summary.parquet here or below")
-        for path in found:
-            rows += _read_rows(path)
         paths += found
+    unusable: list[DataError] = []
+    for path in paths:
+        try:
+            rows += read_summary(path)
+        except DataError as error:
+            unusable.append(error)
     if paths and not rows:
-        raise DataError(paths[0], None, "has no rows: the run ended before its first repeat")
+        raise next(iter(unusable), DataError(paths[0], None, "has no rows: the run ended before its first repeat"))
+    for problem in unusable:
+        name_unusable(problem)
     return rows
+
+
+def read_summary(path: Path) -> list[Row]:
+    """Return the usable rows of one summary.parquet; DataError if the file cannot be read, or no row can be used."""
+    return [row for batch in checked(path, _SUMMARY_RULES) for row in batch.to_pylist()]
 
 
 def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) -> list[Row]:
     """Return the rows of every histograms.parquet at or below `folders`. For a path of a file, take the one beside it.
 
     what: the quantities to return; None: all. The returned list may be empty: runs of schema version 1 have no
-    histograms. Raise DataError for a file that is not of this project.
+    histograms. A file that cannot be used is named on standard error, and left out.
     """
     rows: list[Row] = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("histograms.parquet")):
             try:
-                _require_small(path)
-                table = pq.read_table(path, filters=None if what is None else [("what", "in", list(what))])
-            except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
-                raise DataError(path, None, f"cannot be read as a table of histograms ({error})") from None
-            if missing := missing_columns(table.column_names, HISTOGRAM_COLUMNS):
-                raise DataError(path, None, f"not histograms of this project: lacks {', '.join(missing)}")
-            rows += _typed(path, table, HISTOGRAMS).to_pylist()
+                for batch in checked(path, _HISTOGRAM_RULES):
+                    kept = batch if what is None else batch.filter(pc.is_in(batch["what"], pa.array(what)))
+                    rows += kept.to_pylist()
+            except DataError as error:
+                name_unusable(error)
     return rows
-
-
-def _require_small(path: Path) -> None:
-    """Raise DataError for more rows than any run writes: a few kilobytes of Parquet can hold billions of rows."""
-    about = pq.read_metadata(path)
-    size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
-    if about.num_rows > MOST_ROWS or size > MOST_TABLE_BYTES:
-        raise DataError(path, None, f"{about.num_rows:,} rows of {size:,} bytes: more than any run writes")
-
-
-def _typed(path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return the columns of `schema` that the table has, in the types of `schema`.
-
-    Raise DataError for a column of a wrong type, and for a name that occurs twice.
-    """
-    columns: Columns = {}
-    for field in schema:
-        found = table.schema.get_all_field_indices(field.name)
-        if len(found) > 1:
-            raise DataError(path, None, f"two columns are named {field.name}")
-        try:
-            if found:
-                columns[field.name] = current_values(field.name, table.column(found[0]).cast(field.type))
-        except pa.ArrowException as error:
-            raise DataError(path, None, f"{field.name} holds no {field.type} ({error})") from None
-    return pa.table(columns)
-
-
-def _read_rows(path: Path) -> list[Row]:
-    try:
-        _require_small(path)
-        table = pq.read_table(path)
-        table = table.rename_columns(current_names(table.column_names))
-    except (OSError, ValueError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
-        raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
-    if missing := missing_columns(table.column_names, SUMMARY_COLUMNS):
-        raise DataError(path, None, f"not a summary of this project: lacks {', '.join(missing)}")
-    rows: list[Row] = _typed(path, table, SUMMARY).to_pylist()
-    return [dict.fromkeys(SUMMARY.names) | row for row in rows]

@@ -19,16 +19,13 @@ from typing import IO
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from launchopt.analysis.profiles.timeline import Event, Group, Size, Timeline, kept_launches
 from launchopt.errors import DataError
-from launchopt.recording.columns import COMMANDS, KERNELS, LAUNCHES
-from launchopt.recording.results import Row
+from launchopt.recording.results import Row, read_recording
 from launchopt.report.source import RECORDINGS
 
 DEFAULT_LIMIT = 300_000
-_SCHEMAS = {"launches": LAUNCHES, "commands": COMMANDS, "kernels": KERNELS}
 _BATCH = 20_000  # rows in memory at a time
 
 
@@ -88,22 +85,11 @@ def _run(folders: Sequence[Path]) -> Path:
     return found.pop()
 
 
-def _batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    try:
-        file = pq.ParquetFile(path)
-        missing = [name for name in columns if name not in file.schema_arrow.names]
-        if missing:
-            raise DataError(path, None, f"not a recording of this project: lacks {', '.join(missing)}")
-        yield from file.iter_batches(_BATCH, columns=list(columns))
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
-
-
 def _sizes(files: dict[str, Path]) -> dict[Group, Size]:
     """Return the rows and launches of every repeat of every mode, over all recordings."""
     sizes: dict[Group, Size] = {}
     for path in files.values():
-        for batch in _batches(path, ("mode", "repeat", "launch")):
+        for batch in read_recording(path, ("mode", "repeat", "launch")):
             counted = pa.table(batch).group_by(["mode", "repeat"]).aggregate([([], "count_all"), ("launch", "max")])
             for row in counted.to_pylist():
                 group = (row["mode"], row["repeat"])
@@ -122,7 +108,8 @@ def _events(timeline: Timeline, files: dict[str, Path], launches: int) -> Iterat
         "kernels": timeline.kernels,
     }
     for what, path in files.items():
-        for batch in _batches(path, _SCHEMAS[what].names):
-            is_early = pc.less(batch["launch"], launches)
-            rows: list[Row] = batch.filter(pc.fill_null(is_early, True)).to_pylist()
-            yield from makers[what](rows)
+        for batch in read_recording(path):
+            early = batch.filter(pc.fill_null(pc.less(batch["launch"], launches), True))
+            for first in range(0, len(early), _BATCH):
+                rows: list[Row] = early.slice(first, _BATCH).to_pylist()
+                yield from makers[what](rows)

@@ -19,8 +19,10 @@ from numpy.typing import NDArray
 
 from launchopt.arrivals.lines import BOM, unreadable
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 from launchopt.traces.json_stream import GZIP_MAGIC
 
+HEAD_BYTES = 4096  # a trace begins within these
 SQLITE_MAGIC = b"SQLite format 3\0"
 ALLOWED = "expected Kineto or Chrome JSON, plain or gzip, or what `nsys export --type sqlite` writes"
 NAME_CHARACTERS_MAX = 1000  # a longer name, such as that of a kernel from C++ templates, is cut
@@ -65,11 +67,11 @@ class Format(Enum):
 def detect(path: Path) -> Format:
     """Return the format of the file at `path`, by its first bytes; DataError if they are not those of a trace."""
     try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-        if is_gzip := head.startswith(GZIP_MAGIC):
-            with gzip.open(path) as unpacked:
-                head = unpacked.read(4096)
+        with open_regular(path) as file:
+            head = file.read(HEAD_BYTES)
+            if is_gzip := head.startswith(GZIP_MAGIC):
+                file.seek(0)
+                head = gzip.GzipFile(fileobj=file).read(HEAD_BYTES)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(path, None, f"the gzip stream is damaged at its start ({error})") from None
     except OSError as error:
@@ -83,7 +85,8 @@ def detect(path: Path) -> Format:
     content = head.removeprefix(BOM).lstrip()
     if content[:1] in (b"{", b"["):
         return Format.JSON
-    raise DataError(path, None, f"{'no trace' if content else 'the file is empty'}: {ALLOWED}")
+    empty = "the file is empty" if len(head) < HEAD_BYTES else f"the first {HEAD_BYTES:,} bytes are white space"
+    raise DataError(path, None, f"{'no trace' if content else empty}: {ALLOWED}")
 
 
 def is_sqlite(path: Path) -> bool:

@@ -6,6 +6,7 @@ It raises DataError before a hostile or broken file can crash the parser or fill
     values nested more than DEPTH_MAX deep
     numbers of more than NUMBER_BYTES_MAX characters (yajl, which ijson uses, crashes on thousands of digits)
     a single value of more than VALUE_BYTES_MAX
+    more than BLANK_BYTES_MAX of white space in a row
     a gzip stream that ends early
 
 It does not check that the bytes are valid JSON.
@@ -24,10 +25,12 @@ import numpy as np
 
 from launchopt.arrivals.lines import BOM, unreadable
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 
 DEPTH_MAX = 100  # a Kineto trace is nested 6 deep
 NUMBER_BYTES_MAX = 300  # a number that continues in the next chunk can have twice as many characters
 VALUE_BYTES_MAX = 16 << 20  # limit of one event or one text; events of a Kineto trace have up to 20 kB
+BLANK_BYTES_MAX = 64_000_000
 CHUNK_BYTES = 256 << 10
 GZIP_MAGIC = b"\x1f\x8b"
 
@@ -49,11 +52,12 @@ class JsonStream:
         self._backslash = b""  # backslash at the end of the last chunk, which escapes the first byte of the next one
         self._last = b""  # last byte outside texts that is not white space
         self._value_bytes = 0
+        self._blank_bytes = 0  # length of the white space at the end of the last chunk and before it
 
     def __enter__(self) -> JsonStream:
         with ExitStack() as opened:
             try:
-                self._file: BinaryIO = opened.enter_context(self.path.open("rb"))
+                self._file: BinaryIO = opened.enter_context(open_regular(self.path))
                 is_gzip = self._file.read(2) == GZIP_MAGIC
                 self._file.seek(0)
             except OSError as error:
@@ -108,6 +112,7 @@ class JsonStream:
         parts = text.removesuffix(b"\\").replace(b'\\"', b"").split(b'"')
         outside = b'"'.join(parts[self._in_text :: 2])
         is_within_text = self._in_text and len(parts) == 1
+        self._count_blanks(outside, len(raw))
         self._in_text ^= len(parts) % 2 == 0
         self._last = outside.rstrip()[-1:] or self._last
 
@@ -125,3 +130,10 @@ class JsonStream:
         self._value_bytes = self._value_bytes + len(raw) if is_within_text or is_within_event else 0
         if self._value_bytes > VALUE_BYTES_MAX:
             raise self.error(f"a single value of over {VALUE_BYTES_MAX >> 20} MiB")
+
+    def _count_blanks(self, outside: bytes, size: int) -> None:
+        """Raise DataError for too much white space. `outside`: the part of a chunk of `size` bytes outside texts."""
+        leading, trailing = (len(outside) - len(stripped) for stripped in (outside.lstrip(), outside.rstrip()))
+        if not self._in_text and self._blank_bytes + leading > BLANK_BYTES_MAX:
+            raise self.error(f"over {BLANK_BYTES_MAX // 1_000_000} MB of white space in a row")
+        self._blank_bytes = trailing + (self._blank_bytes if trailing == size else 0)

@@ -13,12 +13,12 @@ from itertools import groupby
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from launchopt.analysis.tables.columns import Column, count, number
 from launchopt.analysis.tables.markdown import body
 from launchopt.devices.megakernel.step_account import Part, WeightsFloor
 from launchopt.errors import DataError
+from launchopt.reading.parquet import read_all
 from launchopt.recording.columns import schema
 from launchopt.recording.results import Row, read_manifest
 
@@ -107,10 +107,7 @@ def rows_of(case: str, found: Measured) -> list[Row]:
 def read(folder: Path) -> list[Row]:
     """Return the rows of a result; DataError if there is none."""
     path = folder / FILE
-    try:
-        rows: list[Row] = pq.read_table(path, columns=ACCOUNT.names).to_pylist()
-    except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as an account of launchopt bench ({error})") from None
+    rows: list[Row] = read_all(path, ACCOUNT.names).to_pylist()
     if not rows or any(value is None for row in rows for name, value in row.items() if name != NVML):
         raise DataError(path, None, "not an account of launchopt bench: it has no rows, or gaps in them")
     return rows

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from launchopt.analysis.tables.markdown import plain
-from launchopt.errors import DataError
+from launchopt.reading.parquet import read_all
 from launchopt.recording.columns import schema
 from launchopt.recording.results import Row, read_manifest
 from launchopt.statistics.interval import median_interval
@@ -58,10 +57,7 @@ HEADINGS |= {"met": "---"}
 def read(folder: Path) -> list[Row]:
     """Return the rows of a result; DataError if there is none."""
     path = folder / "bench.parquet"
-    try:
-        rows: list[Row] = pq.read_table(path).to_pylist()
-    except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as a result of launchopt bench ({error})") from None
+    rows: list[Row] = read_all(path, BENCH.names).to_pylist()
     return rows
 
 

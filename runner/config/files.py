@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 from runner.config.words import BUILDERS
 
 yaml: Any = import_module("yaml")  # a package without type hints
@@ -75,7 +76,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 def _check(path: Path) -> None:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
         if len(content) > MOST_BYTES:
             raise DataError(path, None, f"over {MOST_BYTES >> 10} KiB: not a config of this program")

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import TextIOWrapper
 from pathlib import Path
 
 from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
 from runner.screen.pager import until_closed
@@ -69,7 +71,7 @@ def _print(file: Path, output: Path | None) -> int:
 def read(file: Path) -> list[Kernel]:
     """Return the kernels of a file; DataError if it cannot be read."""
     try:
-        with file.open(newline="", encoding="utf-8", errors="replace") as lines:
+        with TextIOWrapper(open_regular(file), newline="", encoding="utf-8", errors="replace") as lines:
             return read_kernels(lines, str(file))
     except OSError as error:
         raise DataError(file, None, f"cannot be read ({error.strerror or error})") from None
@@ -82,16 +84,14 @@ def profiles(folder: Path) -> list[Path]:
 
 def markdown(folder: Path) -> str:
     """Return the profiles below a folder as one table, a line for each kernel; DataError if a file cannot be read."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+    from launchopt.reading.parquet import read_all
 
     headings = [heading.replace("\n", " ") for heading in _HEADINGS.values()]
     lines: list[list[str]] = []
     for path in profiles(folder):
         try:
-            rows = pq.read_table(path).to_pylist()
-            kernels = [Kernel(**row) for row in rows]
-        except (OSError, pa.ArrowException, TypeError) as error:
+            kernels = [Kernel(**row) for row in read_all(path).to_pylist()]
+        except TypeError as error:
             raise DataError(path, None, f"no profile of kernels ({error})") from None
         lines += [[path.parent.name.replace("_", " "), *_cells(kernel)] for kernel in kernels]
     rules = {"profiled": TEXT} | dict.fromkeys(headings, NUMBER) | {headings[0]: TEXT}

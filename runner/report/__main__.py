@@ -40,7 +40,7 @@ from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
 from launchopt.errors import DataError, one_line
-from launchopt.files import save_text
+from launchopt.files import read_json, save_text
 from launchopt.recording import results
 from runner.bench import account, figures
 from runner.profiles import ncu
@@ -205,7 +205,7 @@ def _kept_slo(path: Path) -> float | None:
 
 def _read_slo(path: Path) -> float | None:
     try:
-        slo_p99_us = json.loads(path.read_text(encoding="utf-8"))["slo_p99_us"]
+        slo_p99_us = read_json(path)["slo_p99_us"]
         return None if slo_p99_us is None else positive(str(slo_p99_us))
     except (OSError, ValueError, TypeError, KeyError, argparse.ArgumentTypeError) as error:
         raise DataError(path, None, f'not an objective like {{"slo_p99_us": 500}} ({error})') from None

@@ -8,11 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from launchopt.analysis.profiles.overheads import overheads_markdown
-from launchopt.errors import DataError
+from launchopt.reading.parquet import read_all
 from launchopt.recording import results
 
 AGREEMENTS = "agree_*.parquet"
@@ -23,8 +20,5 @@ def markdown(folder: Path) -> str:
     timing = {each["run_id"]: each["config"]["timing"]["kind"] for each in results.read_manifests([folder])}
     agreements: list[results.Row] = []
     for path in sorted(folder.rglob(AGREEMENTS)):
-        try:
-            agreements += pq.read_table(path).to_pylist()
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(path, None, f"cannot be read as Parquet ({error})") from None
+        agreements += read_all(path).to_pylist()
     return overheads_markdown(results.read_summaries([folder]), timing, agreements)

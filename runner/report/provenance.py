@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launchopt.analysis.tables.markdown import escaped
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, read_json
+from launchopt.files import JsonObject, read_json, read_text
 from launchopt.recording.manifest import SCHEMA_VERSION
 
 REVISIONS = "revisions.json"
@@ -81,7 +81,7 @@ def line(paths: Sequence[Path]) -> str:
     if parts:
         return f"Measured on {'. '.join(parts)}.\n"
     note = _folder(paths[0]) / NOTE
-    return " ".join(note.read_text().split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
+    return " ".join(read_text(note).split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
 
 
 def short_line(path: Path) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 import psutil
 
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.run import folder_lock
 
@@ -160,9 +161,15 @@ def _free_locks(parent: Path) -> Iterator[Path]:
     for outer in sorted(parent.glob(f"*/{LOCK}")):
         for lock in (*sorted(outer.parent.glob(f"*/{LOCK}")), outer):
             with contextlib.suppress(OSError), _if_free(lock) as free:
-                owner = lock.read_text(errors="replace").rstrip() if free else ""
+                owner = _text(lock).rstrip() if free else ""
                 if _LOCKED.fullmatch(owner) and owner.endswith(mine):
                     yield lock
+
+
+def _text(lock: Path) -> str:
+    """Return the beginning of a lock file; OSError for a pipe or a device, which belongs to another program."""
+    with open_regular(lock) as file:
+        return file.read(200).decode(errors="replace")
 
 
 def _says_running(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import ConfigError
-from launchopt.files import JsonObject
+from launchopt.files import JsonObject, read_json
 from launchopt.recording.manifest import Manifest, read_manifest
 from runner.run.folder_lock import FolderError
 
@@ -134,7 +134,7 @@ def without_passing(overrides: Sequence[str]) -> list[str]:
 def _sweeps(parent: Path) -> Iterator[tuple[Path, JsonObject]]:
     for path in parent.glob(f"*/{SWEEP}"):
         with contextlib.suppress(OSError, ValueError):
-            about = json.loads(path.read_text())
+            about = read_json(path)
             if isinstance(about, dict) and isinstance(about.get("started_utc"), str) and "overrides" in about:
                 yield path.parent, about
 

@@ -177,11 +177,11 @@ BREAKS: dict[str, tuple[Callable[[Path], object], str]] = {
     "no table": (lambda folder: (folder / "campaign.parquet").unlink(), "not a folder of scripts/kill_campaign.py"),
     "no Parquet": (
         lambda folder: (folder / "campaign.parquet").write_text("PAR1"),
-        "cannot be read as a table of kills",
+        "cannot be read as Parquet",
     ),
     "columns": (lambda folder: without(folder, "lost", "struck"), "not a table of kills: lacks struck, lost"),
     "nulls": (with_nulls, "lost must not be null"),
-    "words": (with_words, "cannot be read as a table of kills"),
+    "words": (with_words, "cannot be read as Parquet"),
     "other rows": (fewer_rows, "says tried: 5, where campaign.parquet has 4: not of one campaign"),
     "no rows": (no_rows, "0 kills: must be 1 to 1,000,000"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "no manifest"),

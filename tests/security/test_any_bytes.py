@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,7 @@ def test_a_file_that_is_none(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         read(tmp_path / "none", None)
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         read(tmp_path, None)
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(DataError, match="cannot be read: Permission denied"):
         read(path, None)
 

@@ -21,6 +21,7 @@ from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.errors import DataError
 from launchopt.recording.results import read_manifest, read_summaries
+from launchopt.traces.json_stream import BLANK_BYTES_MAX
 from launchopt.traces.kineto import read_kineto
 from launchopt.traces.nsys_sqlite import read_nsys
 
@@ -65,10 +66,15 @@ def bomb(folder: Path, before: bytes, inside: bytes, after: bytes) -> Path:
     return path
 
 
-def test_a_gzip_bomb_is_read_in_little_memory(tmp_path: Path) -> None:
-    path = bomb(tmp_path, b'{"traceEvents": [', b" ", b"]}")
-    with limited(60.0, 128 << 20):
-        assert read_kineto(path).events == 0
+@pytest.mark.parametrize("blank", [b" ", b"\n"])
+def test_a_trace_with_too_much_white_space_in_a_row_is_refused_soon(blank: bytes, tmp_path: Path) -> None:
+    harmless = tmp_path / "spaced.json"
+    harmless.write_bytes(b'{"traceEvents": [' + blank * BLANK_BYTES_MAX + b"]}")
+    with limited(5.0, 128 << 20):
+        assert read_kineto(harmless).events == 0
+    path = bomb(tmp_path, b'{"traceEvents": [', blank, b"]}")
+    with limited(5.0, 128 << 20), pytest.raises(DataError, match="over 64 MB of white space in a row"):
+        read_kineto(path)
 
 
 def test_one_value_of_a_trace_is_bounded(tmp_path: Path) -> None:
@@ -175,7 +181,7 @@ def test_metadata_of_parquet_is_text(tmp_path: Path) -> None:
 def test_a_file_without_end_is_not_read_to_it(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.symlink_to("/dev/zero")
-    with limited(10.0, 512 << 20), pytest.raises(DataError, match="over 64 MiB"):
+    with limited(10.0, 512 << 20), pytest.raises(DataError, match="a device, not a regular file"):
         read_manifest(tmp_path) if name == "manifest.json" else read_calibration(path)
 
 

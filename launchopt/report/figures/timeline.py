@@ -9,12 +9,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import altair as alt
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from launchopt.analysis.tables.rows import Line, Table, counted
 from launchopt.errors import DataError
-from launchopt.recording.results import Row
+from launchopt.reading.parquet import Window
+from launchopt.reading.unusable import name_unusable
+from launchopt.recording.results import Row, read_recording
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names, shown_lines
 from launchopt.report.source import Source
 
@@ -75,8 +75,10 @@ def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
     """Return the bars of one mode: the launches around the middle of its first repeat."""
     row = line.rows[0]
     first = max(0, int(row["launch_calls"] or 0) // 2 - _LAUNCHES // 2)
-    of_repeat = [("mode", "=", row["mode"]), ("repeat", "=", row["repeat"])]
-    window = [*of_repeat, ("launch", ">=", first), ("launch", "<", first + _LAUNCHES)]
+    window: Window = {
+        **{name: (row[name], row[name]) for name in ("mode", "repeat")},
+        "launch": (first, first + _LAUNCHES - 1),
+    }
     launches = _read(folder / "launches.parquet", window)
     kernels = _read(folder / "kernels.parquet", window)[:_MOST_ROWS]
     host = [_bar(name, _HOST, _named(each), each["submit_start_ns"], each["submit_end_ns"]) for each in launches]
@@ -98,14 +100,15 @@ def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
     return bars
 
 
-def _read(path: Path, window: Sequence[tuple[str, str, object]]) -> list[Row]:
-    if not path.is_file():
+def _read(path: Path, window: Window) -> list[Row]:
+    """Return the rows of a recording within `window`. A file that cannot be read is named, and left out."""
+    if not path.exists():
         return []
     try:
-        rows: list[Row] = pq.read_table(path, filters=window).to_pylist()
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(path, None, f"cannot be read as a recording ({error})") from None
-    return rows
+        return [row for batch in read_recording(path, window=window) for row in batch.to_pylist()]
+    except DataError as error:
+        name_unusable(error)
+        return []
 
 
 def _calls(kernels: Iterable[Row], name: str) -> list[Datum]:

@@ -7,11 +7,15 @@ import io
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from threading import Thread
 
 import pytest
 from support.paths import TESTS
+from support.processes.limits import limited
 from support.results.kineto_events import call, kernel, written
 
 from runner.profiles import trace_input
@@ -88,14 +92,43 @@ def test_a_terminal_a_closed_input_and_a_second_dash_are_refused(
     assert "error: - is standard input, which can be read once\n" in capsys.readouterr().err
 
 
-def test_a_pipe_with_a_name_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, pipe = written(tmp_path, EVENTS), tmp_path / "pipe"
-    os.mkfifo(pipe)
-    writer = Thread(target=lambda: pipe.write_bytes(path.read_bytes()), daemon=True)
-    writer.start()
-    assert main([str(pipe)]) == 0
-    writer.join(10)
-    assert DELAY in " ".join(capsys.readouterr().out.split())
+def test_a_pipe_with_a_name_is_refused_without_waiting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(written(tmp_path, EVENTS))]) == 0
+    os.mkfifo(pipe := tmp_path / "pipe")
+    assert main([str(pipe)]) == 2
+    assert f"error: {pipe}: a pipe, not a regular file; type: launchopt trace - < PIPE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ((b"\0" * (1 << 20) for _ in range(1 << 20)), "no trace: expected Kineto"),
+        ((b" " * (1 << 20) for _ in range(1 << 20)), "the first 4,096 bytes are white space"),
+        (chain([b'{"traceEvents": ['], (b" " * (1 << 20) for _ in range(1 << 20))), "over 64 MB of white space"),
+        ([], "sent nothing for 0.2 s, after 0 bytes"),
+        ([b"[{}"], "sent nothing for 0.2 s, after 3 bytes"),
+        ([b"[" + b"{}," * (1 << 20)], "over 0 GiB: save the trace as a file"),
+    ],
+)
+def test_a_pipe_without_end_or_word_is_refused_soon(
+    content: Iterable[bytes], problem: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from_there, to_there = os.pipe()
+
+    def write() -> None:
+        with suppress(BrokenPipeError):
+            for block in content:
+                os.write(to_there, block)
+
+    Thread(target=write, daemon=True).start()
+    monkeypatch.setattr(sys, "stdin", os.fdopen(from_there, closefd=False))
+    monkeypatch.setattr(trace_input, "PIPE_SILENCE_S", 0.2)
+    if "GiB" in problem:
+        monkeypatch.setattr(trace_input, "PIPE_BYTES_MAX", 1 << 20)
+    with limited(5.0, 300 << 20):
+        assert main(["-"]) == 2
+    os.close(from_there)
+    assert capsys.readouterr().err.startswith(f"error: standard input: {problem}")
 
 
 def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +136,6 @@ def test_a_full_disk_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         raise OSError(28, "No space left on device")
 
     typed(monkeypatch, b"[]")
-    monkeypatch.setattr(trace_input.shutil, "copyfileobj", full)
+    monkeypatch.setattr(trace_input, "_copy", full)
     assert main(["-"]) == 2
     assert capsys.readouterr().err == "error: standard input: cannot be read (No space left on device)\n"

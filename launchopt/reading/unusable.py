@@ -1,0 +1,21 @@
+"""Names the parts of results that cannot be used, on standard error: each file once, in one line."""
+
+from __future__ import annotations
+
+import sys
+
+from launchopt.errors import DataError
+
+_named: set[str] = set()
+
+
+def name_unusable(error: DataError) -> None:
+    """Print the problem of a file whose rest is used."""
+    if (text := str(error)) not in _named:
+        _named.add(text)
+        print(f"warning: {text}", file=sys.stderr)
+
+
+def forget() -> None:
+    """Forget what was named, so that a later command of this process names it again."""
+    _named.clear()
