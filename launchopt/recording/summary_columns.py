@@ -233,7 +233,7 @@ SUMMARY = schema(*SUMMARY_COLUMNS)
 # A row without one of these is of no use: it says neither what ran, nor how long it took.
 KNOWN = (
     *("run_id", "repeat", "workload", "mode", "ordering", "device", "dtype", "shapes", "cache", "arrival", "requests"),
-    *("max_batch", "timeout_us", "commands", "launch_calls", "wall_ms", "traced", "interleaved", "verified"),
+    *("max_batch", "timeout_us", "commands", "launch_calls", "wall_ms", "traced", "interleaved"),
     *("status",),
 )
 DERIVED = tuple(each for each in SUMMARY_COLUMNS if each.formula)

@@ -31,7 +31,7 @@ def page(folder: Path, *wanted: dict[str, Any]) -> Path:
     write(path.parent / "0", both)
     for name, token_ms, wall_ms in (("1", 0.0013, 1.2), ("2", 0.001, 0.9)):
         steps = {"requests": 1, "tokens": 1000, "wall_ms": wall_ms}
-        tokens = [row(mode="graph", repeat=i, tpot_p50_ms=token_ms * (1 + i / 100), **steps) for i in (-1, 0, 1)]
+        tokens = [row(mode="graph", repeat=i + 1, tpot_p50_ms=token_ms * (1 + i / 100), **steps) for i in (-1, 0, 1)]
         write(path.parent / name, tokens)
     (folder / "lone").mkdir(exist_ok=True)
     rows = [Figure("resident", "p50", "us", [1.9, 2.1, 1.95]).row(), Figure("resident", "p99", "us", [3.0]).row()]
