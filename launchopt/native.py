@@ -9,7 +9,6 @@ that captures a ctypes object cannot be cached on disk.
 from __future__ import annotations
 
 import hashlib
-import os
 import platform
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +19,9 @@ from llvmlite import ir
 from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from launchopt import caches
+from launchopt.compiled_files import CompiledFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 CLOCK_MONOTONIC = 1  # from <bits/time.h>; time.monotonic_ns() reads this clock on Linux
@@ -39,9 +41,10 @@ LlvmValue = Any  # one LLVM value
 
 
 @cache
-def _cache_folder() -> str:
+def _cache_folder() -> str | None:
     """Return the folder for machine code, named by a hash of all sources of compiled code and of its constants.
 
+    None: no folder can be written.
     Numba's own index checks only the file of a function. It would reuse machine code that contains an older version of
     a function from another file.
     """
@@ -52,8 +55,8 @@ def _cache_folder() -> str:
             text = source.read_bytes()
             if any(word in text for word in (b"@compiled", b"@intrinsic", b"IntEnum", b"NamedTuple")):
                 state.update(source.as_posix().encode() + text)
-    root = os.environ.get("NUMBA_CACHE_DIR") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return str(Path(root) / "launchopt" / state.hexdigest()[:16])
+    root = caches.prepare()
+    return None if root is None else str(root / "launchopt" / state.hexdigest()[:16])
 
 
 def compiled(function: Function) -> Function:
@@ -62,11 +65,16 @@ def compiled(function: Function) -> Function:
     Numba's runtime is off. Compiled functions therefore cannot allocate, and Numba does not count references to arrays.
     Counting would take two atomic operations per argument and call, more time than it takes to copy a record.
     """
+    dispatcher = njit(nogil=True, boundscheck=False, _nrt=False)(function)
     before, config.CACHE_DIR = config.CACHE_DIR, _cache_folder()
     try:
-        return cast(Function, njit(nogil=True, cache=True, boundscheck=False, _nrt=False)(function))
+        if config.CACHE_DIR is not None:
+            dispatcher._cache = CompiledFiles(function)
+    except RuntimeError:  # Numba finds no folder that it can write to: the function is compiled in each process
+        pass
     finally:
         config.CACHE_DIR = before
+    return cast(Function, dispatcher)
 
 
 def _element(context: Context, builder: Builder, signature: Signature, args: LlvmValues) -> LlvmValue:

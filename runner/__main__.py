@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Callable
 
+from launchopt.caches import ensure_home
 from runner import commands
 from runner.screen.pager import until_closed
 
@@ -17,6 +18,7 @@ def main() -> None:
 
 def end(program: Callable[[], int]) -> None:
     """Run `program`, and end the process with its exit code."""
+    ensure_home()
     try:
         code = until_closed(program)
     except KeyboardInterrupt:

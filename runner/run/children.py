@@ -16,6 +16,7 @@ from multiprocessing.util import Finalize
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from launchopt import caches
 from runner.worker.child import consumer_main, producer_main
 from runner.worker.lifeline import bound_process, start
 from runner.worker.messages import Order, OrderKind
@@ -36,6 +37,7 @@ class Child:
 
     def __init__(self, name: str) -> None:
         mains = {"consumer": consumer_main, "producer": producer_main}
+        caches.prepare()
         self.name, self.has_worked = name, False
         self.pipe, other = Pipe()
         self.process = bound_process(mains[name], (other,), f"launchopt-{name}")
