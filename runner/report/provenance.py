@@ -21,6 +21,7 @@ REVISIONS = "revisions.json"
 CARRIERS = ("manifest.json", "calibration.json", "soak.json")
 RESULTS = ("*.parquet", "*.txt")  # files that hold what was measured
 SHOWN_DIGITS = 7
+MOST_SHOWN = 2  # revisions that a page lists; of more it names days and commits
 NOTE = "environment.txt"  # of profiles that have no manifest
 NOT_RECORDED = "GPU, date and revision were not recorded."
 UNKNOWN = "not known to be clean"
@@ -76,8 +77,10 @@ def line(paths: Sequence[Path]) -> str:
     origins = [origin(each) for path in paths for each in sorted(_sources(path))]
     parts = []
     for machine in dict.fromkeys(found.machine for found in origins):
-        own = dict.fromkeys(_shown(found, revisions) for found in origins if found.machine == machine)
-        parts.append(escaped(f"{machine or 'an unknown machine'}: {'; '.join(own)}"))
+        own = [found for found in origins if found.machine == machine]
+        shown = [*dict.fromkeys(_shown(found, revisions) for found in own)]
+        about = "; ".join(shown) if len(shown) <= MOST_SHOWN else _summed(own, revisions)
+        parts.append(escaped(f"{machine or 'an unknown machine'}: {about}"))
     if parts:
         return f"Measured on {'. '.join(parts)}.\n"
     note = _folder(paths[0]) / NOTE
@@ -85,21 +88,41 @@ def line(paths: Sequence[Path]) -> str:
 
 
 def short_line(path: Path) -> str:
-    """Return the same in one sentence, without a list of revisions, about the results that a file of a report names."""
+    """Return the same without a list of revisions, about the results that a file of a report names."""
     revisions = read_revisions(_folder(path))
     origins = [origin(each) for each in sorted(_sources(path))]
     machines = ", ".join(sorted({found.machine or "an unknown machine" for found in origins}))
-    days = sorted({found.date or "date not recorded" for found in origins})
+    shown = [*dict.fromkeys(_shown(found, revisions) for found in origins)]
+    is_proven = not any(origin_faults(found, revisions) for found in origins)
+    about = shown[0] if len(shown) == 1 and is_proven else f"{_summed(origins, revisions)}. Today's code is newer"
+    return f"Measured on {machines}: {about}.\n"
+
+
+def _summed(origins: Sequence[Origin], revisions: Revisions) -> str:
+    """Return days, number of revisions, and number of unproven results, for a page with many of them."""
+    days = sorted(filter(None, {_day(found, revisions) for found in origins})) or ["date not recorded"]
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     used = {found.revision and (whole(found.revision, revisions) or found.revision) for found in origins}
+    places = sorted(int(revisions[each]["commit"]) for each in used if each and each in revisions)
+    span = f" (commits {places[0]} to {places[-1]})" if len(places) > 1 else f" (commit {places[0]})" if places else ""
+    code = f"{len(used)} revisions{span}" if len(used) > 1 else f"one revision{span}"
     unproven = sum(bool(origin_faults(found, revisions)) for found in origins)
-    share = f"{unproven} of {len(origins)} runs cannot be traced to a clean revision"
-    code = f"{len(used)} revisions" if len(used) > 1 else "one revision"
-    return f"Measured on {machines}, {when}, with older code: {code}; {share}.\n"
+    share = (
+        f"{unproven} of {len(origins)} results cannot be traced to a clean revision"
+        if unproven
+        else "all of clean revisions"
+    )
+    return f"{when}, {code}; {share}"
 
 
 def _folder(path: Path) -> Path:
     return path if path.is_dir() else path.parent
+
+
+def _day(found: Origin, revisions: Revisions) -> str | None:
+    """Return the day of a result, or else that of its revision."""
+    known = None if found.revision is None else whole(found.revision, revisions)
+    return found.date or (str(revisions[known]["date"]) if known else None)
 
 
 def _shown(found: Origin, revisions: Revisions) -> str:

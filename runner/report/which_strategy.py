@@ -1,8 +1,8 @@
 """The fastest mode for each number of requests, as a table of a page.
 
-In: which_strategy.json, `{"runs": [{"requests", "run", "bases"}, ...]}`. `run` is a folder, relative to that file, with
-several modes in turn on the same commands. The fastest mode is compared with the second fastest and with `bases`. Out:
-Markdown.
+In: which_strategy.json, `{"runs": [{"requests", "run", "bases"}, ...], "notes": [...]}`. `run` is a folder, relative to
+that file, with several modes in turn on the same commands. The fastest mode is compared with the second fastest and
+with `bases`. `notes` are sentences for below the table. Out: Markdown.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ _HEADINGS |= {"modes, repeats": "---:", "from": "---"}
 
 
 def markdown(path: Path) -> str:
-    """Return the legend and the table; DataError for a file without runs, or for a run with a wrong output."""
+    """Return legend, table and notes; DataError for a file without runs, or for a run with a wrong output."""
     try:
-        runs = sorted(read_json(path)["runs"], key=lambda each: int(each["requests"]))
+        content = read_json(path)
+        runs = sorted(content["runs"], key=lambda each: int(each["requests"]))
         lines = [_cells(path.parent, run) for run in runs]
+        notes = [f"- {note}" for note in content.get("notes", [])]
     except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
         raise DataError(path, None, f"not a list of runs ({type(error).__name__}: {error})") from None
-    return f"{LEGEND}\n\n{plain(_HEADINGS, lines)}"
+    table = f"{LEGEND}\n\n{plain(_HEADINGS, lines)}"
+    return "\n".join([table, *notes, ""]) if notes else table
 
 
 def _cells(folder: Path, run: JsonObject) -> list[str]:

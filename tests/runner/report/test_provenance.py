@@ -152,11 +152,15 @@ def test_a_short_sentence_has_the_first_and_last_day_and_counts_revisions_and_cl
     put(tmp_path / "three", CLEAN | {"git_revision": "b2" * 20}, started_utc="2026-01-01T00:00:00+00:00")
     goals = tmp_path / "goals.json"
     goals.write_text(json.dumps({"goals": [{"run": "one", "over": "two"}, {"run": "three"}]}))
-    said = "Measured on NVIDIA H200, 2026-01-01 to 2026-01-03, with older code: 2 revisions; "
-    assert provenance.short_line(goals) == f"{said}2 of 3 runs cannot be traced to a clean revision.\n"
+    summed = "2026-01-01 to 2026-01-03, 2 revisions (commit 7); 2 of 3 results cannot be traced to a clean revision"
+    assert provenance.short_line(goals) == f"Measured on NVIDIA H200: {summed}. Today's code is newer.\n"
+    assert provenance.line([goals]) == f"Measured on NVIDIA H200: {summed}.\n"
     goals.write_text(json.dumps({"goals": [{"run": "two"}]}))
-    said = "Measured on NVIDIA H200, 2026-01-03, with older code: one revision; "
-    assert provenance.short_line(goals) == f"{said}1 of 1 runs cannot be traced to a clean revision.\n"
+    summed = "2026-01-03, one revision (commit 7); 1 of 1 results cannot be traced to a clean revision"
+    assert provenance.short_line(goals) == f"Measured on NVIDIA H200: {summed}. Today's code is newer.\n"
+    goals.write_text(json.dumps({"goals": [{"run": "one"}]}))
+    said = "Measured on NVIDIA H200: 2026-01-03, revision a1a1a1a (commit 7).\n"
+    assert provenance.short_line(goals) == provenance.line([goals]) == said
 
 
 def test_profiles_have_their_note_and_others_say_that_nothing_was_recorded(tmp_path: Path) -> None:

@@ -1,0 +1,157 @@
+"""Puts the results of `reference.py --only readme` into the README: its first table and its picture.
+
+    python scripts/reference.py --only readme           # on a GPU: measures, into outputs/new/readme
+    python scripts/readme_figures.py                    # anywhere with the history: writes table and picture
+    python scripts/readme_figures.py OTHER/readme
+
+All results must be of one clean revision of the history, and of one GPU. They are copied to outputs/reference/readme,
+with a list of the runs, the advice and the picture. The README and docs/which-strategy.md then show those. Read the
+advice beside its new factors before you commit: a sentence of ADVICE may no longer hold.
+
+Exit code 2: results are missing, or of several revisions or GPUs; nothing is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from launchopt.errors import DataError
+from launchopt.files import save_json, save_text
+from launchopt.recording.manifest import read_manifest
+from runner.reading import CommandParser, exit_code
+from runner.report import __main__ as report
+from runner.report import advice, provenance, which_strategy
+from scripts import revisions
+from scripts.reference_parts import README, README_PARTS
+
+ROOT = Path(__file__).parents[1]
+PLACE = f"outputs/reference/{README}"
+PICTURE = "decode.svg"
+PAGES = ("README.md", "docs/which-strategy.md")
+KEPT = ("manifest.json", "summary.parquet", "histograms.parquet")
+DRAWN = ("decode_1", "decode_16", "decode_64")  # the panels of the picture
+RUNS = {  # requests and other bases of the runs in the table
+    "decode_1": (1, ["coalesced", "baseline"]),
+    "qkv_1": (1, ["coalesced", "baseline"]),
+    "ahead_1": (1, ["graph"]),
+    "decode_4": (4, ["coalesced", "baseline"]),
+    "decode_16": (16, ["coalesced", "baseline"]),
+    "ahead_16": (16, ["graph"]),
+    "decode_64": (64, ["coalesced", "baseline"]),
+}
+NOTES = [
+    "`model=small_1024` is no published model: hidden size 1024 and 8 layers. Its launches are short, so launch costs "
+    "weigh most.",
+    '"Steps ahead" means `scheduler.ahead=true`: asynchronous scheduling.',
+    "4 and 64 requests: no run has `megakernel`, or steps ahead.",
+]
+CAPTURE = "Coalesce, as every engine does, and capture the step in a CUDA graph."
+ADVICE = [
+    {
+        "requests": 1,
+        "do": "Nothing to batch, so make launches cheaper: programmatic dependent launch, q, k and v merged, a CUDA "
+        "graph. With a megakernel one launch is a whole step.",
+        "gains": [["pdl", "coalesced"], ["fused_qkv", "coalesced"], ["graph", "coalesced"], ["megakernel", "graph"]],
+    },
+    {"requests": 4, "do": CAPTURE, "gains": [["graph", "coalesced"], ["coalesced", "baseline"]]},
+    {
+        "requests": 16,
+        "do": "The same.",
+        "gains": [["graph", "coalesced"], ["megakernel", "graph"], ["coalesced", "baseline"]],
+    },
+    {"requests": 64, "do": "The same.", "gains": [["graph", "coalesced"], ["coalesced", "baseline"]]},
+]
+
+
+def place(measured: Path, root: Path) -> None:
+    """Copy the results below `measured` into a checkout, and refresh table and picture; DataError if they are wrong."""
+    machine, listed = _checked(measured, root)
+    target = root / PLACE
+    with tempfile.TemporaryDirectory(dir=root / "outputs") as made:
+        staged = Path(made) / README
+        for name in RUNS:
+            (staged / name).mkdir(parents=True)
+            for kept in KEPT:
+                shutil.copy2(measured / name / kept, staged / name / kept)
+        _describe(staged)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.move(staged, target)
+    listed_file = root / "outputs/reference" / provenance.REVISIONS
+    save_text(listed_file, json.dumps(listed, indent=1) + "\n")
+    for page in PAGES:
+        _refresh(root / page, root, machine)
+
+
+def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
+    """Return the GPU of the results, and the revisions of all committed results and these."""
+    for part in README_PARTS:
+        folder = measured.parent / part.folder
+        made_by = read_manifest(folder).get("part", {})
+        if made_by.get("exit_code") != 0 or made_by.get("commands") != [*part.commands]:
+            raise DataError(folder, None, f"not measured by this script: reference.py --only {part.folder}")
+    origins = [provenance.origin(measured / name / "manifest.json") for name in RUNS]
+    for what in ("machine", "revision"):
+        values = sorted({str(getattr(found, what)) for found in origins})
+        if len(values) > 1:
+            raise DataError(
+                measured, None, f"results of {len(values)} {what}s ({', '.join(values)}): measure all again"
+            )
+    named = revisions.named_below(root / "outputs/reference") | {str(origins[0].revision)}
+    listed = revisions.history_of(root, named)
+    if faults := sorted({fault for found in origins for fault in provenance.origin_faults(found, listed)}):
+        raise DataError(measured, None, f"cannot be committed: {'; '.join(faults)}")
+    return str(origins[0].machine), listed
+
+
+def _describe(folder: Path) -> None:
+    """Write the lists of runs and of advice, and draw the picture."""
+    runs = [{"requests": n, "run": name, "bases": bases} for name, (n, bases) in RUNS.items()]
+    save_json(folder / which_strategy.FILE, {"runs": runs, "notes": NOTES})
+    save_json(folder / advice.FILE, {"runs": which_strategy.FILE, "advice": ADVICE})
+    which_strategy.markdown(folder / which_strategy.FILE)
+    advice.markdown(folder / advice.FILE)
+    drawn = [str(folder / name) for name in DRAWN]
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = report.main([*drawn, "--strategies", "--plot", str(folder / PICTURE), "--output", f"{folder}.md"])
+    if code != 0:
+        raise DataError(folder, None, "the picture cannot be drawn; see the line above")
+
+
+def _refresh(page: Path, root: Path, machine: str) -> None:
+    """Let a page show the new table and picture."""
+    text = page.read_text(encoding="utf-8")
+    for name in (advice.FILE, which_strategy.FILE):
+        text = re.sub(rf"(<!-- /?report:(?:\.\./)?)outputs/reference/\w+/{name}", rf"\g<1>{PLACE}/{name}", text)
+    alt = f"Wall time of every mode over baseline, for 1, 16 and 64 requests on an {machine}"
+    text = re.sub(rf"!\[[^]]*\]\(outputs/reference/\w+/{PICTURE}\)", f"![{alt}]({PLACE}/{PICTURE})", text)
+    save_text(page, text)
+    report.sync_readme(page)
+
+
+def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    parser = CommandParser("readme_figures", __doc__)
+    default = Path("outputs/new") / README
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", default=default, help=f"default: {default}")
+    options = parser.parsed(argv, needs_words=False)
+
+    def work() -> int:
+        place(options.folder.absolute(), root)
+        print(f"refreshed {', '.join(PAGES)} from {PLACE}\nread the advice beside its new factors, then commit")
+        return 0
+
+    return exit_code(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
