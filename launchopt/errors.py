@@ -9,7 +9,7 @@ LaunchoptError              base: a short message and the exit code of the proce
 ├── RunError                a run broke: a child died, a launch failed, commands are missing      (exit 1)
 │   ├── VerificationError   a run finished with wrong numbers                                     (exit 1)
 │   └── GpuError            the GPU ran out of memory during a run, or its context is lost        (exit 1)
-└── Interrupted             the user stopped the run; finished repeats are kept                   (exit 130)
+└── Interrupted             a signal stopped the run; finished repeats are kept   (exit 128 + its number)
 """
 
 from __future__ import annotations
@@ -83,9 +83,13 @@ class GpuError(RunError):
 
 
 class Interrupted(LaunchoptError):  # noqa: N818 (the user asked for it; it is no error)
-    """The user stopped the run."""
+    """A signal stopped the run: Ctrl-C, SIGTERM or SIGHUP. exit_code: 128 and the signal's number."""
 
     exit_code = 130
+
+    def __init__(self, message: str, exit_code: int = exit_code) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def one_line(text: object, most: int | None = None) -> str:

@@ -24,6 +24,7 @@ from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
 from runner.config.launchers import check_plugins
 from runner.config.schema import register, settled, to_config
 from runner.config.tables import conf_folder
+from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
@@ -58,7 +59,8 @@ class Start:
 
     def hold(self, folder: Path, key: str) -> FolderLock:
         """Lock the folder against other processes until the end."""
-        lock = self.locks.enter_context(FolderLock(folder, key))
+        with signals.held():
+            lock = self.locks.enter_context(FolderLock(folder, key))
         if lock.notice:
             print(lock.notice)
         return lock
@@ -161,22 +163,22 @@ def run_job(composed: DictConfig) -> None:
         _run(_start.plan or _plan(settled(composed)), folder, overrides)
         return
     job = SweepJob(about.job.num, overrides)
-    if children.interrupted():
-        sweep.stop()  # this job and those after it are not run
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-        fail(Interrupted(f"interrupted before job {job.job}"))
-        raise SystemExit(Interrupted.exit_code)
     try:
+        signals.check()  # Ctrl-C during a repeat that failed
         _run_in_sweep(sweep, job, settled(composed), folder)
     except LaunchoptError as error:
+        signals.check_lost()
         job.ended("refused", error)
         sweep.fail_once(error, fail)
         print(one_line(f"{sweep.label(job)}: {job.status}"))
     except Exception as error:  # a mistake of this program; the other jobs still run
+        signals.check_lost()
         job.ended("failed", unforeseen(folder, error, fail))
+    finally:
+        with contextlib.suppress(OSError):  # usually: it is not empty
+            folder.rmdir()
     if job.status == "interrupted":
-        raise SystemExit(Interrupted.exit_code)
+        raise SystemExit(job.exit_code)
 
 
 def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
@@ -193,7 +195,9 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         print(one_line(f"job {job.job} is skipped, finished before{f': {own}' if own else ''}"))
         return
     sweep.save()
-    with FolderLock(shown, SWEEP_KEY):
+    with contextlib.ExitStack() as locks:
+        with signals.held():
+            locks.enter_context(FolderLock(shown, SWEEP_KEY))
         try:
             plan = _plan(composed)
         except LaunchoptError as error:
@@ -206,8 +210,6 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         else:
             sweep.remember(job, key)
             _run_job(plan, sweep, job, folder)
-    with contextlib.suppress(OSError):  # usually: it is not empty
-        shown.rmdir()
 
 
 def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
@@ -239,7 +241,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compose and run. Return 0 for success, 1 for a failed run, 2 for bad input, 130 for an interrupt.
+    """Compose and run. Return 0 for success, 1 for a failed run, 2 for bad input, 128 + its number for a signal.
 
     A sweep returns the highest code of its jobs.
     """
@@ -254,9 +256,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     where = str(folder) if folder else "pkg://runner.conf"
     try:
         hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         if _start.sweep is not None:
-            _start.sweep.stop()
+            _start.sweep.stop(Interrupted(how_stopped(stop), stop_code(stop)))
         raise
     finally:
         try:
@@ -273,7 +275,7 @@ def _print_sweep(sweep: Sweep) -> None:
 
     shown = shown_path(sweep.folder)
     print()
-    if not children.interrupted():
+    if sweep.status != "interrupted":
         print_jobs(sweep, console())
     print("\n".join(sweep.lines(shown)))
 

@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError, choices, explained, nearest
+from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.renamed import current_words
-from runner.screen.pager import console, drawn, until_closed
+from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
@@ -187,4 +188,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

@@ -26,6 +26,7 @@ from runner import app
 from runner.config.files import check_config_files
 from runner.config.hydras_errors import for_user
 from runner.config.words import check_settings, check_words, parted
+from runner.ending.signals import signals
 from runner.renamed import current_words
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -46,8 +47,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         with _full_errors():
             return app.main(words)
     except LaunchoptError as error:
+        signals.check_lost()
         return _reported(error)
     except Exception as raised:
+        signals.check_lost()
         cause = _behind(raised)
         if os.environ.get(FULL_ERROR) == "1" or not _is_about_input(cause):
             raise cause from None

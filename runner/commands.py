@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import NamedTuple, cast
 
 from launchopt.errors import explained, nearest
+from runner.ending.signals import signals
 
 
 class Subcommand(NamedTuple):
@@ -86,11 +87,14 @@ def dispatch(words: Sequence[str]) -> int:
 
 def call(name: str, words: Sequence[str]) -> int:
     """Run a subcommand with its words and return its exit code."""
+    from launchopt.caches import ensure_home
     from runner.importing import uncollected
 
+    ensure_home()
     with uncollected():
         module, _, function = SUBCOMMANDS[name]
         program = cast("Callable[[Sequence[str]], int]", getattr(import_module(module), function))
+    signals.orderly()
     return program(words)
 
 

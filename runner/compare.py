@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError, explained, one_line
 from launchopt.files import absent, read_json, save_text
+from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.renamed import current_metric
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 if TYPE_CHECKING:
@@ -196,4 +196,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

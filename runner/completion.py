@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from importlib import import_module
 
 from runner.commands import SETTING_STARTS, SUBCOMMANDS
+from runner.ending import end
 from runner.reading import CommandParser
-from runner.screen.pager import until_closed
 
 ASK = "launchopt completion words"
 # Each passes the words behind `launchopt`, the unfinished one last, and offers files if there is no candidate.
@@ -112,4 +112,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

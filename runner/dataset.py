@@ -23,8 +23,8 @@ from launchopt.errors import DataError, one_line
 from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
+from runner.ending import end
 from runner.reading import CommandParser, exit_code, page_code, sync_block
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 
@@ -105,4 +105,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

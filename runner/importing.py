@@ -1,4 +1,4 @@
-"""Imports without the garbage collector, which would take a tenth of the time of a start."""
+"""Imports without the garbage collector, which would take a tenth of the time of a start. Signals wait meanwhile."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator
+
+from runner.ending.signals import signals
 
 
 @contextlib.contextmanager
@@ -17,7 +19,8 @@ def uncollected() -> Iterator[None]:
     was_on, modules = gc.isenabled(), len(sys.modules)
     gc.disable()
     try:
-        yield
+        with signals.held():
+            yield
     finally:
         if len(sys.modules) > modules:
             gc.freeze()

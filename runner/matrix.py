@@ -30,9 +30,9 @@ from launchopt.modes import MODES, mode_class
 from launchopt.workloads.base import Workload
 from runner.config.composing import composing, group_options
 from runner.config.schema import Config, to_config
+from runner.ending import end
 from runner.plan.streams import stream_on
 from runner.reading import CommandParser
-from runner.screen.pager import until_closed
 
 KINDS = ("cpu", "cuda")
 DTYPES = ("fp32", "fp16", "bf16")
@@ -174,4 +174,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

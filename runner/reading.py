@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from launchopt.errors import DataError, Interrupted, LaunchoptError, explained, nearest, one_line
+from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_line
 from launchopt.files import read_text, save_json, save_text
 from launchopt.reading.unusable import forget
+from runner.ending.signals import signals
 from runner.values import file_named
 
 
@@ -122,11 +123,9 @@ def exit_code(work: Callable[[], int]) -> int:
     try:
         return work()
     except LaunchoptError as error:
+        signals.check_lost()
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
-    except KeyboardInterrupt:
-        print("error: interrupted", file=sys.stderr)
-        return Interrupted.exit_code
 
 
 def read_page(page: Path) -> str:

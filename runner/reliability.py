@@ -23,8 +23,8 @@ from launchopt.files import read_json
 from launchopt.reading.parquet import opened
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
+from runner.ending import end
 from runner.reading import CommandParser, exit_code, page_code, sync_block
-from runner.screen.pager import until_closed
 
 CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
 BLOCK = "reliability"  # name of the block in a page
@@ -132,4 +132,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

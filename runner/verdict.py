@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, one_line
+from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
-from runner.screen.pager import console, drawn, until_closed
+from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
     from launchopt.analysis.verdict.calibration import Calibration
@@ -100,4 +101,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

@@ -38,9 +38,10 @@ from runner.bench import (
     tracing,
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
+from runner.ending import end
 from runner.reading import CommandParser, exit_code
 from runner.screen.fitted import FittedTable, Heading
-from runner.screen.pager import console, drawn, until_closed
+from runner.screen.pager import console, drawn
 from runner.values import whole_number
 
 SUITES = (
@@ -163,4 +164,4 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

@@ -31,9 +31,9 @@ from runner.config.schema import MOST_PROCESSES
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
 from runner.doctor.processes import measure_noise
+from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
-from runner.screen.pager import until_closed
 from runner.values import file_named, whole_number
 
 REPEATS = 7
@@ -164,4 +164,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

@@ -18,9 +18,9 @@ from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
 from launchopt.files import open_regular
+from runner.ending import end
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 _HEADINGS = {
@@ -109,4 +109,4 @@ def _cell(field: str, value: str | int | float | None) -> str:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

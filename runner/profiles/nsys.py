@@ -14,9 +14,9 @@ from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.timing.nvtx_ranges import DOMAIN
+from runner.ending import end
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 _HEADINGS = {
@@ -82,4 +82,4 @@ def notes(profile: Profile) -> list[str]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

@@ -19,9 +19,9 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError
+from runner.ending import end
 from runner.profiles.output import cell, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
@@ -95,4 +95,4 @@ def _cells(one: Agreement) -> list[str]:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

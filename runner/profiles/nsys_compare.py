@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
+from runner.ending import end
 from runner.profiles.nsys import notes
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 _LINES = {
@@ -101,4 +101,4 @@ def _write(modes: Sequence[str], profiles: Sequence[Profile], path: Path) -> Non
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

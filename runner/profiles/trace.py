@@ -38,9 +38,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
+from runner.ending import end
 from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
-from runner.screen.pager import until_closed
 from runner.values import file_named
 
 if TYPE_CHECKING:
@@ -160,4 +160,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

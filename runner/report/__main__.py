@@ -43,6 +43,7 @@ from launchopt.errors import DataError, one_line
 from launchopt.files import read_json, save_text
 from launchopt.recording import results
 from runner.bench import account, figures
+from runner.ending import end
 from runner.profiles import ncu
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
 from runner.renamed import current_word, current_words
@@ -50,7 +51,7 @@ from runner.report import advice, goals, profilers, provenance, which_strategy
 from runner.report.page import html, pull_request, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
-from runner.screen.pager import console, until_closed
+from runner.screen.pager import console
 from runner.values import file_named, positive, whole_number
 
 FRONTIER_FILE = "frontier.json"
@@ -296,4 +297,4 @@ def _parser() -> CommandParser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(until_closed(main))
+    end(main)

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import select
-import signal
 import threading
 from multiprocessing import Pipe
 from multiprocessing.util import Finalize
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from launchopt import caches
+from runner.ending.signals import signals
 from runner.worker.child import consumer_main, producer_main
 from runner.worker.lifeline import bound_process, start
 from runner.worker.messages import Order, OrderKind
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 GRACE_S = 5.0  # a child may take this long to exit before it is killed
 
 NAMES = ("consumer", "producer")
-_interrupts: list[int] = []  # signals received since `start_early`
 _waiting: dict[str, Child] = {}
 os.register_at_fork(after_in_child=_waiting.clear)  # they are children of the process that forked
 
@@ -67,10 +65,10 @@ class Child:
                 self.pipe.send(Order(OrderKind.EXIT))
 
     def end(self) -> None:
-        """Ask the child to exit; kill it after GRACE_S. SIGKILL ends a stopped process, too."""
+        """Ask the child to exit; kill it after GRACE_S, or at once if it had no job. SIGKILL ends a stopped one."""
         self._at_exit.cancel()
         self.ask_to_exit()
-        self.process.join(GRACE_S)
+        self.process.join(GRACE_S if self.has_worked else 0)
         if self.process.is_alive():
             self.process.kill()
             self.process.join(GRACE_S)
@@ -80,7 +78,7 @@ class Child:
 
 
 def hire(name: str) -> Child:
-    """Return the waiting child of this name; start one if none waits."""
+    """Return the waiting child of this name; start one if none waits. Call it with signals held."""
     child = _waiting.pop(name, None)
     if child is not None and child.process.is_alive():
         return child
@@ -90,24 +88,10 @@ def hire(name: str) -> Child:
 
 
 def start_early() -> None:
-    """Start the children that the next job needs, unless they wait already.
-
-    From here on Ctrl-C is only remembered, until `Signals` asks `interrupted`. Blocking it would not help, since a
-    thread of a library would receive it.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _remember)
-    for name in NAMES:
-        keep(hire(name))
-
-
-def _remember(number: int, frame: FrameType | None) -> None:
-    _interrupts.append(number)
-
-
-def interrupted() -> bool:
-    """Return whether the user pressed Ctrl-C since `start_early`."""
-    return bool(_interrupts)
+    """Start the children that the next job needs, unless they wait already."""
+    with signals.held():
+        for name in NAMES:
+            keep(hire(name))
 
 
 def keep(child: Child) -> None:

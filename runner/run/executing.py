@@ -12,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import DataError, LaunchoptError, RunError, one_line
+from launchopt.errors import DataError, Interrupted, LaunchoptError, RunError, one_line
 from launchopt.recording.manifest import read_manifest, write_manifest
+from runner.ending.signals import how_stopped, signals, stop_code
 from runner.importing import uncollected
 from runner.run import children
 from runner.run.resume import clear, earlier_run, is_finished
 from runner.worker.child import without_pandas
 
 if TYPE_CHECKING:
+    from launchopt.recording.manifest import Manifest
     from launchopt.recording.results import Row
     from runner.plan.plan import Plan
 
@@ -33,29 +35,55 @@ def execute_into(
 
     name: the job's name within a sweep. printed: notices of earlier jobs, which are not printed again.
     """
-    children.start_early()  # children import modules while this process does
-    with uncollected():
-        without_pandas()
-        from launchopt.recording import results
-        from runner.run.run import execute
-        from runner.screen.pager import Voice
-
-    shown, failure = shown_path(folder), None
-    rows: list[results.Row] = []
+    failure: LaunchoptError
     try:
+        children.start_early()  # children import modules while this process does
+        with uncollected():
+            without_pandas()
+            from runner.run.run import execute
+            from runner.screen.pager import Voice
         if (folder / "manifest.json").exists():
-            print(f"{one_line(shown)}: the earlier run in there is replaced")
-            clear(folder)
-        rows = execute(plan, folder, overrides, Voice(name, set() if printed is None else printed)).rows
+            print(f"{one_line(shown_path(folder))}: the earlier run in there is replaced")
+            with signals.held():
+                clear(folder)
+        return execute(plan, folder, overrides, Voice(name, set() if printed is None else printed)).rows, None
     except LaunchoptError as error:
         failure = error
         fail(error)
         _settle(folder, error)
-        with contextlib.suppress(DataError):  # it ended before its first repeat
-            rows = results.read_summaries([folder])
-    except Exception as error:  # a mistake of this program: its traceback goes to the folder
-        failure = unforeseen(folder, error, fail)
-    return rows, failure
+    except KeyboardInterrupt as stop:
+        fail(failure := _stopped(folder, overrides, stop))
+    except Exception as error:
+        if signals.is_raised:  # a library made this error of the signal's exception
+            fail(failure := _stopped(folder, overrides, signals.stopped()))
+        else:  # a mistake of this program: its traceback goes to the folder
+            failure = unforeseen(folder, error, fail)
+    return _rows(folder), failure
+
+
+def _rows(folder: Path) -> list[Row]:
+    """Return the rows of the finished repeats in the folder; none if the run ended before its first one."""
+    if not (folder / "summary.parquet").exists():
+        return []
+    from launchopt.recording import results
+
+    try:
+        return results.read_summaries([folder])
+    except DataError:
+        return []
+
+
+def _stopped(folder: Path, overrides: list[str], stop: BaseException) -> Interrupted:
+    """Note in the manifest that a signal came before the first repeat or after the last, and return the error."""
+    about: Manifest = {"overrides": overrides, "repeats_done": 0}
+    with contextlib.suppress(LaunchoptError):
+        about = read_manifest(folder) if (folder / "manifest.json").exists() else about
+    text = f"{how_stopped(stop)}; {about.get('repeats_done', 0)} finished repeats are in {folder}"
+    error = Interrupted(text, stop_code(stop))
+    with contextlib.suppress(OSError, LaunchoptError):
+        if about.get("status") in (None, "running"):
+            write_manifest(folder, about | {"status": "interrupted", "error": str(error)})
+    return error
 
 
 def unforeseen(folder: Path, error: Exception, fail: Fail) -> LaunchoptError:

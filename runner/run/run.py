@@ -26,6 +26,7 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.verify.chance import chance_to_find
+from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
@@ -33,7 +34,6 @@ from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, summary_row
 from runner.run.session import ChildError, Session
-from runner.run.signals import Signals
 from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import Moved, limited
@@ -53,6 +53,7 @@ class Run:
     rows: list[results.Row] = field(default_factory=list)
     manifest: Manifest = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
+    has_ended: bool = False  # True: saved for the last time
 
     def save(self, status: str) -> None:
         """Replace summary, histograms and manifest."""
@@ -163,15 +164,18 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
     run.save("running")
     voice.notices(notices)
     try:
-        with Signals() as signals, Terminal(plan, run.runs, voice.name) as terminal:
-            _repeats(run, terminal, watch, signals)
+        with Terminal(plan, run.runs, voice.name) as terminal:
+            _repeats(run, terminal, watch)
         voice.notices(run.late_notices())
         failed = [row for row in run.rows if row["status"] != "ok"]
-        run.end("failed" if failed else "ok")
-    except KeyboardInterrupt:
-        run.end("interrupted")
-        raise Interrupted(f"interrupted; {len(run.rows)} finished repeats are in {folder}") from None
+        with signals.held():
+            run.end("failed" if failed else "ok")
+            run.has_ended = True
+    except KeyboardInterrupt as stop:
+        raise _interrupted(run, stop) from None
     except (LaunchoptError, OSError) as error:
+        if signals.is_raised:  # a library made this error of the signal's exception
+            raise _interrupted(run, signals.stopped()) from None
         foreseen = error if isinstance(error, LaunchoptError) else RunError(f"{folder}: {reason(error)}")
         _keep_error(run, foreseen)
         raise foreseen from None
@@ -179,6 +183,15 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         wrong = f"{failed[0]['mode']} repeat {failed[0]['repeat']}: {failed[0]['status']}"
         raise VerificationError(f"{len(failed)} of {len(run.rows)} repeats failed; {wrong}")
     return run
+
+
+def _interrupted(run: Run, stop: BaseException) -> Interrupted:
+    """Save the finished repeats of a run that a signal ended, and return the error to report."""
+    if not run.has_ended:
+        with contextlib.suppress(RunError, OSError):
+            run.end("interrupted")
+    text = f"{how_stopped(stop)}; {len(run.rows)} finished repeats are in {run.folder}"
+    return Interrupted(text, stop_code(stop))
 
 
 def _keep_error(run: Run, error: LaunchoptError) -> None:
@@ -202,7 +215,7 @@ def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
         return None
 
 
-def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Signals) -> None:
+def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None) -> None:
     plan = run.plan
 
     def progress(label: str, moved: Moved) -> None:
@@ -224,18 +237,20 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None, signals: Sign
                 run.manifest |= {"device_versions": about.pop("versions"), **about}
                 run.manifest["processes"] = [*run.manifest.get("processes", []), session.pids]
                 terminal.begun()
-                _rounds(run, tokens, terminal, signals, session)
+                _rounds(run, tokens, terminal, session)
             run.settle(session.about, run.rows[job.first_part :])
 
 
-def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, signals: Signals, session: Session) -> None:
+def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, session: Session) -> None:
     """Run the rounds of one process."""
     rounds, processes = run.rounds[-1], run.plan.config.processes
     which = f"process {len(run.rounds)}/{processes}: " if processes > 1 else ""
     for arm, repeat in rounds:
         terminal.expects(run.runs)
         with signals.finishing(label := which + rounds.label(arm, repeat)):
-            _keep(run, tokens, arm, *session.run(arm, repeat, label))
+            result = session.run(arm, repeat, label)
+            with signals.held():
+                _keep(run, tokens, arm, *result)
             terminal.finished(arm)
 
 

@@ -21,6 +21,7 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import differences
 from launchopt.timing.nvml import GpuWatch, Readings
 from launchopt.timing.nvtx_ranges import is_profiled
+from runner.ending.signals import signals
 from runner.plan.job import Job
 from runner.plan.memory import oom_kills, out_of_memory
 from runner.run.children import GRACE_S, Child, hire, keep
@@ -85,14 +86,16 @@ class Session:
 
     def _new_ring(self, capacity: int) -> RingSegment:
         """Create a ring and lock it. Other processes remove only unlocked rings, which belong to dead processes."""
-        ring = RingSegment.create(capacity)
-        self._rings.append(ring)
-        self._holds.enter_context(held(FOLDER / ring.name))
+        with signals.held():
+            ring = RingSegment.create(capacity)
+            self._rings.append(ring)
+            self._holds.enter_context(held(FOLDER / ring.name))
         return ring
 
     def _start(self, name: str, job: Job) -> Child:
-        child = hire(name)
-        self._children.append(child)
+        with signals.held():
+            child = hire(name)
+            self._children.append(child)
         child.send_job(job)
         return child
 
@@ -230,8 +233,9 @@ class Session:
             self._send(child, Order(OrderKind.DONE))
             ended = self._await(child, ReplyKind.IDLE, "writing results").value
             self.about |= ended if isinstance(ended, dict) else {}
-            self._children.remove(child)
-            keep(child)
+            with signals.held():
+                self._children.remove(child)
+                keep(child)
 
     def close(self) -> None:
         """End the children that still work for this job and remove the rings."""

@@ -114,7 +114,7 @@ class Sweep:
     overrides: list[str]  # settings with their values, as the user typed them
     is_new: bool  # True: this start made its folder
     params: list[str] = field(default_factory=list)  # settings that the experiment sweeps
-    was_stopped: bool = False
+    stop_code: int = 0  # exit code of the signal that stopped it; 0: none did
     jobs: list[SweepJob] = field(default_factory=list)
     started_utc: str = field(default_factory=_now)
     printed: set[str] = field(default_factory=set)  # notices that the user has read
@@ -146,16 +146,16 @@ class Sweep:
     def status(self) -> str:
         """Status of the sweep, once it has ended."""
         found = {job.status for job in self.jobs}
-        if self.was_stopped or "interrupted" in found:
+        if self.stop_code or "interrupted" in found:
             return "interrupted"
         return "failed" if found & {"failed", "refused", NOT_RUN} else "ok"
 
-    def stop(self) -> None:
+    def stop(self, error: Interrupted) -> None:
         """Record an interruption of the sweep and of the job that still runs."""
-        self.was_stopped = True
+        self.stop_code = error.exit_code
         for job in self.jobs:
             if job.status == "running":
-                job.ended("interrupted", Interrupted("interrupted"))
+                job.ended("interrupted", error)
 
     def end(self) -> None:
         """Add the jobs that did not begin, and save `sweep.json` with the final status."""
@@ -173,7 +173,7 @@ class Sweep:
 
     def save(self, ended: bool = False) -> None:
         """Replace `sweep.json`; RunError if that fails."""
-        ends = (Interrupted.exit_code * self.was_stopped, RunError.exit_code * (NOT_RUN in self.counts()))
+        ends = (self.stop_code, RunError.exit_code * (NOT_RUN in self.counts()))
         about = {
             "schema_version": SCHEMA_VERSION,
             "status": self.status if ended else "running",

@@ -1,13 +1,9 @@
-"""Standard output of the commands: plain text in a pipe, and a quiet end when the reader closes the pipe.
-
-For example `head` closes it early: launchopt report DIR | head
-"""
+"""What the commands print: consoles, notices and tables. A pipe gets plain text."""
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,7 +13,6 @@ if TYPE_CHECKING:
     from launchopt.analysis.tables.columns import Column, T
     from runner.screen.fitted import FittedTable
 
-CLOSED = 141  # exit code of a program that SIGPIPE ended, in a shell: 128 + 13
 PIPED_COLUMNS = 100  # width of tables without a terminal
 
 
@@ -60,14 +55,3 @@ def drawn(
     order = {name: index for index, name in enumerate(drops, 1)}
     headings = [Heading(column.heading, column.is_text, order.get(column.heading, 0)) for column in columns]
     return FittedTable(headings, [list(line) for line in lines], title, caption)
-
-
-def until_closed(main: Callable[[], int]) -> int:
-    """Run `main` and return its exit code, or CLOSED, without a message, if standard output has no reader any more."""
-    try:
-        code = main()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the flush at exit writes there
-        return CLOSED
-    return code

@@ -9,8 +9,8 @@ import pytest
 from support.processes.own_process import ROOT, environ_of
 from support.results.headings import headings
 
+from runner.ending.outputs import CLOSED
 from runner.report.screen import DROPS
-from runner.screen.pager import CLOSED
 
 LONG = {
     "report": ["outputs/reference/h200/remedies", "--pr"],

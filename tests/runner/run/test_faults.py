@@ -1,6 +1,5 @@
 """Runs that are killed, interrupted or wrong: a short reason, an exit code, and nothing left behind."""
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +14,6 @@ from support.processes.own_run import LONG, SHORT, Victim, assert_nothing_left, 
 from launchopt.errors import VerificationError
 from launchopt.producing.production import Production
 from launchopt.recording import results
-from runner.__main__ import main
 from runner.config.schema import register, to_config
 from runner.plan.memory import oom_kills
 from runner.plan.plan import Plan, make_plan
@@ -69,24 +67,6 @@ def test_not_even_a_stopped_child_outlives_a_killed_parent(victim: Callable[[str
     run.in_the_middle()[0].suspend()  # it can do nothing itself, as in a long compiled call
     run.process.kill()
     assert_nothing_left(run)
-
-
-class InterruptedImport:
-    """Ctrl-C while the program is being imported."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "runner.cli":
-            raise KeyboardInterrupt
-
-
-def test_interrupted_before_it_began(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(sys, "argv", ["launchopt", "run", "mode=batched"])
-    monkeypatch.setattr(sys, "meta_path", [InterruptedImport(), *sys.meta_path])
-    monkeypatch.delitem(sys.modules, "runner.cli", raising=False)
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "error: interrupted\n"
 
 
 def plan() -> Plan:

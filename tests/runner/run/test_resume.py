@@ -160,7 +160,7 @@ def test_a_sweep_is_as_good_as_its_worst_job(ends: list[Any], status: str, exit_
         sweep.save()
         about = json.loads((tmp_path / "sweep.json").read_text())
         assert (about["status"], about["ended_utc"], about["jobs"][-1]["status"]) == ("running", None, "running")
-        sweep.stop()
+        sweep.stop(Interrupted("interrupted"))
     sweep.save(ended=True)
     about = json.loads((tmp_path / "sweep.json").read_text())
     assert (about["status"], about["exit_code"]) == (status, exit_code)

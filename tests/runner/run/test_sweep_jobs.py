@@ -1,6 +1,7 @@
 """The jobs of a sweep: planned as Hydra plans them, and those that are left when it ends early."""
 
 import shlex
+import signal
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from support.results.sweeps import statuses, sweep_json
 
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, Interrupted
 from runner import app
+from runner.ending.signals import Stopped
 from runner.run import sweep as sweep_module
 from runner.run.sweep import Sweep, SweepJob, planned, require_given
 
@@ -146,7 +148,7 @@ def test_a_sweep_that_lacks_a_required_setting_is_refused_as_a_whole() -> None:
         require_given(config, words)
 
 
-def test_a_job_that_ctrl_c_comes_before_is_not_run(
+def test_a_job_that_a_signal_comes_before_is_not_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     sweep = Sweep(tmp_path, ["seed=1,2,3"], is_new=True)
@@ -155,14 +157,19 @@ def test_a_job_that_ctrl_c_comes_before_is_not_run(
     about = {"runtime": {"output_dir": str(tmp_path / "1")}, "job": {"num": 1}, "overrides": {"task": ["seed=2"]}}
     monkeypatch.setattr(app.HydraConfig, "get", lambda: OmegaConf.create(about))
     monkeypatch.setattr(app, "_start", app.Start(sweep=sweep))
-    monkeypatch.setattr(app.children, "interrupted", lambda: True)
-    with pytest.raises(SystemExit) as ended:
+    stopped = Stopped(signal.SIGTERM)
+
+    def check() -> None:
+        raise stopped
+
+    monkeypatch.setattr(app.signals, "check", check)
+    with pytest.raises(Stopped):
         app.run_job(OmegaConf.create({}))
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == "error: interrupted before job 1\n"
+    assert capsys.readouterr().err == ""
+    sweep.stop(Interrupted(str(stopped), stopped.exit_code))
     sweep.end()
     assert statuses(tmp_path) == ["ok", "not run", "not run"]
-    assert (sweep_json(tmp_path)["status"], sweep_json(tmp_path)["exit_code"]) == ("interrupted", 130)
+    assert (sweep_json(tmp_path)["status"], sweep_json(tmp_path)["exit_code"]) == ("interrupted", 143)
     assert not (tmp_path / "1").exists()
 
 

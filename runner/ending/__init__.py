@@ -1,0 +1,55 @@
+"""The end of every command: by itself, by a signal (`signals`), or with an output that nobody takes (`outputs`)."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+from runner.ending.outputs import open_outputs, settled
+from runner.ending.signals import how_stopped, signals, stop_code
+
+TYPE_CHECKING = False  # that of `typing` takes 4 ms
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+
+def stand() -> None:
+    """Install the handlers of signals, and outputs that outlive their readers. A second call does nothing."""
+    signals.stand()
+    open_outputs()
+
+
+def end(program: Callable[[], int], is_loaded: bool = True) -> NoReturn:
+    """Run a command, and end the process with its exit code. is_loaded: False if the command still imports modules."""
+    stand()
+    if is_loaded:
+        signals.orderly()
+    code = settled(outcome(program))
+    gc.freeze()  # else the interpreter collects all objects as it ends, which takes 0.1 s
+    sys.exit(code)
+
+
+def outcome(program: Callable[[], int]) -> int:
+    """Return the exit code of a command, however it ends."""
+    try:
+        try:
+            code = program()
+        except SystemExit as ended:  # of argparse
+            code = _code_of(ended)
+        except Exception:
+            signals.check()
+            raise
+        signals.over()
+    except KeyboardInterrupt as stop:
+        print(f"error: {how_stopped(stop)}", file=sys.stderr)
+        code = stop_code(stop)
+        signals.over()
+    return code
+
+
+def _code_of(ended: SystemExit) -> int:
+    if ended.code is None or isinstance(ended.code, int):
+        return ended.code or 0
+    print(ended.code, file=sys.stderr)
+    return 1

@@ -1,0 +1,83 @@
+"""Standard output and error that outlive their readers: no command ends halfway because nobody takes its output.
+
+Standard output may be closed, full, or a pipe without a reader. The command continues, and its files are complete. Its
+exit code (`settled`) is CLOSED for a pipe without a reader, and 1, with a line on standard error, for any other reason.
+A command that fails keeps its own exit code. Failures of standard error are ignored.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+import time
+
+CLOSED = 141  # exit code of a program that SIGPIPE ended, in a shell: 128 + 13
+PAUSE_S = 0.01  # before the next try of a write that would block
+_EPIPE = 32  # of the module `errno`
+
+
+class Output(io.FileIO):
+    """A standard stream that goes on when its file takes no more. `failure` is the first error."""
+
+    failure: OSError | None = None
+
+    def write(self, data: object) -> int:
+        """Write, and return the number of bytes; all of them after a failure."""
+        if self.failure is None:
+            try:
+                while (count := super().write(data)) is None:  # type: ignore[arg-type]  # typeshed omits None
+                    time.sleep(PAUSE_S)
+                return count
+            except OSError as error:
+                self.failure = error
+        return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
+_outputs: list[Output] = []  # standard output, then standard error, once `open_outputs` has been called
+
+
+def open_outputs() -> None:
+    """Make `sys.stdout` and `sys.stderr` streams that outlive their readers. Open standard files that are closed."""
+    if _outputs:
+        return
+    for number in range(3):
+        _open(number)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        before = getattr(sys, name)
+        raw = Output(number, "w", closefd=False)
+        encoding, errors = (before.encoding, before.errors) if before else ("utf-8", "backslashreplace")
+        lines = number == 2 or raw.isatty()
+        buffer = io.BufferedWriter(raw)
+        setattr(sys, name, io.TextIOWrapper(buffer, encoding, errors, newline="\n", line_buffering=lines))
+        _outputs.append(raw)
+
+
+def _open(number: int) -> None:
+    """Open a standard file that is closed, so that no other file gets its number. It can only be read."""
+    try:
+        os.fstat(number)
+    except OSError:
+        file = os.open(os.devnull, os.O_RDONLY)
+        if file != number:
+            os.dup2(file, number)
+            os.close(file)
+        os.set_inheritable(number, True)
+        if number == 0:
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115 (a file number, open until the end)
+
+
+def settled(code: int) -> int:
+    """Flush both outputs, and return the exit code of a command that ends with `code`."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    failure = _outputs[0].failure
+    if failure is None or code:
+        return code
+    if failure.errno == _EPIPE:
+        return CLOSED
+    why = os.strerror(failure.errno or 0)
+    print(
+        f"error: standard output: {why}; the command finished, and its files are complete", file=sys.stderr, flush=True
+    )
+    return 1

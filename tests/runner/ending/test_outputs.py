@@ -1,0 +1,88 @@
+"""Outputs that nobody takes: closed, full, or a pipe without a reader. Commands finish; their exit code says it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes.own_process import environ_of
+from support.processes.own_run import on_linux
+
+from launchopt.recording import results
+from runner.ending import outputs
+from runner.ending.outputs import CLOSED, Output
+
+FULL = Path("/dev/full")
+COMMANDS = ["runner --version", "runner completion zsh", "runner.completion fish", "runner --help"]
+REASONS = {"closed": "Bad file descriptor", "full": "No space left on device"}
+TINY = "workload=gemv_256 workload.commands=64 mode=batched repeats=2 device=cpu"
+
+
+def shell(words: str, folder: Path) -> tuple[int, str]:
+    """Run `python -m WORDS`, with redirections; return its exit code and standard error."""
+    call = ["bash", "-c", f"{sys.executable} -m {words}; exit ${{PIPESTATUS[0]}}"]
+    done = subprocess.run(call, cwd=folder, env=environ_of(), stderr=subprocess.PIPE, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+@on_linux
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_whose_output_nobody_takes_says_so_in_one_line(command: str, tmp_path: Path) -> None:
+    assert shell(f"{command} >/dev/null", tmp_path) == (0, "")
+    for how, where in (("closed", ">&-"), ("full", f">{FULL}")):
+        text = f"error: standard output: {REASONS[how]}; the command finished, and its files are complete\n"
+        assert shell(f"{command} {where}", tmp_path) == (1, text)
+    assert shell(f"{command} | true", tmp_path) == (CLOSED, "")
+
+
+@on_linux
+@pytest.mark.parametrize("where", ["2>&-", f"2>{FULL}", ">&- 2>&- <&-"])
+def test_a_mistake_keeps_its_exit_code_whether_or_not_its_line_can_be_read(where: str, tmp_path: Path) -> None:
+    assert shell(f"runner nosuch {where}", tmp_path) == (2, "")
+
+
+@on_linux
+def test_a_sweep_without_a_reader_finishes_and_its_files_are_whole(tmp_path: Path) -> None:
+    assert shell(f"runner -m {TINY} seed=1,2 hydra.sweep.dir=s 2>&- | true", tmp_path) == (CLOSED, "")
+    about = json.loads((tmp_path / "s/sweep.json").read_text())
+    assert (about["status"], about["counts"]) == ("ok", {"ok": 2})
+    assert len(results.read_summaries([tmp_path / "s"])) == 4
+
+
+@on_linux
+def test_a_run_on_closed_outputs_finishes(tmp_path: Path) -> None:
+    assert shell(f"runner {TINY} against=[] hydra.run.dir=r >&- 2>&- <&-", tmp_path) == (1, "")
+    assert results.read_manifest(tmp_path / "r")["status"] == "ok"
+    assert len(results.read_summaries([tmp_path / "r"])) == 2
+
+
+def test_a_failure_is_kept_and_the_rest_is_dropped() -> None:
+    reader, writer = os.pipe()
+    with Output(writer, "w") as output:
+        assert (output.write(b"abc"), output.failure) == (3, None)
+        os.close(reader)
+        assert (output.write(b"de"), output.write(b"f")) == (2, 1)
+        assert output.failure is not None
+        assert output.failure.errno == errno.EPIPE
+
+
+def test_a_write_that_would_block_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    waits: list[float] = []
+
+    def read(pause_s: float) -> None:
+        waits.append(pause_s)
+        os.read(reader, 1 << 20)
+
+    monkeypatch.setattr(outputs.time, "sleep", read)
+    with Output(writer, "w") as output:
+        while not waits:
+            assert output.write(b"x" * 4096) == 4096
+        assert output.failure is None
+    os.close(reader)
