@@ -39,6 +39,7 @@ from runner.bench import (
 )
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.ending import end
+from runner.ending.signals import signals
 from runner.reading import CommandParser, exit_code
 from runner.screen.fitted import FittedTable, Heading
 from runner.screen.pager import console, drawn
@@ -91,17 +92,33 @@ def _bench(arguments: argparse.Namespace) -> None:
     about = {"started_utc": started, "device": info.as_dict(), "why": why, "repeats": arguments.repeats}
     results.write_manifest(folder, about | {"status": "running", "environment": environment()})
     (folder / account.FILE).unlink(missing_ok=True)  # a file of an earlier result
-    rows = []
-    for name in arguments.suites or SUITES:
-        for figure in _suite(name, info.kind, folder)(arguments.repeats):
-            rows.append(figure.row())
-            print(f"{name}: {figure.case}: {quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
-            results.write_rows(folder / "bench.parquet", BENCH, rows, about)
-    results.write_manifest(folder, about | {"status": "ok", "environment": environment()})
+    status = "failed"
+    try:
+        rows = _measure(arguments.suites or SUITES, info.kind, arguments.repeats, folder, about)
+        status = "ok"
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        with signals.held():
+            results.write_manifest(folder, about | {"status": status, "environment": environment()})
     console().print(_table(rows, info.name))
     if (folder / account.FILE).is_file():
         _print_account(folder)
     print(folder)
+
+
+def _measure(
+    suites: Sequence[str], device: str, repeats: int, folder: Path, about: dict[str, object]
+) -> list[results.Row]:
+    """Return the row of each figure. They are saved one by one."""
+    rows = []
+    for name in suites:
+        for figure in _suite(name, device, folder)(repeats):
+            rows.append(figure.row())
+            print(f"{name}: {figure.case}: {quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
+            results.write_rows(folder / "bench.parquet", BENCH, rows, about)
+    return rows
 
 
 def _suite(name: str, device: str, folder: Path) -> Suite:

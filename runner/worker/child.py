@@ -70,10 +70,16 @@ def _leave_signals_to_parent() -> None:
     A terminal sends each of them to every process of the run.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = os.getppid()
+
+    def forward(number: int, frame: object) -> None:
+        if os.getppid() == parent:  # else the parent has ended: its successor is no part of the run
+            os.kill(parent, number)
+
     forwarded = (signal.SIGTERM, signal.SIGHUP)
     for each in forwarded:
         if signal.getsignal(each) is not signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(each, lambda number, frame: os.kill(os.getppid(), number))
+            signal.signal(each, forward)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)  # the parent blocked them before it started this process
 
 

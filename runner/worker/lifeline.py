@@ -27,6 +27,7 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 
 SEMAPHORES = "launchopt_{pid}"  # start of the name of a semaphore
+GRACE_S = 10.0  # of a run that is asked to end
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
@@ -64,9 +65,21 @@ def start(process: BaseProcess) -> None:
 
 
 def run_bound(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run `python -m runner` with `words` until it ends. It is bound to this process."""
+    """Run `python -m runner` with `words` until it ends. It is bound to this process.
+
+    If an exception, such as Ctrl-C, ends this call, the run is asked to end, and killed after GRACE_S.
+    """
     call = [sys.executable, "-m", __name__, str(os.getpid()), *words]
-    return subprocess.run(call, capture_output=True, text=True, check=False)
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        try:
+            outputs = run.communicate()
+        except BaseException:
+            run.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                run.wait(GRACE_S)
+            run.kill()
+            raise
+    return subprocess.CompletedProcess(call, run.returncode, *outputs)
 
 
 def _start(process: BaseProcess) -> None:
