@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
-from runner.config.launchers import check_plugins
-from runner.config.schema import register, settled, to_config
-from runner.config.tables import conf_folder
+from runner.config.loading import start
+from runner.config.schema import settled, to_config
+from runner.config.words import check_settings
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
 from runner.importing import uncollected
@@ -81,7 +80,6 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
-            check_plugins(config.hydra)
             choices = config.hydra.runtime.choices
             is_published = any(choices.get(group) for group in ("experiment", "table"))
             self._prepare_run(_without_hydra(config), config.hydra.run, is_published)
@@ -106,7 +104,6 @@ class Precheck(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
         """Find the sweep's folder and lock it."""
         with _refusing():
-            check_plugins(config.hydra)
             overrides = _typed(config.hydra)
             chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
             if config.resume and is_timed(config.hydra.sweep):
@@ -115,6 +112,7 @@ class Precheck(Callback):
             folder = Path(config.hydra.sweep.dir)
             check_writable(SWEEP_KEY, folder)
             params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
+            check_settings([*params, *overrides])
             require_given(_without_hydra(config), [*params, *overrides])
             lock = _start.hold(folder, SWEEP_KEY)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
@@ -247,15 +245,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     global _start
     _start = Start()
-    register()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if (code := print_help(words)) is not None:
         return code
-    folder = conf_folder()
-    sys.argv = [sys.argv[0], *words]
-    where = str(folder) if folder else "pkg://runner.conf"
     try:
-        hydra.main(version_base="1.3", config_path=where, config_name="config")(run_job)()
+        start(words, run_job)
     except KeyboardInterrupt as stop:
         if _start.sweep is not None:
             _start.sweep.stop(Interrupted(how_stopped(stop), stop_code(stop)))

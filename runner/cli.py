@@ -1,8 +1,8 @@
 """Entry from the command line: checks of the words before Hydra reads them, and short messages for Hydra's errors.
 
 In: the words after `launchopt run`. Out: the exit code. `config.words` refuses words that would run arbitrary code:
-`_target_`, which Hydra would import and call, and --experimental-rerun, which reads a pickle. `config.files` checks the
-user's own config files. None of our settings names code (`config.schema`).
+`_target_`, which Hydra would import and call, and --experimental-rerun, which reads a pickle. `config.loading`
+checks the user's own config files, and every composed config. None of our settings names code (`config.schema`).
 
 Hydra prints a traceback for input that it did not expect, and turns an exception of a callback into a warning. Here
 both become one line (`config.hydras_errors`) and exit code 2. Mistakes of this program keep their traceback.
@@ -23,7 +23,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import LaunchoptError
 from runner import app
-from runner.config.files import check_config_files
+from runner.config import loading
 from runner.config.hydras_errors import for_user
 from runner.config.words import check_settings, check_words, parted
 from runner.ending.signals import signals
@@ -40,7 +40,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
         check_words(words)
         settings, options = parted(words)
         words = [*settings, *options]
-        check_config_files(words)
         check_settings(settings)
         if os.environ.get(FULL_ERROR) == "1":
             return app.main(words)
@@ -92,10 +91,10 @@ def _is_about_input(error: Exception) -> bool:
 
 
 def _modules(trace: TracebackType | None) -> Iterator[str]:
-    """Yield the module of each frame of a traceback, without those of `run` and `app.main`."""
+    """Yield the module of each frame of a traceback, without those of `run`, of `app.main` and of the loader."""
     here = {(__name__, run.__name__), (app.__name__, app.main.__name__)}
     while trace is not None:
         code, name = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__"))
-        if (name, code.co_name) not in here:
+        if (name, code.co_name) not in here and name != loading.__name__:
             yield name
         trace = trace.tb_next

@@ -20,7 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from launchopt.modes import MODES
 from launchopt.options import Limits
-from runner.config.composing import composing, group_options
+from runner.config.composing import group_options
+from runner.config.loading import hydra_of
 from runner.config.names import value_names
 from runner.config.tables import experiments
 
@@ -94,12 +95,8 @@ def help_text(overrides: Sequence[str], config_dir: str | None = None) -> str:
 
 def composed(overrides: Sequence[str], config_dir: str | None = None) -> DictConfig:
     """Return the composed config, as a run has it."""
-    own = []
-    if config_dir is not None:
-        quoted = str(Path(config_dir).absolute()).replace("\\", "\\\\").replace("'", "\\'")
-        own = [f"hydra.searchpath=['file://{quoted}']"]
-    with composing():
-        return compose("config", [*own, *overrides])
+    with hydra_of(config_dir=config_dir):
+        return compose("config", list(overrides))
 
 
 def own_options(config_dir: str | None) -> dict[str, list[str]]:

@@ -28,7 +28,8 @@ from launchopt.distribution import install_command
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
 from launchopt.workloads.base import Workload
-from runner.config.composing import composing, group_options
+from runner.config.composing import group_options
+from runner.config.loading import hydra_of
 from runner.config.schema import Config, to_config
 from runner.ending import end
 from runner.plan.streams import stream_on
@@ -66,7 +67,7 @@ def build_matrix() -> Matrix:
     workloads = tuple(group_options()["workload"])
     answers = {}
     with TemporaryDirectory() as folder:
-        with composing():
+        with hydra_of():
             configs = {workload: _config(workload, Path(folder)) for workload in workloads}
         for workload, config in configs.items():
             for dtype in DTYPES:

@@ -120,10 +120,10 @@ def _job(overrides: Sequence[str], folder: Path) -> Job:
     """Return the job that `python -m runner` makes from the overrides."""
     from hydra import compose
 
-    from runner.config.composing import composing
+    from runner.config.loading import hydra_of
     from runner.plan.plan import plan_of
 
-    with composing():
+    with hydra_of():
         config = compose("config", [*overrides, *ALONE])
     return plan_of(config).job(folder)
 

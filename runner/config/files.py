@@ -1,21 +1,19 @@
-"""Checks of the user's own config files (--config-dir, --config-path) before Hydra loads them.
+"""Checks of the user's own config files (--config-dir, --config-path) as Hydra loads them.
 
-In: the words of a command line. Out: nothing, or a DataError. Each file must be small, plain YAML. A file is refused if
-it is broken, not UTF-8, too long or too deep, grows without bounds through aliases, or has tags of its own. A file that
-names code is refused, too: Hydra calls `_target_`, and logging calls `()`. This module parses the file but makes no
-objects from it.
+In: a path. Out: the text, or a DataError. Each file must be small, plain YAML. A file is refused if it is broken, not
+UTF-8, too long or too deep, grows without bounds through aliases, has tags of its own, or has a long list of defaults.
+A file that names code is refused, too: Hydra calls `_target_`, and logging calls `()`. This module parses the file but
+makes no objects from it.
 
 Under `hydra:` a file may set only what HYDRA_KEYS names: environment variables, handlers of logs, callbacks, launchers
-and further folders of configs are refused.
+and further folders of configs are refused. `composed` checks the same again when all files are merged. The check here
+can name the line.
 """
 
 from __future__ import annotations
 
-import argparse
-import contextlib
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib import import_module
 from itertools import accumulate
 from pathlib import Path
@@ -23,7 +21,6 @@ from typing import Any
 
 from launchopt.errors import DataError
 from launchopt.files import open_regular
-from runner.config.words import BUILDERS
 
 yaml: Any = import_module("yaml")  # a package without type hints
 
@@ -31,7 +28,7 @@ MOST_BYTES = 64 << 10  # maximum size of a file; our largest has under 2 KiB
 MOST_NODES = 10_000  # maximum values in a file, with every alias written out
 MOST_OPEN = 100  # maximum depth of nested brackets
 TOO_DEEP = "nested too deeply, or an alias within itself"
-MOST_FOLDERS = 1000
+MOST_DEFAULTS = 100  # maximum entries of a list of defaults; ours have up to 13
 HYDRA_KEYS = {  # the settings of Hydra that a file may have: none starts a program, names a folder of configs, or logs
     "hydra": ("run", "sweep", "mode", "sweeper", "output_subdir", "job"),
     "hydra.job": ("name", "chdir"),
@@ -40,41 +37,13 @@ HYDRA_KEYS = {  # the settings of Hydra that a file may have: none starts a prog
 HYDRA_HEADER = re.compile(r"\s*#+\s*@.*\bhydra\b")  # puts a file below `hydra:`; matched line by line, as Hydra reads
 HYDRA_DEFAULT = re.compile(r".*@.*\bhydra\b", re.DOTALL)  # the same in an entry of `defaults`
 HIDDEN_DEFAULT = re.compile(r"(.*[/\s])?\.+[^/]", re.DOTALL)  # an entry of `defaults` in a folder that is not checked
+BUILDERS = ("oc.create", "oc.decode")  # resolvers of OmegaConf
 CODE_KEYS = ("_target_", "()")
 PLAIN_TAG = "tag:yaml.org,2002:"
 
 
-def check_config_files(words: Sequence[str]) -> None:
-    """Raise DataError for a folder named in `words` that does not exist, or a file in it that Hydra should not load."""
-    for folder in _folders(words):
-        for path in _files(folder):
-            if "hydra" in re.split(r"[./]", path.relative_to(folder).as_posix()):
-                raise DataError(path, None, "an option of Hydra's own groups can start programs: refused")
-            _check(path)
-
-
-def _folders(words: Sequence[str]) -> list[Path]:
-    parser = argparse.ArgumentParser(add_help=False, exit_on_error=False)
-    parser.add_argument("--config-dir", "-cd")
-    parser.add_argument("--config-path", "-cp")
-    with contextlib.suppress(argparse.ArgumentError):  # Hydra reports this error
-        named, _ = parser.parse_known_args(list(words))
-        if named.config_dir and not Path(named.config_dir).is_dir():
-            raise DataError(named.config_dir, None, "no such folder; allowed after --config-dir: a folder with configs")
-        return [Path(each) for each in (named.config_dir, named.config_path) if each]
-    return []
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the YAML files of a folder and all folders below it, also behind links, without hidden folders."""
-    for count, (top, below, names) in enumerate(os.walk(folder, followlinks=True)):
-        if count == MOST_FOLDERS:
-            raise DataError(folder, None, f"over {MOST_FOLDERS} folders: name a folder that holds nothing but configs")
-        below[:] = [name for name in below if not name.startswith(".")]
-        yield from (Path(top, name) for name in sorted(names) if name.endswith(".yaml"))
-
-
-def _check(path: Path) -> None:
+def config_text(path: Path) -> str:
+    """Return the text of a config file; DataError if Hydra should not load it."""
     try:
         with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
@@ -99,6 +68,7 @@ def _check(path: Path) -> None:
         raise DataError(path, line, f"not YAML ({getattr(error, 'problem', None) or error})") from None
     if nodes > MOST_NODES:
         raise DataError(path, None, f"over {MOST_NODES} values, aliases written out")
+    return text
 
 
 def _most_open(text: str) -> int:
@@ -145,6 +115,8 @@ def _check_hydra(path: Path, section: str, node: yaml.Node) -> None:
 
 def _check_defaults(path: Path, node: yaml.Node) -> None:
     """Raise DataError for an entry of `defaults` that goes below `hydra:`, or that names a file nobody checked."""
+    if isinstance(node, yaml.SequenceNode) and len(node.value) > MOST_DEFAULTS:
+        raise DataError(path, int(node.start_mark.line) + 1, f"defaults: over {MOST_DEFAULTS} entries")
     for each in _scalars(node, set()):
         line = int(each.start_mark.line) + 1
         if HYDRA_DEFAULT.match(each.value):

@@ -21,12 +21,12 @@ from hydra.errors import HydraException, OverrideParseException
 from launchopt.arrivals.lines import shown
 from launchopt.errors import ConfigError, LaunchoptError, explained, nearest, one_line
 from runner.config.composing import group_options
+from runner.config.files import BUILDERS
 from runner.config.launchers import check_option
 from runner.config.names import options_near, owners, settings_near, unknown_option
 
 MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values has fewer
 MOST_JOBS = 100_000  # maximum jobs of one sweep
-BUILDERS = ("oc.create", "oc.decode")  # resolvers of OmegaConf
 RERUN = "--experimental-rerun"
 MULTIRUN = "-m"
 MOST_PROPOSED = 200  # characters of a command that a message proposes; a longer one is left out
@@ -49,8 +49,6 @@ def check_words(words: Sequence[str]) -> None:
             raise ConfigError(plain(key), plain(value), "names code to be run: no setting takes _target_")
         if any(name in word for name in BUILDERS):
             raise ConfigError(plain(key), plain(value), "builds settings from text, which can name code: refused")
-        if key.lstrip("+") == "hydra.searchpath":
-            raise ConfigError(plain(key), plain(value), explained("folders are not checked", "", ["--config-dir=DIR"]))
         if len(key) > len("--") and RERUN.startswith(key):
             raise ConfigError(RERUN, plain(value), "reads a pickle, which can run any code: refused")
 

@@ -22,7 +22,7 @@ from launchopt.workloads.gemv import Gemv
 from launchopt.workloads.prefill import Prefill
 from launchopt.workloads.trace import Trace
 from runner import matrix
-from runner.config.composing import composing
+from runner.config.loading import hydra_of
 from runner.matrix import DTYPES, KINDS, Matrix, build_matrix, matrix_markdown, sync_matrix
 
 HEAVY = ("cupy", "nvmath", "cuda", "torch", "triton")
@@ -69,7 +69,7 @@ def test_asking_loads_neither_cuda_nor_torch() -> None:
 
 def small(workload: str, folder: Path) -> str:
     """The overrides that make a run of a workload small, by the settings it has."""
-    with composing():
+    with hydra_of():
         settings = type(matrix._config(workload, folder).workload)
     few = next(text for kind, text in SMALL.items() if issubclass(settings, kind))
     return few if settings is Gemv else " ".join([*matrix.smallest(settings, folder), few])

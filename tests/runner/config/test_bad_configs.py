@@ -7,10 +7,12 @@ import random
 from pathlib import Path
 
 import pytest
-import yaml
 from support.config.composing import CONF
 from support.config.override_sets import taken
 from support.results.mutations import mutated_text
+
+from launchopt.errors import DataError
+from runner.config.files import config_text
 
 LAUGHS = "\n".join(["a0: &a0 [x]", *(f"a{i + 1}: &a{i + 1} [{', '.join([f'*a{i}'] * 10)}]" for i in range(9))])
 DEEP = "a: " + "[" * 3000 + "]" * 3000
@@ -109,13 +111,21 @@ def test_a_primary_config_of_ones_own_is_looked_at(tmp_path: Path) -> None:
     assert "config.yaml:1: names code to be run: _target_" in outcome.stderr
 
 
-@pytest.mark.parametrize("name", ["hydra/job_logging/x.yaml", "hydra.job/x.yaml", "any/hydra.job.yaml"])
-def test_a_name_that_puts_a_file_below_hydras_settings_is_refused(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("hydra/job_logging/x.yaml", "hydra/job_logging=x"),
+        ("hydra.job/x.yaml", "+hydra.job=x"),
+        ("any/hydra.job.yaml", "+any=hydra.job"),
+    ],
+)
+def test_a_name_that_puts_a_file_below_hydras_settings_is_refused(name: str, word: str, tmp_path: Path) -> None:
     (tmp_path / "user" / name).parent.mkdir(parents=True)
     (tmp_path / "user" / name).write_text("# @package _global_._name_\nenv_set: {A: b}\n")
-    outcome = taken([f"--config-dir={tmp_path / 'user'}", "device=cpu"], tmp_path)
-    assert outcome.exit_code == 2
-    assert "Hydra's own groups" in outcome.stderr
+    (tmp_path / "cwd").mkdir()
+    outcome = taken([f"--config-dir={tmp_path / 'user'}", "device=cpu", word], tmp_path / "cwd")
+    assert (outcome.fault, outcome.exit_code, outcome.plans) == (None, 2, [])
+    assert outcome.stderr.count("\n") == 1
 
 
 def test_files_of_other_groups_behind_links_and_on_a_search_path_are_looked_at(tmp_path: Path) -> None:
@@ -143,16 +153,39 @@ def test_mutants_of_our_own_files(tmp_path: Path) -> None:
         assert taken(words, folder / "cwd").fault is None, (number, content)
 
 
-def test_our_own_files_pass_what_a_users_must(tmp_path: Path) -> None:
-    """But for the one callback, which is ours."""
-    from runner.config.files import check_config_files
-
-    folder = tmp_path / "conf"
+def test_our_own_files_pass_what_a_users_must() -> None:
     for path in CONF.rglob("*.yaml"):
-        copy = folder / path.relative_to(CONF)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        document = yaml.safe_load(path.read_text())
-        if path.name == "config.yaml":
-            document["hydra"].pop("callbacks")
-        copy.write_text(yaml.safe_dump(document))
-    check_config_files([f"--config-dir={folder}"])
+        config_text(path)
+
+
+LISTS = {
+    "one option": ["/table/decode"],
+    "options of their own": [f"/table/x{number}" for number in range(1500)],
+    "packages": [f"/workload@p{number}: gemv_micro" for number in range(1500)],
+    "absent groups": [f"optional /g{number}: x" for number in range(1500)],
+}
+
+
+@pytest.mark.parametrize("case", LISTS)
+def test_a_long_list_of_defaults_is_refused_at_once(case: str, tmp_path: Path) -> None:
+    """Hydra takes over 100 s for 1,500 packages. A list of 100 entries is accepted by this check."""
+    lines = [f"- {each}\n" for each in LISTS[case]]
+    path = tmp_path / "x.yaml"
+    path.write_text("defaults:\n" + "".join(lines[:100]))
+    config_text(path)
+    path.write_text("defaults:\n" + "".join((lines * 101)[:1500]))
+    with pytest.raises(DataError, match=r"x\.yaml:2: defaults: over 100 entries"):
+        config_text(path)
+
+
+@pytest.mark.parametrize("links", [1, 50])
+def test_a_circle_and_lists_that_multiply_are_refused(links: int, tmp_path: Path) -> None:
+    """Hydra would follow a circle to the end of the stack, which took 26 s."""
+    (tmp_path / "user/table").mkdir(parents=True)
+    for number in range(10):
+        next_one = f"- /table/x{(number + 1) % 10}@p: \n".replace(": ", "")
+        (tmp_path / f"user/table/x{number}.yaml").write_text("defaults:\n" + next_one * links)
+    (tmp_path / "cwd").mkdir()
+    outcome = taken([f"--config-dir={tmp_path / 'user'}", "device=cpu", "table=x0"], tmp_path / "cwd")
+    assert (outcome.fault, outcome.exit_code, outcome.plans) == (None, 2, [])
+    assert "over 400 options in one config, or a circle of them" in outcome.stderr

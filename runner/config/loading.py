@@ -1,0 +1,166 @@
+"""Hydra with a loader that checks every file it loads and every config it composes.
+
+In: folders of configs. Out: a `Hydra`. Each composition passes through `Loader`: that of a run, of every job of a sweep
+and of --cfg. It ends in `composed.check`, before Hydra instantiates or starts anything that a config names.
+
+    launchopt's folder and packages       loaded as they are
+    --config-dir, --config-path           each file is checked by `files.config_text`; Hydra parses the checked text
+    hydra.searchpath                      refused
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import _run_app, create_config_search_path, get_args_parser
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode, TaskFunction
+from omegaconf import DictConfig, OmegaConf
+
+from launchopt.errors import ConfigError, DataError, explained
+from runner.config.composed import check
+from runner.config.files import config_text
+from runner.config.schema import register
+from runner.config.tables import conf_folder
+
+NAME = "launchopt"
+MOST_LOADED = 400  # maximum of files and options that one config is composed of; an experiment takes about 60
+
+
+class OwnFiles(FileConfigSource):
+    """A folder of the user. The text that is checked is the text that is parsed: the file is read once."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        """Return the content of a file; DataError if it should not be loaded."""
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if config_path.partition("/")[0] == "hydra":
+            raise DataError(path, None, "an option of Hydra's own groups can start programs: refused")
+        text = config_text(path)
+        header = self._get_header_dict(text[:512])
+        return ConfigResult(self.provider, f"file://{self.path}", OmegaConf.load(io.StringIO(text)), header)
+
+
+class Files(CachingConfigRepository):
+    """The sources of one composition. It counts what is loaded, and loads nothing from outside of the sources."""
+
+    def __init__(self, delegate: ConfigRepository) -> None:
+        super().__init__(delegate)
+        self.loaded = 0
+
+    def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
+        """Refuse further sources: Hydra calls this only for hydra.searchpath."""
+        where = ", ".join(each.path for each in config_search_path.get_path() if "searchpath" in each.provider)
+        raise ConfigError("hydra.searchpath", where, explained("no folders by this key", "", ["--config-dir=DIR"]))
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Return an option of a group, or None. Hydra calls this for each entry of each list of defaults."""
+        parts = config_path.split("/")
+        if any(each.startswith(".") for each in parts) or config_path.startswith("/"):
+            group = "/".join(parts[: next((i for i, each in enumerate(parts) if each[:1] in ("", ".")), 0)])
+            option = config_path.removeprefix(f"{group}/")
+            raise ConfigError(group or "defaults", option, "outside of the folder of configs, or hidden: refused")
+        self.loaded += 1
+        if self.loaded > MOST_LOADED:
+            raise ConfigError("defaults", config_path, f"over {MOST_LOADED} options in one config, or a circle of them")
+        return super().load_config(config_path)
+
+
+class Loader(ConfigLoaderImpl):
+    """A loader of which every composed config is checked."""
+
+    def __init__(self, config_search_path: ConfigSearchPath) -> None:
+        super().__init__(config_search_path)
+        sources, ours = self.repository.sources, str(conf_folder())
+        self.repository.sources = [
+            OwnFiles(each.provider, each.path) if each.scheme() == "file" and each.path != ours else each
+            for each in sources
+        ]
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """Return the composed config; LaunchoptError if it has what only this program may set."""
+        composed = super().load_configuration(config_name, overrides, run_mode, from_shell, validate_sweep_overrides)
+        check(composed, len(overrides))
+        return composed
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], CachingConfigRepository]:
+        parsed, files = OverridesParser.create().parse_overrides(overrides), Files(self.repository)
+        self._process_config_searchpath(config_name, parsed, files)
+        return parsed, files
+
+
+@contextmanager
+def hydra_of(config_path: str | None = None, config_dir: str | None = None) -> Iterator[Hydra]:
+    """Make Hydra, which `hydra.compose` uses during this block.
+
+    config_path: a folder instead of conf/. config_dir: a folder beside it. DataError for a folder that does not exist.
+    """
+    register()
+    OmegaConf.register_new_resolver("oc.create", _refuse, replace=True)
+    OmegaConf.register_new_resolver("oc.decode", _refuse, replace=True)
+    version.setbase("1.3")
+    main = conf_folder() if config_path is None else _folder("--config-path", config_path)
+    search_path = create_config_search_path(str(main) if main else "pkg://runner.conf")
+    if config_dir is not None:
+        where = f"file://{_folder('--config-dir', config_dir)}"
+        search_path.prepend(provider="command-line", path=where, anchor=SearchPathQuery(provider="schema"))
+    hydra, everywhere = Hydra(NAME, Loader(search_path)), GlobalHydra.instance()
+    before, everywhere.hydra = everywhere.hydra, hydra
+    try:
+        yield hydra
+    finally:
+        everywhere.hydra = before
+
+
+def start(words: Sequence[str], task: TaskFunction) -> None:
+    """Do what the words ask Hydra for: run `task` once or in a sweep, or print something and run nothing."""
+    parser = get_args_parser()
+    asked = parser.parse_args(list(words))
+    named = {"config_name": asked.config_name or "config", "overrides": asked.overrides}
+    if asked.hydra_help:
+        with hydra_of() as hydra:
+            hydra.hydra_help(named["config_name"], parser, asked)
+        return
+    with hydra_of(asked.config_path, asked.config_dir) as hydra:
+        if asked.cfg:
+            hydra.show_cfg(**named, cfg_type=asked.cfg, package=asked.package, resolve=asked.resolve)
+        elif asked.shell_completion:
+            hydra.shell_completion(**named)
+        elif asked.info:
+            hydra.show_info(asked.info, **named)
+        else:
+            how = {"run": asked.run or not asked.multirun, "multirun": asked.multirun, "mode": hydra.get_mode(**named)}
+            _run_app(**how, **named, hydra=hydra, task_function=task)
+
+
+def _folder(option: str, named: str) -> Path:
+    folder = Path(named).absolute()
+    if not folder.is_dir():
+        raise DataError(named, None, f"no such folder; allowed after {option}: a folder with configs")
+    return folder
+
+
+def _refuse(*_: Any) -> None:
+    """Stand for the resolvers that turn text into settings: their names can be put together from pieces."""
+    raise ConfigError("oc.create, oc.decode", "...", "builds settings from text, which can name code: refused")
