@@ -190,7 +190,7 @@ CASES: dict[str, str] = {
     # what Hydra would take, or stumble over
     "workload=null": "workload=null",
     "=1": "=1",
-    "workload=../model/tiny": "workload Model decode",
+    "workload=../model/tiny": "workload outside folder",
     "table={a:b}": "table={'a':",
     "workload.commands=${oc.env:NO_SUCH_NAME}": "workload.commands=${oc.env:NO_SUCH_NAME}: NO_SUCH_NAME",
     "workload.commands=${workload.commands}": "workload.commands=${workload.commands}: Recursive",
