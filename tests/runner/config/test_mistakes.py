@@ -28,7 +28,7 @@ MISTAKES = {
     "experiment=qkv/nope": "experiment=qkv/nope: no such experiment; allowed: azure_llama_3_8b,",
     "mode=3": "mode=3: no such mode; allowed: baseline,",
     "table=null": "table=null: chooses nothing; leave table out",
-    "hydra/launcher=joblib": "hydra/launcher=joblib: jobs run one after another, in this process; allowed: the launcher basic",
+    "hydra/launcher=joblib": "hydra/launcher=joblib: jobs run one after another, in this process;",
     "workload@x=decode": "did you mean workload=decode?",
     "workload/decode=1": "did you mean workload=decode?",
     # keys
