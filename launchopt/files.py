@@ -18,6 +18,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import shlex
 import stat
 import tempfile
@@ -124,13 +125,34 @@ class Reserve:
         self.release()
 
 
+_TEMPORARY = re.compile(r"\.launchopt-(.+)\.(?:\d{1,10}|json|gz)\.tmp|\.launchopt-.+\.(part)\.tmp")
+_BEGINNINGS = {".parquet": b"PAR1", ".part.tmp": b"PAR1", "part": b"PAR1", ".json": b"{", ".gz": b"\x1f\x8b"}
+
+
+def temporary_for(path: Path, kind: str = "") -> Path:
+    """Return the hidden name that `path` has until it is complete. kind: of several files for one path."""
+    return path.with_name(f".launchopt-{path.name}.{kind or os.getpid()}.tmp")
+
+
+def is_own_temporary(path: Path) -> bool:
+    """Return whether this program left `path` unfinished: by its name, and by how the file begins."""
+    if (name := _TEMPORARY.fullmatch(path.name)) is None or path.is_symlink():
+        return False
+    beginning = next((each for suffix, each in _BEGINNINGS.items() if (name[1] or name[2]).endswith(suffix)), None)
+    try:
+        with open_regular(path) as file:
+            return beginning is not None and beginning.startswith(file.read(len(beginning)))
+    except OSError:
+        return False
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Call `write` with a temporary path beside `path`, then rename that file to `path`.
 
     A reader sees the previous file or the complete new one. Errors of `write` pass through, and the temporary file is
     deleted.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_for(path)
     try:
         write(temporary)
         temporary.replace(path)

@@ -20,6 +20,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
+from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.loading import start
 from runner.config.schema import settled, to_config
 from runner.config.words import check_settings
@@ -29,14 +30,7 @@ from runner.importing import uncollected
 from runner.run import children
 from runner.run.executing import execute_into, note_refusal, shown_path, unforeseen
 from runner.run.folder_lock import FolderLock, check_writable, chosen_folder
-from runner.run.resume import (
-    config_hash,
-    is_done,
-    is_timed,
-    newest_sweep,
-    plain,
-    work_key,
-)
+from runner.run.resume import OUTPUTS, config_hash, is_done, is_timed, newest_sweep, plain, require_own, work_key
 from runner.run.sweep import Sweep, SweepJob, require_given
 
 if TYPE_CHECKING:
@@ -91,6 +85,7 @@ class Precheck(Callback):
         if settings.resume and is_timed(place):
             raise ConfigError("resume", "true", f"a single run is resumed in a folder of its own: give {RUN_KEY}=...")
         if is_there := folder.exists():
+            require_own(RUN_KEY, folder, OUTPUTS, force=settings.force)
             _start.hold(folder, RUN_KEY)
         with uncollected():
             from runner.plan.base import plan_with_base
@@ -114,6 +109,7 @@ class Precheck(Callback):
             params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
             check_settings([*params, *overrides])
             require_given(_without_hydra(config), [*params, *overrides])
+            require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock = _start.hold(folder, SWEEP_KEY)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
@@ -185,6 +181,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     sweep.add(job, folder)
     config = plain(composed)
     job.config_hash = config_hash(config) if config else None
+    require_own(SWEEP_KEY, shown, OUTPUTS, force=bool(config.get("force")))
     if config.get("resume") and is_done(shown, config, SWEEP_KEY):
         job.ended("skipped")
         if sweep.varies_batching:

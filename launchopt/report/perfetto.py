@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 
 from launchopt.analysis.profiles.timeline import Event, Group, Size, Timeline, kept_launches
 from launchopt.errors import DataError
+from launchopt.files import temporary_for
 from launchopt.recording.results import Row, read_recording
 from launchopt.report.source import RECORDINGS
 
@@ -51,7 +51,7 @@ def write_timeline(folders: Sequence[Path], path: Path, limit: int = DEFAULT_LIM
     kept = kept_launches(sizes, limit)
     cut = {group for group, size in sizes.items() if kept[group] < size.launches}
     timeline = Timeline(kept, cut, has_kernels="kernels" in files)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = temporary_for(path)
     try:
         with closing(_opened(temporary, path.suffix == ".gz")) as out:
             _write(out, _events(timeline, files, max(kept.values(), default=0)))

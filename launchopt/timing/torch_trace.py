@@ -16,6 +16,7 @@ from typing import Protocol
 
 from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError, RunError
+from launchopt.files import temporary_for
 from launchopt.timing.nvtx_ranges import is_profiled
 
 
@@ -72,7 +73,7 @@ class TorchTrace:
     def write(self, path: Path) -> None:
         """Write the last recording atomically, and delete it from memory. RunError: the file cannot be written."""
         assert self._recording is not None
-        plain, packed = (path.with_name(f".{path.name}.{kind}.tmp") for kind in ("json", "gz"))
+        plain, packed = (temporary_for(path, kind) for kind in ("json", "gz"))
         try:
             self._recording.export_chrome_trace(str(plain))
             with plain.open("rb") as trace, gzip.open(packed, "wb", compresslevel=5) as out:

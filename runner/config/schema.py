@@ -56,9 +56,8 @@ class Config:
     verify_columns: int = option(256, "most columns of an output that are compared; of more, a random choice", low=2)
     table: Any = option(None, "one table of an experiment: it sets the groups above")
     resume: bool = option(False, "skip jobs that are finished in the named folder (runner.run.resume)")
-    job_timeout_s: float | None = option(
-        None, "a job that takes longer is ended and counts as failed", is_above_zero=True
-    )
+    force: bool = option(False, "replace files of other programs in the output folder")
+    job_timeout_s: float | None = option(None, "a job that takes longer is ended, and failed", is_above_zero=True)
 
     def __post_init__(self) -> None:
         self.against = [] if self.against in (None, AUTO) else self.against

@@ -18,8 +18,8 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from launchopt.distribution import install_command
+from launchopt.reading.ownership import SWEEP
 from runner.run.leftovers import FOLDER, killed_runs, leftovers
-from runner.run.resume import SWEEP
 
 RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # the defaults of conf/config.yaml
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"

@@ -38,6 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
+from launchopt.files import temporary_for
 from runner.ending import end
 from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
@@ -132,7 +133,7 @@ class _PairsFile:
 @contextmanager
 def _pairs_file(path: Path) -> Iterator[_PairsFile]:
     """Open the file. It gets its name at the end of the block, unless an error is raised."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_for(path)
     try:
         file = _PairsFile(temporary)
         with file.writer:

@@ -48,7 +48,7 @@ from runner.profiles import ncu
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
 from runner.renamed import current_word, current_words
 from runner.report import advice, goals, profilers, provenance, which_strategy
-from runner.report.page import html, pull_request, timeline
+from runner.report.page import html, pull_request, require_own, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
 from runner.screen.pager import console
@@ -95,6 +95,8 @@ def _report(kind: str, options: argparse.Namespace) -> int:
 def _make(kind: str, options: argparse.Namespace) -> None:
     """Make the report of a kind; without a kind the tables."""
     folders: list[Path] = options.folders
+    if folders and not options.force and not options.output:
+        require_own(_folder(folders[0]), kind, options.html)
     if kind == "frontier":
         frontier(folders, options.slo_p99_us, options.output, options.plot)
     elif kind == "strategies":
@@ -272,14 +274,8 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--slo-p99-us", type=positive, metavar="X", help="recommend a point whose p99 latency keeps this"
     )
-    parser.add_argument(
-        "--html",
-        nargs="?",
-        const=Path(),
-        type=file_named(".html", is_optional=True),
-        metavar="FILE.html",
-        help="one page that needs nothing else",
-    )
+    page = file_named(".html", is_optional=True)
+    parser.add_argument("--html", nargs="?", const=Path(), type=page, metavar="FILE.html", help="one page")
     parser.add_argument("--pr", action="store_true", help="print Markdown for a pull request")
     parser.add_argument(
         "--timeline",
@@ -291,6 +287,7 @@ def _parser() -> CommandParser:
         "--timeline-limit", type=whole_number(1), metavar="N", help="rows that a timeline may show (300,000)"
     )
     add_json(parser)
+    parser.add_argument("--force", action="store_true", help="replace a report in DIR that launchopt did not make")
     parser.add_argument("--readme", type=Path, metavar="FILE.md", help="refresh the tables inside this file")
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if the README is out of date")
     return parser

@@ -9,10 +9,25 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launchopt.errors import one_line
+from launchopt.errors import DataError, one_line
 from launchopt.files import save_text
+from launchopt.reading.ownership import foreign
 from launchopt.report.perfetto import DEFAULT_LIMIT, write_timeline
 from launchopt.report.source import read_source
+
+DEFAULT_FILES = {"": "report.md", "frontier": "frontier.md", "strategies": "strategies.md", "html": "report.html"}
+
+
+def require_own(folder: Path, kind: str, page: Path | None) -> None:
+    """Raise DataError if the report of a kind would replace a file in `folder` that this program did not make.
+
+    page: the file that the user named for an HTML page; the current folder for none.
+    """
+    name = DEFAULT_FILES.get(kind)
+    if name is None or page not in (None, Path()):
+        return
+    if (path := foreign(folder, (name,))) is not None:
+        raise DataError(path, None, "was not made by launchopt; --force replaces it")
 
 
 def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -> None:

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError, Interrupted, LaunchoptError, RunError, one_line
+from launchopt.files import write_atomically
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.importing import uncollected
 from runner.run import children
-from runner.run.resume import clear, earlier_run, is_finished
+from runner.run.resume import clear, earlier_run
 from runner.worker.child import without_pandas
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ def execute_into(
             from runner.screen.pager import Voice
         if (folder / "manifest.json").exists():
             print(f"{one_line(shown_path(folder))}: the earlier run in there is replaced")
-            with signals.held():
-                clear(folder)
+        with signals.held():
+            clear(folder, force=plan.config.force)
         return execute(plan, folder, overrides, Voice(name, set() if printed is None else printed)).rows, None
     except LaunchoptError as error:
         failure = error
@@ -90,7 +91,8 @@ def unforeseen(folder: Path, error: Exception, fail: Fail) -> LaunchoptError:
     """Write the traceback of a mistake of this program into the folder, and return the error to report."""
     fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {shown_path(folder)}"))
     with contextlib.suppress(OSError):
-        (folder / "traceback.txt").write_text("".join(traceback.format_exception(error)))
+        text = "".join(traceback.format_exception(error))
+        write_atomically(folder / "traceback.txt", lambda temporary: temporary.write_text(text))
     _settle(folder, failure)
     return failure
 
@@ -105,7 +107,11 @@ def _settle(folder: Path, failure: LaunchoptError) -> None:
 
 def note_refusal(folder: Path, overrides: list[str], error: LaunchoptError) -> None:
     """Write a manifest with the reason, unless the folder holds results of a finished run."""
-    if not is_finished(folder, earlier_run(folder)):
+    try:
+        is_kept = (earlier_run(folder) or {}).get("status") == "ok"
+    except DataError:
+        is_kept = False  # with force=true a manifest that cannot be read is replaced
+    if not is_kept:
         clear(folder)
         write_manifest(folder, {"status": "refused", "error": str(error), "overrides": overrides})
 

@@ -1,4 +1,5 @@
-"""A lock that keeps a folder of results to one process at a time: flock(2) on `.lock` in the folder.
+"""A lock that keeps a folder of results to one process at a time: flock(2) on `.launchopt.lock`
+in the folder.
 
 Linux releases the lock whenever its process ends, so a lock is never stale. The file holds the owner's process id and
 host, for error messages, and is removed at the end. A killed process leaves the file, unlocked; the next process takes
@@ -16,6 +17,7 @@ import fcntl
 import os
 import re
 import socket
+import stat
 import time
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +25,7 @@ from types import TracebackType
 from launchopt.errors import ConfigError, RunError, explained
 from launchopt.files import Reserve
 
-NAME = ".lock"
+NAME = ".launchopt.lock"
 PATIENCE_S, _PAUSE_S = 0.5, 0.05
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL}
 _OWNER = re.compile(r"\d{1,10} on [\w.-]{1,64}")
@@ -60,12 +62,17 @@ class FolderLock:
             raise FolderError(key, folder, f"{error.filename or folder}: {error.strerror}") from None
 
     def _take(self, folder: Path, key: str) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise FolderError(key, folder, f"{self._path} is not a regular file")
             if not _flock(descriptor):
-                owner = _owner(descriptor)
-                os.close(descriptor)
-                raise FolderError(key, folder, f"in use by {owner}, which holds {self._path}")
+                raise FolderError(key, folder, f"in use by {_owner(descriptor)}, which holds {self._path}")
+            if not _is_own(descriptor):
+                raise FolderError(key, folder, f"{self._path} was not made by launchopt")
+        except FolderError:
+            os.close(descriptor)
+            raise
         except OSError as error:
             os.close(descriptor)
             if error.errno not in _NO_LOCKS:
@@ -148,6 +155,12 @@ def _owner(descriptor: int) -> str:
     """Return the owner that the file names, if its text has the expected form."""
     owner = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
     return f"process {owner}" if _OWNER.fullmatch(owner) else "another process"
+
+
+def _is_own(descriptor: int) -> bool:
+    """Return whether the file is empty, or names a process of this program."""
+    text = os.pread(descriptor, 100, 0).decode(errors="replace").strip()
+    return not text or _OWNER.fullmatch(text) is not None
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -1,9 +1,10 @@
 """Remains of killed processes: shared memory, runs whose manifest says `running`, unfinished tables.
 
 Every start of a run removes them (`tidy`). An owner holds flock(2) on its segment `/dev/shm/launchopt_<pid>_<hex>`, or
-on `.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A segment
-is a leftover if no process locks it, and its process is gone or does not map it (the system reuses ids). So is a named
-semaphore, `/dev/shm/sem.launchopt_<pid>-<name>` (`runner.worker.lifeline`), which nobody locks.
+on `.launchopt.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A
+segment is a leftover if no process locks it, and its process is gone or does not map it (the system reuses ids). So is
+a named semaphore, `/dev/shm/sem.launchopt_<pid>-<name>` (`runner.worker.lifeline`), which nobody locks. A temporary
+file is removed if its name and its first bytes are those of this program.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from pathlib import Path
 import psutil
 
 from launchopt.errors import DataError
-from launchopt.files import open_regular
+from launchopt.files import is_own_temporary, open_regular
+from launchopt.reading.ownership import is_own
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.run import folder_lock
 
@@ -135,11 +137,11 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
 
 def remove_unfinished(folder: Path) -> None:
     """Complete tables from their finished repeats, and remove unfinished files. No process may write to the folder."""
-    if any(folder.glob(".*.part.tmp")):
+    if any(map(is_own_temporary, folder.glob(".*.part.tmp"))):
         from runner.worker.tables import rescue  # late: few starts find halves, and it imports pyarrow
 
         rescue(folder)
-    for half in folder.glob(".*.tmp"):
+    for half in filter(is_own_temporary, folder.glob(".launchopt-*.tmp")):
         half.unlink(missing_ok=True)
 
 
@@ -173,7 +175,5 @@ def _text(lock: Path) -> str:
 
 
 def _says_running(folder: Path) -> bool:
-    try:
-        return read_manifest(folder).get("status") == "running"
-    except DataError:
-        return False
+    path = folder / "manifest.json"
+    return is_own(path) and read_manifest(folder).get("status") == "running"

@@ -1,6 +1,6 @@
 """Finished runs and their configs: which jobs `resume=true` skips, and which folders it must not touch.
 
-A run is finished if its manifest says `ok` and its summary exists. Two configs are the same if their hashes are
+A run is finished if its manifest says `ok` and its tables can be read. Two configs are the same if their hashes are
 (`config_hash` in the manifest). The hash covers every setting except Hydra's own (folders) and those that cannot change
 a result (`PASSING`). It does not cover the machine that `device=auto` finds, the content of a file that a setting names
 or the revision of this program. Start a new sweep after a change of one of these, since `resume=true` does not notice
@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launchopt.errors import ConfigError
-from launchopt.files import JsonObject, read_json
+from launchopt.errors import ConfigError, DataError, one_line
+from launchopt.files import JsonObject, is_own_temporary, read_json
+from launchopt.reading.ownership import SWEEP, foreign, is_own
 from launchopt.recording.manifest import Manifest, read_manifest
 from runner.run.folder_lock import FolderError
 
 if TYPE_CHECKING:
     from runner.plan.plan import Plan
 
-PASSING = ("resume", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
+PASSING = ("resume", "force", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
 LATER = {"processes": 1}  # settings that older runs lack, with their value then: it is not part of the hash
-SWEEP = "sweep.json"
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
-_OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "torch-*.json.gz", "traceback.txt", ".*.tmp", "manifest.json")
+OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
 _REPORTS = ("report.md", "report.html", "frontier.md", "strategies.md", "remedies.md")  # made from the results
 
 
@@ -86,22 +86,58 @@ def earlier_run(folder: Path) -> Manifest | None:
     return read_manifest(folder) if (folder / "manifest.json").exists() else None
 
 
-def is_finished(folder: Path, manifest: Manifest | None) -> bool:
-    """Return whether the run with this manifest in `folder` ended well."""
-    return manifest is not None and manifest.get("status") == "ok" and (folder / "summary.parquet").exists()
+def require_own(key: str, folder: Path, names: tuple[str, ...], *, force: bool) -> None:
+    """Raise FolderError if one of the files `names` in `folder` is of another program, unless `force` is set.
+
+    `key` is the setting that named the folder.
+    """
+    for name in names:
+        if (folder / name).is_dir():
+            raise FolderError(key, folder, f"{name} is a folder, where a file of results goes")
+    if not force and (path := foreign(folder, names)) is not None:
+        raise FolderError(key, folder, f"{path.name} was not made by launchopt; force=true replaces it")
+
+
+def damage(folder: Path, manifest: Manifest) -> str | None:
+    """Return why the tables of a finished run cannot be used; None if they can."""
+    from launchopt.reading.parquet import opened  # late: only a finished run has tables to read
+    from launchopt.recording.results import read_summary
+
+    try:
+        rows = read_summary(folder / "summary.parquet")
+        for name in _TABLES:
+            if (folder / f"{name}.parquet").exists():
+                with opened(folder / f"{name}.parquet"):
+                    pass
+    except DataError as error:
+        return str(error)
+    repeats = manifest.get("repeats_done")
+    if isinstance(repeats, int) and len(rows) != repeats:
+        return f"{folder / 'summary.parquet'}: has {len(rows)} of {repeats} rows"
+    return None
 
 
 def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
-    """Return whether `folder` holds the finished run of this config.
+    """Return whether `folder` holds the finished run of this config. A finished run with damaged tables is named.
 
     Raises FolderError if it holds one of another config. `key` is the setting that named the folder.
     """
-    manifest = earlier_run(folder)
-    if manifest is None or not is_finished(folder, manifest):
+    try:
+        manifest = earlier_run(folder)
+    except DataError:
+        if config.get("force"):
+            return False
+        raise
+    if manifest is None or manifest.get("status") != "ok":
         return False
     theirs = manifest.get("config")
     theirs = theirs if isinstance(theirs, dict) else {}
-    if manifest.get("config_hash", config_hash(theirs)) == config_hash(config):
+    is_same = manifest.get("config_hash", config_hash(theirs)) == config_hash(config)
+    if (why := damage(folder, manifest)) is not None:
+        if is_same:
+            print(one_line(f"{why}: the run is not finished, and runs again"))
+        return False
+    if is_same:
         return True
     differences = _differences(theirs, config)
     named = ", ".join(differences[:_DIFFERENCES_NAMED]) or "settings that its manifest does not name"
@@ -109,11 +145,15 @@ def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
     raise FolderError(key, folder, f"holds a finished run of another config, which differs in {named}{more}")
 
 
-def clear(folder: Path) -> None:
-    """Remove the files of an earlier run and its reports, so that a folder never mixes two runs. Other files stay."""
-    for pattern in (*_OUTPUTS, *_REPORTS):
-        for path in folder.glob(pattern):
-            path.unlink(missing_ok=True)
+def clear(folder: Path, *, force: bool = False) -> None:
+    """Remove the files of an earlier run and its reports, so that a folder never mixes two runs. Other files stay.
+
+    force: remove files of other programs, too, if they have the names of those that a run writes.
+    """
+    own = [path for name in (*_REPORTS, "torch-*.json.gz", *OUTPUTS) for path in folder.glob(name) if is_own(path)]
+    forced = [folder / name for name in OUTPUTS] if force else []
+    for path in (*own, *forced, *filter(is_own_temporary, folder.glob(".launchopt-*.tmp"))):
+        path.unlink(missing_ok=True)
 
 
 def newest_sweep(parent: Path, overrides: Sequence[str]) -> Path:

@@ -33,7 +33,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.files import write_atomically
-from runner.run.resume import SWEEP, without_passing
+from launchopt.reading.ownership import SWEEP
+from runner.run.resume import without_passing
 
 SCHEMA_VERSION = 1
 NOT_RUN, SAME = "not run", "same"

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from launchopt.errors import RunError
-from launchopt.files import save_result
+from launchopt.files import is_own_temporary, save_result
 from launchopt.recording import results, summary
 from launchopt.recording.columns import Columns
 from launchopt.recording.kernels import kernel_columns
@@ -49,7 +49,7 @@ class GrowingTable:
         if self._parts == 0:  # removes files of an earlier run in this folder
             for old in (self._path, *_parts(self._path)):
                 old.unlink(missing_ok=True)
-        part = self._path.with_name(f".{self._path.stem}.{self._parts:05}.{_PART}")
+        part = self._path.with_name(f".launchopt-{self._path.stem}.{self._parts:05}.{_PART}")
         tables = (self._table(columns) for columns in row_groups)
         save_result(part, lambda temporary: _write(temporary, self._schema, tables))
         self._parts += 1
@@ -65,7 +65,7 @@ class GrowingTable:
 
 def _parts(path: Path) -> list[Path]:
     """Return the parts of a table, in order."""
-    return sorted(path.parent.glob(f".{path.stem}.[0-9]*.{_PART}"))
+    return sorted(filter(is_own_temporary, path.parent.glob(f".launchopt-{path.stem}.[0-9]*.{_PART}")))
 
 
 def _write(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
@@ -101,7 +101,8 @@ def rescue(folder: Path) -> None:
 
     If the disk is full, the parts stay as NAME.00000.parquet and so on.
     """
-    for name in sorted({part.name.split(".")[1] for part in folder.glob(f".*.{_PART}")}):
+    parts = (part.name.split(".") for part in folder.glob(f".launchopt-*.{_PART}") if is_own_temporary(part))
+    for name in sorted({words[1].removeprefix("launchopt-") for words in parts}):
         path = folder / f"{name}.parquet"
         try:
             gather(path)

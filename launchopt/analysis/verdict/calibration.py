@@ -11,7 +11,6 @@ meaning on a device (a graph node on a CPU) is absent, never 0.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -23,7 +22,7 @@ from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published
 from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, read_json
+from launchopt.files import JsonObject, read_json, save_json
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.statistics.processes import FEWEST_PROCESSES, ProcessNoise
 
@@ -137,17 +136,11 @@ def read_calibration(path: Path) -> Calibration:
 
 def write_calibration(path: Path, calibration: Calibration) -> None:
     """Write the file atomically, and make its folder."""
-    text = json.dumps(as_json(calibration), indent=2) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(text, encoding="utf-8")
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None
+    save_json(path, as_json(calibration))
 
 
 def default_path(device_name: str) -> Path:

@@ -12,10 +12,10 @@ import pytest
 from support.processes.own_process import environ_of
 
 from runner.run import folder_lock
-from runner.run.folder_lock import FolderError, FolderLock, check_writable
+from runner.run.folder_lock import NAME, FolderError, FolderLock, check_writable
 
 HOLD = """
-import sys; from pathlib import Path; from runner.run.folder_lock import FolderLock
+import sys; from pathlib import Path; from runner.run.folder_lock import NAME, FolderLock
 lock = FolderLock(Path(sys.argv[1]), "hydra.run.dir"); print("held", flush=True); sys.stdin.read()
 """
 
@@ -44,9 +44,9 @@ def test_another_process_is_refused_until_the_owner_is_gone_however_it_went(tmp_
         assert caught.value.exit_code == 2
         assert content(folder) == before
         owner.kill()
-    assert (folder / ".lock").exists(), "what was killed could not tidy up"
+    assert (folder / ".launchopt.lock").exists(), "what was killed could not tidy up"
     with FolderLock(folder, "hydra.run.dir"):
-        assert (folder / ".lock").read_text().startswith(f"{os.getpid()} on ")
+        assert (folder / ".launchopt.lock").read_text().startswith(f"{os.getpid()} on ")
     assert set(content(folder)) == {"summary.parquet"}
 
 
@@ -82,7 +82,7 @@ def test_never_two_at_a_time_while_the_file_comes_and_goes(tmp_path: Path, monke
 
 
 def test_who_only_looks_is_waited_for(tmp_path: Path) -> None:
-    path = tmp_path / ".lock"
+    path = tmp_path / ".launchopt.lock"
     path.touch()
     looking = path.open()
     fcntl.flock(looking, fcntl.LOCK_EX)
@@ -95,8 +95,8 @@ def test_who_only_looks_is_waited_for(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("content", ["", "not a process", "7 on \x1b[31m", "1 on " + "x" * 500])
 def test_what_a_stranger_wrote_is_not_repeated(content: str, tmp_path: Path) -> None:
-    (tmp_path / ".lock").write_text(content)
-    with (tmp_path / ".lock").open() as held:
+    (tmp_path / ".launchopt.lock").write_text(content)
+    with (tmp_path / ".launchopt.lock").open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(FolderError, match="in use by another process, which holds"):
             FolderLock(tmp_path, "hydra.run.dir")
@@ -122,7 +122,7 @@ def test_a_lock_that_leads_elsewhere_is_not_followed(tmp_path: Path) -> None:
     target.write_text("precious")
     folder = tmp_path / "run"
     folder.mkdir()
-    (folder / ".lock").symlink_to(target)
+    (folder / ".launchopt.lock").symlink_to(target)
     with pytest.raises(FolderError, match="symbolic links"):
         FolderLock(folder, "hydra.run.dir")
     assert target.read_text() == "precious"
@@ -135,3 +135,17 @@ def test_what_cannot_be_a_folder_is_refused_and_not_made(tmp_path: Path) -> None
         with pytest.raises(FolderError, match=why):
             check_writable("hydra.run.dir", tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_lock_of_another_program_is_kept(tmp_path: Path) -> None:
+    with FolderLock(tmp_path, "hydra.run.dir"):
+        pass
+    path = tmp_path / NAME
+    path.write_text("precious")
+    with pytest.raises(FolderError, match="was not made by launchopt"):
+        FolderLock(tmp_path, "hydra.run.dir")
+    assert path.read_text() == "precious"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(FolderError, match="is not a regular file"):
+        FolderLock(tmp_path, "hydra.run.dir")

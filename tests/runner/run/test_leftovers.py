@@ -16,7 +16,7 @@ import pytest
 from support.processes.own_run import LONG, SHORT, Victim, on_linux
 
 from launchopt.recording.results import read_manifest, write_manifest
-from runner.run.leftovers import FOLDER, YOUNG_S, held, killed_runs, leftovers, tidy
+from runner.run.leftovers import FOLDER, LOCK, YOUNG_S, held, killed_runs, leftovers, tidy
 from runner.worker.lifeline import name_semaphores
 
 
@@ -110,8 +110,8 @@ def killed(runs: Path) -> Path:
 def killed_run(folder: Path, status: str = "running", owner: str | None = None) -> Path:
     folder.mkdir(parents=True)
     write_manifest(folder, {"status": status, "repeats_done": 2})
-    (folder / ".launches.parquet.tmp").write_bytes(b"PAR1")
-    (folder / ".lock").write_text(owner if owner is not None else f"12345 on {socket.gethostname()}\n")
+    (folder / ".launchopt-launches.parquet.7.tmp").write_bytes(b"PAR1")
+    (folder / ".launchopt.lock").write_text(owner if owner is not None else f"12345 on {socket.gethostname()}\n")
     return folder
 
 
@@ -131,7 +131,7 @@ def test_a_killed_run_says_so_after_the_next_start(killed: Path, runs: Path, seg
 
 @pytest.fixture
 def lock(killed: Path) -> Iterator[None]:
-    with (killed / ".lock").open() as file:
+    with (killed / ".launchopt.lock").open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -156,7 +156,7 @@ def test_a_finished_run_keeps_its_status(runs: Path, segments: Path) -> None:
     done = killed_run(runs / "done", status="ok")
     assert tidy(runs / "new", segments) == []
     assert read_manifest(done)["status"] == "ok"
-    assert not (done / ".lock").exists()
+    assert not (done / ".launchopt.lock").exists()
 
 
 def test_a_killed_sweep_beside_a_new_one(tmp_path: Path, segments: Path) -> None:
@@ -164,7 +164,7 @@ def test_a_killed_sweep_beside_a_new_one(tmp_path: Path, segments: Path) -> None
     job = killed_run(old / "3")
     new = tmp_path / "sweep/new"
     new.mkdir()
-    (new / ".lock").write_text("")
+    (new / ".launchopt.lock").write_text("")
     notices = tidy(new / "0", segments)
     assert notices == [f"{each}: was killed, its manifest says so now" for each in (job, old)]
     assert names(job) == ["manifest.json"]
@@ -173,10 +173,28 @@ def test_a_killed_sweep_beside_a_new_one(tmp_path: Path, segments: Path) -> None
 def test_half_a_table_in_the_same_folder(runs: Path, segments: Path) -> None:
     folder = runs / "again"
     folder.mkdir()
-    (folder / ".launches.parquet.tmp").write_bytes(b"PAR1")
-    (folder / "mine.tmp").write_bytes(b"")
+    (folder / ".launchopt-launches.parquet.7.tmp").write_bytes(b"PAR1")
+    (folder / ".launchopt-summary.parquet.7.tmp").touch()
+    mine = {
+        "mine.tmp": "",
+        ".notes.tmp": "x",
+        ".summary.parquet.7.tmp": "PAR1",
+        ".launchopt-summary.parquet.8.tmp": "x",
+    }
+    for name, text in mine.items():
+        (folder / name).write_text(text)
+    os.mkfifo(folder / ".launchopt-launches.00000.part.tmp")
     assert tidy(folder, segments) == []
-    assert names(folder) == ["mine.tmp"]
+    assert names(folder) == sorted([*mine, ".launchopt-launches.00000.part.tmp"])
+
+
+def test_pipes_in_a_folder_beside_are_left_alone(runs: Path, segments: Path) -> None:
+    killed_run(runs / "killed")
+    (runs / "other").mkdir()
+    for name in (".lock", LOCK, "manifest.json"):
+        os.mkfifo(runs / "other" / name)
+    assert tidy(runs / "new", segments) == [f"{runs / 'killed'}: was killed, its manifest says so now"]
+    assert len(names(runs / "other")) == 3
 
 
 @on_linux

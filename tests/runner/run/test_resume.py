@@ -1,18 +1,22 @@
 """What counts as finished, and as the same config; what a sweep says of itself."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.config.composing import composed
+from support.results.summary_rows import row, write
 
 from launchopt.errors import ConfigError, DataError, Interrupted, RunError
 from runner.run import resume, watchdog
 from runner.run.folder_lock import FolderError
-from runner.run.resume import clear, config_hash, is_done, newest_sweep
+from runner.run.resume import OUTPUTS, clear, config_hash, is_done, newest_sweep, require_own
 from runner.run.sweep import Sweep, SweepJob
 from runner.run.watchdog import limited
 
@@ -50,11 +54,11 @@ def left(folder: Path, manifest: dict[str, Any] | str, has_summary: bool = True)
     text = manifest if isinstance(manifest, str) else json.dumps(manifest)
     (folder / "manifest.json").write_text(text)
     if has_summary:
-        (folder / "summary.parquet").write_text("rows")
+        write(folder, [row()])
     return folder
 
 
-OK = {"status": "ok", "config": CONFIG, "config_hash": config_hash(CONFIG)}
+OK = {"schema_version": 4, "status": "ok", "repeats_done": 1, "config": CONFIG, "config_hash": config_hash(CONFIG)}
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,45 @@ OK = {"status": "ok", "config": CONFIG, "config_hash": config_hash(CONFIG)}
 )
 def test_finished_is_what_ended_well(manifest: dict[str, Any], has_summary: bool, done: bool, tmp_path: Path) -> None:
     assert is_done(left(tmp_path, manifest, has_summary), CONFIG | {"resume": True}, "hydra.run.dir") is done
+
+
+@pytest.mark.parametrize("name", ["summary.parquet", "histograms.parquet", "launches.parquet"])
+@pytest.mark.parametrize("keep", [0, 100, -9])
+def test_a_run_whose_tables_cannot_be_read_is_not_finished(
+    name: str, keep: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = left(tmp_path, OK) / name
+    if name != "summary.parquet":
+        pq.write_table(pa.table({"x": range(1000)}), path)
+    assert is_done(tmp_path, CONFIG, "hydra.run.dir")
+    path.write_bytes(path.read_bytes()[:keep])
+    assert not is_done(tmp_path, CONFIG, "hydra.run.dir")
+    out = capsys.readouterr().out
+    assert out.startswith(f"{path}: ")
+    assert out.endswith(": the run is not finished, and runs again\n")
+
+
+def test_a_run_that_lacks_rows_is_not_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not is_done(left(tmp_path, OK | {"repeats_done": 2}), CONFIG, "hydra.run.dir")
+    assert "summary.parquet: has 1 of 2 rows: the run is not finished" in capsys.readouterr().out
+
+
+FOREIGN = {
+    "summary.parquet": pq.write_table,
+    "manifest.json": lambda _, path: path.write_text('{"status": "ok"}'),
+    "histograms.parquet": lambda _, path: path.write_bytes(b""),
+    "traceback.txt": lambda _, path: path.write_text("mine"),
+    "launches.parquet": lambda _, path: os.mkfifo(path),
+}
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_files_of_other_programs_are_not_replaced(name: str, tmp_path: Path) -> None:
+    require_own("hydra.run.dir", left(tmp_path / "own", OK), OUTPUTS, force=False)
+    FOREIGN[name](pa.table({"mine": [1]}), tmp_path / name)
+    with pytest.raises(FolderError, match=f"{name} was not made by launchopt; force=true replaces it"):
+        require_own("hydra.run.dir", tmp_path, OUTPUTS, force=False)
+    require_own("hydra.run.dir", tmp_path, OUTPUTS, force=True)
 
 
 def test_a_folder_without_a_run_is_not_done(tmp_path: Path) -> None:
@@ -96,16 +139,23 @@ def test_a_manifest_that_cannot_be_read_is_no_licence_to_overwrite(tmp_path: Pat
 
 
 def test_only_what_a_run_leaves_is_cleared(tmp_path: Path) -> None:
-    runs = ("launches.parquet", "tokens.parquet", "torch-graph-0.json.gz", "traceback.txt", ".launches.parquet.7.tmp")
-    for name in (*runs, "notes.txt", "my.parquet", ".lock"):
+    runs = ("launches.parquet", "torch-graph-0.json.gz", "traceback.txt", ".launchopt-launches.parquet.7.tmp")
+    kept = ("notes.txt", "my.parquet", ".launchopt.lock", ".notes.tmp", ".launches.parquet.7.tmp")
+    for name in (*runs, *kept):
         (tmp_path / name).touch()
+    pq.write_table(pa.table({"mine": [1]}), tmp_path / "tokens.parquet")
+    (tmp_path / "report.md").write_text("# Report\n\nMy own words")
     clear(left(tmp_path, OK))
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".lock", "my.parquet", "notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*kept, "report.md", "tokens.parquet"])
+    clear(tmp_path, force=True)
+    assert not (tmp_path / "tokens.parquet").exists()
 
 
 def test_reports_of_a_replaced_run_go_with_it(tmp_path: Path) -> None:
     for name in ("report.md", "report.html", "frontier.md", "strategies.md", "own.md", "frontier.json"):
-        (left(tmp_path, OK) / name).touch()
+        text = {".md": "# Report\n\nMedian over repeats.", ".html": '<meta name="generator" content="launchopt">'}
+        (left(tmp_path, OK) / name).write_text(text.get(Path(name).suffix, "{}"))
+    (tmp_path / "own.md").write_text("own")
     clear(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["frontier.json", "own.md"]
 

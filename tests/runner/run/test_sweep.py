@@ -168,7 +168,7 @@ def test_a_job_whose_folder_is_in_use_is_refused_and_the_others_run(
         ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s")
         assert ran.exit_code == 2
         assert statuses(tmp_path / "s") == ["refused", "ok"]
-        assert list(content(tmp_path / "s/0")) == [".lock"]
+        assert list(content(tmp_path / "s/0")) == [".launchopt.lock"]
 
 
 def test_two_jobs_in_one_folder_are_refused_before_the_second(run: Run, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_who_outlives_the_writer_finishes_its_tables(tmp_path: Path) -> None:
         table = GrowingTable(tmp_path / f"{name}.parquet", SCHEMA, {"seed": 5})
         for part in range(3):
             table.add(row_group(part, 2))
-    (tmp_path / "..launches.00003.part.tmp.77.tmp").write_bytes(b"half of a part")
+    (tmp_path / ".launchopt-.launchopt-launches.00003.part.tmp.77.tmp").write_bytes(b"PAR1 half of a part")
     assert not (tmp_path / "launches.parquet").exists()
     rescue(tmp_path)
     for name in ("launches", "commands"):
@@ -114,7 +114,7 @@ def test_parts_of_a_table_that_was_finished_are_only_cleared_away(table: Growing
     """Whoever gathered it was killed before the last part was gone."""
     for part in range(3):
         table.add(row_group(part, 1))
-    last = tmp_path / ".launches.00002.part.tmp"
+    last = tmp_path / ".launchopt-launches.00002.part.tmp"
     content = last.read_bytes()
     table.close()
     last.write_bytes(content)
@@ -159,7 +159,7 @@ def test_a_broken_part_takes_no_other_with_it(table: GrowingTable, tmp_path: Pat
     """As a machine that lost power leaves it."""
     for part in range(2):
         table.add(row_group(part, 1))
-    (tmp_path / ".launches.00001.part.tmp").write_bytes(b"PAR1 but no more")
+    (tmp_path / ".launchopt-launches.00001.part.tmp").write_bytes(b"PAR1 but no more")
     rescue(tmp_path)
     assert pd.read_parquet(tmp_path / "launches.00000.parquet")["part"].tolist() == [0]
     assert names(tmp_path) == ["launches.00000.parquet"]
