@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from launchopt.analysis.tables.columns import NOTHING
 from launchopt.analysis.tables.rows import counted, is_independent
 from launchopt.recording.results import Row
-from launchopt.report.grids import Grid, Head, make_grid
+from launchopt.report.grids import MOST, Grid, Head, make_grid
 from launchopt.report.source import Run, Source
 
 Facts = list[tuple[str, str]]
@@ -28,6 +28,7 @@ _RUNS = (
     *(Head("SM clock MHz", True), Head("throttled repeats"), Head("overrides", True)),
 )
 _MOST_VALUES = 6
+_MOST_SETTINGS = 5  # columns of settings that are shown without a request
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +94,13 @@ def _joined(values: Sequence[str]) -> str:
 def _differing(runs: Sequence[Run], configs: Sequence[Mapping[str, str]], names: Sequence[str]) -> Grid | None:
     if not names:
         return None
-    heads = [Head("run", True), *(Head(name, True) for name in names)]
+    caption = "What differs between the composed configurations"
+    if len(runs) < MOST:  # a column for each run; names of settings are long, and stand below each other
+        heads = [Head("setting", True), *(Head(run.name, True) for run in runs)]
+        return make_grid(caption, heads, [[name, *(one.get(name, NOTHING) for one in configs)] for name in names])
+    heads = [Head("run", True), *(Head(name, True, is_extra=at >= _MOST_SETTINGS) for at, name in enumerate(names))]
     cells = [[run.name, *(one.get(name, NOTHING) for name in names)] for run, one in zip(runs, configs, strict=True)]
-    return make_grid("What differs between the composed configurations", heads, cells)
+    return make_grid(caption, heads, cells)
 
 
 def _runs(source: Source) -> Grid:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from launchopt.analysis.tables.columns import COLUMNS, FULL, NOTHING, Column, T
+from launchopt.analysis.tables.columns import AT_THE_PEAK, COLUMNS, FULL, NOTHING, Column, T
 from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_grid
 from launchopt.analysis.tables.markdown import grid, tokens_grid
@@ -21,6 +21,7 @@ from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
 from launchopt.report.figures.base import ALL_MODES
 
+_AS_NUMBERS = {AT_THE_PEAK: 100.0, "at once": 0.0}  # in % of the peak, and in commands
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Units of headings whose unit stands only in the legend of other outputs.
 _UNITS = {
@@ -47,14 +48,14 @@ _SETTINGS = {
 }
 
 
-# Columns of a wide table by importance. It shows the first _MOST; a smaller table shows all, in its own order.
+# Columns of a wide table by importance. It shows the first MOST; a smaller table shows all, in its own order.
 _FIRST = (
     *("run", "max_batch, timeout", "mode", "max_batch", "timeout us", "speed-up", "wall ms", "launch calls"),
     *("CPU us per launch", "measured ms", "predicted ms", "headroom", "bound", "p99 us", "roofline"),
     *("on the frontier", "commands/s", "tokens/s", "TTFT p50 / p99 ms", "TPOT p50 / p99 ms", "flushes", "overloaded"),
 )
 _LAST = "verified"  # is always shown
-_MOST = 8
+MOST = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +97,14 @@ class Grid:
     @property
     def is_few(self) -> bool:
         """Return whether the page shows few columns, which fit their box: longer cells wrap there."""
-        return len(self.heads) - self.extra <= _MOST
+        return len(self.heads) - self.extra <= MOST
 
 
 def leading_number(text: str) -> float | None:
-    """Return the number that a cell begins with: 19.7 of `19.7x [19.7, 20.6]`."""
+    """Return the number that a cell begins with: 19.7 of `19.7x [19.7, 20.6]`; a word of `_AS_NUMBERS` has its own."""
+    for word, number in _AS_NUMBERS.items():
+        if text.endswith(word):
+            return number
     found = _NUMBER.match(text)
     return float(found[0].replace(",", "")) if found else None
 
@@ -124,7 +128,7 @@ def _of_columns(
 ) -> Grid:
     """Return a grid. Settings that all lines share are in its caption instead of a column.
 
-    Of more than `_MOST` columns the most important are shown, and the others are extra ones.
+    Of more than `MOST` columns the most important are shown, and the others are extra ones.
     """
     texts = [column.heading for column in columns]
     shared = [
@@ -135,10 +139,10 @@ def _of_columns(
     settings = [_setting(texts[at], cells[0][at]) for at in shared]
     kept = [at for at in range(len(columns)) if at not in shared]
     has_value = [at for at in kept if not all(line[at] == NOTHING for line in cells)]
-    if len(has_value) > _MOST:
+    if len(has_value) > MOST:
         kept.sort(key=lambda at: _place(texts[at]))
         first = [at for at in kept if at in has_value and texts[at] != _LAST]
-        shown = {*first[: _MOST - 1], *(at for at in kept if texts[at] == _LAST)}
+        shown = {*first[: MOST - 1], *(at for at in kept if texts[at] == _LAST)}
         kept.sort(key=lambda at: at not in shown)
     else:
         shown = set(kept)

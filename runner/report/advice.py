@@ -12,12 +12,13 @@ from pathlib import Path
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.files import read_json
-from runner.report.which_strategy import NO_BREAK, Modes, factor_of, modes_of
+from runner.report.which_strategy import NO_BREAK, Modes, beside, factor_of, modes_of
 
 FILE = "advice.json"
 LEGEND = (
     '"graph 1.15x over coalesced" means that coalesced took 1.15 times as long (median wall time). A range is over all '
-    "runs that have both modes. Runs with `megakernel` use asynchronous scheduling (`scheduler.ahead`); so does the "
+    "runs that have both modes. TPOT, which leaves out the first token, stands where it differs by more than 1%. Runs "
+    "with `megakernel` use asynchronous scheduling (`scheduler.ahead`); so does the "
     "`graph` run that they are compared with. No engine launches each request alone, so every engine has the factor of "
     "`coalesced` over `baseline` already."
 )
@@ -46,8 +47,9 @@ def markdown(path: Path) -> str:
 
 def _gain(path: Path, runs: list[Modes], mode: str, base: str) -> str:
     """Return the factor of `mode` over `base`: of one run, or from the smallest to the largest of several."""
-    factors = sorted(factor_of(run[base], run[mode]) for run in runs if mode in run and base in run)
+    pairs = [(run[base], run[mode]) for run in runs if mode in run and base in run]
+    factors = sorted(factor_of(*pair) for pair in pairs)
     if not factors:
         raise DataError(path, None, f"no run has both {mode} and {base}")
     shown = dict.fromkeys(f"{factor:#.3g}x" for factor in (factors[0], factors[-1]))
-    return f"{mode} {' to '.join(shown)} over {base}".replace(" ", NO_BREAK)
+    return f"{mode} {' to '.join(shown)} over {base}{beside(pairs)}".replace(" ", NO_BREAK)

@@ -21,10 +21,12 @@ FILE = "which_strategy.json"
 LEGEND = (
     "Fastest: the mode with the smallest median wall time of all modes in the run. Factor: median wall time of another "
     "mode / that of the fastest; in brackets the smallest and the largest factor of one repeat. The first one is over "
-    "the second fastest mode. Tokens per s: of all requests; compare them within a row only, since runs differ in "
+    "the second fastest mode. TPOT leaves out the first token; it stands where it differs by more than 1%. Tokens per "
+    "s: of all requests; compare them within a row only, since runs differ in "
     "tokens a request, and can differ in revision and timing."
 )
 Modes = Mapping[str, Sequence[Row]]  # the rows of each mode of a run, by repeat
+SAME = 0.01  # largest difference between factors in wall time and in TPOT that is not shown
 NO_BREAK = "\u00a0"  # a space at which a cell does not wrap
 _HEADINGS = {"requests": "---:", "work": "---", "fastest": "---", "tokens per s": "---:", "factor over": "---"}
 _HEADINGS |= {"modes, repeats": "---:", "from": "---"}
@@ -51,9 +53,12 @@ def _cells(folder: Path, run: JsonObject) -> list[str]:
     return [
         str(run["requests"]),
         _work(first[0]),
-        f"**{order[0]}**",
+        f"**{order[0]}**{_fastest_by_tpot(modes, order[0])}",
         f"{statistics.median(1e3 * row['tokens'] / row['wall_ms'] for row in first):,.0f}",
-        "<br>".join(f"{_factor(modes[base], first)} {base}".replace(" ", NO_BREAK) for base in bases),
+        "<br>".join(
+            f"{_factor(modes[base], first)} {base}{beside([(modes[base], first)])}".replace(" ", NO_BREAK)
+            for base in bases
+        ),
         f"{len(modes)}, {len(first)}",
         str(run["run"]),
     ]
@@ -85,6 +90,35 @@ def _median_ms(rows: Sequence[Row]) -> float:
 def factor_of(base: Sequence[Row], mode: Sequence[Row]) -> float:
     """Return median wall time of `base` / that of `mode`."""
     return _median_ms(base) / _median_ms(mode)
+
+
+def tpot_factor(base: Sequence[Row], mode: Sequence[Row]) -> float | None:
+    """Return the same of the median TPOT; None where a repeat has none."""
+    ours, theirs = _tpot_ms(mode), _tpot_ms(base)
+    return theirs / ours if ours and theirs else None
+
+
+def beside(pairs: Sequence[tuple[Sequence[Row], Sequence[Row]]]) -> str:
+    """Return the factors in TPOT of bases and modes, smallest to largest, where one is not the factor in wall time."""
+    factors = [found for pair in pairs if (found := tpot_factor(*pair))]
+    if len(factors) < len(pairs) or all(
+        abs(factor / factor_of(*pair) - 1) <= SAME for factor, pair in zip(factors, pairs, strict=True)
+    ):
+        return ""
+    return f"; TPOT {' to '.join(dict.fromkeys(f'{factor:#.3g}x' for factor in (min(factors), max(factors))))}"
+
+
+def _tpot_ms(rows: Sequence[Row]) -> float | None:
+    values = [row["tpot_p50_ms"] for row in rows]
+    return None if None in values else statistics.median(values)
+
+
+def _fastest_by_tpot(modes: Modes, fastest: str) -> str:
+    """Return which mode has the smallest TPOT, where it is another one by more than SAME."""
+    found = {mode: time for mode, rows in modes.items() if (time := _tpot_ms(rows))}
+    best = min(found, key=lambda mode: found[mode], default=fastest)
+    is_other = best != fastest and fastest in found and found[best] < found[fastest] * (1 - SAME)
+    return f"<br>TPOT: {best}" if is_other else ""
 
 
 def _factor(base: Sequence[Row], fastest: Sequence[Row]) -> str:

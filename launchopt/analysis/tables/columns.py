@@ -16,6 +16,7 @@ from launchopt.analysis.tables.rows import Line, is_independent, rate
 from launchopt.recording.results import Row
 
 NOTHING = "—"
+AT_THE_PEAK = "at the measured peak"  # of a share above 100%
 T = TypeVar("T")
 
 
@@ -95,7 +96,7 @@ def _times(value: float | None) -> str:
 
 def of_peak(share: float) -> str:
     """Return a share of a peak. Above 100% it is only reached, since the peak was measured without an interval."""
-    return f"{100 * share:.1f}%" if share <= 1 else "at the measured peak"
+    return f"{100 * share:.1f}%" if share <= 1 else AT_THE_PEAK
 
 
 def _memory_share(line: Line) -> str:

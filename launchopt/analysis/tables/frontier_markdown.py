@@ -106,8 +106,9 @@ def frontier_answer(frontier: Frontier) -> list[str]:
         answers.append(f"No point meets {slo:,g} us. {closest}")
     failed = sum(point.problem is not None for point in frontier.points)
     overloaded = sum(point.overloaded for point in frontier.points if point.problem is None)
+    once = sum(point.repeats == 1 for point in frontier.frontier)
     counts = [
-        f"{len(frontier.frontier)} on the frontier",
+        f"{len(frontier.frontier)} on the frontier{f' ({once} of one repeat)' if once else ''}",
         f"{overloaded} overloaded",
         f"{failed} failed or not verified",
     ]
@@ -128,7 +129,8 @@ def _why_none(frontier: Frontier) -> str:
 
 def _described(frontier: Frontier, point: Point) -> str:
     gains = f"{count(point.throughput_per_s)} {frontier.unit}/s, p99 {number(point.p99_us)} us"
-    return f"{point.mode}, max_batch / timeout {point.batching}: {gains}"
+    once = ", of one repeat" if point.repeats == 1 else ""
+    return f"{point.mode}, max_batch / timeout {point.batching}: {gains}{once}"
 
 
 def frontier_markdown(frontiers: Sequence[Frontier], kind: str) -> str:

@@ -27,14 +27,16 @@ from launchopt.errors import DataError, printable
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
 LEGEND = (
-    "Median over repeats. Speed-up: wall time of the baseline over that of the line, paired repeat by repeat; it can "
-    "differ from the ratio of the medians. In []: its 95% interval; below five repeats the range in (). The verdict "
-    "calls up to 1% the same. GPU time is the span between two events on the work's stream. Memory bandwidth: bytes "
+    "Median over repeats. Speed-up: wall time of the baseline over that of the line, or the metric that the cell "
+    "names, paired repeat by repeat; it can differ from the ratio of the medians. In []: its 95% interval; below five "
+    "repeats the range in (). The verdict calls up to 1% the same. GPU time is the span between two events on the "
+    "work's stream. Memory bandwidth: bytes "
     "that had to move, as a share of the measured peak; a weight that requests share counts once, and inputs in a "
     "cache give none. C++ loop: the ratio that a C++ program got from strided batches of the same shape."
 )
 SHORT_LEGEND = (
-    "Medians; speed-up of wall time over `baseline`, with its 95% interval in [], below five repeats the range in ()."
+    "Medians; speed-up of wall time over `baseline`, or of the metric that a cell names, with its 95% interval in [], "
+    "below five repeats the range in ()."
 )
 _BANDWIDTH_LEGEND = " Memory bandwidth: bytes that had to move; a weight that requests share counts once."
 PEER_LEGEND = (

@@ -32,9 +32,10 @@ from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, refusal_kind
 
 LEGEND = (
-    "Medians over repeats. Speed-up: wall time of `baseline` over that of the mode, paired repeat by repeat; it can "
-    "differ from the ratio of the medians. In []: its 95% interval; below five repeats the range in (). Setup: the "
-    "time to make the mode ready (plans, capture, compile, tune). Break-even: the number of commands that repays the "
+    "Medians over repeats. Speed-up: wall time of `baseline` over that of the mode, or the metric that the cell "
+    "names, paired repeat by repeat; it can differ from the ratio of the medians. In []: its 95% interval; below five "
+    "repeats the range in (). Setup: the time to make the mode ready (plans, capture, compile, tune). Break-even: the "
+    "number of commands that repays the "
     "setup, in brackets the time of the mode for them; `never`: the mode is no faster; `undecided`: there is no "
     "interval, or it leaves open whether it is."
 )

@@ -20,7 +20,7 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
-from launchopt.statistics.interval import FEWEST_REPEATS, Verdict
+from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdict
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
 # Modes by their effort for an engine, least first: another library call, a captured step, own kernels, a framework.
@@ -244,13 +244,15 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
 
 
 def _open(lines: Sequence[Judged]) -> str:
-    """Return which modes may be faster than the first line, although no interval shows it."""
-    others = [each.strategy.line for each in lines[1:] if each.is_sound and each.strategy.line.speedup is not None]
-    undecided = [line for line in others if line.verdict is Verdict.UNDECIDED]
-    undecided.sort(key=lambda line: -(line.speedup.value if line.speedup else 0.0))
-    if undecided:
-        return " ".join(f"{line['mode']} may be faster ({speedup(line)}); undecided." for line in undecided[:2])
-    return "No other mode that was measured is faster." if others else ""
+    """Return which modes may be faster than the first line, or as fast, although no interval shows it."""
+    others = [each.strategy.line for each in lines[1:] if each.is_sound]
+    undecided = [(line.speedup.value, line) for line in others if line.speedup and line.verdict is Verdict.UNDECIDED]
+    likely = sorted((each for each in undecided if each[0] >= 1 - SMALLEST_EFFECT), key=lambda each: -each[0])
+    if likely:
+        how = ["faster" if factor > 1 + SMALLEST_EFFECT else "as fast" for factor, _ in likely]
+        shown = zip(how[:2], likely, strict=False)
+        return " ".join(f"{line['mode']} may be {word} ({speedup(line)}); undecided." for word, (_, line) in shown)
+    return "No other mode that was measured is faster." if any(line.speedup for line in others) else ""
 
 
 def _of_ceiling(judged: Judged) -> str:

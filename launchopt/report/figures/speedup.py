@@ -20,7 +20,8 @@ from launchopt.statistics.interval import Interval, Verdict
 TITLE = "Speed-up of every mode"
 STREAMS_TITLE = "Speed-up of the fastest mode"
 READING = (
-    "Speed-up: wall time of the base over that of the mode, paired repeat by repeat; the axis is logarithmic. The "
+    "Speed-up: wall time of the base over that of the mode, or the metric that the figure names, paired repeat by "
+    "repeat; the axis is logarithmic. The "
     "whisker is the 95% interval; fewer than 5 repeats have none. A line that failed or was not verified is left out."
 )
 _RECORDS = "a run of the base beside the mode: against=[baseline]"

@@ -109,7 +109,17 @@ def test_a_point_with_one_bad_repeat_claims_nothing_and_is_listed(bad: dict[str,
     assert frontier.frontier == [good]
     assert frontier.recommended == good
     assert f"FAILED: {failed.problem}" in frontier_markdown([frontier], "full")
-    assert "2 points tried: 1 on the frontier, 0 overloaded, 1 failed" in frontier_markdown([frontier], "compact")
+    assert "2 points tried: 1 on the frontier (1 of one repeat), 0 overloaded, 1 failed" in frontier_markdown(
+        [frontier], "compact"
+    )
+
+
+def test_points_of_one_repeat_are_counted_apart() -> None:
+    twice = [row(repeat=i, mode="graph", commands_per_s=2000.0, latency_p99_us=200.0) for i in (0, 1)]
+    (frontier,) = build_frontiers([row(), *twice], slo_p99_us=150)
+    text = frontier_markdown([frontier], "compact")
+    assert "2 points tried: 2 on the frontier (1 of one repeat), 0 overloaded" in text
+    assert "p99 100.0 us, of one repeat." in text
 
 
 def test_a_point_without_latency_or_with_an_overload_claims_nothing() -> None:

@@ -144,6 +144,11 @@ def test_a_mode_that_may_be_faster_is_named_with_its_interval() -> None:
     speedup = line(found, "batched").speedup
     assert speedup is not None
     assert f"batched may be faster ({speedup}); undecided." in found.sentence
+    alike = few("batched", 101.0, 108.0, 91.0, 131.0, 79.0, 94.0, **cpu)
+    near = only([*base, *alike])
+    assert f"batched may be as fast ({line(near, 'batched').speedup}); undecided." in near.sentence
+    unlikely = few("batched", 110.0, 160.0, 88.0, 150.0, 110.0, 120.0, **cpu)
+    assert "No other mode that was measured is faster." in only([*base, *unlikely]).sentence
     slower = few("batched", 190.0, 191.0, 192.0, 190.0, 191.0, 193.0, **cpu)
     assert "No other mode that was measured is faster." in only([*base, *slower]).sentence
 

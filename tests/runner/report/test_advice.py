@@ -37,6 +37,18 @@ def test_a_factor_is_that_of_the_only_run_or_the_range_of_all_that_have_both_mod
     )
 
 
+def test_tpot_stands_where_its_factor_is_another(tmp_path: Path) -> None:
+    path = page(tmp_path, {"coalesced": 30, "graph": 20}, gains=[("graph", "coalesced")])
+    for tpot_ms, said in ((20.1, ""), (25.0, "; TPOT 1.20x")):
+        each = {"coalesced": (30, 30.0), "graph": (20, tpot_ms)}
+        rows = [
+            row for mode, (wall, tpot) in each.items() for row in repeats(wall, mode=mode, tpot_p50_ms=tpot, **STREAM)
+        ]
+        write(tmp_path / "0", rows)
+        cell = advice.markdown(path).splitlines()[-1].replace(NO_BREAK, " ")
+        assert f"graph 1.50x over coalesced{said} |" in cell
+
+
 def test_a_gain_that_no_run_has_is_refused(tmp_path: Path) -> None:
     path = page(tmp_path, {"baseline": 2, "graph": 1}, gains=[("megakernel", "graph")])
     with pytest.raises(DataError, match="no run has both megakernel and graph"):

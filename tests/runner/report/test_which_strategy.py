@@ -32,6 +32,21 @@ def test_the_fastest_mode_is_named_with_its_factors_over_the_second_and_the_base
     )
 
 
+def test_a_mode_that_is_faster_in_tpot_is_named(tmp_path: Path) -> None:
+    graph = repeats(20, 20, mode="graph", tpot_p50_ms=2.0, **STREAM)
+    path = page(tmp_path, graph, repeats(30, 30, mode="baseline", tpot_p50_ms=1.0, **STREAM))
+    line = which_strategy.markdown(path).splitlines()[-1].replace(which_strategy.NO_BREAK, " ")
+    assert "| **graph**<br>TPOT: baseline |" in line
+    assert "1.50x (1.50 to 1.50) baseline; TPOT 0.500x" in line
+
+
+def test_notes_stand_below_the_table(tmp_path: Path) -> None:
+    path = page(tmp_path, repeats(2, mode="graph", **STREAM), repeats(4, mode="baseline", **STREAM))
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"notes": ["One machine."]}))
+    assert which_strategy.markdown(path).endswith(" |\n\n- One machine.\n")
+
+
 def test_traced_rows_do_not_count(tmp_path: Path) -> None:
     traced = repeats(1, 1, mode="graph", traced=True, **STREAM)
     path = page(tmp_path, traced, repeats(2, 2, mode="batched", **STREAM), repeats(4, 4, mode="baseline", **STREAM))
