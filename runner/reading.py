@@ -77,7 +77,7 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: object) -> None:
         """Refuse a value that is none of an option's choices, and name the nearest."""
         if action.choices is not None and value not in action.choices:
-            allowed = [str(each) for each in action.choices]
+            allowed = [str(each) for each in action.choices if each != []]
             problem = f"{value}: not one of its values"
             raise argparse.ArgumentError(action, explained(problem, ", ".join(allowed), nearest(str(value), allowed)))
 
@@ -112,6 +112,8 @@ def put_json(target: Path | None, content: Mapping[str, object]) -> None:
 def program(name: str) -> str:
     """Return the words that call a subcommand, as the user typed them."""
     called = Path(sys.argv[0])
+    if called.parent.name == "scripts":
+        return f"python scripts/{called.name}"
     if called.name == "__main__.py" and called.parent.name == "runner":
         return f"python -m runner {name}"
     return f"python -m runner.{name}" if "runner" in called.parts[-3:-1] else f"launchopt {name}"

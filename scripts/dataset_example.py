@@ -8,7 +8,7 @@ Reads every summary.parquet below a folder, of any schema version, and prints tw
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -16,7 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from launchopt.recording.dataset import batches, schema_of
-from runner.reading import exit_code
+from runner.reading import CommandParser, exit_code
 
 FASTEST = """
     WITH modes AS (
@@ -32,9 +32,12 @@ FASTEST = """
 """
 
 
-def main(folder: str = "outputs/reference") -> int:
-    """Print both tables of the runs below `folder`. Return the exit code."""
-    return exit_code(lambda: _print_tables(Path(folder)))
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print both tables of the runs below a folder. Return the exit code."""
+    parser = CommandParser("dataset_example", __doc__)
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", default=Path("outputs/reference"))
+    folder = parser.parsed(argv, needs_words=False).folder
+    return exit_code(lambda: _print_tables(folder))
 
 
 def _print_tables(folder: Path) -> int:
@@ -50,4 +53,4 @@ def _print_tables(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(*sys.argv[1:2]))
+    raise SystemExit(main())

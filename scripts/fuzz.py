@@ -15,7 +15,6 @@ Exit code 0: no findings. 1: some.
 
 from __future__ import annotations
 
-import argparse
 import random
 import shutil
 import sys
@@ -32,6 +31,9 @@ sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 from support.config.override_sets import override_set, taken
 from support.results.mutations import CORPUS, READERS, complaint, mutant, mutated_text
 
+from runner.reading import CommandParser
+from runner.values import positive, whole_number
+
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs")
 TURN = 20  # mutants of a reader in one round; a round has one command line, which takes longer
@@ -41,7 +43,7 @@ Finding = str | None
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try inputs until the time or count is reached; return the exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parsed(argv, needs_words=False)
     if options.engine == "atheris":
         return _with_atheris(options.what or list(READERS), options.minutes)
     what = options.what or [*LINES, *READERS]
@@ -128,19 +130,17 @@ def _with_atheris(what: Sequence[str], minutes: float) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    summary, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("fuzz.py", None, summary, details, formatter_class=formatter)
+def _parser() -> CommandParser:
+    parser = CommandParser("fuzz", __doc__)
     known = [*LINES, *READERS]
     parser.add_argument("what", nargs="*", choices=[*known, []], metavar="WHAT", help=f"of {', '.join(known)}")
-    parser.add_argument("--minutes", type=float, default=10.0, help="of all together (default: 10)")
+    parser.add_argument("--minutes", type=positive, default=10.0, help="of all together (default: 10)")
     parser.add_argument(
         "--count",
-        type=int,
+        type=whole_number(1),
         help=f"number of rounds instead of a time; a round is a command line, or {TURN} files of a reader",
     )
-    parser.add_argument("--seed", type=int, default=0, help="number of the first round")
+    parser.add_argument("--seed", type=whole_number(0), default=0, help="number of the first round")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "launchopt-fuzz"), help="for findings")
     parser.add_argument("--engine", choices=("mutate", "atheris"), default="mutate")
     return parser

@@ -23,7 +23,6 @@ Linux and the package, and no GPU.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import random
@@ -49,8 +48,10 @@ from launchopt.files import write_atomically
 from launchopt.queue.ring import Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import write_manifest
+from runner.reading import CommandParser
 from runner.run.leftovers import FOLDER, held, tidy
 from runner.screen.pager import console
+from runner.values import whole_number
 from scripts.watched_run import Run, eventually
 
 VICTIMS = ("consumer", "producer", "parent", "group")
@@ -206,20 +207,18 @@ def summary(kills: Sequence[Kill]) -> list[dict[str, str | int | float]]:
     return counts
 
 
-def _parser() -> argparse.ArgumentParser:
-    about, _, details = (__doc__ or "").partition("\n\n")
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("kill_campaign", None, about, details, formatter_class=formatter)
-    parser.add_argument("--kills", type=int, default=1000, metavar="N", help="how many (default 1000)")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random points (default 0)")
-    parser.add_argument("--workers", type=int, default=2, metavar="N", help="runs at a time (default 2)")
+def _parser() -> CommandParser:
+    parser = CommandParser("kill_campaign", __doc__)
+    parser.add_argument("--kills", type=whole_number(1), default=1000, metavar="N", help="how many (default 1000)")
+    parser.add_argument("--seed", type=whole_number(0), default=0, metavar="N", help="of the random points (default 0)")
+    parser.add_argument("--workers", type=whole_number(1), default=2, metavar="N", help="runs at a time (default 2)")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: outputs/reliability/<time>")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the campaign, save and print its counts, and return the exit code."""
-    options = _parser().parse_args(argv)
+    options = _parser().parsed(argv, needs_words=False)
     began = datetime.now(UTC)
     out: Path = options.out or Path("outputs/reliability") / began.strftime("%Y%m%d-%H%M%S")
     out.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import LaunchoptError, one_line
 from runner.commands import SUBCOMMANDS
-from runner.config.composing import composing
+from runner.config.loading import hydra_of
 from runner.config.schema import to_config
 
 ROOT = Path(__file__).parents[1]
@@ -45,7 +45,7 @@ def mistake(words: Sequence[str]) -> str:
 
 def _of_run(settings: Sequence[str]) -> str:
     try:
-        with composing():
+        with hydra_of():
             to_config(compose("config", overrides=list(settings)))
     except (LaunchoptError, HydraException, OmegaConfBaseException) as error:
         return one_line(str(error))

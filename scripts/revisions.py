@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.files import save_text
 from launchopt.recording.environment import CODE_PATHS, code_sha1
+from runner.reading import CommandParser
 from runner.report.provenance import CARRIERS, REVISIONS, Revisions, origin
 
 ROOT = Path(__file__).parents[1]
@@ -52,8 +54,9 @@ def _git(root: Path, *words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Write the file."""
+    CommandParser("revisions", __doc__).parsed(argv, needs_words=False)
     save_text(REFERENCE / REVISIONS, json.dumps(history_of(ROOT, named_below(REFERENCE)), indent=1) + "\n")
     return 0
 

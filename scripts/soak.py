@@ -14,7 +14,6 @@ file cannot be written.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import time
@@ -40,6 +39,7 @@ from launchopt.queue.waiter import Waiter
 from launchopt.recording.environment import environment
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
+from runner.reading import CommandParser
 from runner.worker.lifeline import bound_process, start
 
 LAP = 1 << 22
@@ -219,10 +219,10 @@ def _held(processes: Sequence[psutil.Process], measured: Measured) -> list[int]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the soak and return the exit code."""
-    parser = argparse.ArgumentParser("soak.py", description=(__doc__ or "").partition("\n\n")[0])
+    parser = CommandParser("soak", __doc__)
     parser.add_argument("--records", type=float, default=1e9, metavar="N", help="how many commands (default: 1e9)")
     parser.add_argument("--json", type=Path, metavar="FILE.json", help="save the figures here")
-    options = parser.parse_args(arguments)
+    options = parser.parsed(arguments, needs_words=False)
     total, kept = options.records, options.json
     if not 1 <= total <= 1e15 or total != int(total):
         parser.error(f"--records={total:g}: must be a whole number from 1 to 1e15")

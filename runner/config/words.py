@@ -29,6 +29,7 @@ MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values 
 MOST_JOBS = 100_000  # maximum jobs of one sweep
 RERUN = "--experimental-rerun"
 MULTIRUN = "-m"
+PARTS_OF_INFO = ("config", "defaults", "defaults-tree", "plugins", "searchpath")  # of Hydra, one page each
 MOST_PROPOSED = 200  # characters of a command that a message proposes; a longer one is left out
 OPTIONS = "-m, --help, --version, --cfg job, --config-dir DIR"  # named in a message; Hydra has more
 
@@ -70,6 +71,10 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     asked_for = [name for name, value in actions.items() if value]
     if len(asked_for) > 1:
         raise WordsError(f"{' and '.join(asked_for)}: only one of them; --cfg shows the config of a single run")
+    if known.info == "all":
+        problem = "--info: several pages about Hydra, and nothing about this machine or a setting"
+        meant = ["launchopt doctor", "launchopt run --help", "launchopt run --cfg job"]
+        raise WordsError(explained(problem, f"--info {' or '.join(PARTS_OF_INFO)}", meant))
     settings, options = list(known.overrides), list(words)
     for word in settings:
         options.remove(word)

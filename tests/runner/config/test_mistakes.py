@@ -10,6 +10,7 @@ from support.config.override_sets import taken
 from support.config.quick_hydra import quicken
 from support.processes.refusals import HYDRAS_NOISE, MOST_CHARACTERS
 
+from runner.cli import run
 from runner.config.names import owners, settings_near, unknown_setting
 
 REPLAY = "workload=decode model=tiny arrival=replay arrival.path=own.csv"
@@ -178,3 +179,12 @@ def test_every_setting_is_near_itself_and_near_itself_with_a_letter_missing() ->
 def test_a_setting_that_every_option_has_belongs_to_none() -> None:
     assert owners()["workload.dtype"] == owners()["batching.max_batch"] == ()
     assert "belongs to" in str(unknown_setting("mode.patience_s", 1))
+
+
+def test_hydra_s_own_pages_need_the_name_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--info", "searchpath"]) == 0
+    assert "search path" in capsys.readouterr().out
+    assert run(["--info"]) == 2
+    said = capsys.readouterr()
+    assert "launchopt doctor" in said.err
+    assert "Hydra 1" not in said.out
