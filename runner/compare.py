@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from launchopt.analysis.comparison.arms import Run, Side
-    from launchopt.analysis.comparison.compare import Outcome
+    from launchopt.analysis.comparison.outcome import Outcome
     from launchopt.statistics.processes import ProcessNoise
 
 UNDECIDED_CODE = 3

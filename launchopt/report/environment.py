@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from launchopt.analysis.stream_rows import counted, is_independent
 from launchopt.analysis.tables.columns import NOTHING
-from launchopt.analysis.tables.rows import counted, is_independent
 from launchopt.recording.results import Row
 from launchopt.report.grids import MOST, Grid, Head, make_grid
 from launchopt.report.source import Run, Source

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from launchopt.analysis.stream_rows import arrivals
 from launchopt.analysis.tables.columns import NOTHING, count, mode_name, number, speedup
-from launchopt.analysis.tables.rows import Line, Table, arrivals
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.report.grids import Grid, Head, make_grid
 from launchopt.report.titles import stream_names
 from launchopt.statistics.interval import Verdict

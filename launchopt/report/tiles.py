@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.tables.columns import mode_name, speedup
-from launchopt.analysis.tables.rows import counted
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.report.glance import Glance, rank
 from launchopt.report.source import Source

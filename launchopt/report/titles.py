@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.tables.rows import arrivals, counted
+from launchopt.analysis.stream_rows import arrivals, counted
 from launchopt.recording.results import Row
 
 # Settings that distinguish streams, in the order in which they are tried, with their text.

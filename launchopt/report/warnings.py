@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.tables.bandwidth import unsteady
-from launchopt.analysis.tables.rows import Line, counted
+from launchopt.analysis.tables.rows import Line
 from launchopt.report.source import Source
 
 

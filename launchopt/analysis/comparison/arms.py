@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from launchopt.analysis.comparison.likeness import WORK, work_of
-from launchopt.analysis.tables.rows import stream_title
+from launchopt.analysis.stream_rows import stream_title
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from launchopt.analysis.tables.rows import STREAM, is_independent
+from launchopt.analysis.stream_rows import STREAM, is_independent
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from launchopt.analysis.comparison.arms import Arm
-from launchopt.analysis.comparison.compare import Comparison, Outcome
+from launchopt.analysis.comparison.outcome import Comparison, Outcome
+from launchopt.analysis.stream_rows import counted, stream_subtitle, stream_title
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
-from launchopt.analysis.tables.rows import counted, stream_subtitle, stream_title
 from launchopt.errors import one_line
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
 from launchopt.statistics.power import AFFORDABLE, POWER

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from launchopt.analysis.stream_rows import STREAM, grouped
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
-from launchopt.analysis.tables.rows import STREAM, grouped
 from launchopt.recording.results import Row
 
 UNTRACED, CUPTI, TORCH, ATTACHED = "none", "timing=cupti", "timing=torch", "nsys, attached"

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launchopt.analysis.stream_rows import STREAM
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
-from launchopt.analysis.tables.rows import STREAM, Line, Table
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.files import JsonObject
 from launchopt.recording.summary_columns import SUMMARY_COLUMNS
 from launchopt.statistics.interval import Interval

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from launchopt.analysis.metric import unless_wall
+from launchopt.analysis.stream_rows import is_independent, rate
 from launchopt.analysis.tables.bandwidth import memory_share
-from launchopt.analysis.tables.rows import Line, is_independent, rate
+from launchopt.analysis.tables.rows import Line
 from launchopt.recording.results import Row
 
 NOTHING = "—"

@@ -23,16 +23,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from launchopt.analysis.tables.rows import (
-    STREAM,
-    by_process,
-    disorder,
-    grouped,
-    problem_of,
-    sortable,
-    stream_order,
-    without_copies,
-)
+from launchopt.analysis.stream_rows import STREAM, disorder, grouped, sortable, stream_order, without_copies
+from launchopt.analysis.tables.rows import by_process, problem_of
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.statistics.processes import median_of

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from launchopt.analysis.stream_rows import arrivals, counted, disorder, rate, stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
 from launchopt.analysis.tables.frontier import Bounds, Frontier, Point
 from launchopt.analysis.tables.markdown import body, escaped
-from launchopt.analysis.tables.rows import arrivals, counted, disorder, rate, stream_subtitle, stream_title
 
 FRONTIER_LEGEND = (
     "Medians over repeats, with their 95% interval in [] (93.75% at five repeats, the most that five can give), or "

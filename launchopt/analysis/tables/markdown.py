@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from launchopt.analysis.stream_rows import arrivals, counted
 from launchopt.analysis.tables.columns import (
     BATCHING,
     COLUMNS,
@@ -21,7 +22,7 @@ from launchopt.analysis.tables.columns import (
     T,
     left_out,
 )
-from launchopt.analysis.tables.rows import BASELINE, Line, Table, arrivals, counted
+from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.errors import DataError, printable
 
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right

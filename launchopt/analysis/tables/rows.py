@@ -12,14 +12,24 @@ Traced runs have tables of their own.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from launchopt.analysis.metric import WALL, metric_of
+from launchopt.analysis.stream_rows import (
+    CONFIGURATION,
+    STREAM,
+    disorder,
+    grouped,
+    sortable,
+    stream_order,
+    stream_subtitle,
+    stream_title,
+    without_copies,
+)
 from launchopt.analysis.tables import reference
 from launchopt.analysis.tables.bandwidth import needed_share, unsteady
-from launchopt.errors import DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval, Verdict, verdict
 from launchopt.statistics.processes import FEWEST_PROCESSES, same_processes, separate
@@ -28,19 +38,8 @@ BASELINE = "baseline"
 BASES = (BASELINE, "coalesced")  # modes that others are compared with, the first that ran
 
 SEPARATE_RUNS = "not interleaved: taken in separate runs"
-DEPENDENCIES_IGNORED = "dependencies ignored"
-ORDER_VIOLATED = "order violated on purpose"
 SAME_RUN = "not interleaved: taken one after the other in one run"
 NO_VERDICT = f"{SEPARATE_RUNS}; a verdict needs processes={FEWEST_PROCESSES} in both"
-
-# Columns in which two rows of the same stream of commands on the same device agree.
-STREAM = (
-    *("workload", "model", "dtype", "device", "gpu", "layers", "commands", "cache", "arrival"),
-    *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
-)
-_CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
-_FIRST_WORKLOADS = ("gemv_micro", "gemv_256", "decode", "prefill", "layer", "qkv")
-_FIRST_DTYPES = ("fp32", "fp16", "bf16")
 
 
 @dataclass(slots=True)
@@ -128,95 +127,9 @@ def build_tables(rows: Iterable[Row]) -> list[Table]:
     return [_table(members) for members in sorted(streams, key=stream_order)]
 
 
-def stream_title(row: Row) -> str:
-    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests if they generate tokens."""
-    requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
-    traced = " (traced: not headline times)" if row["traced"] else ""
-    return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{requests}{traced}"
-
-
-def stream_subtitle(row: Row) -> str:
-    """Return device, shapes and the other settings of a stream."""
-    parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
-    parts += [f"{row['model']} model"] if row["model"] else []
-    parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
-    parts += [] if is_independent(row) else [counted(row["requests"], "request")]
-    parts += [f"{row['cache']} cache", arrivals(row)]
-    parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
-    parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
-    return ", ".join(parts)
-
-
-def arrivals(row: Row) -> str:
-    """Return the arrivals: `closed`, `poisson 1,000/s`."""
-    rate_per_s = row["arrival_rate_per_s"]
-    return str(row["arrival"]) + ("" if rate_per_s is None else f" {rate(rate_per_s)}")
-
-
-def rate(per_s: float) -> str:
-    """Return a rate to four significant digits: `2.5/s`, `1,000/s`."""
-    return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{per_s:.4g}/s"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 repeat`, or `1,200 repeats`."""
-    ending = "es" if noun.endswith("s") else "s"
-    return f"{number:,} {noun}{'' if number == 1 else ending}"
-
-
-def disorder(row: Row) -> str | None:
-    """Return the violation of the commands' order, or None. Independent commands have no order."""
-    if row["ordering"] == "violated":
-        return ORDER_VIOLATED
-    return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not is_independent(row) else None
-
-
-def is_independent(row: Row) -> bool:
-    """Return whether the commands are independent of each other. Files of version 0.1 do not say it: gemv_* were."""
-    known = row["independent"]
-    return bool(known) if known is not None else str(row["workload"]).startswith("gemv_")
-
-
-def without_copies(rows: Iterable[Row]) -> list[Row]:
-    """Return the rows without duplicates: a folder given twice must not double the repeats."""
-    kept: list[Row] = []
-    seen: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        twins = seen.setdefault(tuple(row[name] for name in (*STREAM, *_CONFIGURATION, "repeat")), [])
-        if any(repr(row) == repr(twin) for twin in twins):  # compared as text, since a NaN does not equal itself
-            continue
-        if twins:
-            raise DataError(row["run_id"], None, f"two different rows for {row['mode']}, repeat {row['repeat']}")
-        twins.append(row)
-        kept.append(row)
-    return kept
-
-
-def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
-    """Return groups of rows that agree in all columns `names`."""
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] for name in names), []).append(row)
-    return list(groups.values())
-
-
-def stream_order(rows: list[Row]) -> tuple[object, ...]:
-    """Return a key that sorts streams into display order."""
-    row = rows[0]
-    firsts = ((_FIRST_WORKLOADS, row["workload"]), (_FIRST_DTYPES, row["dtype"]))
-    known = [first.index(name) if name in first else len(first) for first, name in firsts]
-    return (bool(row["traced"]), row["device"] != "cuda", *known, *(sortable(row[name]) for name in STREAM))
-
-
-def sortable(value: object) -> tuple[bool, float, str]:
-    """Return a sort key for nulls, numbers and texts, which Python does not compare with each other."""
-    number = float(value) if isinstance(value, int | float) else 0.0
-    return (value is not None, number, value if isinstance(value, str) else "")
-
-
 def _line_order(line: Line) -> tuple[object, ...]:
     """Return a key that sorts the lines of a stream: the base first, then by mode, and by the number of the job."""
-    settings = [sortable(line[name]) for name in _CONFIGURATION if name != "run_id"]
+    settings = [sortable(line[name]) for name in CONFIGURATION if name != "run_id"]
     mode, rest = settings[0], settings[1:]
     job = [(int(part) if part.isdecimal() else -1, part) for part in str(line["run_id"]).split("/")]
     return (not line.is_baseline, mode, job, *rest)
@@ -226,7 +139,7 @@ def _table(rows: list[Row]) -> Table:
     base = _base_of({str(row["mode"]) for row in rows})
     lines = [
         Line(members, problem_of(members), is_baseline=members[0]["mode"] == base)
-        for members in grouped(rows, _CONFIGURATION)
+        for members in grouped(rows, CONFIGURATION)
     ]
     lines.sort(key=_line_order)
     stream = rows[0]

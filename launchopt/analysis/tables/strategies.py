@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from launchopt.analysis.stream_rows import STREAM
 from launchopt.analysis.tables.bandwidth import memory_share
-from launchopt.analysis.tables.rows import STREAM, Line, Table, build_tables
+from launchopt.analysis.tables.rows import Line, Table, build_tables
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Verdict
 

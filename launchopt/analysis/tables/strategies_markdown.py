@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from launchopt.analysis.stream_rows import stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import (
     ALL,
     COMPACT,
@@ -28,7 +29,7 @@ from launchopt.analysis.tables.columns import (
     verified,
 )
 from launchopt.analysis.tables.markdown import body, escaped
-from launchopt.analysis.tables.rows import Line, stream_subtitle, stream_title
+from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, refusal_kind
 
 LEGEND = (

@@ -12,8 +12,8 @@ from textwrap import wrap
 
 import altair as alt
 
+from launchopt.analysis.stream_rows import stream_title
 from launchopt.analysis.tables.columns import mode_name
-from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, on_card, title_text
 from launchopt.analysis.tables.strategies import StrategyTable, refusal_kind
 

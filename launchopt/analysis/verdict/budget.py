@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from launchopt.analysis.stream_rows import stream_title
 from launchopt.analysis.tables.bandwidth import unsteady
-from launchopt.analysis.tables.rows import stream_title
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.evidence import launching_ms
 from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launches

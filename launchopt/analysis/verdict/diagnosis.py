@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from launchopt.analysis.tables.rows import STREAM, Line, build_tables, stream_subtitle, stream_title
+from launchopt.analysis.stream_rows import STREAM, stream_subtitle, stream_title
+from launchopt.analysis.tables.rows import Line, build_tables
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.bound import Bound, Shares, Side, classify
 from launchopt.analysis.verdict.calibration import Calibration

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.metric import LATENCY
+from launchopt.analysis.stream_rows import is_independent
 from launchopt.analysis.tables.columns import count, number, speedup
-from launchopt.analysis.tables.rows import is_independent
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import altair as alt
 
+from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.tables.columns import speedup
-from launchopt.analysis.tables.rows import Line, counted
+from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.speedup_plot import bases_of, label_space, metrics_of, ticks
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names

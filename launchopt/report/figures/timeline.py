@@ -10,7 +10,8 @@ from pathlib import Path
 
 import altair as alt
 
-from launchopt.analysis.tables.rows import Line, Table, counted
+from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.tables.rows import Line, Table
 from launchopt.errors import DataError
 from launchopt.reading.parquet import Window
 from launchopt.reading.unusable import name_unusable

@@ -6,10 +6,11 @@ import shlex
 from collections.abc import Sequence
 
 from launchopt.analysis.comparison.arms import Run, Side
-from launchopt.analysis.comparison.compare import Comparison, compare
+from launchopt.analysis.comparison.compare import compare
+from launchopt.analysis.comparison.outcome import Comparison
 from launchopt.analysis.comparison.text import precise, too_noisy
 from launchopt.analysis.metric import metric_of, name_of
-from launchopt.analysis.tables.rows import counted
+from launchopt.analysis.stream_rows import counted
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict

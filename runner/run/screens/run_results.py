@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from launchopt.analysis.stream_rows import counted, is_independent, stream_title
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
-from launchopt.analysis.tables.rows import Line, counted, is_independent, stream_title
+from launchopt.analysis.tables.rows import Line
 from launchopt.recording.results import Row
 from runner.plan.base import INDEPENDENT, STEPS
 from runner.run.screens.answer import against, answer, fastest, next_command

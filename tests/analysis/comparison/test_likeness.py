@@ -11,8 +11,9 @@ from support.results.compared_runs import NINE, repeats, run, sides
 from launchopt.analysis.comparison import likeness
 from launchopt.analysis.comparison import text as compare_text
 from launchopt.analysis.comparison.arms import Run
-from launchopt.analysis.comparison.compare import SEPARATELY, Outcome, compare
-from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED
+from launchopt.analysis.comparison.compare import SEPARATELY, compare
+from launchopt.analysis.comparison.outcome import Outcome
+from launchopt.analysis.stream_rows import DEPENDENCIES_IGNORED
 from launchopt.errors import DataError
 
 UNLIKE = {

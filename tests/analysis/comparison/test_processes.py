@@ -7,7 +7,8 @@ import pytest
 from support.results.compared_runs import NINE, in_turn, repeats, sides
 
 from launchopt.analysis.comparison import text as compare_text
-from launchopt.analysis.comparison.compare import Comparison, compare
+from launchopt.analysis.comparison.compare import compare
+from launchopt.analysis.comparison.outcome import Comparison
 from launchopt.statistics.interval import Verdict
 from launchopt.statistics.processes import CALIBRATED, ProcessNoise
 

@@ -6,8 +6,9 @@ import pytest
 from support.results.summary_rows import DECODE, repeats, row
 
 from launchopt.analysis.comparison.likeness import unlike_work
+from launchopt.analysis.stream_rows import DEPENDENCIES_IGNORED, disorder, is_independent, stream_subtitle
 from launchopt.analysis.tables.markdown import grid
-from launchopt.analysis.tables.rows import DEPENDENCIES_IGNORED, build_tables, disorder, is_independent, stream_subtitle
+from launchopt.analysis.tables.rows import build_tables
 
 
 @pytest.mark.parametrize("workload", ["gemv_micro", "mine"])

@@ -1,0 +1,109 @@
+"""Names, order and groups of the streams of commands that rows of summary.parquet belong to.
+
+In: rows as `results.read_summaries` gives them. Out: texts, sort keys and groups of rows. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launchopt.errors import DataError
+from launchopt.recording.results import Row
+
+DEPENDENCIES_IGNORED = "dependencies ignored"
+ORDER_VIOLATED = "order violated on purpose"
+
+# Columns in which two rows of the same stream of commands on the same device agree.
+STREAM = (
+    *("workload", "model", "dtype", "device", "gpu", "layers", "commands", "cache", "arrival"),
+    *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
+)
+CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
+_FIRST_WORKLOADS = ("gemv_micro", "gemv_256", "decode", "prefill", "layer", "qkv")
+_FIRST_DTYPES = ("fp32", "fp16", "bf16")
+
+
+def stream_title(row: Row) -> str:
+    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests if they generate tokens."""
+    requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
+    traced = " (traced: not headline times)" if row["traced"] else ""
+    return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{requests}{traced}"
+
+
+def stream_subtitle(row: Row) -> str:
+    """Return device, shapes and the other settings of a stream."""
+    parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
+    parts += [f"{row['model']} model"] if row["model"] else []
+    parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
+    parts += [] if is_independent(row) else [counted(row["requests"], "request")]
+    parts += [f"{row['cache']} cache", arrivals(row)]
+    parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
+    parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
+    return ", ".join(parts)
+
+
+def arrivals(row: Row) -> str:
+    """Return the arrivals: `closed`, `poisson 1,000/s`."""
+    rate_per_s = row["arrival_rate_per_s"]
+    return str(row["arrival"]) + ("" if rate_per_s is None else f" {rate(rate_per_s)}")
+
+
+def rate(per_s: float) -> str:
+    """Return a rate to four significant digits: `2.5/s`, `1,000/s`."""
+    return f"{per_s:,.0f}/s" if per_s >= 1000 else f"{per_s:.4g}/s"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 repeat`, or `1,200 repeats`."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
+
+
+def disorder(row: Row) -> str | None:
+    """Return the violation of the commands' order, or None. Independent commands have no order."""
+    if row["ordering"] == "violated":
+        return ORDER_VIOLATED
+    return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not is_independent(row) else None
+
+
+def is_independent(row: Row) -> bool:
+    """Return whether the commands are independent of each other. Files of version 0.1 do not say it: gemv_* were."""
+    known = row["independent"]
+    return bool(known) if known is not None else str(row["workload"]).startswith("gemv_")
+
+
+def without_copies(rows: Iterable[Row]) -> list[Row]:
+    """Return the rows without duplicates: a folder given twice must not double the repeats."""
+    kept: list[Row] = []
+    seen: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        twins = seen.setdefault(tuple(row[name] for name in (*STREAM, *CONFIGURATION, "repeat")), [])
+        if any(repr(row) == repr(twin) for twin in twins):  # compared as text, since a NaN does not equal itself
+            continue
+        if twins:
+            raise DataError(row["run_id"], None, f"two different rows for {row['mode']}, repeat {row['repeat']}")
+        twins.append(row)
+        kept.append(row)
+    return kept
+
+
+def grouped(rows: Iterable[Row], names: Sequence[str]) -> list[list[Row]]:
+    """Return groups of rows that agree in all columns `names`."""
+    groups: dict[tuple[object, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in names), []).append(row)
+    return list(groups.values())
+
+
+def stream_order(rows: list[Row]) -> tuple[object, ...]:
+    """Return a key that sorts streams into display order."""
+    row = rows[0]
+    firsts = ((_FIRST_WORKLOADS, row["workload"]), (_FIRST_DTYPES, row["dtype"]))
+    known = [first.index(name) if name in first else len(first) for first, name in firsts]
+    return (bool(row["traced"]), row["device"] != "cuda", *known, *(sortable(row[name]) for name in STREAM))
+
+
+def sortable(value: object) -> tuple[bool, float, str]:
+    """Return a sort key for nulls, numbers and texts, which Python does not compare with each other."""
+    number = float(value) if isinstance(value, int | float) else 0.0
+    return (value is not None, number, value if isinstance(value, str) else "")
