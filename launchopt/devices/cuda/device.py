@@ -29,7 +29,7 @@ from launchopt.devices.cuda.info import cuda_info, gpu_state, library_versions
 from launchopt.devices.cuda.marks import LaunchMarks
 from launchopt.devices.cuda.op_plans import OpPlans
 from launchopt.devices.cuda.planning import Planner, contexts_table
-from launchopt.devices.cuda.streams import Streams
+from launchopt.devices.cuda.streams import Streams, check_context
 from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
@@ -44,8 +44,6 @@ from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
-
-NOT_READY = 600  # cudaError_t of a stream that still has work: not an error
 
 
 class CudaDevice:
@@ -261,12 +259,7 @@ class CudaDevice:
 
     def check_alive(self) -> None:
         """Raise CUDA's error if its context is lost, or if a waiting kernel gave up. Do not wait for submitted work."""
-        try:
-            # This also clears CUDA's last error. PyTorch would take a "not ready" left there for a failure.
-            cupy.cuda.runtime.check_status(cupy.cuda.runtime.streamQuery(self.stream.ptr))
-        except cupy.cuda.runtime.CUDARuntimeError as error:
-            if error.status != NOT_READY:
-                raise
+        check_context(self.stream)
         for waiting in (self.marks.resident, self.marks.ahead):
             if waiting:
                 waiting.check_alive()

@@ -15,6 +15,18 @@ from launchopt.cupy_types import CudaStream
 from launchopt.devices.cublaslt.launch_tables import ContextWord
 from launchopt.types import Table, Words
 
+NOT_READY = 600  # cudaError_t of a stream that still has work: not an error
+
+
+def check_context(stream: CudaStream) -> None:
+    """Raise CUDA's error if the context of a stream is lost. Do not wait for submitted work."""
+    try:
+        # This also clears CUDA's last error. PyTorch would take a "not ready" left there for a failure.
+        cupy.cuda.runtime.check_status(cupy.cuda.runtime.streamQuery(stream.ptr))
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        if error.status != NOT_READY:
+            raise
+
 
 class Streams:
     """`count` CUDA streams, a power of two; the first is `main`.
