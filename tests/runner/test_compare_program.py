@@ -20,6 +20,7 @@ from launchopt.analysis.verdict.calibration import BETWEEN_PROCESSES, Calibratio
 from launchopt.devices.launch_breakdown import Floor
 from launchopt.recording import results
 from runner import compare
+from runner.ending import outcome
 
 GOLDEN = TESTS / "golden"
 MANIFEST: dict[str, Any] = {
@@ -198,7 +199,7 @@ def test_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr(compare, "_compare", interrupted)
-    assert compare.main(["a", "b"]) == 130
+    assert outcome(lambda: compare.main(["a", "b"])) == 130
 
 
 def test_committed_runs() -> None:
