@@ -11,7 +11,7 @@ without the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. --
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from shlex import quote
 
@@ -31,6 +31,7 @@ BLOCK = "reliability"  # name of the block in a page
 MOST_KILLS = 1_000_000
 _TYPES = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
 SCHEMA = pa.schema([pa.field(each.name, _TYPES[str(each.type)]) for each in fields(Kill)])
+_LATER = {each.name for each in fields(Kill) if each.default is not MISSING}  # columns that older campaigns lack
 _MAY_BE_NULL = {each.name for each in fields(Kill) if "None" in str(each.type)}
 _NUMBERS = ("records", "lost", "seconds", "records_per_s", "batches")
 _MEMORY = {"first_bytes", "last_bytes", "peak_bytes"}
@@ -72,10 +73,11 @@ def read_kills(path: Path) -> list[Kill]:
     with opened(path) as file:
         if not 1 <= file.metadata.num_rows <= MOST_KILLS:
             raise DataError(path, None, f"{file.metadata.num_rows:,} kills: must be 1 to {MOST_KILLS:,}")
-        if missing := [name for name in SCHEMA.names if file.schema_arrow.names.count(name) != 1]:
+        names = [name for name in SCHEMA.names if name not in _LATER or name in file.schema_arrow.names]
+        if missing := [name for name in names if file.schema_arrow.names.count(name) != 1]:
             raise DataError(path, None, f"not a table of kills: lacks {', '.join(missing)}, or has it twice")
-        table = file.read(columns=SCHEMA.names).select(SCHEMA.names).cast(SCHEMA)
-    for name in SCHEMA.names:
+        table = file.read(columns=names).select(names).cast(pa.schema([SCHEMA.field(name) for name in names]))
+    for name in names:
         if name not in _MAY_BE_NULL and table.column(name).null_count:
             raise DataError(path, None, f"{name} must not be null")
     return [Kill(**row) for row in table.to_pylist()]
@@ -87,8 +89,9 @@ def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
     whole = counts[-1] if isinstance(counts, list) and counts and isinstance(counts[-1], dict) else {}
     found = {"tried": len(kills), "lost": sum(k.lost for k in kills), "leaked": sum(k.leaked for k in kills)}
     found["wrong"] = sum(bool(kill.wrong) for kill in kills)
-    for name, value in found.items():
-        if whole.get(name) != value:
+    later = {"hung": sum(kill.hung for kill in kills), "tracebacks": sum(kill.tracebacks for kill in kills)}
+    for name, value in (found | later).items():
+        if whole.get(name, 0 if name in later else None) != value:
             why = f"says {name}: {whole.get(name)}, where {CAMPAIGN} has {value}: not of one campaign"
             raise DataError(folder / "manifest.json", None, why)
     if not isinstance(about.get("environment"), dict):

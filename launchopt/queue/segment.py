@@ -10,6 +10,7 @@ import contextlib
 import enum
 import os
 import secrets
+from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from types import TracebackType
@@ -68,6 +69,12 @@ def _allocated(name: str, size: int) -> SharedMemory:
     return memory
 
 
+def _is_tracked() -> bool:
+    """Return whether Python's tracker of shared memory is alive. A new one would print a traceback at each `unlink`."""
+    tracker = resource_tracker._resource_tracker
+    return tracker._fd is not None and bool(tracker._check_alive())  # type: ignore[attr-defined]
+
+
 class RingSegment:
     """The memory of a ring of `capacity` records (a power of two) of 64 bytes.
 
@@ -122,7 +129,10 @@ class RingSegment:
         if self._owner:
             self._owner = False
             with contextlib.suppress(FileNotFoundError):
-                self._memory.unlink()
+                if FOLDER.is_dir() and not _is_tracked():
+                    (FOLDER / self.name).unlink()
+                else:
+                    self._memory.unlink()
 
     @property
     def arrays(self) -> RingArrays:

@@ -1,8 +1,8 @@
 """Results of a kill campaign and of a soak test, as tables: the faults, and anything lost, leaked or wrong.
 
-A kill campaign sends SIGKILL to processes of runs at random times. In: a `Kill` per row of campaign.parquet, the
-campaign's manifest, and a `Soak` if there is one. Out: Markdown. The tables list every kill that went wrong, with its
-reason. This module reads and writes no file; `runner.reliability` does.
+A kill campaign sends signals to processes of runs and sweeps at random times. In: a `Kill` per row of
+campaign.parquet, the campaign's manifest, and a `Soak` if there is one. Out: Markdown. The tables list every kill that
+went wrong, with its reason. This module reads and writes no file; `runner.reliability` does.
 """
 
 from __future__ import annotations
@@ -16,27 +16,34 @@ from launchopt.analysis.tables.columns import FULL, NOTHING, Column, count, numb
 from launchopt.analysis.tables.markdown import body, escaped
 from launchopt.recording.manifest import Manifest
 
-VICTIMS = ("consumer", "producer", "parent", "group")
-PHASES = ("starting", "preparing", "running", "checking")  # a campaign kills in each of them
+VICTIMS = ("consumer", "producer", "parent", "group", "tracker")
+PHASES = ("interpreter", "starting", "preparing", "running", "checking", "between")  # a campaign kills in each of them
+SIGNALS = ("KILL", "TERM", "HUP", "INT", "STOP CONT", "STOP KILL")
 REVISION_DIGITS = 12
 LEGEND = (
-    "Each kill is a SIGKILL, at a random time, to one process of a run or to the whole group. Lost: repeats that were "
-    "finished before the kill, and were gone or unreadable after the next start. Leaked: processes, shared memory and "
-    "temporary files that the next start left behind. Wrong: an exit code, a reason or a status that differs from the "
-    "promise, or shared memory of a neighbour that was removed."
+    "Each kill is a signal, at a random time, to one process of a run or sweep or to the whole group. Lost: repeats "
+    "that were finished before the kill, and were gone or unreadable after the next start. Leaked: processes, shared "
+    "memory, locks and temporary files that were left: by a run that ended by itself, or by the start after a "
+    "SIGKILL. Hung: the run did not end. Wrong: an exit code, a reason or a status that differs from the promise, or "
+    "shared memory of a neighbour that was removed."
 )
 PHASE_LEGEND = (
-    "By the phase of the kill. starting: before the ring exists. preparing: operands, plans, warm-up run. running: "
-    "commands move. checking: outputs and tables, until the next repeat runs. ended: too late."
+    "By the phase of the kill. interpreter: Python starts, and no line of ours has run. starting: until the ring "
+    "exists. preparing: operands, plans, warm-up run. running: commands move. checking: outputs and tables, until the "
+    "next repeat runs. between: between two jobs of a sweep. ended: too late. Tracker: Python's process that watches "
+    "shared memory."
 )
 CODE_LEGEND = (
-    "Exit codes: 1, the run failed and named the killed process in one line; -9, the run's own process was killed and "
-    "printed nothing; 0, the run ended well, because a child without a job is replaced, or because the kill came too "
-    "late. Manifest: its status after the next start; none: the kill came before the manifest."
+    "STOP CONT: stopped, then continued; STOP KILL: stopped, then killed. Exit codes: 130, 143 and 129, the run ended "
+    "in order after INT, TERM or HUP; -2, -15 and -1, the same signals came before the first line of ours; 1, the run "
+    "failed and named the killed process in one line; -9, the run's own process was killed and printed nothing; 0, "
+    "the run ended well, because the kill ends no run (a child ignores INT, a child without a job is replaced), or "
+    "because it came too late."
 )
 KEPT_LEGEND = (
     "Runs that a kill ended. Seconds: from the kill until every process of the run was gone. Segments: shared memory "
-    "that remained until the next start."
+    "that remained until the next start. Status: in the manifest, or of the sweep, after the next start; none: the "
+    "kill came before there was one."
 )
 SOAK_LEGEND = (
     "Commands through ring, batcher and recorder, between two processes; each was compared with its original. Memory: "
@@ -60,6 +67,11 @@ class Kill:
     lost: int
     leaked: int
     wrong: str
+    # Campaigns before 0.2 have SIGKILL alone, and lack these columns.
+    signal: str = "KILL"
+    job: str = "run"  # or sweep
+    hung: int = 0
+    tracebacks: int = 0
 
     @property
     def ended_the_run(self) -> bool:
@@ -69,7 +81,7 @@ class Kill:
     @property
     def is_bad(self) -> bool:
         """Whether something was lost, leaked, or not as promised."""
-        return bool(self.lost or self.leaked or self.wrong)
+        return bool(self.lost or self.leaked or self.hung or self.tracebacks or self.wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +110,9 @@ class Line:
         """Return the sum over all kills."""
         return sum(of(kill) for kill in self.kills)
 
-    def struck(self, phase: str) -> str:
-        """Return the number of kills in a phase."""
-        return count(sum(kill.struck == phase for kill in self.kills))
+    def of(self, victim: str) -> str:
+        """Return the number of kills of a victim."""
+        return count(sum(kill.victim == victim for kill in self.kills))
 
     @property
     def ended(self) -> Line:
@@ -117,9 +129,10 @@ def _with_others(known: Sequence[str], found: Iterable[str]) -> list[str]:
     return [*known, *sorted(set(found) - set(known))]
 
 
-def _lines(kills: Sequence[Kill]) -> list[Line]:
-    victims = _with_others(VICTIMS, (kill.victim for kill in kills))
-    each = [Line(victim, [kill for kill in kills if kill.victim == victim]) for victim in victims]
+def _lines(kills: Sequence[Kill], known: Sequence[str], of: Callable[[Kill], str]) -> list[Line]:
+    """Return a line per value of `of` that occurs, and one of all kills."""
+    names = _with_others(known, map(of, kills))
+    each = [Line(name, mine) for name in names if (mine := [kill for kill in kills if of(kill) == name])]
     return [*each, Line("all", kills)]
 
 
@@ -133,24 +146,29 @@ def _code(kill: Kill) -> str:
     return "none" if kill.exit_code is None else str(kill.exit_code)
 
 
-_KILLED: Column[Line] = Column("killed", lambda line: line.name, FULL, is_text=True)
+def _name(heading: str) -> Column[Line]:
+    return Column(heading, lambda line: line.name, FULL, is_text=True)
+
+
 _OUTCOME: Sequence[Column[Line]] = (
-    _KILLED,
+    _name("signal"),
     Column("tried", lambda line: count(len(line.kills)), FULL),
     Column("exit codes", lambda line: _times(map(_code, line.kills)), FULL, is_text=True),
-    Column("manifest", lambda line: _times(kill.status or "none" for kill in line.kills), FULL, is_text=True),
     Column("lost", lambda line: count(line.total(lambda kill: kill.lost)), FULL),
     Column("leaked", lambda line: count(line.total(lambda kill: kill.leaked)), FULL),
+    Column("hung", lambda line: count(line.total(lambda kill: kill.hung)), FULL),
+    Column("tracebacks", lambda line: count(line.total(lambda kill: kill.tracebacks)), FULL),
     Column("wrong", lambda line: count(line.total(lambda kill: bool(kill.wrong))), FULL),
 )
 _KEPT: Sequence[Column[Line]] = (
-    _KILLED,
+    _name("killed"),
     Column("runs ended", lambda line: count(len(line.kills)), FULL),
     Column("repeats finished before", lambda line: count(line.total(lambda kill: kill.repeats_before)), FULL),
     Column("kept after", lambda line: count(line.total(lambda kill: kill.repeats_after)), FULL),
     Column("seconds p50", lambda line: line.seconds(median), FULL),
     Column("seconds max", lambda line: line.seconds(max), FULL),
     Column("segments", lambda line: count(line.total(lambda kill: kill.segments_until_next_start)), FULL),
+    Column("status", lambda line: _times(kill.status or "none" for kill in line.kills), FULL, is_text=True),
 )
 
 
@@ -158,29 +176,34 @@ def _table(columns: Sequence[Column[Line]], lines: Sequence[Line]) -> str:
     return body(columns, [[column.cell(line) for column in columns] for line in lines])
 
 
-def _phases(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
-    def column(phase: str) -> Column[Line]:
-        return Column(phase, lambda line: line.struck(phase), FULL)
+def _victims(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
+    def column(victim: str) -> Column[Line]:
+        return Column(victim, lambda line: line.of(victim), FULL)
 
-    phases = _with_others(PHASES, (kill.struck for kill in kills))
-    return [_KILLED, *map(column, phases), Column("all", lambda line: count(len(line.kills)), FULL)]
+    found = {kill.victim for kill in kills}
+    victims = [victim for victim in _with_others(VICTIMS, found) if victim in found]
+    return [_name("phase"), *map(column, victims), Column("all", lambda line: count(len(line.kills)), FULL)]
 
 
 def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | None) -> str:
     """Return all tables. `about`: the campaign's manifest."""
-    lines = _lines(kills)
-    lost, leaked, wrong = (sum(each) for each in zip(*((k.lost, k.leaked, bool(k.wrong)) for k in kills), strict=True))
+    lost, leaked, hung, traces, wrong = (
+        sum(each)
+        for each in zip(*((k.lost, k.leaked, k.hung, k.tracebacks, bool(k.wrong)) for k in kills), strict=True)
+    )
+    victims = [line.ended for line in _lines(kills, VICTIMS, lambda kill: kill.victim)]
     return (
         "\n\n".join(
             [
-                f"**{len(kills):,} kills: {lost:,} repeats lost, {leaked:,} leaked, {wrong:,} wrong.** {LEGEND}",
+                f"**{len(kills):,} kills: {lost:,} repeats lost, {leaked:,} leaked, {hung:,} hung, "
+                f"{traces:,} tracebacks, {wrong:,} wrong.** {LEGEND}",
                 PHASE_LEGEND,
-                _table(_phases(kills), lines),
+                _table(_victims(kills), _lines(kills, PHASES, lambda kill: kill.struck)),
                 CODE_LEGEND,
-                _table(_OUTCOME, lines),
+                _table(_OUTCOME, _lines(kills, SIGNALS, lambda kill: kill.signal)),
                 *_bad(kills),
                 KEPT_LEGEND,
-                _table(_KEPT, [line.ended for line in lines]),
+                _table(_KEPT, victims),
                 "Where the campaign ran:",
                 _pairs(_campaign_facts(about)),
                 *_soak(soak),
@@ -193,7 +216,8 @@ def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | No
 def _bad(kills: Sequence[Kill]) -> list[str]:
     """Return a line for each kill that was not as promised."""
     lines = [
-        f"- {kill.number}: {kill.victim} while {kill.struck}: {kill.lost} lost, {kill.leaked} leaked; {kill.wrong}"
+        f"- {kill.number}: {kill.signal} to {kill.victim} while {kill.struck}: {kill.lost} lost, {kill.leaked} leaked, "
+        f"{kill.hung} hung, {kill.tracebacks} tracebacks; {kill.wrong}"
         for kill in kills
         if kill.is_bad
     ]
@@ -209,6 +233,7 @@ def _campaign_facts(about: Manifest) -> dict[str, str]:
     asked = f"seed {about.get('seed', NOTHING)}, {about.get('workers', NOTHING)} runs at a time"
     return {
         "each run": str(about.get("job", NOTHING)),
+        **({"each sweep": str(about["sweep"])} if "sweep" in about else {}),
         "campaign": f"{asked}, started {about.get('started_utc', NOTHING)}",
         **_place(str(about.get("processor", "")), about.get("environment", {})),
     }
