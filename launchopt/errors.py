@@ -14,9 +14,11 @@ LaunchoptError              base: a short message and the exit code of the proce
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
+JsonValue: TypeAlias = Any  # what `json` reads and writes
 LIKELY = 3  # maximum of names that a message proposes
 
 
@@ -103,6 +105,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def printable_within(value: JsonValue) -> JsonValue:
+    """Return JSON-like data with `printable` applied to each of its texts."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {printable(str(key)): printable_within(each) for key, each in value.items()}
+    return list(map(printable_within, value)) if isinstance(value, list | tuple) else value
 
 
 def choices(names: Iterable[str]) -> str:

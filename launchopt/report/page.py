@@ -15,7 +15,7 @@ from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies_markdown import LEGEND as MODES_LEGEND
 from launchopt.analysis.verdict.markdown import LEGEND as VERDICT_LEGEND
 from launchopt.distribution import install_command, missing
-from launchopt.errors import PackageError
+from launchopt.errors import PackageError, printable
 from launchopt.report.environment import Environment, environment
 from launchopt.report.glance import glance_grid, glances
 from launchopt.report.grids import Grid
@@ -78,7 +78,11 @@ def page_html(source: Source) -> str:
     page = _page(source, figures)
     bundle, script = inline(vega_bundle()), inline(_asset("page.js"))
     template = jinja2.Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+        autoescape=True,
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
     ).from_string(_asset("page.html"))
     return template.render(
         page=page,
@@ -88,6 +92,11 @@ def page_html(source: Source) -> str:
         bundle=bundle,
         script=script,
     ).lstrip()
+
+
+def _printable(value: object) -> object:
+    """Return the value of an expression for the page; control characters and bidi marks of a text are escaped."""
+    return printable(value) if type(value) is str else value  # a Markup of ours stays as it is
 
 
 def _asset(name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launchopt.distribution import install_command, missing
-from launchopt.errors import ConfigError, DataError, PackageError
+from launchopt.errors import ConfigError, DataError, PackageError, printable_within
 from launchopt.files import write_atomically
 
 if TYPE_CHECKING:
@@ -69,7 +69,17 @@ def _write(chart: Chart | None, path: Path, why_none: str) -> None:
     kind = FORMATS.get(path.suffix or ".svg")
     if kind is None:
         raise ConfigError("plot", path, f"must end in {', '.join(FORMATS)}")
+    drawn = _printable(chart)
     try:
-        write_atomically(path, lambda temporary: chart.save(str(temporary), format=kind, ppi=DOTS_PER_INCH))
+        write_atomically(path, lambda temporary: drawn.save(str(temporary), format=kind, ppi=DOTS_PER_INCH))
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+
+
+def _printable(chart: Chart) -> Chart:
+    """Return the chart with control characters of its texts escaped: the library that draws SVG aborts at some."""
+    import altair as alt
+
+    spec = chart.to_dict()
+    escaped = printable_within(spec)
+    return chart if escaped == spec else alt.Chart.from_dict(escaped)

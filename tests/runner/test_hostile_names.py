@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,24 @@ from runner import commands
 from runner.report import screen
 from runner.screen import pager
 
-EVIL = "a\x1b[2J\x07\u202eb\u2066|<b>"
+EVIL = "a\x1b[2J\x07\u202eb\u2066\x9b|<b>`![x](y)&#8238;"
 TOOLS = [
     ["report"],
     ["report", "--frontier"],
     ["report", "--strategies"],
     ["report", "--pr"],
     ["verdict"],
+]
+OTHERS = [
+    ["budget", "tokens_per_day=1e9", "launches_per_token=9", "from={folder}"],
+    ["budget", "{evil}=1"],
+    ["dataset", "{folder}", "--output", "{output}"],
+    *([tool, "{evil}\nnext line"] for tool in ("report", "verdict", "trace", "nsys", "ncu", "bench", "doctor")),
+    ["compare", "{folder}", "{evil}\nnext line"],
+    ["matrix", "--{evil}\nnext line"],
+    ["run", "{evil}\nnext line"],
+    ["run", "mode={evil}\nnext line"],
+    ["{evil}\nnext line"],
 ]
 
 
@@ -46,9 +59,42 @@ def test_no_tool_prints_or_writes_a_control_character_of_a_name(
     printed = capsys.readouterr()
     assert "2J" in printed.out
     assert is_clean(printed.out + printed.err)
-    assert "<b>" not in printed.out
+    require_inert(printed.out)
     for page in folder.glob("*.md"):
-        assert is_clean(page.read_text())
+        require_inert(page.read_text())
+
+
+def require_inert(markdown: str) -> None:
+    """Check that a name brings no markup, link, picture or entity into Markdown, outside of a span of code."""
+    assert is_clean(markdown)
+    prose = re.sub(r"(`+)[^`].*?[^`]\1(?!`)", "", markdown)
+    assert [each for each in ("<b>", "](y)", "&#8238;") if each in prose] == []
+
+
+def test_names_in_the_html_page_and_in_pictures_are_escaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The library that draws SVG aborted the process at an escape character."""
+    picture = folder / "picture.svg"
+    assert commands.main(["report", str(folder), "--html"]) == 0
+    assert commands.main(["report", str(folder), "--plot", str(picture)]) == 0
+    page = (folder / "report.html").read_text()
+    assert is_clean(page.replace("\t", ""))
+    assert "\\u001b" not in page
+    assert "2J" in page
+    assert is_clean(picture.read_text())
+    assert is_clean("".join(capsys.readouterr()))
+
+
+@pytest.mark.parametrize("words", OTHERS, ids=" ".join)
+def test_other_tools_and_errors_print_none(
+    words: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    filled = [each.format(folder=folder, evil=EVIL, output=tmp_path / "all.parquet") for each in words]
+    with contextlib.suppress(SystemExit):
+        commands.main(filled)
+    printed = capsys.readouterr()
+    assert "2J" in printed.out + printed.err or words[0] in ("dataset", "completion")
+    assert is_clean(printed.out + printed.err)
+    assert not re.search(r"^next line", printed.err, re.MULTILINE)
 
 
 def test_a_comparison_prints_and_writes_none(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +102,8 @@ def test_a_comparison_prints_and_writes_none(folder: Path, tmp_path: Path, capsy
     assert commands.main(["compare", f"{folder}:baseline", f"{folder}:batched", "--markdown", str(page)]) == 0
     printed = capsys.readouterr()
     assert "2J" in printed.out
-    assert is_clean(printed.out + printed.err + page.read_text())
+    assert is_clean(printed.out + printed.err)
+    require_inert(page.read_text())
 
 
 @pytest.mark.parametrize("width", [60, 200])

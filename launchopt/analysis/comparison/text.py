@@ -14,8 +14,7 @@ from collections.abc import Iterator, Sequence
 from launchopt.analysis.comparison.arms import Arm
 from launchopt.analysis.comparison.outcome import Comparison, Outcome
 from launchopt.analysis.stream_rows import counted, stream_subtitle, stream_title
-from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
-from launchopt.errors import one_line
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, code_span, escaped, pipe_table
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
 from launchopt.statistics.power import AFFORDABLE, POWER
 from launchopt.statistics.processes import FEWEST_PROCESSES
@@ -208,7 +207,7 @@ def markdown(outcome: Outcome) -> str:
     """Return the outcome for a pull request: the warning, a table, and notes on its rows."""
     loud = banner(outcome)
     lines = [f"**{loud}**", ""] if loud else []
-    lines += [f"B = `{one_line(outcome.b)}` against A = `{one_line(outcome.a)}`. {LEGEND}", ""]
+    lines += [f"B = {code_span(outcome.b)} against A = {code_span(outcome.a)}. {LEGEND}", ""]
     if outcome.comparisons:
         lines += [pipe_table(HEADINGS, map(cells, outcome.comparisons)), ""]
     for one in outcome.comparisons:

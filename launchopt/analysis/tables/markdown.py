@@ -23,7 +23,7 @@ from launchopt.analysis.tables.columns import (
     left_out,
 )
 from launchopt.analysis.tables.rows import BASELINE, Line, Table
-from launchopt.errors import DataError, printable
+from launchopt.errors import DataError, one_line, printable
 
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
@@ -49,6 +49,7 @@ TOKENS_LEGEND = (
     "Medians. TTFT: arrival of a request to its first token. TPOT: a request's mean time a token after the first. "
     "Percentiles are over requests. Goodput: requests a second that met the objective in brackets."
 )
+BLOCK_START = re.compile(r"^([#>~`=])")  # would begin a heading, a quotation or a block of code
 
 
 def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[list[str]]]:
@@ -222,8 +223,18 @@ def _pipes(cells: Iterable[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Return the text without characters that would end its line or cell or move a terminal's cursor.
+    """Return a text of one line that is Markdown for itself: no markup, no end of its cell, no control characters.
 
-    A status may contain any character.
+    A name or status may contain any character. A link or picture in it would be shown or loaded, and an entity such as
+    `&#8238;` would become a bidi mark.
     """
-    return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
+    plain_text = printable(" ".join(text.split())).replace("|", "\\|").replace("&", "&amp;").replace("<", "&lt;")
+    return BLOCK_START.sub(r"\\\1", plain_text).replace("](", "]\\(").replace("]:", "]\\:")
+
+
+def code_span(text: str) -> str:
+    """Return a name in one line as Markdown that shows it as it is, also with backticks in it."""
+    shown = one_line(text)
+    longest = max(map(len, re.findall("`+", shown)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{shown}{space}{fence}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from launchopt.analysis.tables.columns import mode_name, short_configuration
 from launchopt.analysis.tables.rows import Line, Table
+from launchopt.errors import printable_within
 from launchopt.files import JsonObject
 from launchopt.recording.results import Row
 
@@ -66,6 +67,7 @@ def finished(
 ) -> Figure:
     """Return a chart as wide as its container, with a description for screen readers."""
     spec = chart.properties(width="container", height=height, description=f"{title}. {note}".rstrip()).to_dict()
+    spec = printable_within(spec)
     spec.pop("config", None)  # the page sets the theme
     spec["autosize"] = {"type": "fit-x", "contains": "padding"}
     return Figure(title, note, spec, reading, zooms, is_wide or zooms)
