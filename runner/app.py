@@ -120,6 +120,7 @@ def _refusing() -> Iterator[None]:
     try:
         yield
     except LaunchoptError as error:
+        signals.check_lost()
         fail(error)
         raise SystemExit(error.exit_code) from None
 
@@ -252,10 +253,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _start.sweep.stop(Interrupted(how_stopped(stop), stop_code(stop)))
         raise
     finally:
-        try:
-            _close()
-        finally:
-            children.dismiss()
+        with signals.held():
+            try:
+                _close()
+            finally:
+                children.dismiss()
     return _start.exit_code
 
 

@@ -46,6 +46,7 @@ from launchopt.files import write_atomically
 from launchopt.queue.ring import Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import write_manifest
+from runner.ending import end
 from runner.reading import CommandParser
 from runner.run.leftovers import FOLDER, held
 from runner.screen.pager import console
@@ -192,4 +193,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

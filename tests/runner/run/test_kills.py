@@ -5,13 +5,14 @@ from collections import Counter
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.processes.own_run import on_linux
 from support.thorough import is_thorough
 
 from scripts.kill_campaign import LINES, campaign, finished, main, summary
-from scripts.kills import PHASES, SIGNALS, VICTIMS, Kill, plan
+from scripts.kills import PHASES, SIGNALS, VICTIMS, Kill, _wrong, plan
 
 ALL_KILLS = 60
 KILLS = 8
@@ -49,6 +50,64 @@ def test_a_campaign_that_ended_early_is_continued(tmp_path: Path, capsys: pytest
     (tmp_path / LINES).write_text(lines)
     assert main(["--kills", "3", "--seed", "1", "--out", str(tmp_path)]) == 0, "nothing is left to do"
     assert json.loads((tmp_path / "manifest.json").read_text())["counts"][-1]["tried"] == 3
+
+
+class Left:
+    """A run that has ended, with these manifests."""
+
+    def __init__(self, *statuses: str, folder: Path = Path("/nonexistent")) -> None:
+        self._manifests, self.folder = [{"status": status} for status in statuses], folder
+
+    def manifests(self) -> list[dict[str, str]]:
+        return self._manifests
+
+
+def ended(signal: str, victim: str, exit_code: int, status: str, reason: str = "", struck: str = "running") -> str:
+    """Return what is wrong with a run that ended so."""
+    kill = Kill(0, victim, struck, 0.0, signal=signal, struck=struck, exit_code=exit_code, status=status, reason=reason)
+    left: Any = Left(status)
+    return _wrong(kill, left)
+
+
+STOPPED = "error: interrupted by SIGTERM; 1 finished repeats are in run"
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ("TERM", "group", 143, "interrupted", STOPPED),
+        ("TERM", "consumer", 143, "interrupted", STOPPED),
+        ("TERM", "parent", -15, "", "", "interpreter"),
+        ("INT", "parent", 130, "interrupted", "error: interrupted; 1 finished repeats are in run"),
+        ("INT", "producer", 0, "ok"),
+        ("KILL", "parent", -9, "killed"),
+        ("STOP KILL", "consumer", 1, "failed", "error: consumer was killed by signal 9"),
+        ("STOP CONT", "group", 0, "ok"),
+        ("KILL", "tracker", 0, "ok"),
+    ],
+)
+def test_what_is_promised_is_right(end: tuple[Any, ...]) -> None:
+    assert ended(*end) == ""
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        ("TERM", "group", 143, "interrupted"),  # says nothing
+        ("TERM", "group", 130, "interrupted", STOPPED),
+        ("TERM", "parent", 143, "running", STOPPED),
+        ("TERM", "parent", -15, ""),  # its handlers stood
+        ("TERM", "parent", 143, "interrupted", f"{STOPPED}\nerror: another"),
+        ("INT", "producer", 1, "failed", "error: producer ended with exit code 1"),
+        ("KILL", "parent", 0, "failed"),
+        ("KILL", "consumer", 1, "failed", "error: producer was killed by signal 9"),
+        ("STOP CONT", "group", 1, "failed", "error: consumer has not moved for 60 s"),
+        ("KILL", "tracker", 1, "failed", "error: no"),
+        ("TERM", "parent", 0, "ok", "error: no"),
+    ],
+)
+def test_what_is_not_promised_is_wrong(end: tuple[Any, ...]) -> None:
+    assert ended(*end).startswith(f"ended with {end[2]}, status {end[3] or 'none'}")
 
 
 def test_what_went_wrong_is_counted() -> None:
