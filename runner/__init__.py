@@ -18,6 +18,9 @@ if _is_program():
 
     stand()
     _signal.pthread_sigmask(_signal.SIG_SETMASK, _held)
+    from runner.limits import require
+
+    require(is_run=False)
 
 # Users run the commands of `profiles` as `python -m runner.nsys`, `python -m runner.trace` and so on.
 __path__.append(os.path.join(os.path.dirname(__file__), "profiles"))  # noqa: PTH118, PTH120

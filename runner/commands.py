@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import NamedTuple, cast
 
 from launchopt.errors import explained, nearest
+from runner import limits
 from runner.ending.signals import signals
 
 
@@ -52,6 +53,7 @@ Start with:
   launchopt run workload=gemv_micro mode=batched
 
 `launchopt COMMAND --help` explains one; `launchopt run --help` lists every setting."""
+STARTING = ("run", "bench", "doctor")  # subcommands that start processes
 LIKELY_WORDS = ("workload=", "mode=", "experiment=", "model=")  # first words that mean `launchopt run`
 SETTING_STARTS = ("-", "+", "~")  # first characters of Hydra's options and overrides
 
@@ -90,6 +92,7 @@ def call(name: str, words: Sequence[str]) -> int:
     from launchopt.caches import ensure_home
     from runner.importing import uncollected
 
+    limits.require(is_run=name in STARTING)
     ensure_home()
     with uncollected():
         module, _, function = SUBCOMMANDS[name]

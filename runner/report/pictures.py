@@ -5,6 +5,7 @@ In: tables. Out: one complete file, or none. Needs the `report` extra, which onl
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 Format: TypeAlias = Literal["svg", "png", "pdf"]
 FORMATS: Mapping[str, Format] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
 DOTS_PER_INCH = 110  # resolution of a PNG
+DRAWING_BYTES = 72 << 30  # of address space, which the JavaScript engine of vl-convert reserves
 NO_SPEEDUP = "no speed-up to draw: no verified, untraced line has a baseline"
 NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
 
@@ -61,6 +63,10 @@ def lacking() -> list[str]:
 def _require_extra() -> None:
     if packages := lacking():
         raise PackageError("--plot", packages, install_command("report"))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if 0 <= limit < DRAWING_BYTES:  # vl-convert would abort
+        allowed = f"pictures need an address space of {DRAWING_BYTES >> 30} GiB, of which little is used; try --html"
+        raise ConfigError("ulimit -v", limit >> 10, allowed)
 
 
 def _write(chart: Chart | None, path: Path, why_none: str) -> None:
