@@ -58,7 +58,7 @@ class DataError(LaunchoptError):
 
     def __init__(self, path: Path | str, line: int | None, problem: str) -> None:
         where = one_line(path) if line is None else f"{one_line(path)}:{line}"
-        super().__init__(f"{where}: {one_line(problem, 500)}")
+        super().__init__(f"{where}: {one_line(problem)}")
         self.path, self.line, self.problem = path, line, problem
 
 

@@ -20,6 +20,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
+from launchopt.messages import print_error, say, shortened
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.loading import start
 from runner.config.schema import settled, to_config
@@ -55,7 +56,7 @@ class Start:
         with signals.held():
             lock = self.locks.enter_context(FolderLock(folder, key))
         if lock.notice:
-            print(lock.notice)
+            say(lock.notice)
         return lock
 
 
@@ -65,7 +66,7 @@ _start = Start()
 def fail(error: LaunchoptError) -> None:
     """Print an error as one line on standard error. The process later ends with the highest exit code of its errors."""
     _start.exit_code = max(_start.exit_code, error.exit_code)
-    print(f"error: {error}", file=sys.stderr)
+    print_error(error)
 
 
 class Precheck(Callback):
@@ -91,7 +92,7 @@ class Precheck(Callback):
             from runner.plan.base import plan_with_base
         _start.plan = plan = _plan(settled(task)) if is_published else plan_with_base(settings, task)
         if settings.resume and is_done(folder, plan.composed, RUN_KEY):
-            print(f"skipped: finished before, in {folder}")
+            say(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
         if not is_there:
             _start.hold(folder, RUN_KEY)
@@ -134,7 +135,7 @@ def _typed(about: DictConfig | HydraConf) -> list[str]:
 
 def _place_sweep(config: DictConfig, folder: Path) -> None:
     """Make Hydra write the sweep and its jobs into `folder`."""
-    print(f"resuming {folder}")
+    say(f"resuming {folder}")
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     with read_write(config.hydra), open_dict(config.hydra):
         config.hydra.sweep.dir = str(folder)
@@ -165,7 +166,7 @@ def run_job(composed: DictConfig) -> None:
         signals.check_lost()
         job.ended("refused", error)
         sweep.fail_once(error, fail)
-        print(one_line(f"{sweep.label(job)}: {job.status}"))
+        say(f"{sweep.label(job)}: {job.status}")
     except Exception as error:  # a mistake of this program; the other jobs still run
         signals.check_lost()
         job.ended("failed", unforeseen(folder, error, fail))
@@ -188,7 +189,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         if sweep.varies_batching:
             sweep.remember(job, work_key(_plan(composed)))
         own = sweep.own(job)
-        print(one_line(f"job {job.job} is skipped, finished before{f': {own}' if own else ''}"))
+        say(f"job {job.job} is skipped, finished before{f': {own}' if own else ''}")
         return
     sweep.save()
     with contextlib.ExitStack() as locks:
@@ -202,7 +203,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         key = work_key(plan) if sweep.varies_batching else None
         if twin := sweep.twin_of(key):
             job.is_like(twin)
-            print(one_line(f"{sweep.label(job)}: the same work as job {twin.job}, which stands for it"))
+            say(f"{sweep.label(job)}: the same work as job {twin.job}, which stands for it")
         else:
             sweep.remember(job, key)
             _run_job(plan, sweep, job, folder)
@@ -216,7 +217,7 @@ def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
     from runner.run.screens.sweep_results import job_line
 
     text = job_line(rows) if failure is None else job.status
-    print(one_line(f"{sweep.label(job)}: {text}; took {time.monotonic() - began_s:.1f} s"))
+    say(f"{sweep.label(job)}: {text}; took {time.monotonic() - began_s:.1f} s")
 
 
 def _plan(composed: DictConfig) -> Plan:
@@ -270,7 +271,8 @@ def _print_sweep(sweep: Sweep) -> None:
     print()
     if sweep.status != "interrupted":
         print_jobs(sweep, console())
-    print("\n".join(sweep.lines(shown)))
+    for line in sweep.lines(shown):
+        print(shortened(one_line(line)))
 
 
 def _close() -> None:

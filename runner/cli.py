@@ -22,6 +22,7 @@ from hydra.errors import CompactHydraException
 from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import LaunchoptError
+from launchopt.messages import print_error
 from runner import app
 from runner.config import loading
 from runner.config.hydras_errors import for_user
@@ -58,7 +59,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _reported(error: LaunchoptError) -> int:
     """Print an error as one line, and return its exit code."""
-    print(f"error: {error}", file=sys.stderr)
+    print_error(error)
     return error.exit_code
 
 

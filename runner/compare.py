@@ -24,13 +24,13 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, DataError, explained, one_line
+from launchopt.errors import ConfigError, DataError, explained
 from launchopt.files import absent, read_json, save_text
+from launchopt.messages import print_error
 from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.renamed import current_metric
@@ -71,14 +71,14 @@ def _compare(options: argparse.Namespace) -> int:
     if options.markdown is not None:
         save_text(options.markdown, markdown(outcome))
     for reason in outcome.refused:
-        print(f"error: {one_line(reason)}", file=sys.stderr)
+        print_error(reason)
     if outcome.refused:
         return DataError.exit_code
     if "slower" in options.fail_on and any(one.verdict is Verdict.SLOWER for one in outcome.comparisons):
         return 1
     lacking = missing_runs(outcome) if "undecided" in options.fail_on else []
     for line in lacking:
-        print(f"undecided: {one_line(line)}", file=sys.stderr)
+        print_error(line, "undecided")
     return UNDECIDED_CODE if lacking else 0
 
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_line
 from launchopt.files import read_text, save_json, save_text
+from launchopt.messages import print_error, shortened
 from launchopt.reading.unusable import forget
 from runner.ending.signals import signals
 from runner.values import file_named
@@ -54,7 +55,9 @@ class CommandParser(argparse.ArgumentParser):
         words = self._get_formatter()
         words.add_usage(None, self._get_positional_actions(), [], "")
         usage = " ".join([f"usage: {self.prog} [OPTION ...]", *words.format_help().split()[len(self.prog.split()) :]])
-        self.exit(DataError.exit_code, f"error: {one_line(text)}\n{usage}; --help explains every option\n")
+        self.exit(
+            DataError.exit_code, f"{shortened(f'error: {one_line(text)}')}\n{usage}; --help explains every option\n"
+        )
 
     def _check_options(self, words: Sequence[str]) -> None:
         """End the process with code 2 at an unknown option, for which argparse would not propose a known one."""
@@ -126,7 +129,7 @@ def exit_code(work: Callable[[], int]) -> int:
         return work()
     except LaunchoptError as error:
         signals.check_lost()
-        print(f"error: {error}", file=sys.stderr)
+        print_error(error)
         return error.exit_code
 
 

@@ -18,7 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import DataError, one_line
+from launchopt.errors import DataError
+from launchopt.messages import print_error
 from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn
@@ -53,7 +54,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     put_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
     errors = [f"{one.title}: {error}" for one in diagnoses for error in one.errors]
     for error in errors:
-        print(f"error: {one_line(error)}", file=sys.stderr)
+        print_error(error)
     return 1 if errors else 0
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from launchopt.errors import DataError
+from launchopt.messages import print_error
 
 _named: set[str] = set()
 
@@ -13,7 +12,7 @@ def name_unusable(error: DataError) -> None:
     """Print the problem of a file whose rest is used."""
     if (text := str(error)) not in _named:
         _named.add(text)
-        print(f"warning: {text}", file=sys.stderr)
+        print_error(text, "warning")
 
 
 def forget() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
+from launchopt.messages import say
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.statistics.processes import separate
@@ -105,7 +106,7 @@ def _bench(arguments: argparse.Namespace) -> None:
     console().print(_table(rows, info.name))
     if (folder / account.FILE).is_file():
         _print_account(folder)
-    print(folder)
+    say(folder)
 
 
 def _measure(

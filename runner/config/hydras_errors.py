@@ -17,12 +17,10 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from launchopt.errors import ConfigError, LaunchoptError, explained
+from launchopt.errors import ConfigError, LaunchoptError, explained, one_line
 from runner.config.composing import group_options
 from runner.config.names import owners, unknown_option, unknown_setting, unresolved, wrong_type
 from runner.config.words import MULTIRUN, WordsError, plain, proposed
-
-LINE_CHARACTERS = 400  # maximum of the part of a message that is Hydra's
 
 
 def for_user(error: Exception, settings: Sequence[str]) -> LaunchoptError:
@@ -109,7 +107,5 @@ def _all(settings: Sequence[str]) -> str:
 
 
 def first_line(error: object) -> str:
-    """Return the first line of a text, cut, with control characters escaped: they could move a terminal's cursor."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in (lines or [""])[0])
-    return text if len(text) <= LINE_CHARACTERS else text[: LINE_CHARACTERS - 3] + "..."
+    """Return the first line of a text, with control characters escaped."""
+    return one_line(next((line.strip() for line in str(error).splitlines() if line.strip()), ""))

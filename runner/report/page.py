@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from launchopt.errors import DataError, one_line
+from launchopt.errors import DataError
 from launchopt.files import save_text
+from launchopt.messages import say
 from launchopt.reading.ownership import foreign
 from launchopt.report.perfetto import DEFAULT_LIMIT, write_timeline
 from launchopt.report.source import read_source
@@ -39,7 +40,7 @@ def html(folders: Sequence[Path], path: Path, slo_p99_us: float | None = None) -
 
     text = page_html(read_source(folders, slo_p99_us))
     save_text(path, text)
-    print(f"wrote {one_line(path)}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<figure ')} figures")
+    say(f"wrote {path}: {len(text.encode()) / 1e6:.1f} MB, {text.count('<figure ')} figures")
 
 
 def pull_request(folders: Sequence[Path]) -> None:
@@ -56,4 +57,4 @@ def timeline(folders: Sequence[Path], path: Path, limit: int | None = None) -> N
     if done.shown < done.recorded:
         cut = f"{done.shown:,} of {done.recorded:,} recorded rows are shown: the first launches of every repeat"
         print(f"cut: {cut} (--timeline-limit {limit})", file=sys.stderr)
-    print(f"wrote {one_line(path)}: {done.shown:,} rows of {done.repeats} repeats; open it at https://ui.perfetto.dev")
+    say(f"wrote {path}: {done.shown:,} rows of {done.repeats} repeats; open it at https://ui.perfetto.dev")

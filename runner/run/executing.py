@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launchopt.errors import DataError, Interrupted, LaunchoptError, RunError, one_line
+from launchopt.errors import DataError, Interrupted, LaunchoptError, RunError
 from launchopt.files import write_atomically
+from launchopt.messages import say
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.importing import uncollected
@@ -44,7 +45,7 @@ def execute_into(
             from runner.run.run import execute
             from runner.screen.pager import Voice
         if (folder / "manifest.json").exists():
-            print(f"{one_line(shown_path(folder))}: the earlier run in there is replaced")
+            say(f"{shown_path(folder)}: the earlier run in there is replaced")
         with signals.held():
             clear(folder, force=plan.config.force)
         return execute(plan, folder, overrides, Voice(name, set() if printed is None else printed)).rows, None

@@ -1,0 +1,61 @@
+"""Lines for the user: what is said of an error or a name is one line, without control characters, and not too long.
+
+A message of over MOST_CHARACTERS is cut. The line then names a file with all of it. The newest MOST_FILES are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import sys
+import tempfile
+from pathlib import Path
+
+from launchopt.caches import OWN, folder_of
+from launchopt.errors import one_line
+
+MOST_CHARACTERS = 400  # maximum of a line, with its first word
+MOST_KEPT = 1 << 20  # maximum characters of a message in a file
+MOST_FILES = 20
+
+
+def say(text: object) -> None:
+    """Print a text with names in it as one line."""
+    print(one_line(text))
+
+
+def print_error(error: object, kind: str = "error") -> None:
+    """Print what is wrong as one line on standard error. kind: its first word."""
+    print(shortened(f"{kind}: {one_line(error)}"), file=sys.stderr)
+
+
+def shortened(line: str) -> str:
+    """Return a line for the user. The rest of a long one is put into a file, which the line names."""
+    if len(line) <= MOST_CHARACTERS:
+        return line
+    file = _kept(line[:MOST_KEPT])
+    end = "..." if file is None else f"... (all of it: {one_line(file, MOST_CHARACTERS // 2)})"
+    return line[: MOST_CHARACTERS - len(end)] + end
+
+
+def _kept(text: str) -> Path | None:
+    """Write a message to a file, and return its path; None if no folder takes it."""
+    name = f"{hashlib.sha256(text.encode()).hexdigest()[:12]}.txt"
+    cache = folder_of(OWN)
+    with contextlib.suppress(OSError):
+        if cache is not None:
+            folder = cache / "launchopt" / "messages"
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"{text}\n", encoding="utf-8")
+            for old in sorted(folder.glob("*.txt"), key=lambda each: each.stat().st_mtime)[:-MOST_FILES]:
+                old.unlink(missing_ok=True)
+            return folder / name
+    with (
+        contextlib.suppress(OSError),
+        tempfile.NamedTemporaryFile(
+            "w", prefix="launchopt-message-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file,
+    ):
+        file.write(f"{text}\n")
+        return Path(file.name)
+    return None
