@@ -194,8 +194,7 @@ def _is_promised(kill: Kill, run: Run) -> bool:
     if kill.signal in SOFT:
         return _is_soft_end(kill, run) or is_whole  # it came as the command ended
     if not is_child:
-        statuses = ("running", "") if kill.job == "sweep" else ("killed", "")
-        return kill.exit_code == -signal.SIGKILL and (kill.status in statuses or kill.status == "ok")
+        return kill.exit_code == -signal.SIGKILL and kill.status in ("killed", "ok", "")
     if is_whole:  # a child without a job is replaced
         return kill.struck in ("interpreter", "starting", "preparing", "between") or _was_idle(kill)
     wanted = f"{kill.victim} was killed by signal 9"

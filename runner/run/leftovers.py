@@ -1,4 +1,4 @@
-"""Remains of killed processes: shared memory, runs whose manifest says `running`, unfinished tables.
+"""Remains of killed processes: shared memory, runs and sweeps whose files say `running`, unfinished tables.
 
 Every start of a run removes them (`tidy`). An owner holds flock(2) on its segment `/dev/shm/launchopt_<pid>_<hex>`, or
 on `.launchopt.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import re
 import socket
@@ -22,8 +23,8 @@ from pathlib import Path
 import psutil
 
 from launchopt.errors import DataError
-from launchopt.files import is_own_temporary, open_regular
-from launchopt.reading.ownership import is_own
+from launchopt.files import is_own_temporary, open_regular, read_json, write_atomically
+from launchopt.reading.ownership import SWEEP, is_own
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.run import folder_lock
 
@@ -131,6 +132,7 @@ def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
                 write_manifest(lock.parent, read_manifest(lock.parent) | {"status": "killed", "error": KILLED})
                 remove_unfinished(lock.parent)
                 notices.append(f"{lock.parent}: was killed, its manifest says so now")
+            _note_killed_sweep(lock.parent)
             lock.unlink(missing_ok=True)
     return notices
 
@@ -172,6 +174,19 @@ def _text(lock: Path) -> str:
     """Return the beginning of a lock file; OSError for a pipe or a device, which belongs to another program."""
     with open_regular(lock) as file:
         return file.read(200).decode(errors="replace")
+
+
+def _note_killed_sweep(folder: Path) -> None:
+    """Let `sweep.json` say `killed` where it says `running`: of the sweep, and of the job that was under way."""
+    path = folder / SWEEP
+    about = read_json(path) if is_own(path) else {}
+    jobs = about.get("jobs")
+    if about.get("status") == "running" and isinstance(jobs, list):
+        under_way = [job for job in jobs if isinstance(job, dict) and job.get("status") == "running"]
+        for job in under_way:
+            job |= {"status": "killed", "error": KILLED}
+        text = json.dumps(about | {"status": "killed", "jobs": jobs}, indent=2) + "\n"
+        write_atomically(path, lambda temporary: temporary.write_text(text))
 
 
 def _says_running(folder: Path) -> bool:

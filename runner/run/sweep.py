@@ -10,8 +10,9 @@ settings in which it differs from job `same_as`, which stands for it; such a job
 `not run` (the sweep ended first; such a job has no folder). Status of a sweep: `running`; `ok`; `failed` (a job failed,
 was refused or was not run); `interrupted`.
 
-The file is replaced as each job begins. So a killed process leaves the status `running`. Jobs that did not begin are
-added at the end.
+The file is replaced as each job begins. So a killed process leaves the status `running`, which the next start changes
+to `killed` (`leftovers.tidy`), for the sweep and for the job that was under way. Jobs that did not begin are added at
+the end.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What killed runs left is removed by the next one; what lives is not touched."""
 
 import fcntl
+import json
 import os
 import signal
 import socket
@@ -16,7 +17,7 @@ import pytest
 from support.processes.own_run import LONG, SHORT, Victim, on_linux
 
 from launchopt.recording.results import read_manifest, write_manifest
-from runner.run.leftovers import FOLDER, LOCK, YOUNG_S, held, killed_runs, leftovers, tidy
+from runner.run.leftovers import FOLDER, KILLED, LOCK, YOUNG_S, held, killed_runs, leftovers, tidy
 from runner.worker.lifeline import name_semaphores
 
 
@@ -168,6 +169,30 @@ def test_a_killed_sweep_beside_a_new_one(tmp_path: Path, segments: Path) -> None
     notices = tidy(new / "0", segments)
     assert notices == [f"{each}: was killed, its manifest says so now" for each in (job, old)]
     assert names(job) == ["manifest.json"]
+
+
+def test_a_killed_sweep_says_so_and_which_job_was_under_way(tmp_path: Path, segments: Path) -> None:
+    old = tmp_path / "sweep/old"
+    old.mkdir(parents=True)
+    (old / ".launchopt.lock").write_text(f"12345 on {socket.gethostname()}\n")
+    jobs = [{"job": 0, "status": "ok", "error": None}, {"job": 1, "status": "running", "error": None}]
+    about = {"schema_version": 1, "status": "running", "overrides": ["seed=1,2"], "jobs": jobs}
+    (old / "sweep.json").write_text(json.dumps(about))
+    assert tidy(tmp_path / "sweep/new", segments) == []
+    found = json.loads((old / "sweep.json").read_text())
+    killed = {"job": 1, "status": "killed", "error": KILLED}
+    assert found == about | {"status": "killed", "jobs": [jobs[0], killed]}
+    assert names(old) == ["sweep.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"status": "running"}', '{"schema_version": 1, "status": "running"}'])
+def test_what_is_no_sweep_of_ours_stays_as_it_is(text: str, tmp_path: Path, segments: Path) -> None:
+    old = tmp_path / "sweep/old"
+    old.mkdir(parents=True)
+    (old / ".launchopt.lock").write_text(f"12345 on {socket.gethostname()}\n")
+    (old / "sweep.json").write_text(text)
+    assert tidy(tmp_path / "sweep/new", segments) == []
+    assert (old / "sweep.json").read_text() == text
 
 
 def test_half_a_table_in_the_same_folder(runs: Path, segments: Path) -> None:
