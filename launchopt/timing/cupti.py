@@ -11,7 +11,8 @@ from __future__ import annotations
 import ctypes
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
@@ -20,6 +21,7 @@ import numpy as np
 from launchopt.distribution import install_command, missing
 from launchopt.errors import DeviceError
 from launchopt.timing.activity import Activity, ActivityColumn, ActivityKind, CallColumn, Rows, outermost
+from launchopt.timing.nvtx_ranges import is_profiled
 
 BUFFER_BYTES = 8 << 20  # size of a buffer that CUPTI fills
 MOST_RECORDS = 8_000_000  # most activities and calls together, about half a gigabyte
@@ -41,10 +43,15 @@ class Record(Protocol):
     graph_id: int  # CUPTI's number of the CUDA graph; 0: no graph launched it (activities only)
 
 
+TAKEN = "timing=cupti: CUPTI accepts one tracer, and a profiler is attached; use timing=host"
+
+
 def require() -> None:
-    """Raise DeviceError if cupti-python is not installed."""
+    """Raise DeviceError if cupti-python is not installed, or if an attached profiler uses CUPTI."""
     if missing("cupti"):
         raise DeviceError(f"timing=cupti needs cupti-python; type: {install_command('cuda13')}")
+    if is_profiled():
+        raise DeviceError(TAKEN)
 
 
 class KernelTracer:
@@ -65,7 +72,26 @@ class KernelTracer:
         self._names: dict[str, int] = {}  # numbers in order of appearance
         self._apis: dict[tuple[str, int], int] = {}
         self._forget()
-        cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
+        with self._refusing():
+            cupti.activity_register_callbacks(lambda: (BUFFER_BYTES, 0), self._completed)
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Raise DeviceError instead of an error of CUPTI. TAKEN: a tool in this process has the only subscription."""
+        cupti, taken = self._cupti, self._cupti.Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+        try:
+            yield
+        except cupti.cuptiError as error:
+            raise DeviceError(TAKEN if error.status == taken else f"timing=cupti: CUPTI refused: {error}") from None
+
+    def _require_alone(self) -> None:
+        """Raise DeviceError if a tool has CUPTI's subscription, which no environment variable needs to show."""
+        cupti, taken = self._cupti, self._cupti.Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED
+        try:
+            cupti.unsubscribe(cupti.subscribe(lambda *_: None, 0))
+        except cupti.cuptiError as error:
+            if error.status == taken:  # other errors come again when tracing starts
+                raise DeviceError(TAKEN) from None
 
     def _forget(self) -> None:
         self._chunks: tuple[list[Rows], list[Rows]] = ([], [])
@@ -101,12 +127,14 @@ class KernelTracer:
 
     def start(self) -> None:
         """Delete all records and start recording. The GPU must be idle."""
-        self._cupti.activity_flush_all(1)
-        self._forget()
-        self._lost()  # reset CUPTI's count of dropped records
-        self._before = self._anchor()
-        for kind in self._enabled:
-            self._cupti.activity_enable(kind)
+        self._require_alone()
+        with self._refusing():
+            self._cupti.activity_flush_all(1)
+            self._forget()
+            self._lost()  # reset CUPTI's count of dropped records
+            self._before = self._anchor()
+            for kind in self._enabled:
+                self._cupti.activity_enable(kind)
 
     def stop(self) -> Activity:
         """Stop recording, and return the records since `start`. The GPU must be idle."""

@@ -30,6 +30,9 @@ class Domain(Protocol):
         """Return the attributes of a range, registered with the profiler."""
 
 
+INJECTIONS = ("CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID")  # set for the programs that a profiler starts
+
+
 def attached() -> bool:
     """Return whether a profiler (nsys, ncu) records the NVTX ranges of this process."""
     return bool(os.environ.get("NVTX_INJECTION64_PATH"))
@@ -37,7 +40,7 @@ def attached() -> bool:
 
 def is_profiled() -> bool:
     """Return whether a profiler is loaded into this process, which slows launches and writes its data at exit."""
-    return attached() or bool(os.environ.get("CUDA_INJECTION64_PATH"))
+    return attached() or any(map(os.environ.get, INJECTIONS))
 
 
 @lru_cache(maxsize=1)

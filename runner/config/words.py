@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from hydra.errors import HydraException, OverrideParseException
 
 from launchopt.arrivals.lines import shown
-from launchopt.errors import ConfigError, LaunchoptError, explained, nearest, one_line
+from launchopt.errors import ConfigError, LaunchoptError, explained, nearest
 from runner.config.composing import group_options
 from runner.config.files import BUILDERS
 from runner.config.launchers import check_option
@@ -179,7 +179,7 @@ def _no_setting(word: str, following: Sequence[str]) -> WordsError:
 
 def _refuse_argument(message: str) -> NoReturn:
     text = message.removeprefix("argument ").replace(" (choose from ", "; allowed: ").rstrip(")")
-    raise WordsError(one_line(text, 400))
+    raise WordsError(text)
 
 
 def _unknown_argument(word: str, words: Sequence[str], parser: argparse.ArgumentParser) -> WordsError:

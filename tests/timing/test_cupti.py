@@ -34,22 +34,53 @@ Driver = IntEnum("Driver", {"cuLaunchKernelEx": 652})
 Runtime = IntEnum("Runtime", {"cudaLaunchKernel_v7000": 211, "cudaGraphLaunch_v10000": 311})
 
 
+class Result(IntEnum):
+    ERROR_INSUFFICIENT_PRIVILEGES = 35
+    ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED = 39
+
+
+class CuptiError(Exception):
+    """As cupti-python 13.0 raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"{Result(status).name} ({status})")
+        self.status = status
+
+
 class FakeCupti(ModuleType):
     """Hands over what a test puts into `pending` when it is flushed."""
 
     ActivityKind, runtime_api_trace_cbid, driver_api_trace_cbid = ActivityKind, Runtime, Driver
+    Result, cuptiError = Result, CuptiError  # noqa: N815 (the name in cupti-python)
 
     def __init__(self) -> None:
         super().__init__("cupti.cupti")
         self.pending: list[Any] = []
         self.enabled: set[int] = set()
         self.lost = 0
+        self.refusals: dict[str, int] = {}  # status by the function that raises it
+        self.subscribers = 0
+
+    def _refuse(self, function: str) -> None:
+        if function in self.refusals:
+            raise CuptiError(self.refusals[function])
+
+    def subscribe(self, callback: Callable[..., None], userdata: int) -> int:
+        self._refuse("subscribe")
+        self.subscribers += 1
+        return 7
+
+    def unsubscribe(self, subscriber: int) -> None:
+        assert subscriber == 7
+        self.subscribers -= 1
 
     def activity_register_callbacks(self, requested: Callable[[], tuple[int, int]], completed: Any) -> None:
+        self._refuse("activity_register_callbacks")
         assert requested()[0] > 0
         self.completed = completed
 
     def activity_enable(self, kind: int) -> None:
+        self._refuse("activity_enable")
         self.enabled.add(kind)
 
     def activity_disable(self, kind: int) -> None:
@@ -139,3 +170,35 @@ def test_it_says_when_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "missing", lambda *names: list(names))
     with pytest.raises(DeviceError, match="timing=cupti needs cupti-python; type: pip install"):
         tracing.require()
+
+
+@pytest.mark.parametrize("variable", ["NVTX_INJECTION64_PATH", "CUDA_INJECTION64_PATH", "NSYS_PROFILING_SESSION_ID"])
+def test_under_a_profiler_it_is_refused_before_the_run(
+    variable: str, cupti: FakeCupti, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tracing.require()
+    monkeypatch.setenv(variable, "1")
+    with pytest.raises(DeviceError, match="CUPTI accepts one tracer, and a profiler is attached; use timing=host"):
+        tracing.require()
+
+
+@pytest.mark.parametrize("function", ["subscribe", "activity_enable"])
+def test_a_subscription_that_is_taken_is_said(function: str, cupti: FakeCupti) -> None:
+    """Also by a tool in this process that no environment variable shows, as torch.profiler."""
+    tracer = tracing.KernelTracer()
+    tracer.start()
+    tracer.stop()
+    assert cupti.subscribers == 0
+    cupti.refusals = {function: Result.ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED}
+    with pytest.raises(DeviceError, match="CUPTI accepts one tracer, and a profiler is attached; use timing=host"):
+        tracer.start()
+
+
+def test_other_refusals_of_cupti_are_one_line(cupti: FakeCupti) -> None:
+    cupti.refusals = {"subscribe": Result.ERROR_INSUFFICIENT_PRIVILEGES}
+    tracer = tracing.KernelTracer()
+    tracer.start()  # the subscription is only asked for, not needed
+    tracer.stop()
+    cupti.refusals = {"activity_register_callbacks": Result.ERROR_INSUFFICIENT_PRIVILEGES}
+    with pytest.raises(DeviceError, match=r"^timing=cupti: CUPTI refused: ERROR_INSUFFICIENT_PRIVILEGES \(35\)$"):
+        tracing.KernelTracer()
