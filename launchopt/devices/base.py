@@ -6,6 +6,7 @@ A device owns the arenas and makes launches; a mode decides which.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeGuard
 
@@ -192,6 +193,9 @@ class Device(Protocol):
 
     def synchronize(self) -> None:
         """Wait for everything submitted."""
+
+    def settled(self) -> AbstractContextManager[None]:
+        """Return a context within a run in which the device is idle: all launches so far are complete."""
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Measure the device's peak rates, in about a second."""

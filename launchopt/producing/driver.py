@@ -33,7 +33,7 @@ from launchopt.errors import Interrupted
 from launchopt.producing.continuous import DriverWord
 from launchopt.producing.driver_loop import DriverExit, drive
 from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
-from launchopt.producing.production import Schedule, Tokens
+from launchopt.producing.production import RunKind, Schedule, Tokens
 from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
@@ -42,19 +42,25 @@ from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 
 WARM_UP_REQUESTS = 8  # requests of a warm-up run: enough that scattered inputs are copied
+AUDITED_TOKENS = 4096  # output tokens of an audit run; it has whole requests, and at least one
 
 
 class Driver:
-    """One run of a workload, or of the first few steps of a few requests as a warm-up run.
+    """One run of a workload, with the requests of `table_of`.
 
     spin_us: length of the spin before each sleep, which lasts `sleep_us`.
     """
 
     def __init__(
-        self, stream: ChainStream, schedule: Schedule, spin_us: float, sleep_us: float, warm_up: bool = False
+        self,
+        stream: ChainStream,
+        schedule: Schedule,
+        spin_us: float,
+        sleep_us: float,
+        kind: RunKind = RunKind.RUN,
     ) -> None:
         self._stream, self._sleep_s = stream, sleep_us * 1e-6
-        table = shortened(stream.table) if warm_up else stream.table
+        table = table_of(stream, kind)
         self._due_ns, requests = table[:, ChainColumn.DUE_NS], len(table)
         self._settings = _settings_of(stream, requests, schedule, int(spin_us * 1e3))
         template, stops = as_words(stream.template), np.asarray(stream.kind_stops, np.int64)
@@ -122,9 +128,21 @@ def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns
     return settings
 
 
-def shortened(table: Table) -> Table:
-    """Return the table of a warm-up run: a few requests with a few steps each, all due at once."""
-    short = table[:WARM_UP_REQUESTS].copy()
+def table_of(stream: ChainStream, kind: RunKind) -> Table:
+    """Return the table of the requests of a run.
+
+    A warm-up run has a few requests with a few steps each, and an audit run has the first requests, up to
+    AUDITED_TOKENS; in both all requests are due at once.
+    """
+    if kind is RunKind.RUN:
+        return stream.table
+    if kind is RunKind.AUDIT:
+        count = max(1, int(np.searchsorted(np.cumsum(stream.outputs), AUDITED_TOKENS, "right")))
+        first = stream.table[:count].copy()
+        after = first[:, ChainColumn.AFTER]
+        first[:, ChainColumn.DUE_NS], first[:, ChainColumn.AFTER] = 0, np.where(after < count, after, -1)
+        return first
+    short = stream.table[:WARM_UP_REQUESTS].copy()
     short[:, ChainColumn.DUE_NS], short[:, ChainColumn.AFTER] = 0, -1
     short[:, ChainColumn.DECODES] = np.minimum(short[:, ChainColumn.DECODES], 2)
     return short

@@ -6,9 +6,18 @@ This module compiles nothing, so that the parent of a run can load it without Nu
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 import numpy as np
 from numpy.typing import NDArray
+
+
+class RunKind(StrEnum):
+    """The kinds of runs of an arm: first a warm-up run; for workloads with steps an audit run; then timed runs."""
+
+    WARM_UP = "warm-up"  # a few commands, to load all code
+    AUDIT = "audit"  # all steps, or thousands of them, untimed: outputs are checked at the end of each step
+    RUN = "run"
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,23 @@ SUMMARY_COLUMNS = (
         "commands whose outputs were compared with float64: a random sample where verify_budget_s is too short for all;"
         " for requests, those whose inputs were still in memory",
     ),
-    column("compared_share", FLOAT, "share of all output elements that were compared with float64"),
+    column(
+        "compared_share",
+        FLOAT,
+        "share of all output elements that were compared with float64; for requests, share of the commands",
+    ),
+    column(
+        "audited_share",
+        FLOAT,
+        "of each step's layers, the share whose outputs were compared with float64 in an untimed run of the same"
+        " launches: the probability to find a fault in one layer of one step; null for independent commands",
+    ),
+    column(
+        "as_audited_share",
+        FLOAT,
+        "share of the tokens of that untimed run that this repeat computed bit for bit the same: ids, or without"
+        " sampling outputs of the last layer",
+    ),
     required(
         "max_rel_error",
         FLOAT,

@@ -8,8 +8,8 @@ If the time allowed is too short for all commands, a random sample of each shape
 is small. From its duration follows how many commands the next round checks, until the time is over. k wrong commands of
 N are then found with the probability `verify.chance.chance_to_find`.
 
-The error of a command is max |out - reference| in units of a typical output (`typical_output`). NaN, which an unwritten
-output holds, counts as infinite.
+Every element has a bound of its own (`Tolerance`). The error of a command is that of its element with the largest share
+of its bound, in units of a typical output (`typical_output`). NaN, which an unwritten output holds, counts as infinite.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from launchopt.command import ShapeKey
 from launchopt.devices.arenas import Arenas
 from launchopt.streams.stream import CommandStream
-from launchopt.verify.products import Products
+from launchopt.verify.products import OutputError, Products
 
 CHUNK_BYTES = 32 << 20  # memory that the check uses at a time, roughly; larger arrays would cost page faults
 FIRST_FLOPS = 2e9  # size of the first round: well below a second
@@ -54,7 +54,7 @@ class CheckSettings(NamedTuple):
     seed: int = 0
     report: Report = unreported
     budget_s: float = math.inf
-    all_ids: bool = False  # check all sampled token ids, not only about 4,096 of them
+    full: bool = False  # check all sampled token ids, not only about 4,096, and in an audit run all parts of all steps
     workers: int = 1
 
 
@@ -65,8 +65,8 @@ class Verification:
     commands: int
     checked: int  # commands whose outputs were compared
     wrong: int  # of the checked commands: those whose error is above the tolerance
-    max_rel_error: float  # largest error of a command; infinite if an output was not written
-    tolerance: float  # the largest bound that applied: it depends on k of the shape
+    max_rel_error: float  # error of the output that is closest to its bound; infinite if it was not written
+    tolerance: float  # that bound
     compared_share: float  # share of output elements compared; the others were only checked for being written
     first_wrong: str | None
 
@@ -76,17 +76,6 @@ class Verification:
         return self.wrong == 0 and self.checked > 0
 
 
-def tolerance(shape: ShapeKey) -> float:
-    """Return the bound on |out - reference| / typical_output for inputs that are exact in their dtype.
-
-    Rounding the result has a relative error of the unit roundoff u of the output's type. In practice, no element is
-    larger than 8 typical outputs. The error of k additions in fp32, in any order, grows like sqrt(k) * 2**-24 (Higham &
-    Mary 2019, probabilistic bound), with the same factor 8. For half precision the bound is so wide that it also admits
-    a few partial sums in that precision.
-    """
-    return 8 * shape.dtype.unit_roundoff + 8 * math.sqrt(shape.k) * 2.0**-24
-
-
 def verify(stream: CommandStream, arenas: Arenas, settings: CheckSettings) -> Verification:
     """Check the outputs of `stream` on the device that holds them."""
     generator = np.random.default_rng([settings.seed, 0xC4EC])
@@ -94,17 +83,18 @@ def verify(stream: CommandStream, arenas: Arenas, settings: CheckSettings) -> Ve
     for shape, slots in _slots_by_shape(stream).items():
         columns = _columns(generator, shape.n, settings.max_columns)
         compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers)
-        parts.append(_Part(compared, tolerance(shape), generator))
+        parts.append(_Part(compared, generator))
     blas = threadpool_limits(1, user_api="blas") if settings.workers > 1 else contextlib.nullcontext()
     with blas, ThreadPoolExecutor(settings.workers) as pool:
         _in_rounds(parts, pool, settings)
+    worst = max((part.worst for part in parts), key=lambda error: error.share)
     elements = sum(shape.m * shape.n * count for shape, count in stream.counts.items())
     return Verification(
         commands=sum(part.commands for part in parts),
         checked=sum(part.checked for part in parts),
         wrong=sum(part.wrong for part in parts),
-        max_rel_error=max(part.worst for part in parts),
-        tolerance=max(part.limit for part in parts),
+        max_rel_error=worst.error,
+        tolerance=worst.bound,
         compared_share=sum(part.checked * part.products.compared_elements for part in parts) / elements,
         first_wrong=next((part.first_wrong() for part in parts if part.wrong), None),
     )
@@ -130,13 +120,13 @@ def _in_rounds(parts: list[_Part], pool: ThreadPoolExecutor, settings: CheckSett
 class _Part:
     """The commands of one shape, in random order, and what was found in those that were checked."""
 
-    def __init__(self, products: Products, limit: float, generator: np.random.Generator) -> None:
-        self.products, self.limit = products, limit
+    def __init__(self, products: Products, generator: np.random.Generator) -> None:
+        self.products = products
         self.commands = products.commands
-        self.checked, self.wrong, self.worst = 0, 0, 0.0
+        self.checked, self.wrong, self.worst = 0, 0, OutputError(-1.0, 0.0, 0.0)
         self._generator = generator
         self._order: NDArray[np.int64] | None = None
-        self._first: tuple[int, float] | None = None  # command of the stream that is wrong, and its error
+        self._first: tuple[int, OutputError] | None = None  # command of the stream that is wrong, and its error
 
     def check(self, pool: ThreadPoolExecutor, share: float) -> Iterator[int]:
         """Check further commands until this share of all is checked, and at least one; yield how many, in parts."""
@@ -147,22 +137,23 @@ class _Part:
         commands = self._order[self.checked : until]
         if not len(commands):
             return
-        errors = np.empty(len(commands))
+        errors = np.empty((len(OutputError._fields), len(commands)))
         yield from self.products.compare(commands, errors, pool)
-        bad = ~(errors <= self.limit)
+        shares = errors[0]
+        bad = shares > 1
         self.checked, self.wrong = until, self.wrong + int(bad.sum())
-        self.worst = max(self.worst, float(errors.max()))
+        self.worst = max(self.worst, OutputError(*errors[:, shares.argmax()].tolist()), key=lambda error: error.share)
         if bad.any():
             at = int(np.argmin(np.where(bad, commands, self.commands)))
             if self._first is None or commands[at] < self._first[0]:
-                self._first = int(commands[at]), float(errors[at])
+                self._first = int(commands[at]), OutputError(*errors[:, at].tolist())
 
     def first_wrong(self) -> str:
         """Return the description of the first wrong command of the shape."""
         assert self._first is not None
         command, error = self._first
         slot = self.products.output_slot(command)
-        return f"{self.products.shape}, output slot {slot}: error {error:.3g}, allowed {self.limit:.3g}"
+        return f"{self.products.shape}, output slot {slot}: error {error.error:.3g}, allowed {error.bound:.3g}"
 
 
 def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.uint32]]:

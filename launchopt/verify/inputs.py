@@ -15,18 +15,20 @@ from launchopt.devices.feedback.host import scaled, signed
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import UNIT_BYTES
-from launchopt.types import Array
+from launchopt.types import Array, Words
 
 Numbers = NDArray[np.int64]
 
 
 class Inputs:
-    """Reads activations by their unit, and inputs of tokens. ids: id of each token, [tokens].
+    """Reads activations by their unit, and inputs of tokens.
+
+    ids: id of each token, [tokens]; or the words of `Flights.done`, to which a run under way writes ids.
 
     A unit is the granularity of offsets into the arena of activations (`streams.placement.UNIT_BYTES`).
     """
 
-    def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers) -> None:
+    def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers | Words) -> None:
         self._stream, self._arenas, self._ids, self._xp = stream, arenas, ids, arenas.xp
         self._flat = arenas.arrays[stream.activations].reshape(-1)
         self._unit = stream.activations.cols
@@ -69,7 +71,7 @@ class Inputs:
         later = at > 0
         if stream.vocab is not None:
             # A wrong id must not index beyond the embedding table.
-            before = np.clip(self._ids[numbers[later] - 1], 0, stream.vocab - 1)
+            before = np.clip(ids_of(self._ids[numbers[later] - 1]), 0, stream.vocab - 1)
             units[later] = before * row_units
             return self.rows(units, stream.hidden)
         values = self.rows(units, stream.hidden)
@@ -85,6 +87,12 @@ class Inputs:
 
     def _wide(self, values: Array) -> Array:
         return to_float32(values, self._stream.dtype).astype(np.float64)
+
+
+def ids_of(words: Numbers | Words) -> Numbers:
+    """Return the ids in the lower halves of words, which hold an int32 each."""
+    ids: Numbers = words.astype(np.uint32).view(np.int32).astype(np.int64)
+    return ids
 
 
 def last_of_prompt(stream: ChainStream, requests: Numbers) -> Numbers:

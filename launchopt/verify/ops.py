@@ -6,14 +6,16 @@ is running error analysis (Wilkinson; Higham, Accuracy and Stability of Numerica
 independent and of mean zero (Higham & Mary 2019), so their variances add up. Standard deviations of the parts:
 
     storing x           u * x for the unit roundoff u of the dtype. This is the largest rounding; its rms is 0.4 u * x.
+                        An op that PyTorch computes in two steps may store twice.
     computing in fp32   2**-24 per rounding, relative to the rounded value. A sum counts sqrt(terms) roundings, in any
                         order. Half precision adds one rounding for every 8 terms: tensor cores truncate sums instead of
                         rounding them (Fasi et al. 2021), so that these errors have one sign and add up linearly.
     errors of inputs    pass through the op's derivative. Weights spread an error evenly over the output's features.
 
-The error must be below SAFETY = 8 standard deviations (`allowed`), the same factor as in `verify.commands.tolerance`.
-The standard deviation here is 2.5 times too large, so that the bound is 20 true standard deviations. The largest of a
-billion normal errors is at 6 standard deviations, and a fault causes hundreds.
+The bound on the error of a result (`allowed`) is the largest error of storing it, plus SAFETY = 8 standard deviations
+of everything else. So if an op's inputs are exact, its result in half precision may be one rounding off, and hardly
+more. The standard deviation of errors that come from stored inputs is 2.5 times too large, so that their bound is 20
+true standard deviations. The largest of a billion normal errors is at 6 of them, and a fault causes hundreds.
 
 Arrays are of NumPy or CuPy, [columns, features], where the columns of a request are adjacent. Scores are
 [heads, columns, positions].
@@ -45,17 +47,19 @@ class Graded:
 
     variance: broadcasts to the values; infinite: the value is not compared. differing: a part of the variance. For
     scores, it excludes the error that all elements of a row share, since softmax ignores that error. For probabilities,
-    it includes only errors that sum to 0 over a row.
+    it includes only errors that sum to 0 over a row. storing: largest error of storing the value, whose square is a
+    part of the variance; None: 0.
     """
 
     value: Array
     variance: Array
     differing: Array = None
+    storing: Array = None
 
     def part(self, index: Array) -> Graded:
         """Return the elements at an index of all arrays."""
-        rest = None if self.differing is None else self.differing[index]
-        return Graded(self.value[index], self.variance[index], rest)
+        arrays = (self.value, self.variance, self.differing, self.storing)
+        return Graded(*(None if each is None else each[index] for each in arrays))
 
 
 def exact(xp: ModuleType, value: Array) -> Graded:
@@ -63,13 +67,14 @@ def exact(xp: ModuleType, value: Array) -> Graded:
     return Graded(value, xp.broadcast_to(xp.zeros((1,) * value.ndim), value.shape))
 
 
-def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0) -> Graded:
+def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0, stores: int = 1) -> Graded:
     """Return a result that a device computes with `roundings` fp32 roundings and then rounds to `dtype`.
 
-    variance: the part of the error's variance that comes from the inputs.
+    variance: the part of the error's variance that comes from the inputs. stores: most times that the device rounds to
+    `dtype`.
     """
-    relative = dtype.unit_roundoff + roundings * FP32_ROUNDOFF
-    return Graded(value, variance + (relative * value) ** 2 + UNDERFLOW[dtype] ** 2)
+    storing = stores * dtype.unit_roundoff * abs(value) + UNDERFLOW[dtype]
+    return Graded(value, variance + (roundings * FP32_ROUNDOFF * value) ** 2 + storing**2, storing=storing)
 
 
 def _of_sum(terms: int, dtype: Dtype) -> float:
@@ -82,7 +87,9 @@ def _of_sum(terms: int, dtype: Dtype) -> float:
 
 def allowed(xp: ModuleType, result: Graded) -> Array:
     """Return the largest error that a device may have in each element."""
-    return SAFETY * xp.sqrt(result.variance)
+    if result.storing is None:
+        return SAFETY * xp.sqrt(result.variance)
+    return result.storing + SAFETY * xp.sqrt(xp.maximum(result.variance - result.storing**2, 0.0))
 
 
 def gemm(b: Graded, weight: Array, dtype: Dtype) -> Graded:
@@ -120,7 +127,7 @@ def norm(xp: ModuleType, b: Graded, gain: Array, dtype: Dtype) -> Graded:
     value = b.value * factor * gain
     of_mean = (b.value**2 * b.variance).sum(axis=1, keepdims=True) / count**2
     variance = (factor * gain) ** 2 * b.variance + (value * factor**2) ** 2 * of_mean
-    return stored(value, variance, dtype, 4.0 + math.sqrt(count))
+    return stored(value, variance, dtype, 4.0 + math.sqrt(count), stores=2)
 
 
 def silu_mul(xp: ModuleType, b: Graded, dtype: Dtype) -> Graded:
@@ -131,7 +138,7 @@ def silu_mul(xp: ModuleType, b: Graded, dtype: Dtype) -> Graded:
     slope = sigmoid * (1.0 + gate * (1.0 - sigmoid))
     variance = (slope * up) ** 2 * b.variance[:, :half] + (gate * sigmoid) ** 2 * b.variance[:, half:]
     roundings = 4.0 + 2.0 * xp.abs(gate)  # exp amplifies the rounding of its argument
-    return stored(gate * sigmoid * up, variance, dtype, roundings)
+    return stored(gate * sigmoid * up, variance, dtype, roundings, stores=2)
 
 
 def rope(xp: ModuleType, b: Graded, positions: Array, heads: int, head_dim: int, theta: float, dtype: Dtype) -> Graded:
@@ -148,11 +155,16 @@ def rope(xp: ModuleType, b: Graded, positions: Array, heads: int, head_dim: int,
 
     value = turned(b.value, cosine, (-sine, sine))
     variance = turned(b.variance, cosine**2, (sine**2, sine**2))
-    # The two terms of a rotation may cancel; their roundings remain.
+    # The two terms of a rotation may cancel; their roundings remain, and those of storing them.
     of_terms = turned(b.value**2, cosine**2, (sine**2, sine**2))
-    result = stored(value, variance + (8.0 * FP32_ROUNDOFF) ** 2 * of_terms, dtype)
+    # An angle in fp32 has a relative error of some roundings, and its sine and cosine change by the absolute error.
+    of_angle = (FP32_ROUNDOFF * angles)[:, None]
+    swapped = turned(b.value**2, (sine * of_angle) ** 2, ((cosine * of_angle) ** 2, (cosine * of_angle) ** 2))
+    own = variance + (8.0 * FP32_ROUNDOFF) ** 2 * of_terms + 4.0 * swapped
+    result = stored(value, own, dtype)
     copied = heads * head_dim
     result.variance[:, copied:] = b.variance[:, copied:]
+    result.storing[:, copied:] = 0.0
     return result
 
 
@@ -172,7 +184,7 @@ def scores(xp: ModuleType, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
     differing = variance + products(q.variance, (keys.value - of_mean) ** 2) / dim
     variance += products(q.variance, keys.value**2) / dim
     result = stored(value, variance, dtype)
-    return Graded(value, result.variance, differing + (result.variance - variance))
+    return Graded(value, result.variance, differing + (result.variance - variance), result.storing)
 
 
 def softmax(xp: ModuleType, given: Graded, seen: Array, dtype: Dtype) -> Graded:
@@ -187,7 +199,8 @@ def softmax(xp: ModuleType, given: Graded, seen: Array, dtype: Dtype) -> Graded:
     own = xp.where(seen, given.variance if given.differing is None else given.differing, 0.0)
     variance = value**2 * (own + (value**2 * own).sum(axis=2, keepdims=True))
     roundings = 8.0 + 2.0 * xp.where(seen, -below, 0.0) + math.sqrt(value.shape[2])
-    return Graded(value, stored(value, variance, dtype, roundings).variance, variance)
+    result = stored(value, variance, dtype, roundings)
+    return Graded(value, result.variance, variance, result.storing)
 
 
 def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: Dtype) -> Graded:

@@ -27,7 +27,7 @@ from launchopt.types import Array
 from launchopt.verify import ops as vo
 from launchopt.verify.ops import Graded, exact
 
-COPIES_ALIVE = 4  # arrays as large as an output in memory at once: its values and variances, and those of its input
+COPIES_ALIVE = 6  # arrays as large as an output in memory at once: values, variances and bounds of it and its input
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +127,17 @@ class SequenceCache:
 
 
 class Evaluator:
-    """Evaluates nodes of a stream's program with the weights in its arenas."""
+    """Evaluates nodes of a stream's program with the weights in its arenas.
+
+    xp: the arenas' array module. left: the KV caches in memory; None without attention.
+    """
 
     def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
-        self._stream, self._arenas, self._xp = stream, arenas, arenas.xp
+        self._stream, self._arenas, self.xp = stream, arenas, arenas.xp
         kind = next(i for i, kind in enumerate(stream.kinds) if kind.ends_token)
         # Rows of one kind of step. They serve to find weights, which all kinds share.
         self._rows = {(row.layer, row.name): row for row in stream.rows(kind)}
-        self._left = None if stream.attention is None else LeftCache(stream, arenas)
+        self.left = None if stream.attention is None else LeftCache(stream, arenas)
 
     def weight(self, row: Row, replica: int) -> Array:
         """Return the weight of a row, float64 [m, k], or [1, m] for a vector."""
@@ -149,7 +152,7 @@ class Evaluator:
 
         cache: source of keys and values; only ops of attention need it.
         """
-        xp, dtype, op = self._xp, self._stream.dtype, row.op
+        xp, dtype, op = self.xp, self._stream.dtype, row.op
         if op in (Op.GEMM, Op.BIAS, Op.SCALE, Op.NORM):
             return self._weighted(row, b, at)
         if op is Op.RELU:
@@ -174,19 +177,19 @@ class Evaluator:
         replicas = np.unique(at.replicas)
         if len(replicas) == 1:
             return self._with_weight(row, b, int(replicas[0]))
-        value, variance = (self._xp.empty((len(at), row.m)) for _ in range(2))
+        value, variance, storing = (self.xp.empty((len(at), row.m)) for _ in range(3))
         for replica in replicas.tolist():
-            own = self._xp.asarray(np.flatnonzero(at.replicas == replica))
+            own = self.xp.asarray(np.flatnonzero(at.replicas == replica))
             result = self._with_weight(row, b.part(own), replica)
-            value[own], variance[own] = result.value, result.variance
-        return Graded(value, variance)
+            value[own], variance[own], storing[own] = result.value, result.variance, result.storing
+        return Graded(value, variance, storing=storing)
 
     def _with_weight(self, row: Row, b: Graded, replica: int) -> Graded:
         dtype, weight = self._stream.dtype, self.weight(row, replica)
         if row.op is Op.GEMM:
             return vo.gemm(b, weight, dtype)
         if row.op is Op.NORM:
-            return vo.norm(self._xp, b, weight, dtype)
+            return vo.norm(self.xp, b, weight, dtype)
         return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
 
     def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:
@@ -195,9 +198,9 @@ class Evaluator:
         Scores and probabilities have `ctx` positions per head. Positions that a column does not attend to get an
         infinite variance, so that they are not compared.
         """
-        xp, dtype = self._xp, self._stream.dtype
+        xp, dtype = self.xp, self._stream.dtype
         value, variance = xp.zeros((len(at), row.m)), xp.full((len(at), row.m), xp.inf)
-        differing = xp.zeros((len(at), row.m))
+        differing, storing = xp.zeros((len(at), row.m)), xp.zeros((len(at), row.m))
         for request, own in at.by_request():
             positions = at.positions[own]
             count, columns = int(positions.max()) + 1, len(positions)
@@ -217,14 +220,19 @@ class Evaluator:
                 if row.op is Op.AV:
                     _, values = cache.kept(request, row.layer, count)
                     result = vo.weighed(xp, masked, values, seen, dtype)
-                    value[own], variance[own] = result.value, result.variance
+                    value[own], variance[own], storing[own] = result.value, result.variance, result.storing
                     continue
                 result = vo.softmax(xp, masked, seen, dtype)
             shape = (columns, attention.q_heads, attention.ctx)
-            parts = (value, result.value, 0.0), (variance, result.variance, xp.inf), (differing, result.differing, 0.0)
+            parts = (
+                (value, result.value, 0.0),
+                (variance, result.variance, xp.inf),
+                (differing, result.differing, 0.0),
+                (storing, result.storing, 0.0),
+            )
             for whole, part, unseen in parts:
                 whole[own].reshape(shape)[:, :, :count] = xp.where(seen, part, unseen).transpose(1, 0, 2)
-        return Graded(value, variance, None if row.op is Op.AV else differing)
+        return Graded(value, variance, None if row.op is Op.AV else differing, storing)
 
     def columns_a_block(self, chunk_bytes: int) -> int:
         """Return the number of columns for which all outputs of a layer fit into `chunk_bytes`."""
@@ -244,7 +252,7 @@ class Evaluator:
         inputs: float64 [columns, hidden]. With attention, columns are those of whole requests. note: see
         `SequenceCache`. done: is told how many columns were computed, a layer of one as its share of all layers.
         """
-        xp, attention = self._xp, self._stream.attention
+        xp, attention = self.xp, self._stream.attention
         cache = None if attention is None else SequenceCache(attention, xp, note)
         most = self.columns_a_block(chunk_bytes)
         values = exact(xp, inputs)

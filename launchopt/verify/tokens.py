@@ -11,7 +11,7 @@ other data, or did not run, even if a later command overwrote its output.
 Caches. All keys and values that the run wrote are still in memory. They must be right at every position. This finds a
 missing write even if attention averages the value with many others.
 
-Commands. The outputs of each request's last step are still in memory (`verify.last_steps`). Each output must be the
+Commands. The outputs of each request's last step are still in memory (`verify.steps`). Each output must be the
 op's result for its weight and inputs in memory. Features that no later command reads are included; scores of positions
 that a column does not attend to are not.
 
@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
-from types import ModuleType
 
 import numpy as np
 
@@ -36,9 +35,9 @@ from launchopt.streams.chain_table import ChainColumn
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.findings import CheckProgress, Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify.last_steps import LastSteps
 from launchopt.verify.ops import Graded, allowed
-from launchopt.verify.reference import Columns, Evaluator, LeftCache
+from launchopt.verify.reference import Columns, Evaluator
+from launchopt.verify.steps import StepCheck
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
 SAMPLED_IDS = 4096  # ids that are checked at least, chosen at random; a float64 row of logits takes a millisecond
@@ -60,29 +59,20 @@ def verify_chain(
     generator = np.random.default_rng([settings.seed, 0xC4A1])
     findings = Findings(arenas.xp, stream.tokens, CheckProgress(stream.commands, settings.report))
     inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
-    left = None if stream.attention is None else LeftCache(stream, arenas)
-    is_sample = stream.vocab is not None and not settings.all_ids
+    is_sample = stream.vocab is not None and not settings.full
     most = min(SAMPLED_IDS, stream.tokens) if is_sample else stream.tokens
-    _Tokens(stream, inputs, evaluator, left, findings, arenas.xp).check(sampling, ids, generator, most)
-    steps = LastSteps(stream, arenas, inputs, evaluator, left, unwritten, CHUNK_BYTES)
-    steps.check(findings, generator, settings.max_columns)
+    _Tokens(stream, inputs, evaluator, findings).check(sampling, ids, generator, most)
+    steps = StepCheck(stream, inputs, evaluator, unwritten, CHUNK_BYTES, settings.max_columns, generator)
+    steps.last_steps(findings)
     return findings.verdict(stream.commands)
 
 
 class _Tokens:
     """Checks tokens and KV caches."""
 
-    def __init__(
-        self,
-        stream: ChainStream,
-        inputs: Inputs,
-        evaluator: Evaluator,
-        left: LeftCache | None,
-        findings: Findings,
-        xp: ModuleType,
-    ) -> None:
-        self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, left
-        self._findings, self._xp = findings, xp
+    def __init__(self, stream: ChainStream, inputs: Inputs, evaluator: Evaluator, findings: Findings) -> None:
+        self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, evaluator.left
+        self._findings, self._xp = findings, evaluator.xp
         self._first = stream.table[:, ChainColumn.FIRST_TOKEN]
         gemms = stream.gemms_per_step + (stream.vocab is not None)
         self._factor = math.sqrt(1 + gemms / stream.hidden)
@@ -181,7 +171,7 @@ class _Tokens:
     def _steps_before_last(self, request: int, positions: Numbers) -> int:
         """Return the number of the request's steps that end at these positions, except its last step.
 
-        `LastSteps` counts the last step.
+        `StepCheck` counts the last step.
         """
         stream = self._stream
         prompt = int(stream.asked.context_tokens[request])

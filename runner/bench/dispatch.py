@@ -86,7 +86,7 @@ def _ratio(m: int, k: int, dtype: Dtype, repeats: int) -> Iterator[Figure]:
         records = np.concatenate([block.records for block in stream.blocks()])
         words, buffer = as_words(records), np.zeros(4096, COMMAND_DTYPE)
         batcher, shape_of = shape_finder(stream.shapes), np.zeros(4096, np.int32)
-        consumer.arm(0, warm_up=False)  # a warm-up run would put events around every launch
+        consumer.arm(0)  # a warm-up run would put events around every launch
         prepared, recorder = consumer.prepared[0], consumer.recorder
 
         def bare() -> float:
@@ -130,7 +130,7 @@ def _lone_us(device: str) -> NDArray[np.float64]:
     with Ring.create(4096) as ring:
         todo = replace(job(stream, ring, device, (Arm("batched", 64, 0.0, None),)))
         with Consumer(todo) as consumer:
-            consumer.arm(0, warm_up=False)
+            consumer.arm(0)
             with_peer(push_slowly, (ring.name, 4096, stream), consumer.consume)
             waited_ns = [
                 chunk.launches[chunk.of_launch, LaunchColumn.SUBMIT_START_NS]

@@ -104,7 +104,7 @@ def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
         Consumer(job) as consumer,
     ):
         _expect(producer, ReplyKind.READY)
-        consumer.arm(0, warm_up=False)
+        consumer.arm(0)
         producer.pipe.send(Order(OrderKind.RUN))
         consumer.consume()
         _expect(producer, ReplyKind.PRODUCED)

@@ -128,7 +128,7 @@ def batches_of(stream: Stream) -> list[Batch]:
 
 def around_us(consumer: Consumer, index: int, batches: Sequence[Batch]) -> float:
     """Return the us per launch call that the mode spends outside its launch calls, over one burst."""
-    consumer.arm(index, warm_up=False)  # a warm-up run would put events around every launch
+    consumer.arm(index)  # a warm-up run would put events around every launch
     device, recorder, clock_ns = consumer.device, consumer.recorder, time.monotonic_ns
     submit = _submit_of(consumer.prepared[index], batches[0])
     for batch in (*batches, *batches):  # plans and graphs exist after the first time

@@ -44,7 +44,7 @@ def _traced(m: int, k: int, repeats: int) -> Iterator[Figure]:
     with Ring.create(4096) as ring, Consumer(job(stream, ring, "cuda", (Arm("baseline", 1, 0, None),))) as consumer:
         records = np.concatenate([block.records for block in stream.blocks()])
         shape_of = shape_finder(stream.shapes).classify(records, np.zeros(BURST, np.int32))
-        consumer.arm(0, warm_up=False)
+        consumer.arm(0)
 
         def off() -> float:
             consumer.recorder.reset()

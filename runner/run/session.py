@@ -74,7 +74,7 @@ class Session:
             assert isinstance(facts, dict)
             self.about = facts
             for arm, each in enumerate(job.arms):
-                self._warm_up(arm, f"warm-up run of {each.mode} ({arm + 1} of {len(job.arms)})")
+                self._warm_up(arm, f"of {each.mode} ({arm + 1} of {len(job.arms)})")
         except BaseException:
             self.close()
             raise
@@ -100,9 +100,11 @@ class Session:
         return child
 
     def _warm_up(self, arm: int, label: str) -> None:
-        """Run the first commands unrecorded, so that every compiled loop loads before a clock starts."""
-        produced = self._start_run(Order(OrderKind.WARM_UP, arm=arm), label)
+        """Make the runs of an arm that come before its timed runs, so that all of its code and plans are loaded."""
+        produced = self._start_run(Order(OrderKind.WARM_UP, arm=arm), f"warm-up run {label}")
         self._open_loop = produced.late_max_ns is not None
+        if self._stream.has_steps and not is_profiled():  # a profile should show no launches of a check
+            self._start_run(Order(OrderKind.AUDIT, arm=arm), f"audit run {label}, checking steps")
 
     def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
         """Run one repeat of the arm with this index. Return the consumer's result and the producer's."""

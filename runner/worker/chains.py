@@ -1,6 +1,8 @@
-"""The consumer's part for workloads of requests: order, feedback at the end of steps, and the check of the tokens."""
+"""The consumer's part for workloads of requests: order, feedback at the end of steps, and checks."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,61 +10,118 @@ from numpy.typing import NDArray
 from launchopt.batching.batch import FlushRules
 from launchopt.batching.order import OrderArrays, order_arrays
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
+from launchopt.command import COMMAND_DTYPE
+from launchopt.devices.arenas import to_host
 from launchopt.devices.base import Device
+from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
 from launchopt.modes.base import Prepared
-from launchopt.producing.driver import shortened
+from launchopt.producing.driver import table_of
+from launchopt.producing.production import RunKind
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.types import Table
+from launchopt.types import Words
+from launchopt.verify.audit import Audit, Audited
 from launchopt.verify.commands import CheckSettings, Verification
+from launchopt.verify.inputs import ids_of
 from launchopt.verify.tokens import verify_chain
 from runner.plan.job import Arm, Job
 
 
 class Chains:
-    """Order, feedback and check of one job, and the back ring, which notifies the driver of complete steps.
+    """Order, feedback and checks of one job, and the back ring, which notifies the driver of complete steps.
 
-    Parameter `warm_up` of its methods: whether the run is a warm-up run, in which requests are shorter.
+    A run begins with `start` and ends with `ended`; the other methods belong to the run under way or the latest one.
     """
 
     def __init__(self, job: Job, stream: ChainStream, device: Device) -> None:
         self._job, self._stream, self._device = job, stream, device
         self._back = Ring.attach(job.back_name, job.back_capacity)
         flights = device.open_steps(stream, job.sampling, job.samples_on_host, self._back)
-        self.feedback = Feedback(flights, device.feed_back, device.check_alive)
+        self._plain = self.feedback = Feedback(flights, device.feed_back, device.check_alive)
+        self._audits: dict[int, Audited] = {}  # by arm
+        self._outputs: dict[int, Words] = {}  # of the audit run of each arm
+        self._table = stream.table
+        self._audit: Audit | None = None
 
-    def _table(self, warm_up: bool) -> Table:
-        """Return the table of requests of a run: int64 [requests, ChainColumn]."""
-        return shortened(self._stream.table) if warm_up else self._stream.table
+    def start(self, kind: RunKind, unwritten: frozenset[str], settings: CheckSettings) -> None:
+        """Begin a run. unwritten, settings: as in `verify`."""
+        self._table = table_of(self._stream, kind)
+        self._plain.flights.reset()
+        self.feedback, self._audit = self._plain, None
+        if kind is RunKind.AUDIT:
+            done = self._plain.flights.done
+            audit = Audit(self._stream, self._device.arenas, self._table, done, settings, unwritten)
+            feed_back = partial(self._check_and_feed_back, audit)
+            self._audit = audit
+            self.feedback = Feedback(self._plain.flights, feed_back, self._device.check_alive)
 
-    def _expected(self, warm_up: bool) -> NDArray[np.bool_] | None:
+    def _check_and_feed_back(self, audit: Audit, flights: Flights, count: int) -> None:
+        """Feed back the results of steps, wait until that is done, and check the outputs of the steps."""
+        self._device.feed_back(flights, count)
+        requests = flights.ended[:count].reshape(-1).view(COMMAND_DTYPE)["request"].astype(np.int64)
+        if count:
+            with self._device.settled():
+                audit.steps_ended(requests)
+
+    def ended(self, arm: int) -> None:
+        """End a run of the arm with this index."""
+        if self._audit:
+            self._audits[arm], self._outputs[arm] = self._audit.result(), self._last_outputs()
+
+    def audited(self, arm: int) -> tuple[Audited, float] | None:
+        """Return what the audit run of an arm found, and the share of its tokens that the latest run has, too.
+
+        A token is the same if its id is; without sampling, if every bit of the last layer's output is. None: there was
+        no audit run.
+        """
+        if arm not in self._audits:
+            return None
+        before = self._outputs[arm]
+        return self._audits[arm], float((self._last_outputs()[: len(before)] == before).mean())
+
+    def _last_outputs(self) -> Words:
+        """Return the ids of all tokens; without sampling, hashes of their last layer's outputs."""
+        if self._stream.vocab is not None:
+            return self._plain.flights.done[: self._tokens].copy()
+        history = self._device.arenas.arrays[self._stream.history][: self._tokens]
+        words = history.view(np.uint64)  # rows are whole units of 256 bytes
+        odd = 2 * np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
+        hashes: Words = to_host((words * self._device.arenas.xp.asarray(odd)).sum(axis=1, dtype=np.uint64))
+        return hashes
+
+    @property
+    def _tokens(self) -> int:
+        """Number of tokens of the run."""
+        return int(self._stream.outputs[: len(self._table)].sum())
+
+    def _expected(self) -> NDArray[np.bool_] | None:
         """Return which requests are due at the start, bool [requests]; None if the continuous scheduler admits them."""
         if self._job.schedule.continuous:
             return None
-        table = self._table(warm_up)
+        table = self._table
         at_once: NDArray[np.bool_] = (table[:, ChainColumn.DUE_NS] == 0) & (table[:, ChainColumn.AFTER] < 0)
         return at_once
 
-    def order(self, warm_up: bool) -> OrderArrays:
+    def order(self) -> OrderArrays:
         """Return the arrays that keep the commands of each request of a run in order."""
-        steps = None if self._job.schedule.continuous else steps_of_requests(self._table(warm_up))
-        expected = self._expected(warm_up)
+        steps = None if self._job.schedule.continuous else steps_of_requests(self._table)
+        expected = self._expected()
         return order_arrays(self._stream.requests, violated=self._job.violated, expected=expected, steps=steps)
 
     def step_loop(
-        self, arm: Arm, warm_up: bool, ring: Ring, prepared: Prepared, recorder: Recorder, settings: LoopSettings
+        self, arm: Arm, ring: Ring, prepared: Prepared, recorder: Recorder, settings: LoopSettings
     ) -> StepLoop:
         """Return the loop of a run for a mode that takes whole steps."""
         batcher = StepBatcher(
-            steps_of_requests(self._table(warm_up)),
+            steps_of_requests(self._table),
             self._stream.step_rows,
             arm.max_batch,
             flush_rules(self._job, arm),
-            expected=self._expected(warm_up),
+            expected=self._expected(),
             ahead=arm.ahead,
         )
         ahead = prepared.path.ahead
@@ -74,7 +133,7 @@ class Chains:
 
         unwritten: nodes of the program whose outputs stay inside fused launches.
         """
-        ids = self.feedback.flights.done[: self._stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
+        ids = ids_of(self.feedback.flights.done[: self._stream.tokens])
         return verify_chain(self._stream, self._device.arenas, self._job.sampling, ids, settings, unwritten)
 
     def release(self) -> None:

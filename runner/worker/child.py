@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.devices.cuda.errors import GpuErrors
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
+from launchopt.producing.production import RunKind
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.importing import uncollected
 from runner.worker.messages import Failure, Order, OrderKind, Reply, ReplyKind
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from launchopt.recording.manifest import Manifest
     from runner.plan.job import Job
 
+RUNS = (OrderKind.WARM_UP, OrderKind.AUDIT, OrderKind.RUN)
 _CORES = os.sched_getaffinity(0)
 
 
@@ -110,22 +112,21 @@ def _order(pipe: Connection) -> Order:
 
 
 def _produce(job: Job, pipe: Connection) -> None:
-    """Push all commands of the workload for every RUN, and the first ones for a WARM_UP, until DONE."""
+    """Push the commands of every run, until DONE."""
     from runner.worker.producer import open_producer
 
     with open_producer(job) as producer:
         pipe.send(Reply(ReplyKind.READY))
-        while (order := _order(pipe)).kind in (OrderKind.RUN, OrderKind.WARM_UP):
-            is_run = order.kind is OrderKind.RUN
-            pipe.send(Reply(ReplyKind.PRODUCED, producer.produce(job.arms[order.arm], warm_up=not is_run)))
-            if is_run:
+        while (order := _order(pipe)).kind in RUNS:
+            pipe.send(Reply(ReplyKind.PRODUCED, producer.produce(job.arms[order.arm], RunKind(order.kind))))
+            if order.kind is OrderKind.RUN:
                 producer.prepare()
                 pipe.send(Reply(ReplyKind.READY))
     _exit_unless_done(order.kind)
 
 
 def _consume(job: Job, pipe: Connection) -> Manifest:
-    """Batch, launch, record and check all commands for every RUN, until DONE. A WARM_UP keeps nothing.
+    """Batch and launch the commands of every run, and record and check those of every RUN, until DONE.
 
     Return what is known behind the last run.
     """
@@ -135,10 +136,10 @@ def _consume(job: Job, pipe: Connection) -> Manifest:
     os.sched_setaffinity(0, _CORES if job.pin_cpu is None else {job.pin_cpu})
     with GpuErrors() as gpu, Consumer(job) as consumer:
         pipe.send(Reply(ReplyKind.READY, consumer.about()))
-        while (order := _order(pipe)).kind in (OrderKind.RUN, OrderKind.WARM_UP):
-            which = f"repeat {order.repeat}" if order.kind is OrderKind.RUN else "warm-up run"
+        while (order := _order(pipe)).kind in RUNS:
+            which = f"repeat {order.repeat}" if order.kind is OrderKind.RUN else f"{order.kind} run"
             gpu.where = f"in {job.arms[order.arm].mode}, {which}"
-            consumer.arm(order.arm, warm_up=order.kind is OrderKind.WARM_UP)
+            consumer.arm(order.arm, RunKind(order.kind))
             pipe.send(Reply(ReplyKind.ARMED))
             consumer.consume()
             pipe.send(Reply(ReplyKind.CONSUMED))

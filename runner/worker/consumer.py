@@ -22,6 +22,7 @@ from launchopt.devices.loops.runner import BatchLoop, CommandLoop, ConsumerLoop,
 from launchopt.errors import Interrupted, RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Prepared, Takes
+from launchopt.producing.production import RunKind
 from launchopt.queue.ring import MOST_AT_ONCE, Ring
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord
 from launchopt.queue.waiter import Waiter
@@ -108,19 +109,19 @@ class Consumer:
         """Return the bandwidths behind the last run and how far they changed, for the manifest."""
         return self._ceilings.after()
 
-    def arm(self, index: int, warm_up: bool) -> None:
+    def arm(self, index: int, kind: RunKind = RunKind.RUN) -> None:
         """Make the next run ready: poison the outputs, clear the records, synchronize the clocks.
 
-        index: the arm's index. warm_up: whether it is a warm-up run, which makes no NVTX ranges.
+        index: the arm's index. Only a timed run makes NVTX ranges.
         """
         arm, prepared = self._job.arms[index], self.prepared[index]
         mode = prepared.mode
-        self._arm, self._active = arm, prepared
+        self._index, self._arm, self._active = index, arm, prepared
         limits = arm.buckets(self._stream, mode)
         self.recorder.reset()
         self.device.arenas.poison()
         self.device.synchronize()
-        self.device.use_mode("" if warm_up else mode.name)
+        self.device.use_mode(mode.name if kind is RunKind.RUN else "")
         self._state = {"before": self.device.state()}
         gc.collect()
         gc.freeze()  # until the end of the job: the next `collect` skips what is alive now
@@ -128,34 +129,36 @@ class Consumer:
         self._collections = _collections()
         # A warm-up run puts events around every launch, so that this path is loaded before a clock starts, too.
         wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
-        every = 1 if warm_up else sample_gap(wanted, self._least_launches(mode, limits))
+        warms_up = kind is RunKind.WARM_UP
+        every = 1 if warms_up else sample_gap(wanted, self._least_launches(mode, limits))
         self.device.start(every, prepared.path)
-        prepared.start(warm_up=warm_up)
-        self._loop = self._loop_of(prepared, limits, warm_up)
-        if self._tracer:  # started last, so that it does not record what `prepared.start` does
+        prepared.start(warm_up=warms_up)
+        self._loop = self._loop_of(prepared, limits, kind)
+        self._is_traced = kind is not RunKind.AUDIT
+        if self._tracer and self._is_traced:  # started last, so that it does not record what `prepared.start` does
             self._tracer.start()
-        if self._torch:
+        if self._torch and self._is_traced:
             self._torch.start()
 
-    def _loop_of(self, prepared: Prepared, limits: list[int], warm_up: bool) -> ConsumerLoop:
+    def _loop_of(self, prepared: Prepared, limits: list[int], kind: RunKind) -> ConsumerLoop:
         """Return the loop of one run, with a new batcher."""
         job, chains, takes = self._job, self._chains, prepared.mode.takes_of(self._stream)
         pack_bytes = self.device.pack_bytes_per_launch
         settings = LoopSettings(int(job.spin_us * 1e3), int(job.sleep_us * 1e3), pack_bytes)
         if chains:
-            chains.feedback.flights.reset()
+            chains.start(kind, prepared.mode.unwritten_of(self._stream), self._check_settings(LEAST_BUDGET_S))
         if chains and takes is Takes.steps:
-            steps = chains.step_loop(self._arm, warm_up, self._ring, prepared, self.recorder, settings)
+            steps = chains.step_loop(self._arm, self._ring, prepared, self.recorder, settings)
             self._flushes = steps.flushes
             return steps
-        order = chains.order(warm_up) if chains else None
+        order = chains.order() if chains else None
         batcher = Batcher(self._stream.shapes, limits, flush_rules(job, self._arm), order)
         self._flushes = batcher.flushes
         launcher = self.device.launcher(prepared)
         if chains:
             return BatchLoop(self._ring, batcher, launcher, settings, chains.feedback)
-        kind = CommandLoop if prepared.takes_commands else BatchLoop
-        return kind(self._ring, batcher, launcher, settings)
+        loop = CommandLoop if prepared.takes_commands else BatchLoop
+        return loop(self._ring, batcher, launcher, settings)
 
     def _least_launches(self, mode: Mode, limits: list[int]) -> int:
         if mode.merges_shapes:
@@ -180,9 +183,11 @@ class Consumer:
         finally:
             self._collections = _collections() - self._collections  # read before `enable`, which may collect at once
             gc.enable()
-        activity = self._tracer.stop() if self._tracer else None
-        if self._torch:
+        activity = self._tracer.stop() if self._tracer and self._is_traced else None
+        if self._torch and self._is_traced:
             self._torch.stop()
+        if self._chains:
+            self._chains.ended(self._index)
         self._timing = Timing(self._ring.word(HeaderWord.START_NS), span, activity)
         self._state["after"] = self.device.state()
 
@@ -208,6 +213,9 @@ class Consumer:
         why, impossible = self._ceilings.above(row)
         if impossible:
             faults.append(f"impossible rate: {why}")
+        audited = self._chains.audited(index) if self._chains else None
+        if audited and (wrong := audited[0].fault):
+            faults.append(wrong)
         if self._job.open_loop:
             row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
         row |= {
@@ -219,9 +227,11 @@ class Consumer:
             else None,
             "above_ceiling": why,
             **self._costs(index, prepared),
-            "verified": checked.ok and changed is None,
+            "verified": checked.ok and changed is None and not (audited and audited[0].wrong),
             "checked_commands": checked.checked,
             "compared_share": checked.compared_share,
+            "audited_share": audited[0].share if audited else None,
+            "as_audited_share": audited[1] if audited else None,
             "max_rel_error": checked.max_rel_error,
             "tolerance": checked.tolerance,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
@@ -260,12 +270,16 @@ class Consumer:
             "streams": prepared.path.stream_count,
         }
 
-    def _verified(self) -> Verification:
+    def _check_settings(self, wall_s: float) -> CheckSettings:
+        """Return the settings of a check. wall_s: seconds that it may take unless the user sets a limit."""
         job, report = self._job, partial(self._ring.set_word, HeaderWord.CHECKED)
-        wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
-        budget_s = max(wall_s, LEAST_BUDGET_S) if job.verify_budget_s is None else job.verify_budget_s
+        budget_s = wall_s if job.verify_budget_s is None else job.verify_budget_s
         workers = 1 if is_gpu(self.device) else len(os.sched_getaffinity(0))
-        settings = CheckSettings(job.verify_columns, job.seed, report, budget_s, math.isinf(budget_s), workers)
+        return CheckSettings(job.verify_columns, job.seed, report, budget_s, math.isinf(budget_s), workers)
+
+    def _verified(self) -> Verification:
+        wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
+        settings = self._check_settings(max(wall_s, LEAST_BUDGET_S))
         if self._chains:
             return self._chains.verify(self._active.mode.unwritten_of(self._stream), settings)
         return verify(commands_of(self._stream), self.device.arenas, settings)

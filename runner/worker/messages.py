@@ -1,12 +1,12 @@
 """The messages between the parent of a run and its two children, through their pipes.
 
-The parent sends an `Order`: JOB once, WARM_UP and RUN for each run of an arm, DONE at the job's end. After DONE the
+The parent sends an `Order`: JOB once, one for each run of an arm (`RunKind`), and DONE at the job's end. After DONE the
 child waits for the next JOB, or for EXIT.
 
 A child sends a `Reply`: READY when it can take an order, then in each run
 
     producer    PRODUCED, then READY when the first blocks of the next run are made
-    consumer    ARMED, CONSUMED, and RESULT of a run that is no warm-up
+    consumer    ARMED, CONSUMED, and after a timed run RESULT
 
 IDLE answers DONE. FAILED can come at any time; the child ends after it.
 """
@@ -30,13 +30,14 @@ class OrderKind(StrEnum):
 
     JOB = "job"
     WARM_UP = "warm-up"
+    AUDIT = "audit"
     RUN = "run"
     DONE = "done"
     EXIT = "exit"
 
 
 class Order(NamedTuple):
-    """A message to a child. JOB has a `job`; RUN and WARM_UP have a `repeat` and the index of an `arm`."""
+    """A message to a child. JOB has a `job`; runs have the index of an `arm`, and RUN has a `repeat`."""
 
     kind: OrderKind
     job: Job | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from launchopt.producing.blocks import drive, produce
 from launchopt.producing.driver import Driver
-from launchopt.producing.production import Production
+from launchopt.producing.production import Production, RunKind
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.streams.chain import chain_of
@@ -36,8 +36,8 @@ class Producer:
     def prepare(self) -> None:
         """Make the next run ready."""
 
-    def produce(self, arm: Arm, warm_up: bool) -> Production:
-        """Produce all commands of a run of `arm`, or the first ones for a warm-up run."""
+    def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
+        """Produce the commands of a run of `arm`."""
         raise NotImplementedError
 
     def __enter__(self) -> Producer:
@@ -63,9 +63,9 @@ class CommandProducer(Producer):
         self._blocks = self._stream.blocks()
         self._ready = list(islice(self._blocks, READY_BLOCKS))
 
-    def produce(self, arm: Arm, warm_up: bool) -> Production:
+    def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
         """Push all commands, or the first ones for a warm-up run. All arms get the same commands."""
-        blocks = [self._first()] if warm_up else chain(self._ready, self._blocks)
+        blocks = [self._first()] if kind is RunKind.WARM_UP else chain(self._ready, self._blocks)
         return produce(blocks, self._ring, self._waiter)
 
     def _first(self) -> Block:
@@ -84,11 +84,11 @@ class StepProducer(Producer):
         self._open_loop = bool(self._stream.table[:, ChainColumn.DUE_NS].any())
         self._back = Ring.attach(job.back_name, job.back_capacity)
 
-    def produce(self, arm: Arm, warm_up: bool) -> Production:
-        """Issue the steps of every request, or the first steps of some for a warm-up run."""
+    def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
+        """Issue the steps of every request of the run."""
         job = self._job
         schedule = replace(job.schedule, ahead=arm.ahead)
-        driver = Driver(self._stream, schedule, job.spin_us, job.sleep_us, warm_up)
+        driver = Driver(self._stream, schedule, job.spin_us, job.sleep_us, kind)
         return drive(driver, self._ring, self._back, self._open_loop)
 
     def __exit__(

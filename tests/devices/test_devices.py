@@ -11,6 +11,7 @@ import pytest
 
 from launchopt.command import Dtype
 from launchopt.producing.blocks import produce
+from launchopt.producing.production import RunKind
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.streams.operands import arenas_of
@@ -39,7 +40,7 @@ def results_of(
         with Consumer(todo) as consumer:
             for index in range(len(arms)):
                 ring.reset()
-                consumer.arm(index, warm_up=False)
+                consumer.arm(index)
                 produce(stream.blocks(), ring, Waiter(ring.await_free_slots, 0, 1))
                 consumer.consume()
                 found.append(consumer.result(index, 0).row)
@@ -111,8 +112,8 @@ def test_a_warm_up_run_takes_the_sampled_path_too(tmp_path: Path, monkeypatch: p
         with Consumer(todo) as consumer:
             gaps: list[int] = []
             monkeypatch.setattr(consumer.device, "start", lambda every, mode: gaps.append(every))
-            consumer.arm(0, warm_up=True)
-            consumer.arm(0, warm_up=False)
+            consumer.arm(0, RunKind.WARM_UP)
+            consumer.arm(0)
     assert gaps == [1, 64], "else its compiled loops would be loaded while the clock runs"
 
 
@@ -125,6 +126,6 @@ def test_a_mode_knows_whether_a_run_is_the_warm_up(tmp_path: Path, monkeypatch: 
         (prepared,) = consumer.prepared
         warm_ups: list[bool] = []
         monkeypatch.setattr(prepared, "start", lambda warm_up: warm_ups.append(warm_up))
-        for warm_up in (True, False):
-            consumer.arm(0, warm_up)
-    assert warm_ups == [True, False]
+        for kind in RunKind:
+            consumer.arm(0, kind)
+    assert warm_ups == [kind is RunKind.WARM_UP for kind in RunKind]

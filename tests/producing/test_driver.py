@@ -20,7 +20,7 @@ from support.steps.programs import program_streams
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
 from launchopt.producing.driver import WARM_UP_REQUESTS
-from launchopt.producing.production import Schedule
+from launchopt.producing.production import RunKind, Schedule
 from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
@@ -262,7 +262,7 @@ def test_a_warm_up_run_is_short_and_waits_for_no_time() -> None:
     hour_ns = 3_600_000 * MS
     asked = [(4, 1), (5, 9), (0, 9), (0, 1), (3, 3), *[(1, 1)] * 5]
     stream = stream_of(asked, range(0, 10 * hour_ns, hour_ns), range(-1, 9))
-    with running(stream, NONE, warm_up=True) as run:
+    with running(stream, NONE, kind=RunKind.WARM_UP) as run:
         peer = Peer(stream, run, seed=6)
         peer.play()
     assert Counter(peer.begun) == {0: 1, 1: 3, 2: 2, 3: 1, 4: 3, **dict.fromkeys(range(5, WARM_UP_REQUESTS), 1)}

@@ -43,8 +43,8 @@ def test_an_exact_value_has_no_error() -> None:
 
 
 @in_each_dtype
-def test_one_op_on_exact_inputs_takes_an_eighth_at_most(dtype: Dtype) -> None:
-    """A rounding is at most one unit roundoff, and eight are allowed."""
+def test_one_op_on_exact_inputs_is_one_rounding_off_at_most(dtype: Dtype) -> None:
+    """In half precision that is all that is allowed; in fp32 the roundings of the computation come on top."""
     b, vector = drawn(dtype, COLUMNS, WIDTH), drawn(dtype, 1, WIDTH, seed=2)
     given, wide = exact(np, b.astype(np.float64)), vector.astype(np.float64)
     other = drawn(dtype, COLUMNS, WIDTH, seed=3)
@@ -61,7 +61,7 @@ def test_one_op_on_exact_inputs_takes_an_eighth_at_most(dtype: Dtype) -> None:
         "silu_mul": (rounded(gate / (1 + np.exp(-gate)) * up, dtype), vo.silu_mul(np, given, dtype)),
     }
     found = {name: share(*case) for name, case in cases.items()}
-    assert all(value <= 0.13 for value in found.values()), found
+    assert all(value <= (0.17 if dtype is Dtype.fp32 else 1.0) for value in found.values()), found
     assert found["relu"] == 0
 
 
@@ -74,7 +74,18 @@ def test_a_product_is_allowed_its_roundings(dtype: Dtype, k: int) -> None:
     for i in range(k - 5):
         one_by_one += b[:, i : i + 1] * weight[:, i]
     for got in (b[:, : k - 5] @ weight.T, one_by_one):
-        assert 0 < share(rounded(got, dtype), expected) < 0.5
+        assert 0 < share(rounded(got, dtype), expected) < (0.5 if dtype is Dtype.fp32 else 1.0)
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp16, Dtype.bf16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("parts", [2, 8])
+def test_a_product_whose_parts_are_added_in_half_precision_is_wrong(dtype: Dtype, parts: int) -> None:
+    b, weight = drawn(dtype, 8, 1024), drawn(dtype, 50, 1024, seed=2)
+    expected = vo.gemm(exact(np, b.astype(np.float64)), weight.astype(np.float64), dtype)
+    total = np.zeros((8, 50), np.float32)
+    for columns in np.split(np.arange(1024), parts):
+        total = rounded(total + rounded(b[:, columns] @ weight[:, columns].T, dtype), dtype)
+    assert share(total, expected) > 2
 
 
 @in_each_dtype

@@ -31,7 +31,8 @@ def assert_right(run: Run, unwritten: frozenset[str] = frozenset()) -> Verificat
     found = verify_chain(run.stream, run.arenas, run.sampling, run.ids, CheckSettings(16), unwritten)
     assert found.ok, found
     assert (found.commands, found.first_wrong) == (run.stream.commands, None)
-    assert 0 < found.max_rel_error < found.tolerance / 3  # 2.5 times too large a deviation, and 8 of them
+    # In fp32, 2.5 times too large a deviation, and 8 of them; in half precision, the one rounding that is allowed.
+    assert 0 < found.max_rel_error < found.tolerance / (3 if run.stream.dtype is Dtype.fp32 else 1)
     assert 0 < found.compared_share <= 1
     return found
 

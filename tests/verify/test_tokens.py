@@ -38,7 +38,8 @@ def assert_right(run: Run) -> Verification:
     found = run.verify()
     assert found.ok
     assert (found.commands, found.wrong, found.first_wrong) == (run.stream.commands, 0, None)
-    assert 0 < found.max_rel_error < found.tolerance / 2
+    # In half precision an op with exact inputs may use up the one rounding that is allowed.
+    assert 0 < found.max_rel_error < found.tolerance / (2 if run.stream.dtype is Dtype.fp32 else 1)
     return found
 
 
@@ -193,5 +194,5 @@ def test_all_ids_are_checked_if_asked_for(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(checking, "SAMPLED_IDS", 2)
     run = Run(stream_of(sampling=GREEDY, sizes=[(0, 10)] * 3), GREEDY)
     run.ids += 1
-    settings = CheckSettings(16, all_ids=True)
+    settings = CheckSettings(16, full=True)
     assert checking.verify_chain(run.stream, run.arenas, run.sampling, run.ids, settings).wrong == 30 + 3

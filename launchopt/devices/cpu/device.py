@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from importlib.metadata import version
 from itertools import pairwise
 
@@ -241,6 +242,10 @@ class CpuDevice:
 
     def synchronize(self) -> None:
         """Do nothing: every call is complete when it returns."""
+
+    def settled(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: the device is always idle between calls."""
+        return nullcontext()
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Measure the copy and read rates of main memory, and of a square fp32 GEMM, with this device's threads."""

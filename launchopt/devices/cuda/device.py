@@ -6,7 +6,8 @@ between two launches only when a profiler is attached: it puts an NVTX range aro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import cupy
 import numpy as np
@@ -268,6 +269,18 @@ class CudaDevice:
         """Wait for everything submitted."""
         self.marks.call_off()
         self._device.synchronize()
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Let everything submitted end, the persistent kernel too; start that kernel again behind the context."""
+        resident = self.marks.resident
+        was_running = resident is not None and resident.running
+        if resident:
+            resident.pause()
+        self.synchronize()
+        yield
+        if resident and was_running:
+            resident.resume()
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Measure the copy, read and matrix rates of this GPU."""

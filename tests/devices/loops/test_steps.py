@@ -34,7 +34,7 @@ from launchopt.command import COMMAND_DTYPE, Records
 from launchopt.devices.feedback.landing import FlightWord
 from launchopt.errors import Interrupted, RunError
 from launchopt.producing.driver import WARM_UP_REQUESTS, Driver
-from launchopt.producing.production import Schedule
+from launchopt.producing.production import RunKind, Schedule
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, CursorWord, LaunchColumn
 from launchopt.recording.recorder import Recorder
@@ -186,9 +186,9 @@ def test_steps_leave_when_nothing_has_come_for_long(idle_ns: int) -> None:
 def test_a_warm_up_run_counts_the_steps_that_it_drives() -> None:
     """Here a warm-up run has at most two steps per request. A request that ends there is not waited for."""
     stream = stream_of([(0, 9), (0, 1), *[(0, 9)] * WARM_UP_REQUESTS])
-    short = Driver(stream, NONE, 20, 50, warm_up=True)._arrays[1]
+    short = Driver(stream, NONE, 20, 50, RunKind.WARM_UP)._arrays[1]
     with looping(stream, 64, table=short) as loop:
-        loop.run(warm_up=True)
+        loop.run(kind=RunKind.WARM_UP)
         loop.check_empty()
     assert sum(size for _, size, _ in loop.batches) == 2 * WARM_UP_REQUESTS - 1
     assert loop.batcher.flushes[FlushReason.deadline] == 0

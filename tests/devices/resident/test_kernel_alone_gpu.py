@@ -72,7 +72,7 @@ def posting(stream: GemmStream, **options: Any) -> Iterator[Posting]:
     with Ring.create(CAPACITY) as ring:
         plain = job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None, options),))
         with Consumer(replace(plain, verify_columns=ALL_COLUMNS)) as consumer:
-            consumer.arm(0, warm_up=False)
+            consumer.arm(0)
             on = Posting(stream, consumer)
             yield on
             assert on.posted == stream.commands

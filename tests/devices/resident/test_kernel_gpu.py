@@ -57,7 +57,7 @@ def ran(stream: GemmStream, repeats: int = 1) -> list[dict[str, Any]]:
         with Consumer(replace(plain, verify_columns=ALL_COLUMNS)) as consumer:
             for repeat in range(repeats):
                 ring.reset()
-                consumer.arm(0, warm_up=False)
+                consumer.arm(0)
                 ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
                 pusher = threading.Thread(target=pushed, args=(ring, stream), daemon=True)
                 pusher.start()
@@ -230,7 +230,7 @@ words = as_words(np.concatenate([block.records for block in stream.blocks()]))
 ring = Ring.create(64)
 consumer = Consumer(job(stream, ring, "cuda", (Arm("persistent", 1, 0.0, None),)))
 ring.release()
-consumer.arm(0, warm_up=False)
+consumer.arm(0)
 consumer.prepared[0].submit_each(words, np.zeros(len(words), np.int32), 0)
 limit = time.monotonic() + 60
 while consumer.prepared[0].resident._host_done[9] != 10:

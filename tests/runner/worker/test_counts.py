@@ -54,7 +54,7 @@ def outcome(
     stream = gemv(16, 1, 64, COMMANDS, Dtype.fp32, 32)
     records = pushed(np.concatenate([block.records for block in stream.blocks()]))
     with Ring.create(128) as ring, Consumer(job(stream, ring, "cpu", (Arm("batched", BATCH, 1e6, None),))) as consumer:
-        consumer.arm(0, warm_up=False)
+        consumer.arm(0)
         ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         ring.push(records, stamp=True)
         ring.close()

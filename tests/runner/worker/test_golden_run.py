@@ -78,7 +78,7 @@ def exact_run(mode: str) -> dict[str, Any]:
         for arena, array in arrays.items():
             if arena.role != "c":
                 array[:] = np.rint(array * LARGEST) + 0.0  # no negative zero
-        consumer.arm(0, warm_up=False)
+        consumer.arm(0)
         ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         assert ring.push(records, stamp=True) == stream.commands
         ring.close()

@@ -28,7 +28,7 @@ def peak_bytes(mode: str, commands: int) -> tuple[int, RepeatResult]:
     records = np.concatenate([block.records for block in stream.blocks()])
     capacity = 1 << (len(records) - 1).bit_length()
     with Ring.create(capacity) as ring, Consumer(job(stream, ring, "cpu", (Arm(mode, 64, 1e6, None),))) as consumer:
-        consumer.arm(0, warm_up=False)
+        consumer.arm(0)
         ring.set_word(HeaderWord.START_NS, time.monotonic_ns())
         assert ring.push(records, stamp=True) == commands
         ring.close()

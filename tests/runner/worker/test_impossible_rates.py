@@ -65,8 +65,8 @@ def rows_of(stream: Stream) -> list[Row]:
             for repeat in range(2):
                 ring.reset()
                 back.reset()
-                consumer.arm(0, warm_up=False)
-                produced = pool.submit(producer.produce, todo.arms[0], warm_up=False)
+                consumer.arm(0)
+                produced = pool.submit(producer.produce, todo.arms[0])
                 consumer.consume()
                 produced.result()
                 producer.prepare()

@@ -48,7 +48,7 @@ def results_of(
             filled(consumer)
         for repeat in range(3):
             ring.reset()
-            consumer.arm(0, warm_up=False)
+            consumer.arm(0)
             if armed and repeat == 1:
                 armed(consumer)
             ring.set_word(HeaderWord.START_NS, time.monotonic_ns())

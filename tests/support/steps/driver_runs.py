@@ -14,7 +14,7 @@ import numpy as np
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Dtype, Flag, Records
 from launchopt.producing.driver import Driver
-from launchopt.producing.production import Schedule, Tokens
+from launchopt.producing.production import RunKind, Schedule, Tokens
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainSettings, ChainStream
@@ -82,10 +82,10 @@ class Run:
 
 
 @contextmanager
-def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, warm_up: bool = False) -> Iterator[Run]:
+def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, kind: RunKind = RunKind.RUN) -> Iterator[Run]:
     back_capacity = 1 << stream.requests.bit_length()
     with Ring.create(capacity) as ring, Ring.create(max(2, back_capacity)) as back:
-        driver = Driver(stream, schedule, spin_us=20, sleep_us=50, warm_up=warm_up)
+        driver = Driver(stream, schedule, spin_us=20, sleep_us=50, kind=kind)
         run = Run(ring, back, driver)
         try:
             yield run

@@ -26,7 +26,7 @@ from launchopt.devices.loops.steps import StepLoop
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.errors import Interrupted
 from launchopt.producing.driver import Driver
-from launchopt.producing.production import Schedule, Tokens
+from launchopt.producing.production import RunKind, Schedule, Tokens
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import CommandColumn
 from launchopt.recording.recorder import Recorder
@@ -185,9 +185,9 @@ class Loop:
         if self.admission is not None:
             self.admission.expect(StepKeys(lambda batch: 0).known(batch), place=0, tag=1, until_ns=0)
 
-    def run(self, schedule: Schedule = NONE, warm_up: bool = False) -> None:
+    def run(self, schedule: Schedule = NONE, kind: RunKind = RunKind.RUN) -> None:
         """Run driver and loop to the end. An error of the loop also stops the driver."""
-        driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50, warm_up=warm_up)
+        driver = Driver(self.stream, schedule, spin_us=20, sleep_us=50, kind=kind)
 
         def drive() -> None:
             try:

@@ -1,14 +1,15 @@
-"""Check the commands of every request's last step, whose inputs and outputs are still in memory after a run.
+"""Check the commands of steps whose inputs and outputs are still in memory, since no later step overwrote them.
 
-A command is checked if nothing overwrote its inputs. If the last step is a decode step, these are all its commands. If
-it is a prompt, these are the commands of the last layer, and the slot map. Inputs that were fed back are reconstructed
+After a run these are the last steps of all requests (`StepCheck.last_steps`); during an audit run, the steps that just
+ended (`verify.audit`). Of a decode step all commands can be checked. Of a chunk of a prompt these are the commands of
+the last layer, and the slot map, since all layers write to the same memory. Inputs that were fed back are reconstructed
 from the outputs that the run kept (`verify.inputs`). If one launch computed a node and its successor, the node's output
 was never written. The check then computes that output from the inputs in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.devices.arenas import Arenas
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.lengths import StepKind
@@ -27,21 +27,29 @@ from launchopt.types import Array
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, exact
-from launchopt.verify.reference import Columns, Evaluator, LeftCache
+from launchopt.verify.reference import Columns, Evaluator
 
 
-class _Group(NamedTuple):
-    """Requests whose last steps are of the same kind and use the same copy of the weights."""
+class Steps(NamedTuple):
+    """A step of each of some requests, all of one kind.
 
-    kind: StepKind
-    rows: list[Row]
+    kind: index of the kind. outputs: for a decode step, the tokens that the request has with this step; for a chunk of
+    a prompt, 1. starts: position of the step's first column.
+    """
+
+    kind: int
     requests: Numbers
-    replica: int
+    outputs: Numbers
+    starts: Numbers
+
+    def part(self, index: Numbers | slice | NDArray[np.bool_]) -> Steps:
+        """Return the steps at an index."""
+        return Steps(self.kind, self.requests[index], self.outputs[index], self.starts[index])
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The last steps of some requests of a group, and the columns that are compared.
+    """Some steps of one kind, and the columns that are compared.
 
     rows: the rows of the step, by layer and node name. columns: numbers of the compared columns within a step.
     at: request, position and weight copy of each of these columns, for all requests.
@@ -49,50 +57,59 @@ class _Part:
 
     kind: StepKind
     rows: dict[tuple[int, str], Row]
-    requests: Numbers
+    steps: Steps
     columns: Numbers
     at: Columns
 
 
-class LastSteps:
-    """Checks the last steps of all requests.
+class StepCheck:
+    """Checks steps of requests.
 
-    left: the KV caches after the run; None without attention. unwritten: names of nodes whose outputs were not written.
-    chunk_bytes: memory that the check may use at a time, roughly.
+    left: the KV caches; None without attention. unwritten: names of nodes whose outputs were not written. chunk_bytes:
+    memory that the check may use at a time, roughly. most_columns: columns of a step that are compared at most, chosen
+    by `generator`.
     """
 
     def __init__(
         self,
         stream: ChainStream,
-        arenas: Arenas,
         inputs: Inputs,
         evaluator: Evaluator,
-        left: LeftCache | None,
         unwritten: frozenset[str],
         chunk_bytes: int,
+        most_columns: int,
+        generator: np.random.Generator,
     ) -> None:
-        self._stream, self._xp, self._inputs = stream, arenas.xp, inputs
-        self._evaluator, self._left = evaluator, left
+        self._stream, self._inputs, self._evaluator = stream, inputs, evaluator
+        self._xp, self._left = evaluator.xp, evaluator.left
         self._unwritten, self._chunk_bytes = unwritten, chunk_bytes
+        self._most_columns, self._generator = most_columns, generator
         self._unit = stream.activations.cols
 
-    def check(self, findings: Findings, generator: np.random.Generator, max_columns: int) -> None:
+    def last_steps(self, findings: Findings) -> None:
         """Check the last step of every request."""
         stream = self._stream
         decodes = stream.table[:, ChainColumn.DECODES] > 0
         last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ChainColumn.REST_KIND])
-        for index, kind in enumerate(stream.kinds):
-            own = np.flatnonzero(last_kind == index)
-            if not len(own):
-                continue
-            rows = stream.rows(index)
-            replicas = (stream.outputs[own] - 1) % stream.replicas
-            for replica in np.unique(replicas).tolist():
-                group = _Group(kind, rows, own[replicas == replica], replica)
-                for number, row in enumerate(rows):
-                    if self._is_checkable(kind, row):
-                        self._command(findings, generator, max_columns, group, number)
-                    findings.progress.add(len(group.requests) / len(rows))
+        for kind in np.unique(last_kind).tolist():
+            own = np.flatnonzero(last_kind == kind)
+            starts = last_of_prompt(stream, own) + stream.outputs[own] - 1
+            if stream.kinds[kind].is_prompt:
+                starts = stream.table[own, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
+            self.check(findings, Steps(kind, own, stream.outputs[own], starts), "the last step")
+
+    def check(self, findings: Findings, steps: Steps, which: str, layers: Collection[int] | None = None) -> None:
+        """Check steps of one kind. which: the step's name in messages. layers: None: all layers."""
+        rows, kind = self._stream.rows(steps.kind), self._stream.kinds[steps.kind]
+        by_name = {(row.layer, row.name): row for row in rows}
+        replicas = (steps.outputs - 1) % self._stream.replicas
+        for replica in np.unique(replicas).tolist():
+            own = steps.part(replicas == replica)
+            for number, row in enumerate(rows):
+                if self._is_checkable(kind, row) and (layers is None or row.layer in layers):
+                    label = f"{self._stream.shape_of(row)}, command {number} of {which} of request"
+                    self._command(findings, row, own, by_name, label)
+                findings.progress.add(len(own.requests) / len(rows))
 
     def _is_checkable(self, kind: StepKind, row: Row) -> bool:
         if row.name in self._unwritten:
@@ -100,30 +117,22 @@ class LastSteps:
         return not kind.is_prompt or row.layer in (NO_LAYER, self._stream.layers - 1)
 
     def _command(
-        self, findings: Findings, generator: np.random.Generator, max_columns: int, group: _Group, number: int
+        self, findings: Findings, row: Row, steps: Steps, by_name: dict[tuple[int, str], Row], label: str
     ) -> None:
-        """Check command `number` of the last steps of a group, in at most `max_columns` columns per step."""
-        stream, row = self._stream, group.rows[number]
-        by_name = {(each.layer, each.name): each for each in group.rows}
+        """Check the command `row` of steps that use one copy of the weights."""
+        replica = int(steps.outputs[0] - 1) % self._stream.replicas
         columns = np.arange(row.n)
-        if row.n > max_columns:
-            columns = np.sort(generator.choice(row.n, max_columns, replace=False))
-        label = f"{stream.shape_of(row)}, command {number} of the last step of request"
-        for some in _parts(group.requests, self._chunk_bytes // (8 * 8 * len(columns) * (row.m + row.k))):
-            positions = (self._starts(group.kind, some)[:, None] + columns).reshape(-1)
-            at = Columns(np.repeat(some, len(columns)), positions, np.full(len(positions), group.replica))
-            part = _Part(group.kind, by_name, some, columns, at)
-            name = partial(_named, label, some)
+        if row.n > self._most_columns:
+            columns = np.sort(self._generator.choice(row.n, self._most_columns, replace=False))
+        most = max(1, self._chunk_bytes // (8 * 8 * len(columns) * (row.m + row.k)))
+        for start in range(0, len(steps.requests), most):
+            some = steps.part(slice(start, start + most))
+            positions = (some.starts[:, None] + columns).reshape(-1)
+            at = Columns(np.repeat(some.requests, len(columns)), positions, np.full(len(positions), replica))
+            part = _Part(self._stream.kinds[steps.kind], by_name, some, columns, at)
+            name = partial(_named, label, some.requests)
             findings.judge(self._output(row, part), self._expected(row, part), name, columns=len(columns))
-            findings.compared += len(some)
-
-    def _starts(self, kind: StepKind, requests: Numbers) -> Numbers:
-        """Return the position of the first column of each request's last step."""
-        stream = self._stream
-        if kind.is_prompt:
-            chunks: Numbers = stream.table[requests, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
-            return chunks
-        return last_of_prompt(stream, requests) + stream.outputs[requests] - 1
+            findings.compared += len(some.requests)
 
     def _expected(self, row: Row, part: _Part) -> Graded:
         """Return the expected output of a row, computed from its inputs in memory."""
@@ -151,9 +160,9 @@ class LastSteps:
         if part.kind.is_prompt:
             values = self._inputs.of_prompts(part.at.requests, part.at.positions)
         else:  # the request's next input has overwritten this input
-            at = stream.outputs[part.requests] - 1
-            tokens = stream.table[part.requests, ChainColumn.FIRST_TOKEN] + at
-            values = self._inputs.of_tokens(tokens, part.requests, at)
+            requests, at = part.steps.requests, part.steps.outputs - 1
+            tokens = stream.table[requests, ChainColumn.FIRST_TOKEN] + at
+            values = self._inputs.of_tokens(tokens, requests, at)
         return exact(self._xp, values)
 
     def _output(self, row: Row, part: _Part) -> Array:
@@ -170,7 +179,7 @@ class LastSteps:
 
     def _bases(self, place: Place, part: _Part) -> Numbers:
         column = ChainColumn.LANE if place.origin == Origin.LANE else ChainColumn.PREFILL
-        bases: Numbers = self._stream.table[part.requests, column] + place.slot
+        bases: Numbers = self._stream.table[part.steps.requests, column] + place.slot
         return bases
 
     def _units(self, place: Place, part: _Part, row_elements: int) -> Numbers:
@@ -182,8 +191,3 @@ class LastSteps:
 
 def _named(label: str, requests: Numbers, i: int) -> str:
     return f"{label} {requests[i]}"
-
-
-def _parts(values: NDArray[np.int64], most: int) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(values), max(1, most)):
-        yield values[start : start + max(1, most)]

@@ -1,0 +1,138 @@
+"""Check layers of every step during an audit run, which is not timed and comes before the timed repeats.
+
+After a run only the outputs of last steps are in memory. An audit run executes the same launches, but stops whenever
+steps end: all outputs of these steps are still in memory then, because a request's next step overwrites them only
+later. The audit checks one layer of them, chosen at random by the seed, or all layers. Of a chunk of a prompt only the
+last layer's outputs are left; of all its layers, the keys and values are checked after the run.
+
+A *part* of a step is one of its layers, or the commands outside of the layers: the slot map and the LM head.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from launchopt.devices.arenas import Arenas
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
+from launchopt.streams.placement import NO_LAYER
+from launchopt.types import Table, Words
+from launchopt.verify.commands import CheckSettings, unreported
+from launchopt.verify.findings import CheckProgress, Findings
+from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify.reference import Evaluator
+from launchopt.verify.steps import StepCheck, Steps
+
+CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+
+
+class Audited(NamedTuple):
+    """The result of an audit run."""
+
+    parts: int  # parts of all its steps
+    checked: int  # parts whose outputs were compared
+    wrong: int  # compared outputs that are wrong
+    first_wrong: str | None
+
+    @property
+    def share(self) -> float:
+        """Share of the parts that were compared. It is the probability to find a fault in a single part."""
+        return self.checked / self.parts if self.parts else 0.0
+
+    @property
+    def fault(self) -> str | None:
+        """Return what is wrong; None if nothing is."""
+        if not self.wrong:
+            return None
+        return f"{self.wrong} outputs wrong in the audit run (first: {self.first_wrong})"
+
+
+class Audit:
+    """Checks the steps of one audit run, in about `settings.budget_s`.
+
+    table: the table of the requests of this run. ids: as in `Inputs`. unwritten: as in `StepCheck`.
+    """
+
+    def __init__(
+        self,
+        stream: ChainStream,
+        arenas: Arenas,
+        table: Table,
+        ids: Numbers | Words,
+        settings: CheckSettings,
+        unwritten: frozenset[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream, self._table, self._settings, self._clock = stream, table, settings, clock
+        self._generator = np.random.default_rng([settings.seed, 0xA0D17])
+        inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
+        columns = settings.max_columns
+        self._check = StepCheck(stream, inputs, evaluator, unwritten, CHUNK_BYTES, columns, self._generator)
+        self._findings = Findings(arenas.xp, stream.tokens, CheckProgress(1, unreported))
+        self._ended = np.zeros(len(table), np.int64)  # steps of each request that have ended
+        has_prompt = table[:, ChainColumn.REST_KIND] != NO_PROMPT
+        self._steps_left = int((table[:, ChainColumn.FULL_CHUNKS] + has_prompt + table[:, ChainColumn.DECODES]).sum())
+        self._spent_s, self._steps_checked = 0.0, 0
+        self._parts, self._checked = 0, 0
+
+    def steps_ended(self, requests: Numbers) -> None:
+        """Check the steps of these requests that have just ended. The device must be idle."""
+        of_kind = self._count(requests)
+        self._steps_left -= len(requests)
+        if not self._is_due():
+            return
+        start_s = self._clock()
+        for steps in of_kind:
+            which = f"step {int(self._ended[steps.requests[0]]) - 1}"
+            self._check_one(steps, which)
+        self._spent_s += self._clock() - start_s
+        self._steps_checked += len(requests)
+
+    def _count(self, requests: Numbers) -> list[Steps]:
+        """Count the steps of these requests, and return them by kind."""
+        stream, table = self._stream, self._table[requests]
+        at, full, rest = self._ended[requests], table[:, ChainColumn.FULL_CHUNKS], table[:, ChainColumn.REST_KIND]
+        self._ended[requests] += 1
+        last_chunk = (at == full) & (rest != NO_PROMPT)
+        is_prompt = (at < full) | last_chunk
+        kinds = np.where(at < full, stream.chunk_kind, np.where(last_chunk, rest, stream.decode_kind))
+        outputs = np.where(is_prompt, 1, at - full + 1)
+        starts = np.where(is_prompt, at * (stream.chunk_tokens or 0), last_of_prompt(stream, requests) + outputs - 1)
+        found = []
+        for kind in np.unique(kinds).tolist():
+            own = kinds == kind
+            found.append(Steps(kind, requests[own], outputs[own], starts[own]))
+            self._parts += int(own.sum()) * len(self._layers_of(kind))
+        return found
+
+    def _layers_of(self, kind: int) -> list[int]:
+        """Return the layers of a step; NO_LAYER among them if it has commands outside of the layers."""
+        return sorted({row.layer for row in self._stream.rows(kind)})
+
+    def _check_one(self, steps: Steps, which: str) -> None:
+        """Check one part of steps, or all parts if the settings say so."""
+        layers = self._layers_of(steps.kind)
+        if self._stream.kinds[steps.kind].is_prompt:
+            layers = [layer for layer in layers if layer in (NO_LAYER, self._stream.layers - 1)]
+        elif not self._settings.full:
+            layers = [int(self._generator.choice(layers))]
+        self._check.check(self._findings, steps, which, layers)
+        self._checked += len(steps.requests) * len(layers)
+
+    def _is_due(self) -> bool:
+        """Return whether to check now. If time is short, a random sample of the steps is checked."""
+        if math.isinf(self._settings.budget_s) or not self._steps_checked:
+            return True
+        left_s = self._settings.budget_s - self._spent_s
+        needed_s = (self._steps_left + 1) * self._spent_s / self._steps_checked
+        return bool(self._generator.random() * needed_s < left_s)
+
+    def result(self) -> Audited:
+        """Return what was found so far."""
+        found = self._findings.verdict(self._stream.commands)
+        return Audited(self._parts, self._checked, found.wrong, found.first_wrong)
