@@ -1,0 +1,94 @@
+"""The audit run of the consumer, in this process and on the CPU: what it finds fails every repeat of its arm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from support.steps.programs import stream_of
+
+from launchopt.devices.feedback.flights import Flights
+from launchopt.producing.production import RunKind
+from launchopt.queue.ring import Ring
+from launchopt.recording.results import Row
+from launchopt.sampling import Sampling, SamplingKind
+from launchopt.streams.chain import ChainStream
+from runner.bench.dispatch import job
+from runner.plan.job import Arm
+from runner.worker.consumer import Consumer
+from runner.worker.producer import open_producer
+
+SIZES = [(0, 6), (3, 4), (0, 5)]
+KINDS = (RunKind.WARM_UP, RunKind.AUDIT, RunKind.RUN, RunKind.RUN)
+
+
+def rows_of(
+    stream: ChainStream, mode: str, prepare: Callable[[Consumer, RunKind], None] = lambda consumer, kind: None
+) -> list[Row]:
+    """Return the rows of two timed repeats behind a warm-up run and an audit run. prepare: called before each run."""
+    rows: list[Row] = []
+    with Ring.create(4096) as ring, Ring.create(4096) as back, ThreadPoolExecutor(1) as pool:
+        sampling = Sampling(SamplingKind.none if stream.vocab is None else SamplingKind.greedy)
+        todo = job(stream, ring, "cpu", (Arm(mode, 4, 1e6, None),))
+        todo = replace(todo, back_name=back.name, sampling=sampling)
+        with Consumer(todo) as consumer, open_producer(todo) as producer:
+            for kind in KINDS:
+                ring.reset()
+                back.reset()
+                prepare(consumer, kind)
+                consumer.arm(0, kind)
+                produced = pool.submit(producer.produce, todo.arms[0], kind)
+                consumer.consume()
+                produced.result()
+                producer.prepare()
+                if kind is RunKind.RUN:
+                    rows.append(consumer.result(0, len(rows)).row)
+    return rows
+
+
+@pytest.mark.parametrize("mode", ["baseline", "batched", "coalesced", "graph"])
+@pytest.mark.parametrize("vocab", [None, 100], ids=["outputs", "ids"])
+def test_one_layer_of_each_step_is_compared_and_repeats_give_the_same_tokens(mode: str, vocab: int | None) -> None:
+    for row in rows_of(stream_of("layer", SIZES, layers=4, vocab=vocab), mode):
+        assert (row["status"], row["verified"], row["as_audited_share"]) == ("ok", True, 1.0)
+        # One of the 4 layers of a decode step and what is outside of them; of a prompt these and the last layer.
+        assert row["audited_share"] == pytest.approx((14 + 2) / (15 * 5), abs=0.01)
+
+
+@pytest.mark.parametrize("runs", [(RunKind.AUDIT,), (RunKind.RUN,)], ids=["in the audit run", "in timed runs"])
+def test_a_fault_of_a_step_fails_every_repeat(runs: tuple[RunKind, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the audit run by what is compared behind a step, in a timed run by its tokens."""
+    stream = stream_of("linear", SIZES, layers=2)
+
+    def prepare(consumer: Consumer, kind: RunKind) -> None:
+        feed_back = type(consumer.device).feed_back
+        flat = consumer.device.arenas.arrays[stream.activations].reshape(-1)
+
+        def spoiled(flights: Flights, count: int) -> None:
+            if kind in runs:
+                flat[stream.spared_bytes // flat.itemsize :] *= 1.25  # all that steps have written
+            feed_back(consumer.device, flights, count)
+
+        monkeypatch.setattr(consumer.device, "feed_back", spoiled)
+        if consumer._chains:
+            consumer._chains._plain = replace(consumer._chains._plain, feed_back=spoiled)
+
+    for row in rows_of(stream, "coalesced", prepare):
+        assert not row["verified"]
+        text = "outputs wrong in the audit run (first: " if RunKind.AUDIT in runs else "outputs wrong (first: "
+        assert text in row["status"]
+
+
+def test_without_an_audit_run_its_columns_are_empty() -> None:
+    stream = stream_of("linear", SIZES, layers=2)
+    with Ring.create(4096) as ring, Ring.create(4096) as back, ThreadPoolExecutor(1) as pool:
+        todo = replace(job(stream, ring, "cpu", (Arm("batched", 4, 1e6, None),)), back_name=back.name)
+        with Consumer(todo) as consumer, open_producer(todo) as producer:
+            consumer.arm(0)
+            produced = pool.submit(producer.produce, todo.arms[0])
+            consumer.consume()
+            produced.result()
+            row = consumer.result(0, 0).row
+    assert (row["audited_share"], row["as_audited_share"], row["status"]) == (None, None, "ok")
