@@ -64,7 +64,7 @@ def ran(stream: GemmStream, repeats: int = 1) -> list[dict[str, Any]]:
                 consumer.consume()
                 pusher.join(PATIENCE_S)
                 found = consumer.result(0, repeat)
-                assert found.extra["compared_share"] == 1.0
+                assert found.row["compared_share"] == 1.0
                 rows.append(found.row)
     return rows
 

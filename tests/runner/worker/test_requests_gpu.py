@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-from support.processes.own_process import alone
+from support.processes.own_process import alone, without_progress
 
 from launchopt.recording import results
 
@@ -23,7 +23,7 @@ def run(arguments: str, folder: Path) -> tuple[int, str, list[results.Row]]:
     """Exit code, standard error, rows."""
     call = [sys.executable, "-m", "runner", *alone(arguments.split()), f"hydra.run.dir={folder}"]
     done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    return done.returncode, done.stderr, results.read_summaries([folder])
+    return done.returncode, without_progress(done.stderr), results.read_summaries([folder])
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
