@@ -31,6 +31,7 @@ from launchopt.errors import DataError, RunError, explained, nearest
 
 JsonObject = dict[str, Any]
 RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats, since old and new files exist together
+JSON_DEPTH_MAX = 50
 JSON_BYTES_MAX = 8 << 20  # manifests and calibrations have less than 1 MiB; Python's objects take up to 25 times that
 _CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems that cannot allocate blocks
 
@@ -189,9 +190,23 @@ def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
     """
     content = read_bytes(path, most_bytes)
     try:
-        return json.loads(content)
+        found = json.loads(content)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    return _sound(found, 0)
+
+
+def _sound(value: Any, depth: int) -> Any:
+    """Return a JSON value without halves of surrogate pairs, which nothing can print; ValueError if deep."""
+    if depth > JSON_DEPTH_MAX:
+        raise ValueError("nested too deeply")
+    if isinstance(value, dict):
+        return {_sound(key, depth): _sound(each, depth + 1) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_sound(each, depth + 1) for each in value]
+    if isinstance(value, str) and not value.isascii():
+        return value.encode(errors="replace").decode()
+    return value
 
 
 def absent(folder: Path, allowed: str = "", meant: Sequence[str] = ()) -> str:

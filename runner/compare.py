@@ -128,7 +128,24 @@ def read_side(name: str, key: str) -> Side:
     if not files:
         raise DataError(folder, None, "no summary.parquet here or below")
     root = folder.parent if folder.is_file() else folder
-    return Side(name, mode, [_read_run(path, root) for path in files])
+    return Side(name, mode, _usable_runs(files, root))
+
+
+def _usable_runs(paths: Sequence[Path], root: Path) -> list[Run]:
+    """Return the runs whose summary can be used; the others are named. Raise DataError if there is none."""
+    from launchopt.reading.unusable import name_unusable
+
+    runs, unusable = [], []
+    for path in paths:
+        try:
+            runs.append(_read_run(path, root))
+        except DataError as error:
+            unusable.append(error)
+    if unusable and not runs:
+        raise unusable[0]
+    for problem in unusable:
+        name_unusable(problem)
+    return runs
 
 
 def _twin(folder: Path) -> Path | None:
@@ -150,11 +167,11 @@ def _sides_near(folder: Path) -> list[str]:
 
 def _read_run(path: Path, root: Path) -> Run:
     from launchopt.analysis.comparison.arms import Run
-    from launchopt.recording.results import read_manifest, read_summaries
+    from launchopt.recording.manifest import usable_manifest
+    from launchopt.recording.results import read_summaries
 
     rows = read_summaries([path])
-    has_manifest = (path.parent / "manifest.json").exists()
-    manifest = read_manifest(path.parent) if has_manifest else None
+    manifest = usable_manifest(path.parent)
     # Name and start time identify a run, so a copy of its folder is the same run.
     started = (manifest or {}).get("started_utc")
     identity = f"{rows[0]['run_id']} {started}" if started and rows else str(path.resolve())

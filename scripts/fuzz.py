@@ -3,12 +3,15 @@
     python scripts/fuzz.py                          # ten minutes: override sets, config files, readers in turn
     python scripts/fuzz.py overrides --count 1000   # a thousand override sets
     python scripts/fuzz.py kineto nsys --minutes 5  # these readers alone
+    python scripts/fuzz.py folders --count 2000 --json fuzz.json    # 2,000 folders of results; goes on where it stopped
     python scripts/fuzz.py azure --engine atheris   # coverage-guided (pip install atheris)
 
 Readers get mutants of the files in tests/corpus. A mutant must give a table, or an error of one short line. Override
 sets and config files must give a plan, or a short error within two processor seconds that leaves nothing behind.
-Nothing is run. The script prints counts, and each finding with its number, which reproduces it. Harmful files stay in
---keep.
+Folders of results, some of whose files lie, are given to every reading command, in a process of their own: no
+traceback, at most 60 s, 300 MiB more memory, and nothing written beside the folder. Nothing is run. The script prints
+counts, and each finding with its number, which reproduces it. Harmful files stay in --keep. --json FILE holds the
+counts after each round; a second start with the same FILE continues behind the last round.
 
 Exit code 0: no findings. 1: some.
 """
@@ -22,23 +25,26 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from support.config.override_sets import override_set, taken
+from support.results.hostile_folders import Finding, commands, good, made, tried, warm_up
 from support.results.mutations import CORPUS, READERS, complaint, mutant, mutated_text
 
+from launchopt.files import read_json, save_json
 from runner.reading import CommandParser
 from runner.values import positive, whole_number
 
 CONF = Path(__file__).parents[1] / "conf"
-LINES = ("overrides", "configs")
+LINES = ("overrides", "configs", "folders")
+KINDS = ("traceback", "hang", "memory", "outside", "message")
 TURN = 20  # mutants of a reader in one round; a round has one command line, which takes longer
-
-Finding = str | None
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,21 +54,59 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _with_atheris(options.what or list(READERS), options.minutes)
     what = options.what or [*LINES, *READERS]
     limit_s = time.monotonic() + options.minutes * 60 if options.count is None else None
-    tried, findings, number = Counter[str](), Counter[str](), options.seed
+    score = Score.read(options.json, options.seed)
     options.keep.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        while not _is_enough(limit_s, options.count, number - options.seed):
+        while not _is_enough(limit_s, options.count, score.next - score.seed):
             for name in what:
                 for each in range(TURN if name in READERS else 1):
-                    finding = _try(name, number * TURN + each, Path(folder), options.keep)
-                    tried[name] += 1
-                    findings[name] += finding is not None
-                    if finding is not None:
-                        print(f"{name} {number * TURN + each}: {finding}\n", flush=True)
-            number += 1
-    for name in what:
-        print(f"{name}: {tried[name]:,} tried, {findings[name]:,} did harm")
-    return 1 if findings.total() else 0
+                    number = score.next * TURN + each
+                    score.add(name, number, _try(name, number, Path(folder), options.keep))
+            score.next += 1
+            score.write(options.json)
+    for name in score.tried:
+        print(f"{name}: {score.tried[name]:,} tried, {score.harmful(name):,} did harm")
+    print(f"{', '.join(f'{kind}: {count}' for kind, count in score.counts().items())}")
+    return 1 if score.findings else 0
+
+
+@dataclass
+class Score:
+    """The inputs tried so far, and what they did."""
+
+    seed: int  # number of the first round
+    next: int  # number of the next round
+    tried: Counter[str] = field(default_factory=Counter)
+    findings: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: Path | None, seed: int) -> Score:
+        """Return the score in a file; a new one if there is none."""
+        if path is None or not path.exists():
+            return cls(seed, seed)
+        about = read_json(path)
+        return cls(about["seed"], about["next"], Counter(about["tried"]), about["findings"])
+
+    def add(self, name: str, number: int, found: list[Finding]) -> None:
+        """Count an input, and print what it did."""
+        self.tried[name] += 1
+        for kind, text in found:
+            self.findings.append({"what": name, "number": number, "kind": kind, "text": text})
+            print(f"{name} {number}: {kind}: {text}\n", flush=True)
+
+    def harmful(self, name: str) -> int:
+        """Return the number of inputs of a kind that did harm."""
+        return len({each["number"] for each in self.findings if each["what"] == name})
+
+    def counts(self) -> dict[str, int]:
+        """Return the number of findings of each kind."""
+        return {kind: sum(each["kind"] == kind for each in self.findings) for kind in KINDS}
+
+    def write(self, path: Path | None) -> None:
+        """Write the score as JSON, unless there is no file for it."""
+        if path is not None:
+            about = {"seed": self.seed, "next": self.next, "tried": self.tried, "counts": self.counts()}
+            save_json(path, about | {"findings": self.findings})
 
 
 def _is_enough(limit_s: float | None, count: int | None, rounds: int) -> bool:
@@ -71,23 +115,45 @@ def _is_enough(limit_s: float | None, count: int | None, rounds: int) -> bool:
     return limit_s is not None and time.monotonic() >= limit_s
 
 
-def _try(name: str, number: int, folder: Path, keep: Path) -> Finding:
-    """Try one input of a kind. Its number alone determines it. Return a finding, or None."""
+def _try(name: str, number: int, folder: Path, keep: Path) -> list[Finding]:
+    """Try one input of a kind. Its number alone determines it. Return what it did."""
     generator = random.Random(f"{name} {number}")
     if name in READERS:
         seed = CORPUS / generator.choice(READERS[name].seeds)
         path = folder / seed.name
         path.write_bytes(mutant(seed, generator))
-        finding = complaint(READERS[name], path)
-        if finding is not None:
+        text = complaint(READERS[name], path)
+        if text is not None:
             shutil.copy(path, keep / f"{name}-{number}-{seed.name}")
-        return finding
+        return [] if text is None else [Finding(_kind(text), text)]
     cwd = folder / "cwd"
+    if name == "folders":
+        return _try_folder(number, folder, keep, generator)
     cwd.mkdir()
     words = override_set(generator) if name == "overrides" else _config_words(generator, folder / "user")
     fault = taken(words, cwd).fault
     shutil.rmtree(cwd)
-    return None if fault is None else f"{words}\n{fault}"
+    return [] if fault is None else [Finding(_kind(fault), f"{words}\n{fault}")]
+
+
+def _try_folder(number: int, folder: Path, keep: Path, generator: random.Random) -> list[Finding]:
+    source = folder / "good"
+    if not source.exists():
+        good(source)
+        warm_up()
+    hostile = made(source, folder / "hostile", generator)
+    found = tried(commands(hostile, source, generator), hostile)
+    if found:
+        shutil.rmtree(keep / f"folders-{number}", ignore_errors=True)
+        hostile.rename(keep / f"folders-{number}")
+    else:
+        shutil.rmtree(hostile)
+    return found
+
+
+def _kind(text: str) -> str:
+    """Return the kind of a complaint in words."""
+    return "hang" if "processor seconds" in text else "traceback" if "Traceback" in text else "message"
 
 
 def _config_words(generator: random.Random, user: Path) -> list[str]:
@@ -140,6 +206,7 @@ def _parser() -> CommandParser:
         type=whole_number(1),
         help=f"number of rounds instead of a time; a round is a command line, or {TURN} files of a reader",
     )
+    parser.add_argument("--json", type=Path, metavar="FILE.json", help="counts and findings; an existing file goes on")
     parser.add_argument("--seed", type=whole_number(0), default=0, help="number of the first round")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "launchopt-fuzz"), help="for findings")
     parser.add_argument("--engine", choices=("mutate", "atheris"), default="mutate")

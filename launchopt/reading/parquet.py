@@ -145,7 +145,7 @@ def _columns(path: Path, found: pa.Schema, rules: Rules, lost: _Lost) -> dict[st
             continue
         if name in names:
             lost.columns[name] = "is the name of two columns"
-        elif not _is_plain(field.type):
+        elif not _is_plain(field.type, rules.schema.field(name).type):
             lost.columns[name] = f"holds no {rules.schema.field(name).type}"
         names[name] = field.name
     if missing := [name for name in rules.required if name not in names]:
@@ -170,10 +170,12 @@ def _may_hold(group: pq.RowGroupMetaData, window: Window) -> bool:
     return True
 
 
-def _is_plain(kind: pa.DataType) -> bool:
-    """Return whether values of a type are numbers, texts or truth values."""
+def _is_plain(kind: pa.DataType, wanted: pa.DataType) -> bool:
+    """Return whether values of a type are numbers, texts or truth values; lists of them where a list is wanted."""
+    if pa.types.is_list(kind) and pa.types.is_list(wanted):
+        return _is_plain(kind.value_type, wanted.value_type)
     if pa.types.is_dictionary(kind):
-        return _is_plain(kind.value_type)
+        return _is_plain(kind.value_type, wanted)
     simple = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_null, pa.types.is_decimal)
     return any(is_kind(kind) for is_kind in (*simple, pa.types.is_string, pa.types.is_large_string))
 
@@ -206,6 +208,8 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
     except (pa.ArrowException, ValueError):
         lost.columns[field.name] = f"holds no {field.type}"
         return pa.nulls(len(values), field.type)
+    if pa.types.is_list(field.type):
+        return _finite_lists(values, field, lost)
     if field.name in rules.unbounded or pa.types.is_boolean(field.type):
         return values
     if pa.types.is_string(field.type):
@@ -223,6 +227,17 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
         lost.values[field.name] += count
         return pc.if_else(is_bad, pa.scalar(None, field.type), values)
     return values
+
+
+def _finite_lists(values: pa.Array, field: pa.Field, lost: _Lost) -> pa.Array:
+    """Return lists of numbers, with null for those that hold something else."""
+    is_good = []
+    for one in values.to_pylist():
+        is_good.append(all(isinstance(each, int | float) and abs(each) <= NUMBER_MAX for each in one or ()))
+    if all(is_good):
+        return values
+    lost.values[field.name] += is_good.count(False)
+    return pc.if_else(pa.array(is_good), values, pa.scalar(None, field.type))
 
 
 def _require_short(values: pa.DictionaryArray) -> None:

@@ -6,14 +6,35 @@ This module imports no pyarrow. So a run that is refused, or finished already, e
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launchopt.errors import DataError
+from launchopt.errors import DataError, one_line
 from launchopt.files import JsonObject, read_json, save_result
+from launchopt.reading.shapes import ANY, fitted
+from launchopt.reading.unusable import name_unusable
 
 Manifest = JsonObject
 SCHEMA_VERSION = 4  # raised when a column's meaning changes; readers take files of every version
+
+
+_TEXTS = {ANY: str}
+_NUMBERS = {ANY: float}
+_DEVICE = {"name": str, "kind": str}
+_SHAPE = {  # of what the reading commands use
+    **dict.fromkeys(("run_id", "status", "error", "started_utc", "config_hash", "garbage_collection"), str),
+    **dict.fromkeys(("device_versions", "refused", "polled_words"), _TEXTS),
+    **{"overrides": [str], "notices": [str], "repeats_done": int, "device": _DEVICE},
+    **dict.fromkeys(("ceilings", "ceilings_after"), _NUMBERS),
+    "environment": {
+        **dict.fromkeys(("git_revision", "python", "platform"), str),
+        **{"git_dirty": bool, "packages": _TEXTS, "device": _DEVICE, "cores": int, "memory_bytes": int},
+    },
+    "config": {"timing": {"kind": str}},
+    "runs": [{"mode": str, "repeat": int, "state": {ANY: {"sm_clock_mhz": float}}}],
+}
+_KEYS_NAMED = 6  # maximum keys that a warning names; it only counts the others
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
@@ -36,13 +57,39 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def read_manifests(folders: Iterable[Path]) -> list[Manifest]:
-    """Return the manifests at or below each folder, in path order. For a path of a file, take the one beside it.
+def usable_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of a run's folder without keys of a wrong type, which are named on standard error.
 
-    Raise DataError if one is broken.
+    None if there is no manifest, or one that cannot be read: that is named, too.
     """
+    path = folder / "manifest.json"
+    if not os.path.lexists(path):
+        return None
+    try:
+        manifest = read_manifest(folder)
+    except DataError as error:
+        name_unusable(error)
+        return None
+    lost: list[str] = []
+    kept: Manifest = fitted(manifest, _SHAPE, lost)
+    if lost:
+        more = f" and {len(lost) - _KEYS_NAMED} more" if len(lost) > _KEYS_NAMED else ""
+        keys = f"{', '.join(one_line(key, 60) for key in lost[:_KEYS_NAMED])}{more}"
+        name_unusable(DataError(path, None, f"shown without keys of a wrong type: {keys}"))
+    return kept
+
+
+def device_name(manifest: Manifest | None) -> str:
+    """Return the name of the device that a usable manifest gives, else `an unknown device`."""
+    return str(((manifest or {}).get("device") or {}).get("name") or "an unknown device")
+
+
+def read_manifests(folders: Iterable[Path]) -> list[Manifest]:
+    """Return the usable manifests at or below each folder, in path order. For a path of a file: the one beside it."""
     manifests = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
-        manifests += [read_manifest(path.parent) for path in sorted(within("manifest.json"))]
+        for path in sorted(within("manifest.json")):
+            if (manifest := usable_manifest(path.parent)) is not None:
+                manifests.append(manifest)
     return manifests

@@ -17,7 +17,7 @@ from launchopt.analysis.tables.strategies import Refusals, StrategyTable, build_
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
 from launchopt.recording import results
-from launchopt.recording.manifest import Manifest
+from launchopt.recording.manifest import Manifest, usable_manifest
 from launchopt.recording.results import Row
 
 RECORDINGS = ("launches", "commands", "kernels")
@@ -92,7 +92,8 @@ def _runs(folders: Iterable[Path]) -> list[Run]:
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("manifest.json"), key=_by_number):
-            found.setdefault(path.parent.resolve(), Run(path.parent, results.read_manifest(path.parent)))
+            if (manifest := usable_manifest(path.parent)) is not None:
+                found.setdefault(path.parent.resolve(), Run(path.parent, manifest))
     return list(found.values())
 
 

@@ -23,6 +23,7 @@ from launchopt.errors import ConfigError, explained, nearest
 from launchopt.messages import say
 from launchopt.recording import results
 from launchopt.recording.environment import environment
+from launchopt.recording.manifest import device_name, usable_manifest
 from launchopt.statistics.processes import separate
 from runner.bench import (
     account,
@@ -164,7 +165,7 @@ def _print_account(folder: Path) -> None:
 
 def _compare(old_folder: Path, new_folder: Path) -> None:
     old, new = ({(row["suite"], row["case"]): row for row in read(folder)} for folder in (old_folder, new_folder))
-    machines = [results.read_manifest(folder)["device"]["name"] for folder in (old_folder, new_folder)]
+    machines = [device_name(usable_manifest(folder)) for folder in (old_folder, new_folder)]
     if machines[0] != machines[1]:
         raise ConfigError("--compare", str(new_folder), f"measured on {machines[1]}, the other on {machines[0]}")
     rows = []

@@ -18,11 +18,13 @@ from launchopt.analysis.tables.columns import Column, count, number
 from launchopt.analysis.tables.markdown import body
 from launchopt.devices.megakernel.step_account import Part, WeightsFloor
 from launchopt.errors import DataError
-from launchopt.reading.parquet import read_all
+from launchopt.reading.parquet import Rules, checked
 from launchopt.recording.columns import schema
-from launchopt.recording.results import Row, read_manifest
+from launchopt.recording.manifest import device_name, usable_manifest
+from launchopt.recording.results import Row
 
 FILE = "megakernel.parquet"
+_MOST_ROWS = 10_000
 CASE, NVML = "case", "nvml_clock_mhz"
 ABOUT = (
     "A decode step in one launch, without sampling (`launchopt bench megakernel`). Times of the kernel alone: "
@@ -107,7 +109,8 @@ def rows_of(case: str, found: Measured) -> list[Row]:
 def read(folder: Path) -> list[Row]:
     """Return the rows of a result; DataError if there is none."""
     path = folder / FILE
-    rows: list[Row] = read_all(path, ACCOUNT.names).to_pylist()
+    rules = Rules(ACCOUNT, ACCOUNT.names, is_signed=True, most_rows=_MOST_ROWS, what="an account of launchopt bench")
+    rows: list[Row] = [row for batch in checked(path, rules) for row in batch.to_pylist()]
     if not rows or any(value is None for row in rows for name, value in row.items() if name != NVML):
         raise DataError(path, None, "not an account of launchopt bench: it has no rows, or gaps in them")
     return rows
@@ -192,7 +195,7 @@ def clock_line(own: Sequence[Row]) -> str:
 def markdown(folder: Path) -> str:
     """Return a table of the cases, then one of each case's ops; ends with a newline."""
     cases = by_case(read(folder))
-    parts = [f"{read_manifest(folder)['device']['name']}. {ABOUT.format(launches=cases[0][0]['launches'])}"]
+    parts = [f"{device_name(usable_manifest(folder))}. {ABOUT.format(launches=cases[0][0]['launches'])}"]
     parts += [body(CASES, case_cells(cases)), LEGEND]
     for own in cases:
         parts += [f"**{title(own)}**", clock_line(own), body(OPS, op_cells(own))]

@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from launchopt.analysis.tables.markdown import plain
-from launchopt.reading.parquet import read_all
+from launchopt.reading.parquet import Rules, checked
 from launchopt.recording.columns import schema
-from launchopt.recording.results import Row, read_manifest
+from launchopt.recording.manifest import device_name, usable_manifest
+from launchopt.recording.results import Row
 from launchopt.statistics.interval import median_interval
 
 BENCH = schema(
@@ -33,6 +34,9 @@ BENCH = schema(
 )
 
 
+_MOST_ROWS = 10_000
+
+
 def quantity(value: float | None) -> str:
     """Return a figure for people: three digits, millions as M."""
     if value is None:
@@ -42,7 +46,7 @@ def quantity(value: float | None) -> str:
 
 def cells(row: Row) -> list[str]:
     """Return the cells of a row: part, what, median, interval, unit, goal, met."""
-    samples = row["samples"]
+    samples = row["samples"] or []
     span = f"({quantity(min(samples))} to {quantity(max(samples))})" if len(samples) > 1 else "-"
     interval = span if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
     met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
@@ -57,14 +61,16 @@ HEADINGS |= {"met": "---"}
 def read(folder: Path) -> list[Row]:
     """Return the rows of a result; DataError if there is none."""
     path = folder / "bench.parquet"
-    rows: list[Row] = read_all(path, BENCH.names).to_pylist()
-    return rows
+    known = ("suite", "case", "unit", "median", "higher_is_better")
+    rules = Rules(BENCH, BENCH.names, known, is_signed=True, most_rows=_MOST_ROWS, what="a result of launchopt bench")
+    return [row for batch in checked(path, rules) for row in batch.to_pylist()]
 
 
 def markdown(folder: Path) -> str:
     """Return a result as a table for a README; ends with a newline."""
-    rows, manifest = read(folder), read_manifest(folder)
-    place = f"{manifest['device']['name']}; Python {manifest['environment']['python']}."
+    rows, manifest = read(folder), usable_manifest(folder) or {}
+    python = (manifest.get("environment") or {}).get("python") or "unknown"
+    place = f"{device_name(manifest)}; Python {python}."
     return f"{place}\n\n{plain(HEADINGS, map(cells, rows))}"
 
 

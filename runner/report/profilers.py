@@ -11,14 +11,22 @@ from pathlib import Path
 from launchopt.analysis.profiles.overheads import overheads_markdown
 from launchopt.reading.parquet import read_all
 from launchopt.recording import results
+from launchopt.recording.manifest import Manifest
 
 AGREEMENTS = "agree_*.parquet"
 
 
 def markdown(folder: Path) -> str:
     """Return the tables of profiler costs and of agreements, as Markdown. Raise DataError for an unreadable file."""
-    timing = {each["run_id"]: each["config"]["timing"]["kind"] for each in results.read_manifests([folder])}
+    manifests = results.read_manifests([folder])
+    timing = {str(each.get("run_id")): _timing(each) for each in manifests}
     agreements: list[results.Row] = []
     for path in sorted(folder.rglob(AGREEMENTS)):
         agreements += read_all(path).to_pylist()
     return overheads_markdown(results.read_summaries([folder]), timing, agreements)
+
+
+def _timing(manifest: Manifest) -> str:
+    """Return the option of `timing` that a run had; empty if its manifest does not say."""
+    config = manifest.get("config") or {}
+    return str((config.get("timing") or {}).get("kind") or "")

@@ -107,13 +107,13 @@ def complaint(reader: Reader, path: Path) -> str | None:
 def mutant(seed_file: Path, generator: random.Random) -> bytes:
     """Return the file's bytes after one to four changes of its bytes or of its values."""
     content = seed_file.read_bytes()
-    changes = [_bytes_changed]
+    changes = [changed_text]
     if seed_file.suffix in (".json", ".gz", ".jsonl"):
-        changes = [_bytes_changed, _json_changed, _json_changed]
+        changes = [changed_text, changed_json, changed_json]
     if seed_file.suffix == ".sqlite":
-        changes = [_bytes_changed, _sqlite_changed, _sqlite_changed, _sqlite_changed]
+        changes = [changed_text, _sqlite_changed, _sqlite_changed, _sqlite_changed]
     if seed_file.suffix == ".parquet":
-        changes = [_bytes_changed, _parquet_changed, _parquet_changed]
+        changes = [changed_text, changed_parquet, changed_parquet]
     change = generator.choice(changes)
     for _ in range(generator.randint(1, 4)):
         content = change(content, generator)
@@ -123,11 +123,11 @@ def mutant(seed_file: Path, generator: random.Random) -> bytes:
 def mutated_text(content: bytes, generator: random.Random) -> bytes:
     """Return a text after one to four changes."""
     for _ in range(generator.randint(1, 4)):
-        content = _bytes_changed(content, generator)
+        content = changed_text(content, generator)
     return content
 
 
-def _bytes_changed(content: bytes, generator: random.Random) -> bytes:
+def changed_text(content: bytes, generator: random.Random) -> bytes:
     at = generator.randint(0, len(content))
     to = min(len(content), at + generator.choice((1, 1, 2, 8, 64, 1000)))
     kind = generator.randint(0, 6)
@@ -148,7 +148,7 @@ def _bytes_changed(content: bytes, generator: random.Random) -> bytes:
     return content[:at] + str(generator.choice(INTEGERS)).encode() + content[at + 1 :]
 
 
-def _json_changed(content: bytes, generator: random.Random) -> bytes:
+def changed_json(content: bytes, generator: random.Random) -> bytes:
     """Change one value; in JSON lines, a value of one line. Content that is no JSON stays unchanged."""
     is_gzip = content.startswith(b"\x1f\x8b")
     try:
@@ -213,7 +213,7 @@ def _execute_change(database: sqlite3.Connection, generator: random.Random) -> N
         database.execute(f'UPDATE "{table}" SET "{column}" = ? WHERE random() % 2', (value,))
 
 
-def _parquet_changed(content: bytes, generator: random.Random) -> bytes:
+def changed_parquet(content: bytes, generator: random.Random) -> bytes:
     """Drop a column, change its type, or change the metadata: the file stays valid, its content does not."""
     table = pq.ParquetFile(io.BytesIO(content)).read()
     at, kind = generator.randrange(table.num_columns), generator.randint(0, 5)
