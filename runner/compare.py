@@ -23,6 +23,7 @@ verdict is UNDECIDED or an arm has no partner; 2 refused, or bad input.
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -167,11 +168,11 @@ def _sides_near(folder: Path) -> list[str]:
 
 def _read_run(path: Path, root: Path) -> Run:
     from launchopt.analysis.comparison.arms import Run
-    from launchopt.recording.manifest import usable_manifest
+    from launchopt.recording.manifest import fitted_manifest
     from launchopt.recording.results import read_summaries
 
     rows = read_summaries([path])
-    manifest = usable_manifest(path.parent)
+    manifest = fitted_manifest(path.parent) if os.path.lexists(path.parent / "manifest.json") else None
     # Name and start time identify a run, so a copy of its folder is the same run.
     started = (manifest or {}).get("started_utc")
     identity = f"{rows[0]['run_id']} {started}" if started and rows else str(path.resolve())

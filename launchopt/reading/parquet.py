@@ -230,10 +230,10 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
 
 
 def _finite_lists(values: pa.Array, field: pa.Field, lost: _Lost) -> pa.Array:
-    """Return lists of numbers, with null for those that hold something else."""
+    """Return lists of numbers, with null for an empty one, and for one that holds something else."""
     is_good = []
     for one in values.to_pylist():
-        is_good.append(all(isinstance(each, int | float) and abs(each) <= NUMBER_MAX for each in one or ()))
+        is_good.append(one != [] and all(each is not None and abs(each) <= NUMBER_MAX for each in one or ()))
     if all(is_good):
         return values
     lost.values[field.name] += is_good.count(False)

@@ -57,26 +57,29 @@ def read_manifest(folder: Path) -> Manifest:
     return manifest
 
 
-def usable_manifest(folder: Path) -> Manifest | None:
+def fitted_manifest(folder: Path) -> Manifest:
     """Return the manifest of a run's folder without keys of a wrong type, which are named on standard error.
 
-    None if there is no manifest, or one that cannot be read: that is named, too.
+    Raise DataError if there is none, or if it cannot be read.
     """
-    path = folder / "manifest.json"
-    if not os.path.lexists(path):
-        return None
-    try:
-        manifest = read_manifest(folder)
-    except DataError as error:
-        name_unusable(error)
-        return None
     lost: list[str] = []
-    kept: Manifest = fitted(manifest, _SHAPE, lost)
+    kept: Manifest = fitted(read_manifest(folder), _SHAPE, lost)
     if lost:
         more = f" and {len(lost) - _KEYS_NAMED} more" if len(lost) > _KEYS_NAMED else ""
         keys = f"{', '.join(one_line(key, 60) for key in lost[:_KEYS_NAMED])}{more}"
-        name_unusable(DataError(path, None, f"shown without keys of a wrong type: {keys}"))
+        name_unusable(DataError(folder / "manifest.json", None, f"shown without keys of a wrong type: {keys}"))
     return kept
+
+
+def usable_manifest(folder: Path) -> Manifest | None:
+    """Return the same; None if there is no manifest, or one that cannot be read. That is named, too."""
+    if not os.path.lexists(folder / "manifest.json"):
+        return None
+    try:
+        return fitted_manifest(folder)
+    except DataError as error:
+        name_unusable(error)
+        return None
 
 
 def device_name(manifest: Manifest | None) -> str:

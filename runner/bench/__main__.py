@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from launchopt.analysis.tables.columns import NOTHING
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.messages import say
@@ -176,8 +177,9 @@ def _compare(old_folder: Path, new_folder: Path) -> None:
             if after["higher_is_better"]
             else (before["samples"], after["samples"])
         )
-        ratio = separate([pair[0]], [pair[1]]).interval
-        rows.append((*key, quantity(before["median"]), quantity(after["median"]), str(ratio)))
+        is_above_zero = min(map(min, pair)) > 0
+        ratio = str(separate([pair[0]], [pair[1]]).interval) if is_above_zero else NOTHING
+        rows.append((*key, quantity(before["median"]), quantity(after["median"]), ratio))
     headings = [Heading(each, is_text=True) for each in ("part", "what", "old", "new", "better by")]
     console().print(FittedTable(headings, rows, f"{old_folder} -> {new_folder}, {machines[0]}. {ONE_PROCESS}"))
 

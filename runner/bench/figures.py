@@ -46,7 +46,7 @@ def quantity(value: float | None) -> str:
 
 def cells(row: Row) -> list[str]:
     """Return the cells of a row: part, what, median, interval, unit, goal, met."""
-    samples = row["samples"] or []
+    samples = row["samples"]
     span = f"({quantity(min(samples))} to {quantity(max(samples))})" if len(samples) > 1 else "-"
     interval = span if row["low"] is None else f"{quantity(row['low'])} to {quantity(row['high'])}"
     met = "" if row["goal_met"] is None else "yes" if row["goal_met"] else "NO"
@@ -61,7 +61,7 @@ HEADINGS |= {"met": "---"}
 def read(folder: Path) -> list[Row]:
     """Return the rows of a result; DataError if there is none."""
     path = folder / "bench.parquet"
-    known = ("suite", "case", "unit", "median", "higher_is_better")
+    known = ("suite", "case", "unit", "median", "higher_is_better", "samples")
     rules = Rules(BENCH, BENCH.names, known, is_signed=True, most_rows=_MOST_ROWS, what="a result of launchopt bench")
     return [row for batch in checked(path, rules) for row in batch.to_pylist()]
 

@@ -9,10 +9,10 @@ The folder of each names the profiled run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from io import TextIOWrapper
 from pathlib import Path
+from typing import BinaryIO
 
 from launchopt.analysis.profiles.ncu import Kernel, read_kernels, short_name
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
@@ -23,6 +23,7 @@ from runner.profiles.output import cell, print_notes, print_table, write_parquet
 from runner.reading import CommandParser, exit_code
 from runner.values import file_named
 
+_LINE_BYTES_MAX, _BLANK_LINES_MAX = 1 << 20, 100_000
 _HEADINGS = {
     "name": "kernel",
     "duration_us": "duration\nus",
@@ -71,10 +72,23 @@ def _print(file: Path, output: Path | None) -> int:
 def read(file: Path) -> list[Kernel]:
     """Return the kernels of a file; DataError if it cannot be read."""
     try:
-        with TextIOWrapper(open_regular(file), newline="", encoding="utf-8", errors="replace") as lines:
-            return read_kernels(lines, str(file))
+        with open_regular(file) as opened:
+            return read_kernels(_lines(opened, file), str(file))
     except OSError as error:
         raise DataError(file, None, f"cannot be read ({error.strerror or error})") from None
+
+
+def _lines(opened: BinaryIO, file: Path) -> Iterator[str]:
+    """Yield the lines of an open file; DataError for a line, or a number of blank lines, that no profile has."""
+    number = blank = 0
+    while raw := opened.readline(_LINE_BYTES_MAX + 1):
+        number += 1
+        blank = 0 if raw.strip() else blank + 1
+        if len(raw) > _LINE_BYTES_MAX:
+            raise DataError(file, number, f"the line is longer than {_LINE_BYTES_MAX:,} bytes")
+        if blank > _BLANK_LINES_MAX:
+            raise DataError(file, number, f"over {_BLANK_LINES_MAX:,} blank lines in a row")
+        yield raw.decode(errors="replace")
 
 
 def profiles(folder: Path) -> list[Path]:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.errors import DataError
+from launchopt.files import open_regular
 from launchopt.timing.nvtx_ranges import DOMAIN
 from launchopt.traces.json_stream import VALUE_BYTES_MAX
 from launchopt.traces.nsys_sqlite import complete
@@ -122,8 +123,12 @@ _KERNEL = [("tid", "i8"), ("call", "i8"), ("returned", "i8"), ("start", "i8"), (
 
 def read_profile(path: Path, mode: str | None = None) -> Profile:
     """Read and join one export; DataError for a missing file or another format. mode: whose ranges `inside` has."""
-    if not path.is_file():
-        raise DataError(path, None, "no such file")
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise DataError(path, None, "no such file") from None
+    except OSError as error:
+        raise DataError(path, None, f"cannot be read: {error.strerror or error}") from None
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             # A name may end within a UTF-8 character. That must not make the file unreadable.

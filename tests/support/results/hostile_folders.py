@@ -1,6 +1,6 @@
 """Folders of results in which some files lie, and the reading commands that are tried on each.
 
-`made` writes a folder from a good one, with one to three files changed: bytes, values, types, or no regular file at
+`made` writes a folder from a good one, with one to five files changed: bytes, values, types, or no regular file at
 all. `tried` runs every command in a forked process, and returns the rules that were broken.
 """
 
@@ -70,10 +70,12 @@ def good(folder: Path) -> Path:
 
 
 def made(source: Path, folder: Path, generator: random.Random) -> Path:
-    """Copy the good folder `source` to `folder`, and change one to three of its files."""
+    """Copy the good folder `source` to `folder`, and change one to five of its files."""
     shutil.copytree(source, folder)
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in generator.sample(files, generator.choice((1, 1, 1, 2, 3))):
+    results_of_runs = [path for path in files if path.name in ("summary.parquet", "manifest.json")]
+    chosen = generator.sample(files, generator.choice((1, 1, 2, 3)))
+    for path in dict.fromkeys([*chosen, *generator.sample(results_of_runs, generator.choice((0, 1, 1, 2)))]):
         _change(path, generator)
     return folder
 

@@ -1,0 +1,67 @@
+"""Hostile folders of results: a few are tried, and a faulty command would be found."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import random
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+from support.results import hostile_folders
+from support.results.hostile_folders import commands, good, made, tried
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return good(tmp_path_factory.mktemp("good") / "runs")
+
+
+def test_the_good_folder_is_read_by_every_command(source: Path) -> None:
+    for words in commands(source, source, random.Random(0)):
+        if words[0] not in ("ncu", "reliability", "compare"):
+            assert hostile_folders._code(words) == 0, words
+
+
+def test_hostile_folders_are_read_or_refused_in_a_line(source: Path, tmp_path: Path) -> None:
+    for number in range(3):
+        generator = random.Random(number)
+        folder = made(source, tmp_path / str(number), generator)
+        assert tried(commands(folder, source, generator), folder) == []
+
+
+@pytest.mark.parametrize("kind", ["traceback", "hang", "memory", "outside", "message"])
+def test_harm_is_found(kind: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def harm(words: list[str]) -> int:
+        if kind == "traceback":
+            raise ZeroDivisionError
+        if kind == "hang":
+            while True:
+                pass
+        if kind == "memory":
+            return len(b"x" * (400 << 20)) * 0
+        if kind == "outside":
+            (tmp_path / "beside").touch()
+        return 7 if kind == "message" else 0
+
+    monkeypatch.setattr(hostile_folders, "WALL_S", 0.5 if kind == "hang" else 60.0)
+    monkeypatch.setattr(hostile_folders, "dispatch", harm)
+    folder = made(source, tmp_path / "folder", random.Random(0))
+    (found,) = tried([["report", str(folder)]], folder)
+    assert found.kind == kind
+
+
+def test_a_second_start_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    fuzz = importlib.import_module("fuzz")
+    path = tmp_path / "score.json"
+    words = ["csv", "--json", str(path), "--keep", str(tmp_path / "keep")]
+    for count in (1, 2):
+        assert fuzz.main([*words, "--count", str(count)]) == 0
+        about = json.loads(path.read_text())
+        assert (about["next"], about["tried"]) == (count, {"csv": 20 * count})
+        assert about["counts"] == dict.fromkeys(("traceback", "hang", "memory", "outside", "message"), 0)
+    assert "csv: 40 tried, 0 did harm" in capsys.readouterr().out
