@@ -37,9 +37,13 @@ def outcome(program: Callable[[], int]) -> int:
             code = program()
         except SystemExit as ended:  # of argparse
             code = _code_of(ended)
-        except Exception:
+        except Exception as error:
             signals.check()
-            raise
+            from runner.ending.shortages import reported
+
+            if not reported(error):
+                raise
+            code = 1
         signals.over()
     except KeyboardInterrupt as stop:
         print(f"error: {how_stopped(stop)}", file=sys.stderr)
