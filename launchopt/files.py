@@ -126,13 +126,20 @@ class Reserve:
         self.release()
 
 
+_MOST_OF_A_NAME = 200  # bytes of a name that a temporary name repeats; a file system allows 255 in all
 _TEMPORARY = re.compile(r"\.launchopt-(.+)\.(?:\d{1,10}|json|gz)\.tmp|\.launchopt-.+\.(part)\.tmp")
 _BEGINNINGS = {".parquet": b"PAR1", ".part.tmp": b"PAR1", "part": b"PAR1", ".json": b"{", ".gz": b"\x1f\x8b"}
 
 
+def as_utf8(path: Path | str) -> str:
+    """Return a path as text that a UTF-8 file can hold: a byte that is none becomes `\\xff`."""
+    return os.fsencode(path).decode("utf-8", "backslashreplace")
+
+
 def temporary_for(path: Path, kind: str = "") -> Path:
     """Return the hidden name that `path` has until it is complete. kind: of several files for one path."""
-    return path.with_name(f".launchopt-{path.name}.{kind or os.getpid()}.tmp")
+    name = os.fsdecode(os.fsencode(path.name)[-_MOST_OF_A_NAME:])
+    return path.with_name(f".launchopt-{name}.{kind or os.getpid()}.tmp")
 
 
 def is_own_temporary(path: Path) -> bool:

@@ -64,7 +64,8 @@ def gather(folders: Sequence[Path], table: str, output: Path) -> tuple[int, int]
 
     def write(temporary: Path) -> None:
         nonlocal rows
-        with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        # pyarrow itself opens no path that is not UTF-8
+        with temporary.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for batch in batches(folders, table):
                 writer.write_batch(batch)
                 rows += len(batch)

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from launchopt.errors import ConfigError, DataError
-from launchopt.files import absent
+from launchopt.files import absent, as_utf8
 from launchopt.reading.parquet import Rules, checked
 from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
@@ -80,7 +80,7 @@ def batches(folders: Iterable[Path], table: str) -> Iterator[pa.RecordBatch]:
         try:
             for batch in checked(path, rules):
                 has_rows = has_rows or len(batch) > 0
-                yield _with_folder(batch, wanted, str(path.parent))
+                yield _with_folder(batch, wanted, as_utf8(path.parent))
         except DataError as error:
             unusable.append(error)
     if unusable and not has_rows:

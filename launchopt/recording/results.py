@@ -95,7 +95,12 @@ def write_table(path: Path, schema: pa.Schema, columns: Mapping[str, object], co
     """
     arrays = [pa.array(columns[field.name], field.type) for field in schema]
     table = pa.Table.from_arrays(arrays, schema=schema.with_metadata(metadata(config)))
-    save_result(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # pyarrow itself opens no path that is not UTF-8
+            pq.write_table(table, file, compression="zstd")
+
+    save_result(path, write)
 
 
 def write_rows(path: Path, schema: pa.Schema, rows: Sequence[Row], config: Mapping[str, object]) -> None:

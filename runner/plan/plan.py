@@ -18,7 +18,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cpu.info import reported_cache_bytes
 from launchopt.devices.cuda.info import gpu_hint
 from launchopt.errors import ConfigError, DeviceError
-from launchopt.files import JsonObject
+from launchopt.files import JsonObject, as_utf8
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
 from launchopt.producing.production import Schedule
@@ -58,7 +58,7 @@ class Plan:
         """Return the job with `folder` for its results."""
         config = self.config
         return Job(
-            run_id=f"{folder.parent.name}/{folder.name}",
+            run_id=as_utf8(f"{folder.parent.name}/{folder.name}"),
             folder=folder,
             config=self.composed,
             stream=self.stream,

@@ -70,7 +70,12 @@ def write_parquet(
         name = str(field.type).removesuffix(" | None")
         columns.append((field.name, kinds.get(name, pa.float64())))
     table = pa.Table.from_pylist(list(rows), schema=pa.schema(columns))
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # pyarrow itself opens no path that is not UTF-8
+            pq.write_table(table, file, compression="zstd")
+
     try:
-        write_atomically(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+        write_atomically(path, write)
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None

@@ -38,7 +38,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
-from launchopt.files import temporary_for
+from launchopt.files import as_utf8, temporary_for
 from runner.ending import end
 from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
@@ -121,13 +121,14 @@ class _PairsFile:
 
         from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
 
-        self.writer = pq.ParquetWriter(path, LAUNCH_KERNELS, compression="zstd")
+        self.file = path.open("wb")  # pyarrow itself opens no path that is not UTF-8
+        self.writer = pq.ParquetWriter(self.file, LAUNCH_KERNELS, compression="zstd")
 
     def add(self, path: Path, trace: Trace, pairs: Pairs) -> None:
         """Add the rows of one trace."""
         from launchopt.analysis.profiles.launch_rows import launch_rows
 
-        self.writer.write_table(launch_rows(str(path), trace, pairs))
+        self.writer.write_table(launch_rows(as_utf8(path), trace, pairs))
 
 
 @contextmanager
@@ -136,7 +137,7 @@ def _pairs_file(path: Path) -> Iterator[_PairsFile]:
     temporary = temporary_for(path)
     try:
         file = _PairsFile(temporary)
-        with file.writer:
+        with file.file, file.writer:
             yield file
         temporary.replace(path)
     except OSError as error:

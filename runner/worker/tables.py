@@ -71,14 +71,15 @@ def _parts(path: Path) -> list[Path]:
 def _write(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> None:
     # Times hardly repeat: encoding them with a dictionary would take twice the time and more bytes.
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
-    with pq.ParquetWriter(path, schema, compression="zstd", use_dictionary=texts) as writer:
+    # An open file, since pyarrow itself opens no path that is not UTF-8.
+    with path.open("wb") as file, pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=texts) as writer:
         for table in tables:
             writer.write_table(table)
 
 
 def _row_groups(parts: Iterable[Path]) -> Iterator[pa.Table]:
     for part in parts:
-        with pq.ParquetFile(part) as file:
+        with part.open("rb") as opened, pq.ParquetFile(opened) as file:
             for group in range(file.num_row_groups):
                 yield file.read_row_group(group)
 
@@ -90,7 +91,8 @@ def gather(path: Path) -> None:
         parts[0].rename(path)
     elif parts:
         if not path.exists():  # if it exists, a killed process joined the parts and did not remove them
-            schema = pq.read_schema(parts[0])
+            with parts[0].open("rb") as first:
+                schema = pq.read_schema(first)
             save_result(path, lambda temporary: _write(temporary, schema, _row_groups(parts)))
         for part in parts:
             part.unlink(missing_ok=True)
@@ -114,7 +116,8 @@ def rescue(folder: Path) -> None:
 def _keep(part: Path, path: Path) -> None:
     """Rename a part to `path`. Remove it if it cannot be read: after a power failure it may be incomplete."""
     try:
-        pq.read_metadata(part)
+        with part.open("rb") as file:
+            pq.read_metadata(file)
     except (OSError, pa.ArrowException):
         part.unlink(missing_ok=True)
     else:

@@ -1,0 +1,58 @@
+"""Files that the user names: any name that the file system holds is written, also one that is not UTF-8."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.paths import TESTS
+from support.results.summary_rows import repeats, write
+
+from launchopt.recording.results import write_manifest
+from runner import dataset
+from runner.profiles import nsys, trace
+
+NAMES = {"short": b"a", "no UTF-8": b"\xff\xfe", "longest": b"a" * 247, "quotes": b"x'\"[b]{a}%s", "line": b"a\nb"}
+Program = Callable[[Path, Path], int]
+
+
+def dataset_of(folder: Path, output: Path) -> int:
+    run = write(folder / os.fsdecode(b"run\xff"), repeats(1.0))
+    write_manifest(run, {"run_id": "run"})
+    return dataset.main([str(run), "--output", str(output)])
+
+
+def trace_of(folder: Path, output: Path) -> int:
+    copy = folder / os.fsdecode(b"\xff.json")
+    copy.write_bytes((TESTS / "corpus/kineto.json").read_bytes())
+    return trace.main([str(copy), "--output", str(output)])
+
+
+def nsys_of(folder: Path, output: Path) -> int:
+    copy = folder / os.fsdecode(b"\xff.sqlite")
+    copy.write_bytes((TESTS / "corpus/nsys.sqlite").read_bytes())
+    return nsys.main([str(copy), "--output", str(output)])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("program", [dataset_of, trace_of, nsys_of])
+def test_a_table_is_written_under_any_name(program: Program, name: str, tmp_path: Path) -> None:
+    output = tmp_path / "out" / os.fsdecode(NAMES[name] + b".parquet")
+    output.parent.mkdir()
+    assert program(tmp_path, output) == 0
+    assert [*output.parent.iterdir()] == [output]
+    assert output.read_bytes()[:4] == b"PAR1"
+
+
+def test_a_run_keeps_its_results_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    job = ["workload=gemv_micro", "workload.commands=20", "workload.m=4", "workload.k=4", "workload.cache=hot"]
+    done = ran(*job, "mode=baseline", "device=cpu", "record.launches=all", f"hydra.run.dir='{folder}'")
+    assert done == 0
+    (row,) = read_summaries([folder])
+    assert row["run_id"] == f"{tmp_path.name}/run\\xff"
+    assert {path.name for path in folder.glob("*.parquet")} == {
+        *("histograms.parquet", "launches.parquet", "summary.parquet")
+    }
