@@ -80,8 +80,8 @@ def measure(parts: Sequence[Part], session: Session) -> int:
         _clear(part, session.output)
         found = _measured(part, session)
         save_json(session.output / STATES, read_states(session.output) | {part.folder: found})
-        on = f" on {found['machine']}"
-        print(f"{part.folder}: {found['state']} after {found['seconds']:.0f} s{on}{_why(found)}", flush=True)
+        about = f"{found['state']} after {found['seconds']:.0f} s on {found['machine']}{_why(found)}"
+        print(f"{part.folder}: {about}", flush=True)
         failed += found["state"] != DONE
     return failed
 
@@ -209,8 +209,7 @@ def _fault(folder: Path, session: Session) -> str:
         return "no manifest"
     if any(each.revision is None for each in found):
         return "no revision in the manifest"
-    is_changed = any(each.dirty for each in found) and not session.is_dirty
-    return "the code was changed meanwhile" if is_changed else ""
+    return "the code was changed meanwhile" if any(each.dirty for each in found) and not session.is_dirty else ""
 
 
 def machine(device: str) -> JsonObject:

@@ -10,8 +10,8 @@ import pytest
 from support.paths import TESTS
 from support.results.summary_rows import repeats, write
 
-from launchopt.recording.results import write_manifest
-from runner import dataset
+from launchopt.recording.results import read_summaries, write_manifest
+from runner import commands, dataset
 from runner.profiles import nsys, trace
 
 NAMES = {"short": b"a", "no UTF-8": b"\xff\xfe", "longest": b"a" * 247, "quotes": b"x'\"[b]{a}%s", "line": b"a\nb"}
@@ -49,7 +49,7 @@ def test_a_table_is_written_under_any_name(program: Program, name: str, tmp_path
 def test_a_run_keeps_its_results_in_a_folder_of_any_name(tmp_path: Path) -> None:
     folder = tmp_path / os.fsdecode(b"run\xff")
     job = ["workload=gemv_micro", "workload.commands=20", "workload.m=4", "workload.k=4", "workload.cache=hot"]
-    done = ran(*job, "mode=baseline", "device=cpu", "record.launches=all", f"hydra.run.dir='{folder}'")
+    done = commands.main([*job, "mode=baseline", "device=cpu", "record.launches=all", f"hydra.run.dir='{folder}'"])
     assert done == 0
     (row,) = read_summaries([folder])
     assert row["run_id"] == f"{tmp_path.name}/run\\xff"

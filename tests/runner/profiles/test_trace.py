@@ -14,6 +14,7 @@ from support.paths import ROOT
 from support.results.kineto_events import TRACES, call, kernel, raw, written
 
 from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
+from runner.ending import outcome
 from runner.profiles import trace, trace_screen
 from runner.profiles.trace import main
 from runner.screen.pager import PIPED_COLUMNS
@@ -224,7 +225,8 @@ def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(trace, "_read", interrupted)
-    assert main([str(written(tmp_path, SOME)), "--output", str(tmp_path / "pairs.parquet")]) == 130
+    words = [str(written(tmp_path, SOME)), "--output", str(tmp_path / "pairs.parquet")]
+    assert outcome(lambda: main(words)) == 130
     assert [path.name for path in tmp_path.iterdir()] == ["trace.json"]
 
 
