@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -179,8 +179,8 @@ def test_a_wrong_type_is_refused(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_nothing_and_takes_nothing(
     before: bytes | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(table: pa.Table, where: Path, **_: Any) -> None:
-        where.write_bytes(b"half")
+    def fail(table: pa.Table, where: BinaryIO, **_: Any) -> None:
+        where.write(b"half")
         raise OSError("disk full")
 
     path = tmp_path / "summary.parquet"
