@@ -178,7 +178,11 @@ OWN = {
     *(f"launchopt/{name}.py" for name in ("report/page", "kernels/__init__", "modes/options", "recording/environment")),
     *("launchopt/analysis/tables/reference.py", "launchopt/devices/cpu/info.py", "launchopt/timing/torch_trace.py"),
     *(f"runner/{name}.py" for name in ("help", "budget", "bench/recorder", "plan/memory", "worker/tables")),
-    *(f"runner/{name}.py" for name in ("config/tables", "doctor/checks", "doctor/gpu", "run/leftovers")),
+    *(
+        f"runner/{name}.py"
+        for name in ("config/tables", "config/composed", "doctor/checks", "doctor/gpu", "run/leftovers")
+    ),
+    *("runner/limits.py", "runner/ending/outputs.py"),
 }
 
 
