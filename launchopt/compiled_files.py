@@ -11,10 +11,12 @@ import contextlib
 import hashlib
 import os
 import pickle
-import stat
+from pathlib import Path
 from typing import Any
 
 from numba.core.caching import FunctionCache, IndexDataCacheFile
+
+from launchopt.files import open_regular
 
 Function = Any  # of the user; Numba has no type annotations
 Signature = Any  # a Numba signature
@@ -43,9 +45,8 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no ty
 
     def _read(self, path: str) -> Any:
         """Return the content of a file; an OSError or ValueError if it is not as this user wrote it."""
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid():
+        with open_regular(Path(path)) as file:
+            if os.fstat(file.fileno()).st_uid != os.geteuid():
                 raise PermissionError
             content = file.read()
         size = hashlib.sha256().digest_size
