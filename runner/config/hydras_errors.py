@@ -107,5 +107,6 @@ def _all(settings: Sequence[str]) -> str:
 
 
 def first_line(error: object) -> str:
-    """Return the first line of a text, with control characters escaped."""
-    return one_line(next((line.strip() for line in str(error).splitlines() if line.strip()), ""))
+    """Return the first line of a text, with control characters escaped, and without the values of whole sections."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return one_line(re.sub(r"'\{.*\}'", "(settings)", re.sub(r"\. value: \{.*", "", line)))

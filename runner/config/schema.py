@@ -96,7 +96,8 @@ class Config:
                 wanted = f"must follow /schema/{key}/NAME@_here_, NAME one of {choices(kinds)}"
                 raise ConfigError(key, f"(settings of {what})", wanted)
         if self.table is not None:
-            raise ConfigError("table", self.table, explained("holds no settings", "the options of the group table"))
+            shown = self.table if isinstance(self.table, str | int | float) else "(settings of its own)"
+            raise ConfigError("table", shown, explained("holds no settings", "the options of the group table"))
 
     def _check_repeats(self) -> None:
         is_number = isinstance(self.repeats, int) and not isinstance(self.repeats, bool)

@@ -69,6 +69,14 @@ BAD: dict[str, tuple[bytes, str]] = {
         "workload/evil.yaml: workload.m: Value 'many'",
     ),
     "unknown": (b"defaults:\n  - /schema/workload/gemv@_here_\nbogus: 1\n", "bogus"),
+    "misplaced in mode": (
+        b"# @package _global_\ndefaults:\n- /schema/workload/gemv@mode\n",
+        ": Gemv is not a subclass of Mode\n",
+    ),
+    "misplaced as a number": (
+        b"# @package _global_\ndefaults:\n- /schema/workload/gemv@seed\n",
+        "seed: Value (settings) of type 'DictConfig'",
+    ),
     "circle": (b"defaults:\n  - evil\n", ""),
     "elsewhere": (b"defaults:\n  - /../../../etc/passwd\n", "passwd"),
     "interpolated": (b"defaults:\n  - /schema/workload/gemv@_here_\nm: ${.k}\nk: ${.m}\n", "workload.m"),
@@ -176,6 +184,16 @@ def test_a_long_list_of_defaults_is_refused_at_once(case: str, tmp_path: Path) -
     path.write_text("defaults:\n" + "".join((lines * 101)[:1500]))
     with pytest.raises(DataError, match=r"x\.yaml:2: defaults: over 100 entries"):
         config_text(path)
+
+
+def test_settings_within_table_are_not_shown_as_objects(tmp_path: Path) -> None:
+    (tmp_path / "user/table").mkdir(parents=True)
+    (tmp_path / "user/table/x.yaml").write_text("defaults: [/workload@x: gemv_micro]\n")
+    (tmp_path / "cwd").mkdir()
+    outcome = taken([f"--config-dir={tmp_path / 'user'}", "device=cpu", "table=x"], tmp_path / "cwd")
+    assert outcome.stderr == (
+        "error: table=(settings of its own): holds no settings; allowed: the options of the group table\n"
+    )
 
 
 @pytest.mark.parametrize("links", [1, 50])

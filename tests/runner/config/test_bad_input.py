@@ -191,7 +191,7 @@ CASES: dict[str, str] = {
     "workload=null": "workload=null",
     "=1": "=1",
     "workload=../model/tiny": "workload outside folder",
-    "table={a:b}": "table={'a':",
+    "table={a:b}": "table=(settings",
     "workload.commands=${oc.env:NO_SUCH_NAME}": "workload.commands=${oc.env:NO_SUCH_NAME}: NO_SUCH_NAME",
     "workload.commands=${workload.commands}": "workload.commands=${workload.commands}: Recursive",
     "hydra.run.dir=${bogus}": "bogus hydra.run.dir",
