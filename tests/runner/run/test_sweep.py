@@ -149,8 +149,8 @@ def test_a_folder_in_use_is_left_alone(words: str, run: Run, tmp_path: Path, mon
     monkeypatch.setattr(folder_lock, "PATIENCE_S", folder_lock._PAUSE_S)
     folder = tmp_path / "there"
     with FolderLock(folder, "hydra.run.dir"):
-        (folder / "multirun.yaml").write_text("theirs")
-        (folder / "manifest.json").write_text('{"status": "running"}')
+        (folder / "multirun.yaml").write_text("theirs: runner.app.Precheck")
+        (folder / "manifest.json").write_text('{"schema_version": 1, "status": "running"}')
         before = content(folder)
         ran = run(f"{words} {SMALL}")
         assert (ran.exit_code, ran.stdout) == (2, "")
