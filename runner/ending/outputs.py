@@ -9,29 +9,48 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
-import time
+
+from runner.ending.signals import signals
+
+TYPE_CHECKING = False  # that of `typing` takes 4 ms
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 CLOSED = 141  # exit code of a program that SIGPIPE ended, in a shell: 128 + 13
-PAUSE_S = 0.01  # before the next try of a write that would block
-_EPIPE = 32  # of the module `errno`
+PIPE_BYTES = 4096  # PIPE_BUF: a pipe that is ready takes as many
+PATIENCE_S, PAUSE_S = 1.0, 0.1
+_EPIPE, _ETIMEDOUT = 32, 110  # of the module `errno`
 
 
 class Output(io.FileIO):
-    """A standard stream that goes on when its file takes no more. `failure` is the first error."""
+    """A standard stream that goes on when its file takes no more. `failure` is the first error.
+
+    A reader that pauses delays the command, unless a signal ends it: then the stream waits for at most PATIENCE_S.
+    """
 
     failure: OSError | None = None
 
-    def write(self, data: object) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         """Write, and return the number of bytes; all of them after a failure."""
+        whole = memoryview(data)
         if self.failure is None:
             try:
-                while (count := super().write(data)) is None:  # type: ignore[arg-type]  # typeshed omits None
-                    time.sleep(PAUSE_S)
-                return count
+                self._wait()
+                return super().write(whole[:PIPE_BYTES]) or 0  # None: a socket that would block after all
             except OSError as error:
                 self.failure = error
-        return memoryview(data).nbytes  # type: ignore[arg-type]
+        return whole.nbytes
+
+    def _wait(self) -> None:
+        """Wait until PIPE_BYTES can be written. A write that blocks would not see a signal."""
+        ready, waited_s = select.poll(), 0.0
+        ready.register(self, select.POLLOUT)
+        while not ready.poll(PAUSE_S * 1e3):
+            waited_s += PAUSE_S
+            if signals.is_taken and waited_s > PATIENCE_S:
+                raise OSError(_ETIMEDOUT, "nobody reads it")
 
 
 _outputs: list[Output] = []  # standard output, then standard error, once `open_outputs` has been called
@@ -47,7 +66,7 @@ def open_outputs() -> None:
         before = getattr(sys, name)
         raw = Output(number, "w", closefd=False)
         encoding, errors = (before.encoding, before.errors) if before else ("utf-8", "backslashreplace")
-        lines = number == 2 or raw.isatty()
+        lines = number == 2 or raw.isatty() or bool(sys.flags.unbuffered)
         buffer = io.BufferedWriter(raw)
         setattr(sys, name, io.TextIOWrapper(buffer, encoding, errors, newline="\n", line_buffering=lines))
         _outputs.append(raw)

@@ -104,6 +104,11 @@ class Signals:
             self._raise()
 
     @property
+    def is_taken(self) -> bool:
+        """Whether a signal ends this process, now or at the end of a block in which signals wait."""
+        return bool(self._taken)
+
+    @property
     def is_raised(self) -> bool:
         """Whether `Stopped` was raised: a later error may be what a library made of it."""
         return self._is_raised

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,6 @@ from support.processes.own_process import environ_of
 from support.processes.own_run import on_linux
 
 from launchopt.recording import results
-from runner.ending import outputs
 from runner.ending.outputs import CLOSED, Output
 
 FULL = Path("/dev/full")
@@ -64,25 +66,43 @@ def test_a_run_on_closed_outputs_finishes(tmp_path: Path) -> None:
 def test_a_failure_is_kept_and_the_rest_is_dropped() -> None:
     reader, writer = os.pipe()
     with Output(writer, "w") as output:
-        assert (output.write(b"abc"), output.failure) == (3, None)
+        assert (output.write(memoryview(b"abc")), output.failure) == (3, None)
         os.close(reader)
-        assert (output.write(b"de"), output.write(b"f")) == (2, 1)
+        assert (output.write(memoryview(b"de")), output.write(memoryview(b"f"))) == (2, 1)
         assert output.failure is not None
         assert output.failure.errno == errno.EPIPE
 
 
-def test_a_write_that_would_block_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_pauses_gets_everything() -> None:
     reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    waits: list[float] = []
+    text = b"x" * (1 << 20)
+    read: list[bytes] = []
 
-    def read(pause_s: float) -> None:
-        waits.append(pause_s)
-        os.read(reader, 1 << 20)
+    def take() -> None:
+        time.sleep(0.2)
+        while part := os.read(reader, 1 << 16):
+            read.append(part)
 
-    monkeypatch.setattr(outputs.time, "sleep", read)
-    with Output(writer, "w") as output:
-        while not waits:
-            assert output.write(b"x" * 4096) == 4096
-        assert output.failure is None
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(take)
+        with io.BufferedWriter(Output(writer, "w")) as output:
+            output.write(text)
+        done.result()
+    assert b"".join(read) == text
     os.close(reader)
+
+
+@on_linux
+def test_a_signal_ends_a_command_whose_reader_has_paused_for_ever(tmp_path: Path) -> None:
+    program = (
+        "from runner.ending import end; end(lambda: print('begun', file=sys.stderr) or print('x' * (1 << 20)) or 0)"
+    )
+    call = [sys.executable, "-c", f"import sys; {program}"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(call, cwd=tmp_path, env=environ_of(), **pipes) as process:
+        assert process.stderr
+        assert process.stderr.readline() == "begun\n"
+        time.sleep(0.2)
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr.read() == "error: interrupted by SIGTERM\n"
