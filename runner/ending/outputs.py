@@ -66,7 +66,7 @@ def open_outputs() -> None:
         before = getattr(sys, name)
         raw = Output(number, "w", closefd=False)
         encoding, errors = (before.encoding, before.errors) if before else ("utf-8", "backslashreplace")
-        lines = number == 2 or raw.isatty() or bool(sys.flags.unbuffered)
+        lines = number == 2 or raw.isatty() or getattr(before, "write_through", False)  # of -u
         buffer = io.BufferedWriter(raw)
         setattr(sys, name, io.TextIOWrapper(buffer, encoding, errors, newline="\n", line_buffering=lines))
         _outputs.append(raw)

@@ -66,9 +66,9 @@ def test_a_run_on_closed_outputs_finishes(tmp_path: Path) -> None:
 def test_a_failure_is_kept_and_the_rest_is_dropped() -> None:
     reader, writer = os.pipe()
     with Output(writer, "w") as output:
-        assert (output.write(memoryview(b"abc")), output.failure) == (3, None)
+        assert (output.write(b"abc"), output.failure) == (3, None)
         os.close(reader)
-        assert (output.write(memoryview(b"de")), output.write(memoryview(b"f"))) == (2, 1)
+        assert (output.write(b"de"), output.write(b"f")) == (2, 1)
         assert output.failure is not None
         assert output.failure.errno == errno.EPIPE
 
@@ -94,10 +94,8 @@ def test_a_reader_that_pauses_gets_everything() -> None:
 
 @on_linux
 def test_a_signal_ends_a_command_whose_reader_has_paused_for_ever(tmp_path: Path) -> None:
-    program = (
-        "from runner.ending import end; end(lambda: print('begun', file=sys.stderr) or print('x' * (1 << 20)) or 0)"
-    )
-    call = [sys.executable, "-c", f"import sys; {program}"]
+    program = "end(lambda: print('begun', file=sys.stderr) or print('x' * (1 << 20)) or 0)"
+    call = [sys.executable, "-c", f"import sys; from runner.ending import end; {program}"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(call, cwd=tmp_path, env=environ_of(), **pipes) as process:
         assert process.stderr
