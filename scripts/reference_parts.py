@@ -50,8 +50,10 @@ def run_words(words: str, place: str = "{folder}", device: str = "cuda") -> str:
     return f"python -m runner {words} device={device} hydra.run.dir={place} hydra.sweep.dir={place}"
 
 
-def _run(folder: str, minutes: float, words: str, device: str = "cuda") -> Part:
-    return Part(folder, device, minutes, (run_words(words, device=device),))
+def _run(folder: str, minutes: float, words: str, device: str = "cuda", report: str = "") -> Part:
+    """Return a run or a sweep. report: options of the report that pages show of it, if it is not the usual one."""
+    made = [f"python -m runner report {{folder}} {report}"] if report else []
+    return Part(folder, device, minutes, (run_words(words, device=device), *made))
 
 
 def _bench(folder: str, device: str, suite: str) -> Part:
@@ -164,7 +166,10 @@ REPLAYS = (
 )
 PARTS = (
     *README_PARTS,
-    *(_run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5") for i, name in enumerate(STRATEGIES)),
+    *(
+        _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")
+        for i, name in enumerate(STRATEGIES)
+    ),
     *(
         _run(f"gpu/gpu_kernel_batcher/{i}", 10, f"table={table} workload.dtype={dtype} repeats=5")
         for i, (table, dtype) in enumerate(TABLES)
@@ -189,12 +194,17 @@ PARTS = (
         "timing=host",
     ),
     *(
-        _run(f"gpu/qkv/{table}_{model}", 5, f"table=qkv_{table} model={model} repeats=5")
+        _run(f"gpu/qkv/{table}_{model}", 5, f"table=qkv_{table} model={model} repeats=5", report="--strategies")
         for table in ("decode_1", "decode_16", "prefill")
         for model in ("folovllm", "qwen3_0_6b", "llama_3_2_1b", "llama_3_8b")
     ),
     *(
-        _run(f"gpu/timeout_bucket/{rate}", 10, f"experiment=timeout_bucket arrival.rate_per_s={rate} repeats=5")
+        _run(
+            f"gpu/timeout_bucket/{rate}",
+            10,
+            f"experiment=timeout_bucket arrival.rate_per_s={rate} repeats=5",
+            report="--frontier --slo-p99-us 300",
+        )
         for rate in (200_000, 1_000_000, 1_800_000)
     ),
     *REPLAYS,
