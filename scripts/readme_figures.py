@@ -96,6 +96,8 @@ def _checked(measured: Path, root: Path) -> tuple[str, provenance.Revisions]:
     """Return the GPU of the results, and the revisions of all committed results and these."""
     for part in README_PARTS:
         folder = measured.parent / part.folder
+        if not (folder / "manifest.json").is_file():
+            raise DataError(folder, None, "no results: run `python scripts/reference.py --only readme` on a GPU")
         made_by = read_manifest(folder).get("part", {})
         if made_by.get("exit_code") != 0 or made_by.get("commands") != [*part.commands]:
             raise DataError(folder, None, f"not measured by this script: reference.py --only {part.folder}")
@@ -128,14 +130,17 @@ def _describe(folder: Path) -> None:
 
 
 def _refresh(page: Path, root: Path, machine: str) -> None:
-    """Let a page show the new table and picture."""
+    """Let a page show the new table and picture, and remove the picture that it showed before."""
     text = page.read_text(encoding="utf-8")
+    shown = set(re.findall(rf"\((outputs/reference/\w+/{PICTURE})\)", text)) - {f"{PLACE}/{PICTURE}"}
     for name in (advice.FILE, which_strategy.FILE):
         text = re.sub(rf"(<!-- /?report:(?:\.\./)?)outputs/reference/\w+/{name}", rf"\g<1>{PLACE}/{name}", text)
     alt = f"Wall time of every mode over baseline, for 1, 16 and 64 requests on an {machine}"
     text = re.sub(rf"!\[[^]]*\]\(outputs/reference/\w+/{PICTURE}\)", f"![{alt}]({PLACE}/{PICTURE})", text)
     save_text(page, text)
     report.sync_readme(page)
+    for old in shown:
+        (root / old).unlink(missing_ok=True)
 
 
 def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:

@@ -133,5 +133,7 @@ def _of_run(folder: Path, mode: str, figure: Figure) -> Measured:
 
 def _beside(path: Path, goal: JsonObject) -> Iterator[str]:
     for mode in goal.get("beside", []):
-        found = _of_run(path.parent / goal["run"], mode, next(iter(FIGURES[goal["figure"]].values())))
-        yield f"{mode} {found.median:.4g}{'' if found.is_right else ' FAILED'}"
+        ways = FIGURES[goal["figure"]]
+        found = {way: _of_run(path.parent / goal["run"], mode, figure) for way, figure in ways.items()}
+        medians = [f"{each.median:.4g}{f' {way}' if len(ways) > 1 else ''}" for way, each in found.items()]
+        yield f"{mode} {' / '.join(medians)}{'' if all(each.is_right for each in found.values()) else ' FAILED'}"

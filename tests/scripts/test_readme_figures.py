@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,8 +54,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     root = tmp_path / "checkout"
     for page in readme_figures.PAGES:
         (root / page).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / page, root / page)
-    (root / "outputs/reference").mkdir(parents=True)
+        older = (ROOT / page).read_text().replace("outputs/reference/readme/", "outputs/reference/h200/")
+        (root / page).write_text(older)
+    (root / "outputs/reference/h200").mkdir(parents=True)
+    (root / "outputs/reference/h200/decode.svg").touch()
     known = {REVISION: {"commit": 500, "date": "2026-11-27", "code_sha1": "c0de"}}
     monkeypatch.setattr(readme_figures.revisions, "history_of", lambda root, named: known)
     return root
@@ -70,6 +71,7 @@ def test_table_and_picture_come_from_the_results(checkout: Path, tmp_path: Path)
     assert f"Measured on {GPU}: 2026-11-27, revision a1a1a1a (commit 500)." in readme
     assert f"on an {GPU}](outputs/reference/readme/decode.svg)" in readme
     assert "<svg" in (checkout / "outputs/reference/readme/decode.svg").read_text()
+    assert [path.parent.name for path in checkout.rglob("decode.svg")] == ["readme"]
     page = (checkout / "docs/which-strategy.md").read_text()
     assert "h200/which_strategy.json" not in page
     assert "- 4 and 64 requests: no run has" in page
@@ -119,6 +121,13 @@ def test_other_results_are_refused_and_change_nothing(
     assert readme_figures.main([str(measured(tmp_path / "new", change))], checkout) == 2
     assert said in capsys.readouterr().err
     assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
+
+
+def test_missing_results_are_named_with_the_command(
+    checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert readme_figures.main([str(tmp_path / "new/readme")], checkout) == 2
+    assert "readme/decode_1: no results: run `python scripts/reference.py --only readme`" in capsys.readouterr().err
 
 
 def test_every_gain_of_the_advice_has_a_run_and_every_part_a_place() -> None:
