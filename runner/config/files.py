@@ -30,7 +30,7 @@ MOST_OPEN = 100  # maximum depth of nested brackets
 TOO_DEEP = "nested too deeply, or an alias within itself"
 MOST_DEFAULTS = 100  # maximum entries of a list of defaults; ours have up to 13
 HYDRA_KEYS = {  # the settings of Hydra that a file may have: none starts a program, names a folder of configs, or logs
-    "hydra": ("run", "sweep", "mode", "sweeper", "output_subdir", "job"),
+    "hydra": ("run", "sweep", "mode", "verbose", "sweeper", "output_subdir", "job"),
     "hydra.job": ("name", "chdir"),
     "hydra.sweeper": ("params",),
 }

@@ -155,10 +155,9 @@ def start(words: Sequence[str], task: TaskFunction) -> None:
 
 
 def _folder(option: str, named: str) -> Path:
-    folder = Path(named).absolute()
-    if not folder.is_dir():
+    if not Path(named).is_dir():
         raise DataError(named, None, f"no such folder; allowed after {option}: a folder with configs")
-    return folder
+    return Path(named).resolve()
 
 
 def _refuse(*_: Any) -> None:

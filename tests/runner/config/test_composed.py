@@ -20,7 +20,7 @@ GLOBAL = "# @package _global_\n"
 GOOD = {
     "settings": "repeats: 1\n",
     "folders": 'hydra: {run: {dir: here}, sweep: {dir: there, subdir: "${hydra.job.num}"}}\n',
-    "names": "hydra: {job: {name: mine, chdir: false}, output_subdir: null}\n",
+    "names": "hydra: {verbose: [mine], job: {name: mine, chdir: false}, output_subdir: null}\n",
     "sweep": "hydra: {sweeper: {params: {seed: 3}}}\n",
 }
 MARK = "touched"
