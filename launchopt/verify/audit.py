@@ -2,8 +2,9 @@
 
 After a run only the outputs of last steps are in memory. An audit run executes the same launches, but stops whenever
 steps end: all outputs of these steps are still in memory then, because a request's next step overwrites them only
-later. The audit checks one layer of them, chosen at random by the seed, or all layers. Of a chunk of a prompt only the
-last layer's outputs are left; of all its layers, the keys and values are checked after the run.
+later. The audit copies them. It checks one layer of each step, chosen at random by the seed, or all layers, for many
+steps at a time. Of a chunk of a prompt only the last layer's outputs are left; of all its layers, the keys and values
+are checked after the run.
 
 A *part* of a step is one of its layers, or the commands outside of the layers: the slot map and the LM head.
 """
@@ -21,14 +22,15 @@ from launchopt.devices.arenas import Arenas
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 from launchopt.streams.placement import NO_LAYER
-from launchopt.types import Table, Words
+from launchopt.types import Array, Table, Words
 from launchopt.verify.commands import CheckSettings, unreported
 from launchopt.verify.findings import CheckProgress, Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.reference import Evaluator
 from launchopt.verify.steps import StepCheck, Steps
 
-CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, and memory for copies, roughly
+FIRST_STEPS = 16  # steps that are checked first, which tells how long a step takes
 
 
 class Audited(NamedTuple):
@@ -74,24 +76,33 @@ class Audit:
         columns = settings.max_columns
         self._check = StepCheck(stream, inputs, evaluator, unwritten, CHUNK_BYTES, columns, self._generator)
         self._findings = Findings(arenas.xp, stream.tokens, CheckProgress(1, unreported))
+        self._layers: dict[int, list[int]] = {}
         self._ended = np.zeros(len(table), np.int64)  # steps of each request that have ended
         has_prompt = table[:, ChainColumn.REST_KIND] != NO_PROMPT
         self._steps_left = int((table[:, ChainColumn.FULL_CHUNKS] + has_prompt + table[:, ChainColumn.DECODES]).sum())
         self._spent_s, self._steps_checked = 0.0, 0
+        flat, self._xp = arenas.arrays[stream.activations].reshape(-1), arenas.xp
+        unit, lanes = stream.activations.cols, int(stream.table[0, ChainColumn.LANE])
+        lane_elements = stream.lane_units * unit
+        first = lanes * unit
+        self._lanes = flat[first : first + stream.requests * lane_elements].reshape(stream.requests, -1)
+        most = max(1, min(self._steps_left, CHUNK_BYTES // (lane_elements * flat.itemsize)))
+        self._copies = arenas.xp.empty((most, lane_elements), flat.dtype)
+        self._kept, self._waiting = 0, list[Steps]()  # copies in use, and their steps
         self._parts, self._checked = 0, 0
 
     def steps_ended(self, requests: Numbers) -> None:
-        """Check the steps of these requests that have just ended. The device must be idle."""
+        """Take in the steps of these requests that have just ended. The device must be idle until this returns."""
         of_kind = self._count(requests)
         self._steps_left -= len(requests)
         if not self._is_due():
             return
-        start_s = self._clock()
         for steps in of_kind:
-            which = f"step {int(self._ended[steps.requests[0]]) - 1}"
-            self._check_one(steps, which)
-        self._spent_s += self._clock() - start_s
-        self._steps_checked += len(requests)
+            if self._stream.kinds[steps.kind].is_prompt:
+                layers = [each for each in self._layers_of(steps.kind) if each in (NO_LAYER, self._stream.layers - 1)]
+                self._check_now(steps, layers)
+            else:
+                self._keep(steps)
 
     def _count(self, requests: Numbers) -> list[Steps]:
         """Count the steps of these requests, and return them by kind."""
@@ -106,23 +117,52 @@ class Audit:
         found = []
         for kind in np.unique(kinds).tolist():
             own = kinds == kind
-            found.append(Steps(kind, requests[own], outputs[own], starts[own]))
+            found.append(Steps(kind, requests[own], outputs[own], starts[own], at[own]))
             self._parts += int(own.sum()) * len(self._layers_of(kind))
         return found
 
+    def _keep(self, steps: Steps) -> None:
+        """Copy the lanes of decode steps, for a later check."""
+        most = len(self._copies)
+        for start in range(0, len(steps.requests), most):
+            some = steps.part(slice(start, start + most))
+            count = len(some.requests)
+            if self._kept + count > (most if self._steps_checked else min(most, FIRST_STEPS)):
+                self._check_kept()
+            places = np.arange(self._kept, self._kept + count)
+            self._copies[self._kept : self._kept + count] = self._lanes[self._xp.asarray(some.requests)]
+            self._waiting.append(some._replace(places=places))
+            self._kept += count
+
+    def _check_kept(self) -> None:
+        """Check the steps whose lanes were copied: of each one part, or all parts if the settings say so."""
+        if not self._waiting:
+            return
+        kind = self._waiting[0].kind
+        columns = zip(*(each[1:] for each in self._waiting), strict=True)
+        steps = Steps(kind, *(np.concatenate(each) for each in columns))
+        steps = steps.part(np.argsort(steps.requests, kind="stable"))
+        layers = np.array(self._layers_of(kind))
+        chosen = self._generator.choice(layers, len(steps.requests))
+        for layer in layers.tolist():
+            own = steps if self._settings.full else steps.part(chosen == layer)
+            if len(own.requests):
+                self._check_now(own, [layer], self._copies)
+        self._waiting, self._kept = [], 0
+
+    def _check_now(self, steps: Steps, layers: list[int], copies: Array = None) -> None:
+        """Check these layers of steps."""
+        start_s = self._clock()
+        self._check.check(self._findings, steps, layers, copies)
+        self._checked += len(steps.requests) * len(layers)
+        self._spent_s += self._clock() - start_s
+        self._steps_checked += len(steps.requests)
+
     def _layers_of(self, kind: int) -> list[int]:
         """Return the layers of a step; NO_LAYER among them if it has commands outside of the layers."""
-        return sorted({row.layer for row in self._stream.rows(kind)})
-
-    def _check_one(self, steps: Steps, which: str) -> None:
-        """Check one part of steps, or all parts if the settings say so."""
-        layers = self._layers_of(steps.kind)
-        if self._stream.kinds[steps.kind].is_prompt:
-            layers = [layer for layer in layers if layer in (NO_LAYER, self._stream.layers - 1)]
-        elif not self._settings.full:
-            layers = [int(self._generator.choice(layers))]
-        self._check.check(self._findings, steps, which, layers)
-        self._checked += len(steps.requests) * len(layers)
+        if kind not in self._layers:
+            self._layers[kind] = sorted({row.layer for row in self._check.rows(kind)})
+        return self._layers[kind]
 
     def _is_due(self) -> bool:
         """Return whether to check now. If time is short, a random sample of the steps is checked."""
@@ -133,6 +173,7 @@ class Audit:
         return bool(self._generator.random() * needed_s < left_s)
 
     def result(self) -> Audited:
-        """Return what was found so far."""
+        """Check what was copied, and return what was found."""
+        self._check_kept()
         found = self._findings.verdict(self._stream.commands)
         return Audited(self._parts, self._checked, found.wrong, found.first_wrong)

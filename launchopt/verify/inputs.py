@@ -33,16 +33,20 @@ class Inputs:
         self._flat = arenas.arrays[stream.activations].reshape(-1)
         self._unit = stream.activations.cols
 
-    def rows(self, units: Numbers, width: int) -> Array:
-        """Return `width` activations from each unit on, as float64 [len(units), width]."""
+    def rows(self, units: Numbers, width: int, copies: Array = None) -> Array:
+        """Return `width` activations from each unit on, as float64 [len(units), width].
+
+        copies: copies of activations, in which units are counted; None: the arena.
+        """
         xp = self._xp
         first = xp.asarray(units) * self._unit
-        return self._wide(self._flat[first[:, None] + xp.arange(width)])
+        flat = self._flat if copies is None else copies.reshape(-1)
+        return self._wide(flat[first[:, None] + xp.arange(width)])
 
-    def words(self, units: Numbers, width: int) -> Array:
-        """Return `width` int32 words from each unit on, as float64 [len(units), width]."""
+    def words(self, units: Numbers, width: int, copies: Array = None) -> Array:
+        """Return `width` int32 words from each unit on, as float64 [len(units), width]. copies: as in `rows`."""
         xp = self._xp
-        flat = self._flat.view(np.int32)
+        flat = (self._flat if copies is None else copies.reshape(-1)).view(np.int32)
         first = xp.asarray(units) * (UNIT_BYTES // 4)
         return flat[first[:, None] + xp.arange(width)].astype(np.float64)
 

@@ -10,7 +10,7 @@ was never written. The check then computes that output from the inputs in memory
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -29,35 +29,48 @@ from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, exact
 from launchopt.verify.reference import Columns, Evaluator
 
+NOTHING = np.zeros(0, np.int64)
+NO_COLUMNS = Columns(NOTHING, NOTHING, NOTHING)
+
 
 class Steps(NamedTuple):
-    """A step of each of some requests, all of one kind.
+    """Steps of requests, all of one kind. Steps of the same request are adjacent.
 
     kind: index of the kind. outputs: for a decode step, the tokens that the request has with this step; for a chunk of
-    a prompt, 1. starts: position of the step's first column.
+    a prompt, 1. starts: position of the step's first column. numbers: number of each step within its request; None:
+    they are the last steps. places: of decode steps whose lanes were copied, the index of the copy.
     """
 
     kind: int
     requests: Numbers
     outputs: Numbers
     starts: Numbers
+    numbers: Numbers | None = None
+    places: Numbers | None = None
 
     def part(self, index: Numbers | slice | NDArray[np.bool_]) -> Steps:
         """Return the steps at an index."""
-        return Steps(self.kind, self.requests[index], self.outputs[index], self.starts[index])
+        numbers, places = (None if each is None else each[index] for each in (self.numbers, self.places))
+        return Steps(self.kind, self.requests[index], self.outputs[index], self.starts[index], numbers, places)
+
+    def name(self, i: int) -> str:
+        """Return the name of step i, for messages."""
+        which = "the last step" if self.numbers is None else f"step {self.numbers[i]}"
+        return f"{which} of request {self.requests[i]}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Some steps of one kind, and the columns that are compared.
 
-    rows: the rows of the step, by layer and node name. columns: numbers of the compared columns within a step.
-    at: request, position and weight copy of each of these columns, for all requests.
+    rows: the rows of the step, by layer and node name. copies: as in `StepCheck.check`. columns: numbers of the
+    compared columns within a step. at: request, position and weight copy of each of these columns, for all requests.
     """
 
     kind: StepKind
     rows: dict[tuple[int, str], Row]
     steps: Steps
+    copies: Array
     columns: Numbers
     at: Columns
 
@@ -85,6 +98,7 @@ class StepCheck:
         self._unwritten, self._chunk_bytes = unwritten, chunk_bytes
         self._most_columns, self._generator = most_columns, generator
         self._unit = stream.activations.cols
+        self._rows: dict[int, list[Row]] = {}
 
     def last_steps(self, findings: Findings) -> None:
         """Check the last step of every request."""
@@ -96,19 +110,27 @@ class StepCheck:
             starts = last_of_prompt(stream, own) + stream.outputs[own] - 1
             if stream.kinds[kind].is_prompt:
                 starts = stream.table[own, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
-            self.check(findings, Steps(kind, own, stream.outputs[own], starts), "the last step")
+            self.check(findings, Steps(kind, own, stream.outputs[own], starts))
 
-    def check(self, findings: Findings, steps: Steps, which: str, layers: Collection[int] | None = None) -> None:
-        """Check steps of one kind. which: the step's name in messages. layers: None: all layers."""
-        rows, kind = self._stream.rows(steps.kind), self._stream.kinds[steps.kind]
+    def rows(self, kind: int) -> list[Row]:
+        """Return the rows of a kind of step."""
+        if kind not in self._rows:
+            self._rows[kind] = self._stream.rows(kind)
+        return self._rows[kind]
+
+    def check(
+        self, findings: Findings, steps: Steps, layers: Collection[int] | None = None, copies: Array = None
+    ) -> None:
+        """Check steps of one kind. layers: None: all layers. copies: the copied lanes, [copies, elements of a lane]."""
+        rows, kind = self.rows(steps.kind), self._stream.kinds[steps.kind]
         by_name = {(row.layer, row.name): row for row in rows}
         replicas = (steps.outputs - 1) % self._stream.replicas
         for replica in np.unique(replicas).tolist():
             own = steps.part(replicas == replica)
             for number, row in enumerate(rows):
                 if self._is_checkable(kind, row) and (layers is None or row.layer in layers):
-                    label = f"{self._stream.shape_of(row)}, command {number} of {which} of request"
-                    self._command(findings, row, own, by_name, label)
+                    label = f"{self._stream.shape_of(row)}, command {number} of"
+                    self._command(findings, row, _Part(kind, by_name, own, copies, NOTHING, NO_COLUMNS), label)
                 findings.progress.add(len(own.requests) / len(rows))
 
     def _is_checkable(self, kind: StepKind, row: Row) -> bool:
@@ -116,10 +138,9 @@ class StepCheck:
             return False
         return not kind.is_prompt or row.layer in (NO_LAYER, self._stream.layers - 1)
 
-    def _command(
-        self, findings: Findings, row: Row, steps: Steps, by_name: dict[tuple[int, str], Row], label: str
-    ) -> None:
+    def _command(self, findings: Findings, row: Row, part: _Part, label: str) -> None:
         """Check the command `row` of steps that use one copy of the weights."""
+        steps = part.steps
         replica = int(steps.outputs[0] - 1) % self._stream.replicas
         columns = np.arange(row.n)
         if row.n > self._most_columns:
@@ -129,9 +150,9 @@ class StepCheck:
             some = steps.part(slice(start, start + most))
             positions = (some.starts[:, None] + columns).reshape(-1)
             at = Columns(np.repeat(some.requests, len(columns)), positions, np.full(len(positions), replica))
-            part = _Part(self._stream.kinds[steps.kind], by_name, some, columns, at)
-            name = partial(_named, label, some.requests)
-            findings.judge(self._output(row, part), self._expected(row, part), name, columns=len(columns))
+            own = replace(part, steps=some, columns=columns, at=at)
+            name = partial(_named, label, some)
+            findings.judge(self._output(row, own), self._expected(row, own), name, columns=len(columns))
             findings.compared += len(some.requests)
 
     def _expected(self, row: Row, part: _Part) -> Graded:
@@ -156,7 +177,7 @@ class StepCheck:
             return self._expected(part.rows[row.layer, name], part)
         if place.origin != Origin.INPUT:
             units = self._units(place, part, operand.row_elements)
-            return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m))
+            return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m, part.copies))
         if part.kind.is_prompt:
             values = self._inputs.of_prompts(part.at.requests, part.at.positions)
         else:  # the request's next input has overwritten this input
@@ -173,11 +194,14 @@ class StepCheck:
             return self._xp.concatenate(parts).reshape(len(part.at), -1)
         if row.op is Op.SLOT_MAP:
             base = self._bases(row.c, part)
-            words = self._inputs.words(base, row.n)
+            words = self._inputs.words(base, row.n, part.copies)
             return words[:, self._xp.asarray(part.columns)].reshape(-1, 1)
-        return self._inputs.rows(self._units(row.c, part, row.operands[2].row_elements), row.m)
+        return self._inputs.rows(self._units(row.c, part, row.operands[2].row_elements), row.m, part.copies)
 
     def _bases(self, place: Place, part: _Part) -> Numbers:
+        if part.steps.places is not None:
+            of_copies: Numbers = part.steps.places * self._stream.lane_units + place.slot
+            return of_copies
         column = ChainColumn.LANE if place.origin == Origin.LANE else ChainColumn.PREFILL
         bases: Numbers = self._stream.table[part.steps.requests, column] + place.slot
         return bases
@@ -189,5 +213,5 @@ class StepCheck:
         return units
 
 
-def _named(label: str, requests: Numbers, i: int) -> str:
-    return f"{label} {requests[i]}"
+def _named(label: str, steps: Steps, i: int) -> str:
+    return f"{label} {steps.name(i)}"

@@ -18,8 +18,11 @@ from launchopt.command import Dtype, Records
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainStream
+from launchopt.verify import audit as auditing
 from launchopt.verify.audit import Audit, Audited
 from launchopt.verify.commands import CheckSettings
+from launchopt.verify.findings import Findings
+from launchopt.verify.steps import StepCheck, Steps
 
 GREEDY = Sampling(SamplingKind.greedy)
 SIZES = [(0, 6), (7, 8), (5, 3), (1, 9)]
@@ -137,17 +140,25 @@ def test_a_fault_in_every_step_is_always_found() -> None:
         assert AuditedRun(stream, GREEDY, change, CheckSettings(16, seed)).found.wrong
 
 
-def test_too_little_time_leaves_steps_out_at_random_but_never_all() -> None:
-    stream = stream_of("linear", [(0, 40), (0, 40)], layers=LAYERS)
-    clock = iter(float(at) for at in range(10_000))
+def test_too_little_time_leaves_steps_out_at_random_but_never_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = stream_of("linear", [(0, 100), (0, 100)], layers=LAYERS)
+    now_s = [0.0]
+    check = StepCheck.check
+
+    def a_second_a_step(self: StepCheck, findings: Findings, steps: Steps, *rest: Any) -> None:
+        now_s[0] += len(steps.requests)
+        check(self, findings, steps, *rest)
+
+    monkeypatch.setattr(StepCheck, "check", a_second_a_step)
+    monkeypatch.setattr(auditing, "CHUNK_BYTES", 8 * stream.lane_units * 256)
 
     class Slow(AuditedRun):
         def _feed_back(self, record: Records, is_stale: bool) -> None:
             if self._audit is None:
-                given = (stream, self.arenas, stream.table, self._steps.done, CheckSettings(16, budget_s=20.0))
-                self._audit = Audit(*given, frozenset(), clock=lambda: next(clock))
+                given = (stream, self.arenas, stream.table, self._steps.done, CheckSettings(16, budget_s=50.0))
+                self._audit = Audit(*given, frozenset(), clock=lambda: now_s[0])
             super()._feed_back(record, is_stale)
 
     found = Slow(stream, NONE).found
-    assert found.parts == 80 * LAYERS
-    assert 10 <= found.checked <= 21, "each check takes a second"
+    assert found.parts == 200 * LAYERS
+    assert 25 <= found.checked <= 60, "a step takes a second"

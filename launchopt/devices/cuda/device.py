@@ -279,6 +279,7 @@ class CudaDevice:
             resident.pause()
         self.synchronize()
         yield
+        self.synchronize()  # of copies on other CUDA streams
         if resident and was_running:
             resident.resume()
 
