@@ -61,7 +61,16 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["file", "committed"])
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page of two committed runs whose settings differ much."""
+    path = tmp_path_factory.mktemp("unlike") / "report.html"
+    source = read_source([REFERENCE / "azure_llama_3_8b" / "0", REFERENCE / "qkv" / "0"])
+    path.write_text(page_html(source), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("name", ["file", "committed", "unlike"])
 def test_tables_of_few_columns_fit_their_box_at_1280_pixels(
     browser: Browser, request: pytest.FixtureRequest, name: str
 ) -> None:
