@@ -24,6 +24,7 @@ from launchopt.files import open_regular
 from launchopt.reading.unusable import name_unusable
 
 NUMBER_MAX = 10**18  # a larger count, time or rate is no measurement
+NUMBER_MIN = 1e-30  # nor is one that is smaller, but not 0
 TEXT_CHARACTERS_MAX = 10_000
 TABLE_BYTES_MAX = 64 << 20  # limit of a table that is kept in memory; Python objects take up to ten times that
 BATCH_TEXT_BYTES_MAX = 64 << 20  # limit of the texts of one column in a batch
@@ -45,6 +46,7 @@ class Rules(NamedTuple):
     is_signed: bool = False  # whether numbers may be negative
     renamed: Mapping[str, str] = {}
     current: Callable[[str, pa.Array], pa.Array] = lambda _, values: values
+    choices: Mapping[str, Sequence[str]] = {}  # the values that a column of texts may have
     most_rows: int | None = None  # more rows, or bytes than 1 GiB, are refused: the caller keeps them all in memory
     what: str = "a table"
 
@@ -214,6 +216,8 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
         return values
     if pa.types.is_string(field.type):
         is_good = pc.less_equal(pc.utf8_length(values), TEXT_CHARACTERS_MAX)
+        if field.name in rules.choices:
+            is_good = pc.is_in(values, pa.array(rules.choices[field.name]))
     else:
         most = (
             float(NUMBER_MAX)
@@ -222,7 +226,9 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
         )
         high, low = pa.scalar(most, field.type), pa.scalar(-most if rules.is_signed else type(most)(), field.type)
         is_good = pc.and_(pc.less_equal(values, high), pc.greater_equal(values, low))
-    is_bad = pc.invert(pc.fill_null(is_good, True))
+        if pa.types.is_floating(field.type):
+            is_good = pc.and_(is_good, pc.or_(pc.equal(values, 0.0), pc.greater_equal(pc.abs(values), NUMBER_MIN)))
+    is_bad = pc.and_(pc.is_valid(values), pc.invert(pc.fill_null(is_good, False)))
     if count := pc.sum(is_bad).as_py():
         lost.values[field.name] += count
         return pc.if_else(is_bad, pa.scalar(None, field.type), values)

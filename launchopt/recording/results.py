@@ -70,6 +70,7 @@ _SUMMARY_RULES = Rules(
     UNBOUNDED,
     renamed=RENAMED,
     current=current_values,
+    choices={"device": ("cpu", "cuda")},
     most_rows=MOST_SUMMARY_ROWS,
     what="a summary",
 )

@@ -34,6 +34,7 @@ def test_a_good_file_is_read_without_a_word(tmp_path: Path, capsys: pytest.Captu
     [
         ("ms", [float("nan"), 1.5], [None, 1.5], "ms has 1 impossible values"),
         ("ms", [float("inf"), -1.0], [None, None], "ms has 2 impossible values"),
+        ("ms", [1e-31, 0.0], [None, 0.0], "ms has 1 impossible values"),
         ("ms", ["soon", "late"], [None, None], "ms holds no double"),
         ("ms", [[1.0], [2.0]], [None, None], "ms holds no double"),
         ("ms", [{"a": 1}, {"a": 2}], [None, None], "ms holds no double"),

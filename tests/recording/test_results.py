@@ -25,7 +25,7 @@ CONFIG = {"mode": {"name": "batched"}, "note": "µ"}
 
 # A value in every column without which a summary's row is of no use.
 ROW = dict.fromkeys(results.SUMMARY.names) | {
-    name: {"string": "x", "bool": False}.get(str(results.SUMMARY.field(name).type), 1) for name in KNOWN
+    name: {"string": "cpu", "bool": False}.get(str(results.SUMMARY.field(name).type), 1) for name in KNOWN
 }
 
 
