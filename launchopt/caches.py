@@ -19,7 +19,8 @@ from pathlib import Path
 from launchopt.errors import one_line
 
 LEAST_BYTES = 16 << 20  # free space without which a library writes to another folder
-OWN = "NUMBA_CACHE_DIR"  # parent of the folder `launchopt`, which has compiled loops
+OWN = "NUMBA_CACHE_DIR"  # parent of the folder with our compiled loops
+NAME = "launchopt"  # that folder
 IN_MEMORY = "CUPY_CACHE_IN_MEMORY"  # CuPy then writes no files
 
 
@@ -93,6 +94,8 @@ def _is_usable(variable: str) -> bool:
     import tempfile
 
     folder = folder_of(variable)
+    if variable == OWN and folder is not None:
+        folder /= NAME
     try:
         while folder is not None and not folder.exists():
             folder = folder.parent

@@ -14,6 +14,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+from numba.core import config
 from numba.core.caching import FunctionCache, IndexDataCacheFile
 
 from launchopt.files import open_regular
@@ -64,10 +65,16 @@ class CheckedFiles(IndexDataCacheFile):  # type: ignore[misc]  # Numba has no ty
 
 
 class CompiledFiles(FunctionCache):  # type: ignore[misc]  # Numba has no type annotations
-    """The cache of one function. A file that cannot be read or written is no error."""
+    """The cache of one function. A file that cannot be read or written is no error.
+
+    RuntimeError if Numba cannot write to the folder `config.CACHE_DIR`. Its other folders are not used: there a file
+    would be found again after a change of a function that is compiled into this one.
+    """
 
     def __init__(self, function: Function) -> None:
         super().__init__(function)
+        if not Path(self._cache_path).is_relative_to(config.CACHE_DIR):
+            raise RuntimeError(f"{config.CACHE_DIR} cannot be written to")
         base = self._impl.filename_base
         self._cache_file = CheckedFiles(self._cache_path, base, self._impl.locator.get_source_stamp())
 

@@ -56,7 +56,7 @@ def _cache_folder() -> str | None:
             if any(word in text for word in (b"@compiled", b"@intrinsic", b"IntEnum", b"NamedTuple")):
                 state.update(source.as_posix().encode() + text)
     root = caches.prepare()
-    return None if root is None else str(root / "launchopt" / state.hexdigest()[:16])
+    return None if root is None else str(root / caches.NAME / state.hexdigest()[:16])
 
 
 def compiled(function: Function) -> Function:

@@ -71,6 +71,12 @@ def test_a_private_folder_is_used_and_named_once(
     assert capsys.readouterr().err == "", "a child inherits the choice and says nothing"
 
 
+def test_a_file_in_place_of_our_folder(private: Path, tmp_path: Path) -> None:
+    (cache := tmp_path / "home" / ".cache").mkdir()
+    (cache / "launchopt").touch()
+    assert prepare() == private / "numba"
+
+
 def test_every_library_has_another_folder(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", NOWHERE)
     prepare()

@@ -129,3 +129,12 @@ def test_without_a_folder_a_function_is_compiled_in_each_process(
     monkeypatch.setattr(native, "_cache_folder", lambda: folder)
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
     assert native.compiled(square)(7) == 49
+
+
+def test_numbas_other_folders_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a change of a function that is compiled into another one would not be noticed."""
+    (tmp_path / "cache").touch()
+    monkeypatch.setattr(native, "_cache_folder", lambda: str(tmp_path / "cache"))
+    for _ in range(2):
+        function = native.compiled(square)
+        assert (function(7), hits(function)) == (49, 0)
