@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
+from support.results.kineto_events import call, kernel
 from support.results.recorded_runs import write_run
 
 from launchopt.analysis.tables.frontier import build_frontiers
@@ -131,3 +133,13 @@ def test_a_summary_without_rows_is_one_line_and_code_2(
     assert printed.err.splitlines() == [
         f"error: {tmp_path / 'summary.parquet'}: has no rows: the run ended before its first repeat"
     ]
+
+
+def test_a_trace_prints_none_of_its_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"cudaLaunchKernel{EVIL}"
+    trace = tmp_path / f"t{EVIL.replace('<b>', '')}.json"
+    trace.write_text(json.dumps({"traceEvents": [call(0, 4, 1, name), kernel(6, 3, 1) | {"name": name}]}))
+    assert commands.main(["trace", str(trace)]) == 0
+    printed = capsys.readouterr()
+    assert "2J" in printed.out
+    assert is_clean(printed.out + printed.err)

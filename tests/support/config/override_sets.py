@@ -27,7 +27,7 @@ from support.processes.limits import TooMuchTime, limited
 
 CPU_S = 2.0  # limit of the processor seconds in which a set is planned or refused
 MORE_BYTES = 4 << 30
-MESSAGE_CHARACTERS = 4000  # Hydra lists the options of a group, a line each
+MESSAGE_CHARACTERS = 401  # of one line, with its end: `launchopt.messages` cuts a longer one
 
 # Settings of groups with one schema, and outside of groups. In other groups they depend on the option (OPTIONS).
 KEYS = (
