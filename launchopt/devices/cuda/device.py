@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import cupy
 import numpy as np
 from numpy.typing import NDArray
-from nvmath.bindings import cublasLt
 
 from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
@@ -25,7 +24,7 @@ from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans
 from launchopt.devices.cublaslt.tables import Tables, shape_table
 from launchopt.devices.cuda.ceilings import measure_ceilings, measure_memory
-from launchopt.devices.cuda.errors import StatusError, no_memory
+from launchopt.devices.cuda.errors import failure_of, no_memory
 from launchopt.devices.cuda.info import cuda_info, gpu_state, library_versions
 from launchopt.devices.cuda.marks import LaunchMarks
 from launchopt.devices.cuda.op_plans import OpPlans
@@ -35,9 +34,7 @@ from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.loops.runner import Launcher
-from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 from launchopt.devices.runs import run_end
-from launchopt.errors import RunError
 from launchopt.files import JsonObject
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import Strategy
@@ -76,8 +73,7 @@ class CudaDevice:
         self.base = Tables(shape_table(stream, self.arenas), context)
         self._packing = Packing(self.base, self.stream, self.check)
         self.marks = LaunchMarks(self.stream, stream, recorder)
-        op_plans = OpPlans(stream, self.kernels, self.state_of_sequences)
-        self.planner = Planner(self, op_plans, self._packing)
+        self.planner = Planner(self, OpPlans(stream, self.kernels, self.state_of_sequences), self._packing)
         self.planner.load_library()
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:
@@ -125,21 +121,14 @@ class CudaDevice:
     @staticmethod
     def check(status: int) -> None:
         """Raise RunError for a status of a compiled launch that is not OK."""
-        if status == lt.OK:
-            return
-        if status == GONE:
-            raise RunError(GAVE_UP_LINE)
-        if status % lt.KERNEL_STATUS == 0:
-            code = status // lt.KERNEL_STATUS
-            raise StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
-        raise StatusError.of_cublas(status, cublasLt.get_status_name(status))
+        if status != lt.OK:
+            raise failure_of(status)
 
     def launcher(self, mode: PreparedMode) -> Launcher:
         """Return the launcher for this run. With a profiler attached, Python makes each launch, in an NVTX range."""
-        by_python = (mode.submit, mode.submit_each, self.check)
         is_compiled = mode.compiled_loop and not self.marks.attached
-        common = (self.tables, self.recorder, self.marks.sampler)
-        return Launcher(*common, *by_python, mode.path.packable_bytes, is_compiled)
+        own = (mode.submit, mode.submit_each, self.check, mode.path.packable_bytes, is_compiled)
+        return Launcher(self.tables, self.recorder, self.marks.sampler, *own)
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Prepare to feed results back; return the steps in flight."""
@@ -157,9 +146,7 @@ class CudaDevice:
         Return the device address of its feedback arguments, or 0 if it cannot feed back its results.
         """
         assert self._steps is not None
-        if self.marks.streams or self.marks.resident:
-            return 0
-        return self._steps.stage(batch)
+        return 0 if self.marks.streams or self.marks.resident else self._steps.stage(batch)
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """Turn the results of the first `count` steps in `flights.ended` into their requests' next inputs."""

@@ -2,8 +2,8 @@
 
 `GpuErrors` replaces exceptions of CuPy, nvmath and PyTorch, and the RunError of a compiled call, if the GPU has no
 memory left or its context is lost. It raises `ArenaMemoryError` for lack of memory while a job is prepared, and
-`GpuError` otherwise. Other exceptions pass. This module imports none of the libraries, since a library that is not
-loaded raised nothing.
+`GpuError` otherwise. Other exceptions pass. This module imports none of the libraries at once, since a library that is
+not loaded raised nothing.
 
     with GpuErrors() as gpu:
         prepare()
@@ -45,6 +45,21 @@ class StatusError(RunError):
     def of_cublas(cls, status: int, name: str) -> StatusError:
         """Return the error for a status of cublasLtMatmul."""
         return cls(f"cublasLtMatmul failed: {name}", OUT_OF_MEMORY if status == CUBLAS_ALLOC_FAILED else None)
+
+
+def failure_of(status: int) -> RunError:
+    """Return the error for a status of a compiled launch that is not OK."""
+    from launchopt.devices.cublaslt.launch import KERNEL_STATUS
+    from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
+
+    if status == GONE:
+        return RunError(GAVE_UP_LINE)
+    if status % KERNEL_STATUS == 0:
+        code = status // KERNEL_STATUS
+        return StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
+    from nvmath.bindings import cublasLt
+
+    return StatusError.of_cublas(status, cublasLt.get_status_name(status))
 
 
 @dataclass(frozen=True, slots=True)
