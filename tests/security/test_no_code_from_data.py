@@ -17,8 +17,12 @@ METHODS = {
     *("yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "os.system", "os.popen", "torch.load"),
     *("pd.read_pickle", "pandas.read_pickle", "hydra.utils.instantiate", "hydra.utils.call"),
 }
-# torch.compile wants a function of its own for each kind of step; its source is made of names of ours, and numbers.
-ALLOWED = {"launchopt/devices/pytorch/compiled.py": {"exec", "compile"}}
+ALLOWED = {
+    # torch.compile wants a function of its own for each kind of step; its source is made of names of ours, and numbers.
+    "launchopt/devices/pytorch/compiled.py": {"exec", "compile"},
+    # Machine code, which Numba pickles. A file is read only if this user wrote it and its checksum is right.
+    "launchopt/compiled_files.py": {"pickle"},
+}
 
 
 def uses(source: str) -> set[str]:
