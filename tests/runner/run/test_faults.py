@@ -14,6 +14,7 @@ from support.processes.own_run import LONG, SHORT, Victim, assert_nothing_left, 
 from launchopt.errors import VerificationError
 from launchopt.producing.production import Production
 from launchopt.recording import results
+from launchopt.recording.summary_columns import KNOWN
 from runner.config.schema import register, to_config
 from runner.plan.memory import oom_kills
 from runner.plan.plan import Plan, make_plan
@@ -102,6 +103,10 @@ def test_a_child_that_died_between_two_repeats_is_named() -> None:
         session._send(Gone(), Order(OrderKind.RUN))
 
 
+# A value in every column without which a summary's row is of no use.
+NEEDED = {name: {"string": "cpu", "bool": False}.get(str(results.SUMMARY.field(name).type), 1) for name in KNOWN}
+
+
 class FakeSession:
     """Every repeat as `outcomes` says: a row's status, or an exception."""
 
@@ -126,7 +131,7 @@ class FakeSession:
         status = self.outcomes[repeat]
         if isinstance(status, Exception):
             raise status
-        row = dict.fromkeys(results.SUMMARY.names)
+        row = dict.fromkeys(results.SUMMARY.names) | NEEDED
         row |= {"mode": "batched", "repeat": repeat, "commands": 5, "status": status, "verified": status == "ok"}
         row["copy_gb_per_s"] = self.copy_gb_per_s
         produced = Production(self.commands - self.lost, blocked_ns=0, late_p99_ns=None, late_max_ns=None)
