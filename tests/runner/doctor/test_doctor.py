@@ -18,6 +18,7 @@ from launchopt.errors import DeviceError
 from runner.doctor import __main__ as doctor
 from runner.doctor import gpu as doctor_gpu
 from runner.doctor import screen as doctor_screen
+from runner.ending import outcome
 
 CPU_FLOORS = {
     *("copy_gb_per_s", "read_gb_per_s", "peak_tflops_fp32"),
@@ -129,7 +130,7 @@ def test_an_interrupted_doctor_says_so(capsys: pytest.CaptureFixture[str], monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "measure", interrupted)
-    assert doctor.main(["--device", "cpu"]) == 130
+    assert outcome(lambda: doctor.main(["--device", "cpu"])) == 130
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
