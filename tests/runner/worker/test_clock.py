@@ -63,4 +63,4 @@ def test_nobody_measures_with_the_wall_clock() -> None:
         ]
         labels = re.findall(r"datetime\.(?:now|utcnow|today)\(.*", text)
         readings += [(path.name, label) for label in labels if not re.search(r"UTC\)\.(isoformat|strftime)\(", label)]
-    assert readings == [("leftovers.py", "if time.time() - path.lstat().st_mtime < YOUNG_S:")]
+    assert readings == [("leftovers.py", "if time.time() - about.st_mtime < YOUNG_S:")]
