@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable
@@ -192,3 +193,13 @@ def test_a_calibration_with_a_number_beyond_floats(tmp_path: Path) -> None:
     path.write_text(json.dumps(content))
     with pytest.raises(DataError, match="must be a number above 0"):
         read_calibration(path)
+
+
+@pytest.mark.parametrize("read", [read_nsys, read_profile])
+def test_pipes_beside_an_export_are_not_opened(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "nsys.sqlite"
+    shutil.copy(CORPUS / "nsys.sqlite", path)
+    assert read(path)
+    for suffix in ("-wal", "-journal", "-shm"):
+        os.mkfifo(f"{path}{suffix}")
+    assert read(path)
