@@ -73,7 +73,7 @@ def read_nsys(path: Path) -> Trace:
     """
     try:
         # immutable: SQLite opens no journal beside the file, which could be a pipe.
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as database:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)) as database:
             # A name may end within a UTF-8 character. That must not make the file unreadable.
             database.text_factory = lambda raw: raw.decode(errors="replace")
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, VALUE_BYTES_MAX)

@@ -133,7 +133,7 @@ def test_a_parquet_bomb_is_refused_by_its_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("column", "why"),
-    [("wall_ms", "wall_ms holds no double"), ("verified", "verified holds no bool")],
+    [("wall_ms", "wall_ms holds no double"), ("traced", "traced holds no bool")],
 )
 def test_a_summary_with_a_column_of_another_type_is_refused(column: str, why: str, tmp_path: Path) -> None:
     table = pq.read_table(CORPUS / "summary.parquet")
