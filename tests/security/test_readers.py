@@ -203,3 +203,12 @@ def test_pipes_beside_an_export_are_not_opened(read: Callable[[Path], object], t
     for suffix in ("-wal", "-journal", "-shm"):
         os.mkfifo(f"{path}{suffix}")
     assert read(path)
+
+
+def test_stages_of_a_wrong_type_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = json.loads((CORPUS / "calibration.json").read_text())
+    content["stages"] = {"a": 7, "b": None, "c": {"call": {"p50_us": 1.0, "p99_us": "slow", "how": "x"}}}
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps(content))
+    assert read_calibration(path).stages == {"c": {"call": {"p50_us": 1.0, "how": "x"}}}
+    assert "wrong type: stages.a, stages.c.call.p99_us" in capsys.readouterr().err

@@ -23,6 +23,8 @@ from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_
 from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_json
+from launchopt.reading.shapes import ANY, fitted
+from launchopt.reading.unusable import name_unusable
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.statistics.processes import FEWEST_PROCESSES, ProcessNoise
 
@@ -69,6 +71,9 @@ def as_json(calibration: Calibration) -> JsonObject:
     return {"schema_version": SCHEMA_VERSION, **asdict(calibration)}
 
 
+_STAGES = {ANY: {ANY: {"p50_us": float, "p99_us": float, "how": str}}}
+
+
 def from_json(content: object, path: Path) -> Calibration:
     """Return the calibration of a file's content; DataError naming `path` and the wrong key."""
     if not isinstance(content, Mapping) or "floors" not in content:
@@ -82,12 +87,16 @@ def from_json(content: object, path: Path) -> Calibration:
             raise DataError(path, None, f"{name}={value!r}: must be an object")
     if not isinstance(parts["device"].get("name"), str):
         raise DataError(path, None, f"device.name={parts['device'].get('name')!r}: must be a name")
+    lost: list[str] = []
+    kernels = fitted(parts["stages"], _STAGES, lost, "stages")
+    if lost:
+        name_unusable(DataError(path, None, f"shown without keys of a wrong type: {', '.join(lost)}"))
     return Calibration(
         str(content.get("made_utc", "")),
         dict(parts["device"]),
         dict(parts["environment"]),
         {str(name): _floor(str(name), value, path) for name, value in parts["floors"].items()},
-        dict(parts["stages"]),
+        {str(kernel): stages for kernel, stages in kernels.items() if stages is not None},
     )
 
 
