@@ -30,7 +30,7 @@ from launchopt.verify.reference import Evaluator
 from launchopt.verify.steps import StepCheck, Steps
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, and memory for copies, roughly
-FIRST_STEPS = 16  # steps that are checked first, which tells how long a step takes
+FIRST_STEPS = 16  # steps that are checked first, and once more: the first check loads code, the second takes its time
 
 
 class Audited(NamedTuple):
@@ -80,7 +80,7 @@ class Audit:
         self._ended = np.zeros(len(table), np.int64)  # steps of each request that have ended
         has_prompt = table[:, ChainColumn.REST_KIND] != NO_PROMPT
         self._steps_left = int((table[:, ChainColumn.FULL_CHUNKS] + has_prompt + table[:, ChainColumn.DECODES]).sum())
-        self._spent_s, self._steps_checked = 0.0, 0
+        self._spent_s, self._step_s, self._checks = 0.0, 0.0, 0  # time of all checks, and of a step in the latest one
         flat, self._xp = arenas.arrays[stream.activations].reshape(-1), arenas.xp
         unit, lanes = stream.activations.cols, int(stream.table[0, ChainColumn.LANE])
         lane_elements = stream.lane_units * unit
@@ -127,7 +127,7 @@ class Audit:
         for start in range(0, len(steps.requests), most):
             some = steps.part(slice(start, start + most))
             count = len(some.requests)
-            if self._kept + count > (most if self._steps_checked else min(most, FIRST_STEPS)):
+            if self._kept + count > (most if self._checks > 1 else min(most, FIRST_STEPS)):
                 self._check_kept()
             places = np.arange(self._kept, self._kept + count)
             self._copies[self._kept : self._kept + count] = self._lanes[self._xp.asarray(some.requests)]
@@ -144,10 +144,13 @@ class Audit:
         steps = steps.part(np.argsort(steps.requests, kind="stable"))
         layers = np.array(self._layers_of(kind))
         chosen = self._generator.choice(layers, len(steps.requests))
+        before_s = self._spent_s
         for layer in layers.tolist():
             own = steps if self._settings.full else steps.part(chosen == layer)
             if len(own.requests):
                 self._check_now(own, [layer], self._copies)
+        self._step_s = (self._spent_s - before_s) / len(steps.requests)
+        self._checks += 1
         self._waiting, self._kept = [], 0
 
     def _check_now(self, steps: Steps, layers: list[int], copies: Array = None) -> None:
@@ -156,7 +159,6 @@ class Audit:
         self._check.check(self._findings, steps, layers, copies)
         self._checked += len(steps.requests) * len(layers)
         self._spent_s += self._clock() - start_s
-        self._steps_checked += len(steps.requests)
 
     def _layers_of(self, kind: int) -> list[int]:
         """Return the layers of a step; NO_LAYER among them if it has commands outside of the layers."""
@@ -166,11 +168,10 @@ class Audit:
 
     def _is_due(self) -> bool:
         """Return whether to check now. If time is short, a random sample of the steps is checked."""
-        if math.isinf(self._settings.budget_s) or not self._steps_checked:
+        if math.isinf(self._settings.budget_s) or self._checks < 2:
             return True
-        left_s = self._settings.budget_s - self._spent_s
-        needed_s = (self._steps_left + 1) * self._spent_s / self._steps_checked
-        return bool(self._generator.random() * needed_s < left_s)
+        left_s = self._settings.budget_s - self._spent_s - self._kept * self._step_s
+        return bool(self._generator.random() * (self._steps_left + 1) * self._step_s < left_s)
 
     def result(self) -> Audited:
         """Check what was copied, and return what was found."""

@@ -4,8 +4,7 @@
     python -m scripts.cpp_loop.measure --adopt outputs/reference/h200/cpp_loop     put saved figures beside our tables
 
 Writes cpp_loop.json and manifest.json. Reports show the figures of launchopt/analysis/tables/other_programs.json beside
-ours; `--adopt` replaces those by saved ones. Exit code 2: no nvcc. 1: it did not compile, or the program failed. The
-program has not run on a GPU yet; the figures shown today are of an earlier one.
+ours; `--adopt` replaces those by saved ones. Exit code 2: no nvcc. 1: it did not compile, or the program failed.
 """
 
 from __future__ import annotations
