@@ -233,13 +233,13 @@ SUMMARY_COLUMNS = (
         "as_audited_share",
         FLOAT,
         "share of the tokens of that untimed run that this repeat computed bit for bit the same: ids, or without"
-        " sampling outputs of the last layer",
+        " sampling outputs of the last layer; below 1 where rounding depends on which commands arrive together",
     ),
     required(
         "max_rel_error",
         FLOAT,
-        "largest |out - reference| / rms, where sqrt(k) / 3 is the rms of an output of random operands; for requests,"
-        " the error of the output closest to its bound, relative to its row's rms",
+        "|out - reference| / rms of the output closest to its bound, where sqrt(k) / 3 is the rms of an output of random"
+        " operands; for requests, the rms is that of its row",
     ),
     required("tolerance", FLOAT, "the bound of max_rel_error"),
     required("status", TEXT, "ok, or what went wrong"),

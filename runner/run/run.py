@@ -94,7 +94,7 @@ class Run:
         modes = dict.fromkeys(row["mode"] for row in self.rows)
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
-        sampled = [] if self.plan.stream.has_steps else sampled_check(self.rows)
+        sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
         changed = [why] if (why := unsteady(self.rows)) else []
         return [*ends, *forwarded_lines(self.manifest["runs"]), *throttling, *sampled, *changed]
@@ -118,6 +118,18 @@ def sampled_check(rows: Sequence[results.Row]) -> list[str]:
     return [
         f"{checked:,} of {commands:,} commands were checked, at random, in the time allowed (verify_budget_s);"
         f" if one of 10,000 is wrong, that is found with a probability of {found:.3g}; verify=full checks all"
+    ]
+
+
+def audited_check(rows: Sequence[results.Row]) -> list[str]:
+    """Return a notice if only a sample of the layers of steps was compared."""
+    share = min((row["audited_share"] for row in rows if row["audited_share"] is not None), default=1.0)
+    if share >= 1.0:
+        return []
+    many = 1 - (1 - share) ** 20
+    return [
+        f"{share:.1%} of all layers of all steps were compared, at random, in an untimed run: a fault in one of them is"
+        f" found with a probability of {share:.3g}, in 20 of them with {many:.3g}; verify=full compares all"
     ]
 
 
