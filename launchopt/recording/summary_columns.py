@@ -238,8 +238,8 @@ SUMMARY_COLUMNS = (
     required(
         "max_rel_error",
         FLOAT,
-        "|out - reference| / rms of the output closest to its bound, where sqrt(k) / 3 is the rms of an output of random"
-        " operands; for requests, the rms is that of its row",
+        "|out - reference| / rms of the output closest to its bound; the rms is sqrt(k) / 3, as of random operands, and"
+        " for requests that of the output's row",
     ),
     required("tolerance", FLOAT, "the bound of max_rel_error"),
     required("status", TEXT, "ok, or what went wrong"),

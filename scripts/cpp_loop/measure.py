@@ -73,7 +73,8 @@ def adopted(shown: dict[str, Any], saved: dict[str, Any], source: str) -> dict[s
         }
         for each in saved["shapes"]
     ]
-    software = f"CUDA driver {saved['cuda_driver']}, cuBLASLt {saved['cublaslt']}"
+    driver, library = int(saved["cuda_driver"]), int(saved["cublaslt"])
+    software = f"CUDA driver {driver // 1000}.{driver % 1000 // 10}, cuBLASLt {library // 10000}.{library // 100 % 100}"
     program = shown["cpp_loop"] | {"gpu": saved["gpu"], "software": software, "source": source, "shapes": shapes}
     return shown | {"cpp_loop": program}
 
