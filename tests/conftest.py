@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,16 @@ def missing_gpu() -> str | None:
     except DeviceError as error:
         return str(error)
     return None
+
+
+@pytest.fixture(autouse=True)
+def no_handler_stays() -> Iterator[None]:
+    """Remove handlers of logging that a command set up in this process: their stream is closed behind the test."""
+    before = list(logging.root.handlers)
+    yield
+    for handler in [each for each in logging.root.handlers if type(each) is logging.StreamHandler]:
+        if handler not in before:
+            logging.root.removeHandler(handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
