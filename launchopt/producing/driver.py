@@ -42,7 +42,8 @@ from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 
 WARM_UP_REQUESTS = 8  # requests of a warm-up run: enough that scattered inputs are copied
-AUDITED_TOKENS = 4096  # output tokens of an audit run; it has whole requests, and at least one
+# Most tokens of an audit run: generated, and with prompts. It has whole requests, and at least one.
+AUDITED_TOKENS, AUDITED_COLUMNS = 4096, 1 << 14
 
 
 class Driver:
@@ -132,12 +133,13 @@ def table_of(stream: ChainStream, kind: RunKind) -> Table:
     """Return the table of the requests of a run.
 
     A warm-up run has a few requests with a few steps each, and an audit run has the first requests, up to
-    AUDITED_TOKENS; in both all requests are due at once.
+    AUDITED_TOKENS and AUDITED_COLUMNS; in both all requests are due at once.
     """
     if kind is RunKind.RUN:
         return stream.table
     if kind is RunKind.AUDIT:
-        count = max(1, int(np.searchsorted(np.cumsum(stream.outputs), AUDITED_TOKENS, "right")))
+        sizes = ((stream.outputs, AUDITED_TOKENS), (stream.outputs + stream.asked.context_tokens, AUDITED_COLUMNS))
+        count = max(1, min(int(np.searchsorted(np.cumsum(each), most, "right")) for each, most in sizes))
         first = stream.table[:count].copy()
         after = first[:, ChainColumn.AFTER]
         first[:, ChainColumn.DUE_NS], first[:, ChainColumn.AFTER] = 0, np.where(after < count, after, -1)

@@ -226,7 +226,7 @@ SUMMARY_COLUMNS = (
     column(
         "audited_share",
         FLOAT,
-        "of each step's layers, the share whose outputs were compared with float64 in an untimed run of the same"
+        "of all layers of all steps, the share whose outputs were compared with float64 in an untimed run of the same"
         " launches: the probability to find a fault in one layer of one step; null for independent commands",
     ),
     column(

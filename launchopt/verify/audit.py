@@ -29,14 +29,15 @@ from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.reference import Evaluator
 from launchopt.verify.steps import StepCheck, Steps
 
-CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, and memory for copies, roughly
+CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+COPIED_BYTES = 64 << 20  # memory for copies of lanes
 FIRST_STEPS = 16  # steps that are checked first, and once more: the first check loads code, the second takes its time
 
 
 class Audited(NamedTuple):
     """The result of an audit run."""
 
-    parts: int  # parts of all its steps
+    parts: int  # parts of all steps of the workload, also of requests that the audit run left out
     checked: int  # parts whose outputs were compared
     wrong: int  # compared outputs that are wrong
     first_wrong: str | None
@@ -86,10 +87,10 @@ class Audit:
         lane_elements = stream.lane_units * unit
         first = lanes * unit
         self._lanes = flat[first : first + stream.requests * lane_elements].reshape(stream.requests, -1)
-        most = max(1, min(self._steps_left, CHUNK_BYTES // (lane_elements * flat.itemsize)))
+        most = max(1, min(self._steps_left, COPIED_BYTES // (lane_elements * flat.itemsize)))
         self._copies = arenas.xp.empty((most, lane_elements), flat.dtype)
         self._kept, self._waiting = 0, list[Steps]()  # copies in use, and their steps
-        self._parts, self._checked = 0, 0
+        self._checked = 0
 
     def steps_ended(self, requests: Numbers) -> None:
         """Take in the steps of these requests that have just ended. The device must be idle until this returns."""
@@ -118,7 +119,6 @@ class Audit:
         for kind in np.unique(kinds).tolist():
             own = kinds == kind
             found.append(Steps(kind, requests[own], outputs[own], starts[own], at[own]))
-            self._parts += int(own.sum()) * len(self._layers_of(kind))
         return found
 
     def _keep(self, steps: Steps) -> None:
@@ -177,4 +177,15 @@ class Audit:
         """Check what was copied, and return what was found."""
         self._check_kept()
         found = self._findings.verdict(self._stream.commands)
-        return Audited(self._parts, self._checked, found.wrong, found.first_wrong)
+        return Audited(self._all_parts(), self._checked, found.wrong, found.first_wrong)
+
+    def _all_parts(self) -> int:
+        """Return the number of parts of all steps of the workload."""
+        table, parts = self._stream.table, 0
+        rests = table[:, ChainColumn.REST_KIND]
+        steps = [(kind, int((rests == kind).sum())) for kind in np.unique(rests[rests != NO_PROMPT]).tolist()]
+        steps.append((self._stream.chunk_kind, int(table[:, ChainColumn.FULL_CHUNKS].sum())))
+        steps.append((self._stream.decode_kind, int(table[:, ChainColumn.DECODES].sum())))
+        for kind, count in steps:
+            parts += count * len(self._layers_of(kind)) if count else 0
+        return parts

@@ -17,7 +17,7 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
 from launchopt.modes.base import Prepared
-from launchopt.producing.driver import table_of
+from launchopt.producing.driver import AUDITED_TOKENS, table_of
 from launchopt.producing.production import RunKind
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
@@ -70,7 +70,8 @@ class Chains:
     def ended(self, arm: int) -> None:
         """End a run of the arm with this index."""
         if self._audit:
-            self._audits[arm], self._outputs[arm] = self._audit.result(), self._last_outputs()
+            tokens = min(AUDITED_TOKENS, int(self._stream.outputs[: len(self._table)].sum()))
+            self._audits[arm], self._outputs[arm] = self._audit.result(), self._last_outputs(tokens)
 
     def audited(self, arm: int) -> tuple[Audited, float] | None:
         """Return what the audit run of an arm found, and the share of its tokens that the latest run has, too.
@@ -81,22 +82,17 @@ class Chains:
         if arm not in self._audits:
             return None
         before = self._outputs[arm]
-        return self._audits[arm], float((self._last_outputs()[: len(before)] == before).mean())
+        return self._audits[arm], float((self._last_outputs(len(before)) == before).mean())
 
-    def _last_outputs(self) -> Words:
-        """Return the ids of all tokens; without sampling, hashes of their last layer's outputs."""
+    def _last_outputs(self, count: int) -> Words:
+        """Return the ids of the first `count` tokens; without sampling, hashes of their last layer's outputs."""
         if self._stream.vocab is not None:
-            return self._plain.flights.done[: self._tokens].copy()
-        history = self._device.arenas.arrays[self._stream.history][: self._tokens]
+            return self._plain.flights.done[:count].copy()
+        history = self._device.arenas.arrays[self._stream.history][:count]
         words = history.view(np.uint64)  # rows are whole units of 256 bytes
         odd = 2 * np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
         hashes: Words = to_host((words * self._device.arenas.xp.asarray(odd)).sum(axis=1, dtype=np.uint64))
         return hashes
-
-    @property
-    def _tokens(self) -> int:
-        """Number of tokens of the run."""
-        return int(self._stream.outputs[: len(self._table)].sum())
 
     def _expected(self) -> NDArray[np.bool_] | None:
         """Return which requests are due at the start, bool [requests]; None if the continuous scheduler admits them."""

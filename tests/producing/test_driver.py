@@ -19,7 +19,7 @@ from support.steps.programs import program_streams
 
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
-from launchopt.producing.driver import WARM_UP_REQUESTS
+from launchopt.producing.driver import WARM_UP_REQUESTS, table_of
 from launchopt.producing.production import RunKind, Schedule
 from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
@@ -255,6 +255,18 @@ def test_a_stop_interrupts_whatever_the_driver_waits_for(schedule: Schedule, due
         run.thread.join(PATIENCE_S)
         assert isinstance(run.error, Interrupted)
         assert run.result is None
+
+
+def test_an_audit_run_has_whole_requests_up_to_a_number_of_tokens_and_waits_for_no_time() -> None:
+    stream = stream_of([(4, 3000), (0, 1000), (5, 190), (0, 9)], [0, 10 * MS, 20 * MS, 30 * MS], [-1, 0, -1, 3])
+    table = table_of(stream, RunKind.AUDIT)
+    assert len(table) == 2, "4,000 generated tokens, and the next request would make it 4,190"
+    assert table[:, ChainColumn.DUE_NS].tolist() == [0, 0]
+    assert table[:, ChainColumn.AFTER].tolist() == [-1, 0]
+    long_prompts = stream_of([(9000, 1), (9000, 1), (9, 1)], [0, 0, 0], [-1, -1, -1])
+    assert len(table_of(long_prompts, RunKind.AUDIT)) == 1, "prompts count, too"
+    assert len(table_of(stream_of([(0, 9000)], [0], [-1]), RunKind.AUDIT)) == 1, "never none"
+    assert table_of(stream, RunKind.RUN) is stream.table
 
 
 def test_a_warm_up_run_is_short_and_waits_for_no_time() -> None:

@@ -105,6 +105,16 @@ def test_all_parts_of_a_right_run_pass(name: str, sampling: Sampling, dtype: Dty
         assert found.parts >= sum(len(steps_of(stream, request)) for request in range(len(SIZES))) * LAYERS
 
 
+def test_steps_that_the_audit_run_leaves_out_count_as_not_compared() -> None:
+    stream = stream_of("layer", SIZES, layers=LAYERS, vocab=150, chunk=2)
+    arenas = AuditedRun(stream, GREEDY).arenas
+    audit = Audit(stream, arenas, stream.table[:1], np.zeros(stream.tokens, np.uint64), FULL, frozenset())
+    steps = [steps_of(stream, request) for request in range(len(SIZES))]
+    outside = sum(LAYERS + 1 for kinds in steps for kind in kinds)  # a slot map or an LM head, or both
+    assert audit.result() == Audited(outside, 0, 0, None)
+    assert audit.result().share == 0
+
+
 def test_all_parts_of_decode_steps_can_be_compared() -> None:
     stream = stream_of("layer", [(0, 5)] * 3, layers=LAYERS, vocab=150)
     found = AuditedRun(stream, GREEDY).found
@@ -150,7 +160,7 @@ def test_too_little_time_leaves_steps_out_at_random_but_never_all(monkeypatch: p
         check(self, findings, steps, *rest)
 
     monkeypatch.setattr(StepCheck, "check", a_second_a_step)
-    monkeypatch.setattr(auditing, "CHUNK_BYTES", 8 * stream.lane_units * 256)
+    monkeypatch.setattr(auditing, "COPIED_BYTES", 8 * stream.lane_units * 256)
 
     class Slow(AuditedRun):
         def _feed_back(self, record: Records, is_stale: bool) -> None:
