@@ -1,6 +1,6 @@
-"""Lines for the user: what is said of an error or a name is one line, without control characters, and not too long.
+"""Print messages as single lines of at most MOST_CHARACTERS, without control characters.
 
-A message of over MOST_CHARACTERS is cut. The line then names a file with all of it. The newest MOST_FILES are kept.
+A longer message is cut, and the line names a file that has all of it. The newest MOST_FILES files are kept.
 """
 
 from __future__ import annotations

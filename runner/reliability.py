@@ -89,9 +89,12 @@ def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
     whole = counts[-1] if isinstance(counts, list) and counts and isinstance(counts[-1], dict) else {}
     found = {"tried": len(kills), "lost": sum(k.lost for k in kills), "leaked": sum(k.leaked for k in kills)}
     found["wrong"] = sum(bool(kill.wrong) for kill in kills)
-    later = {"hung": sum(kill.hung for kill in kills), "tracebacks": sum(kill.tracebacks for kill in kills)}
-    for name, value in (found | later).items():
-        if whole.get(name, 0 if name in later else None) != value:
+    counted: dict[str, int | None] = dict(found)
+    for name in ("hung", "tracebacks"):
+        values = [getattr(kill, name) for kill in kills]
+        counted[name] = None if None in values else sum(values)
+    for name, value in counted.items():
+        if whole.get(name) != value:
             why = f"says {name}: {whole.get(name)}, where {CAMPAIGN} has {value}: not of one campaign"
             raise DataError(folder / "manifest.json", None, why)
     if not isinstance(about.get("environment"), dict):

@@ -10,14 +10,15 @@ time of a phase (`scripts/kills.py`), from the first millisecond on. A part of t
 
 Then the script cleans up as every start of a run does (`runner.run.leftovers.tidy`), while another run's segment is in
 use. It counts five faults. *lost*: repeats that were in the folder before the kill and are missing or unreadable now.
-*leaked*: processes, segments of shared memory, locks and temporary files that are left: before the cleanup if the run
-ended by itself, after it if SIGKILL ended the run. *hung*: runs that did not end. *tracebacks*: on standard error or in
-the folder. *wrong*: an unexpected exit code, reason or status, or the removal of the other run's segment.
+*leaked*: processes, segments of shared memory, locks and temporary files. If the run ended in order, those left before
+the cleanup count; if SIGKILL ended it, those left after the cleanup. *hung*: runs that did not end. *tracebacks*: those
+on standard error or in the folder. *wrong*: an unexpected exit code, reason or status, or the removal of the other
+run's segment.
 
 It writes to outputs/reliability/<time>: kills.jsonl, a line as each kill ends; then campaign.parquet (the same rows)
 and manifest.json (the counts). Ctrl-C keeps the finished kills, and the same command with --out continues. A kill takes
-about 4 s of processor time: 1,000 kills take 40 minutes on two cores. Exit code: 1 after a fault, 130 after Ctrl-C,
-else 0. Needs Linux and the package, and no GPU.
+a few seconds of processor time. Exit code: 1 after a fault, 130 after Ctrl-C, else 0. Needs Linux and
+the package, and no GPU.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ NOTES = [
     "`model=small_1024` is no published model: hidden size 1024 and 8 layers. Its launches are short, so launch costs "
     "weigh most.",
     '"Steps ahead" means `scheduler.ahead=true`: asynchronous scheduling.',
-    "4 and 64 requests: no run has steps ahead. At 64, `megakernel` is in the run and slower than `graph`.",
+    "4 and 64 requests: no run has steps ahead.",
 ]
 CAPTURE = "Coalesce, as every engine does, and capture the step in a CUDA graph."
 ADVICE = [

@@ -1,4 +1,4 @@
-"""The end of every command: by itself, by a signal (`signals`), or with an output that nobody takes (`outputs`)."""
+"""End a command in order: after its work, after a signal (`signals`), or if nobody reads its output (`outputs`)."""
 
 from __future__ import annotations
 

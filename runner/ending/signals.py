@@ -9,7 +9,7 @@ A signal raises `Stopped`, which cleans up as it passes, and the process ends wi
 - In a block of `signals.finishing(label)`, a repeat, the first Ctrl-C waits for the end of the block.
 - A signal that was ignored when the process began stays ignored, as nohup asks.
 
-This module imports only what the interpreter has loaded anyway: its handlers shall stand before anything else loads.
+This module imports only modules that the interpreter has loaded already, so that the handlers are installed early.
 """
 
 from __future__ import annotations

@@ -73,16 +73,17 @@ class Chains:
             tokens = min(AUDITED_TOKENS, int(self._stream.outputs[: len(self._table)].sum()))
             self._audits[arm], self._outputs[arm] = self._audit.result(), self._last_outputs(tokens)
 
-    def audited(self, arm: int) -> tuple[Audited, float] | None:
-        """Return what the audit run of an arm found, and the share of its tokens that the latest run has, too.
+    def audited(self, arm: int) -> Audited | None:
+        """Return what the audit run of an arm found; None: there was no audit run."""
+        return self._audits.get(arm)
 
-        A token is the same if its id is; without sampling, if every bit of the last layer's output is. None: there was
-        no audit run.
+    def as_audited(self, arm: int) -> float:
+        """Return the share of the tokens of an arm's audit run that are the same in the latest run.
+
+        A token is the same if its id is; without sampling, if every bit of the last layer's output is.
         """
-        if arm not in self._audits:
-            return None
         before = self._outputs[arm]
-        return self._audits[arm], float((self._last_outputs(len(before)) == before).mean())
+        return float((self._last_outputs(len(before)) == before).mean())
 
     def _last_outputs(self, count: int) -> Words:
         """Return the ids of the first `count` tokens; without sampling, hashes of their last layer's outputs."""

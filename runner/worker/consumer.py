@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import math
-import os
 import time
 from functools import partial
 from types import TracebackType
 
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
-from launchopt.devices.base import is_gpu
 from launchopt.devices.cuda.errors import is_lost
 from launchopt.devices.loops.runner import BatchLoop, CommandLoop, ConsumerLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError
@@ -35,19 +32,16 @@ from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
 from launchopt.streams.chain import chain_of
 from launchopt.streams.footprint import least_memory_bytes
-from launchopt.streams.stream import commands_of
 from launchopt.timing.cupti import tracer
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
-from launchopt.verify.commands import CheckSettings, Verification, verify
-from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
+from runner.worker.checks import Checks
 from runner.worker.messages import RepeatResult
 from runner.worker.tables import TableWriter
 
-LEAST_BUDGET_S = 20.0  # time for checking the outputs of a short run
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
 
 
@@ -70,7 +64,7 @@ class Consumer:
         self._tracer = tracer() if job.timing == "cupti" else None
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
-        self._operands = OperandCheck(self.device.arenas, job.seed)
+        self._checks = Checks(job, self.device, self._chains, partial(self._ring.set_word, HeaderWord.CHECKED))
 
     def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
         """Make a mode ready to launch, and record the time as its setup cost."""
@@ -146,7 +140,7 @@ class Consumer:
         pack_bytes = self.device.pack_bytes_per_launch
         settings = LoopSettings(int(job.spin_us * 1e3), int(job.sleep_us * 1e3), pack_bytes)
         if chains:
-            chains.start(kind, prepared.mode.unwritten_of(self._stream), self._check_settings(LEAST_BUDGET_S))
+            chains.start(kind, prepared.mode.unwritten_of(self._stream), self._checks.settings(0.0))
         if chains and takes is Takes.steps:
             steps = chains.step_loop(self._arm, self._ring, prepared, self.recorder, settings)
             self._flushes = steps.flushes
@@ -202,20 +196,14 @@ class Consumer:
         announced = {"announced": self._stream.commands}
         faults = [*summary.differences(announced | counts), *self.recorder.faults(counted)]
         faults += clock_faults(self.recorder, self._timing)
-        changed = self._operands.fault()
-        if changed:
-            faults.append(changed)
-        checked = self._verified()
-        if not checked.ok:
-            faults.append(_wrong(checked))
+        wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
+        checked = self._checks.of_run(index, prepared.mode.unwritten_of(self._stream), wall_s)
+        faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
         why, impossible = self._ceilings.above(row)
         if impossible:
             faults.append(f"impossible rate: {why}")
-        audited = self._chains.audited(index) if self._chains else None
-        if audited and (wrong := audited[0].fault):
-            faults.append(wrong)
         if self._job.open_loop:
             row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
         row |= {
@@ -227,13 +215,7 @@ class Consumer:
             else None,
             "above_ceiling": why,
             **self._costs(index, prepared),
-            "verified": checked.ok and changed is None and not (audited and audited[0].wrong),
-            "checked_commands": checked.checked,
-            "compared_share": checked.compared_share,
-            "audited_share": audited[0].share if audited else None,
-            "as_audited_share": audited[1] if audited else None,
-            "max_rel_error": checked.max_rel_error,
-            "tolerance": checked.tolerance,
+            **checked.columns,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
             **self._ceilings.columns(),
         }
@@ -270,20 +252,6 @@ class Consumer:
             "streams": prepared.path.stream_count,
         }
 
-    def _check_settings(self, wall_s: float) -> CheckSettings:
-        """Return the settings of a check. wall_s: seconds that it may take unless the user sets a limit."""
-        job, report = self._job, partial(self._ring.set_word, HeaderWord.CHECKED)
-        budget_s = wall_s if job.verify_budget_s is None else job.verify_budget_s
-        workers = 1 if is_gpu(self.device) else len(os.sched_getaffinity(0))
-        return CheckSettings(job.verify_columns, job.seed, report, budget_s, math.isinf(budget_s), workers)
-
-    def _verified(self) -> Verification:
-        wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
-        settings = self._check_settings(max(wall_s, LEAST_BUDGET_S))
-        if self._chains:
-            return self._chains.verify(self._active.mode.unwritten_of(self._stream), settings)
-        return verify(commands_of(self._stream), self.device.arenas, settings)
-
 
 def _most_held(job: Job, modes: list[Mode]) -> int:
     """Return how many commands all buckets of an arm can hold together, at most: the maximum over all arms."""
@@ -294,10 +262,6 @@ def _most_held(job: Job, modes: list[Mode]) -> int:
 def _held(job: Job, arm: Arm, mode: Mode) -> int:
     """Return how many commands all buckets of an arm can hold together."""
     return sum(arm.buckets(job.stream, mode))
-
-
-def _wrong(checked: Verification) -> str:
-    return f"{checked.wrong} of {checked.commands} outputs wrong (first: {checked.first_wrong})"
 
 
 def _collections() -> int:

@@ -101,7 +101,9 @@ def test_all_parts_of_a_right_run_pass(name: str, sampling: Sampling, dtype: Dty
         stream = stream_of(name, SIZES, dtype, LAYERS, replicas, vocab, chunk)
         found = AuditedRun(stream, sampling).found
         assert (found.wrong, found.first_wrong, found.fault) == (0, None, None)
-        assert 0.6 < found.share < 1, "of a prompt, only the last layer and what is outside of layers is left"
+        assert 0.6 < found.share < 1, (
+            "of a prompt, only the last layer and the commands outside of the layers can be compared"
+        )
         assert found.parts >= sum(len(steps_of(stream, request)) for request in range(len(SIZES))) * LAYERS
 
 

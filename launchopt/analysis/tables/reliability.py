@@ -23,9 +23,9 @@ REVISION_DIGITS = 12
 LEGEND = (
     "Each kill is a signal, at a random time, to one process of a run or sweep or to the whole group. Lost: repeats "
     "that were finished before the kill, and were gone or unreadable after the next start. Leaked: processes, shared "
-    "memory, locks and temporary files that were left: by a run that ended by itself, or by the start after a "
-    "SIGKILL. Hung: the run did not end. Wrong: an exit code, a reason or a status that differs from the promise, or "
-    "shared memory of a neighbour that was removed."
+    "memory, locks and temporary files that a run left when it ended in order. After a SIGKILL: those that the next "
+    "start did not remove. Hung: the run did not end. Wrong: an exit code, a reason or a status that differs from the "
+    "promise, or shared memory of a neighbour that was removed."
 )
 PHASE_LEGEND = (
     "By the phase of the kill. interpreter: Python starts, and no line of ours has run. starting: until the ring "
@@ -67,11 +67,11 @@ class Kill:
     lost: int
     leaked: int
     wrong: str
-    # Campaigns before 0.2 have SIGKILL alone, and lack these columns.
+    # Campaigns before 0.2 have SIGKILL alone, and lack these columns. None: not counted.
     signal: str = "KILL"
     job: str = "run"  # or sweep
-    hung: int = 0
-    tracebacks: int = 0
+    hung: int | None = None
+    tracebacks: int | None = None
 
     @property
     def ended_the_run(self) -> bool:
@@ -109,6 +109,11 @@ class Line:
     def total(self, of: Callable[[Kill], int]) -> int:
         """Return the sum over all kills."""
         return sum(of(kill) for kill in self.kills)
+
+    def counted(self, of: Callable[[Kill], int | None]) -> str:
+        """Return the sum over all kills, or NOTHING if one was not counted."""
+        found = [of(kill) for kill in self.kills]
+        return NOTHING if None in found else count(sum(each or 0 for each in found))
 
     def of(self, victim: str) -> str:
         """Return the number of kills of a victim."""
@@ -156,8 +161,8 @@ _OUTCOME: Sequence[Column[Line]] = (
     Column("exit codes", lambda line: _times(map(_code, line.kills)), FULL, is_text=True),
     Column("lost", lambda line: count(line.total(lambda kill: kill.lost)), FULL),
     Column("leaked", lambda line: count(line.total(lambda kill: kill.leaked)), FULL),
-    Column("hung", lambda line: count(line.total(lambda kill: kill.hung)), FULL),
-    Column("tracebacks", lambda line: count(line.total(lambda kill: kill.tracebacks)), FULL),
+    Column("hung", lambda line: line.counted(lambda kill: kill.hung), FULL),
+    Column("tracebacks", lambda line: line.counted(lambda kill: kill.tracebacks), FULL),
     Column("wrong", lambda line: count(line.total(lambda kill: bool(kill.wrong))), FULL),
 )
 _KEPT: Sequence[Column[Line]] = (
@@ -187,16 +192,11 @@ def _victims(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
 
 def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | None) -> str:
     """Return all tables. `about`: the campaign's manifest."""
-    lost, leaked, hung, traces, wrong = (
-        sum(each)
-        for each in zip(*((k.lost, k.leaked, k.hung, k.tracebacks, bool(k.wrong)) for k in kills), strict=True)
-    )
     victims = [line.ended for line in _lines(kills, VICTIMS, lambda kill: kill.victim)]
     return (
         "\n\n".join(
             [
-                f"**{len(kills):,} kills: {lost:,} repeats lost, {leaked:,} leaked, {hung:,} hung, "
-                f"{traces:,} tracebacks, {wrong:,} wrong.** {LEGEND}",
+                f"**{_headline(kills)}.** {LEGEND}",
                 PHASE_LEGEND,
                 _table(_victims(kills), _lines(kills, PHASES, lambda kill: kill.struck)),
                 CODE_LEGEND,
@@ -213,11 +213,23 @@ def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | No
     )
 
 
+def _headline(kills: Sequence[Kill]) -> str:
+    """Return the number of kills and of faults. Faults that the campaign did not count are named as such."""
+    every = Line("all", kills)
+    lost, leaked = (count(every.total(of)) for of in (lambda kill: kill.lost, lambda kill: kill.leaked))
+    later = {"hung": every.counted(lambda kill: kill.hung), "tracebacks": every.counted(lambda kill: kill.tracebacks)}
+    faults = [f"{found} {name}" for name, found in later.items() if found != NOTHING]
+    wrong = count(every.total(lambda kill: bool(kill.wrong)))
+    text = ", ".join([f"{len(kills):,} kills: {lost} repeats lost", f"{leaked} leaked", *faults, f"{wrong} wrong"])
+    uncounted = [name for name, found in later.items() if found == NOTHING]
+    return f"{text}; not counted: {', '.join(uncounted)}" if uncounted else text
+
+
 def _bad(kills: Sequence[Kill]) -> list[str]:
     """Return a line for each kill that was not as promised."""
     lines = [
         f"- {kill.number}: {kill.signal} to {kill.victim} while {kill.struck}: {kill.lost} lost, {kill.leaked} leaked, "
-        f"{kill.hung} hung, {kill.tracebacks} tracebacks; {kill.wrong}"
+        f"{kill.hung or 0} hung, {kill.tracebacks or 0} tracebacks; {kill.wrong}"
         for kill in kills
         if kill.is_bad
     ]

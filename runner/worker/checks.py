@@ -1,0 +1,61 @@
+"""The checks behind a run: its operands, its outputs, and what the audit run of its arm found."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import NamedTuple
+
+from launchopt.devices.base import Device, is_gpu
+from launchopt.recording.results import Row
+from launchopt.streams.stream import commands_of
+from launchopt.verify.commands import CheckSettings, Report, verify
+from launchopt.verify.operands import OperandCheck
+from runner.plan.job import Job
+from runner.worker.chains import Chains
+
+LEAST_BUDGET_S = 20.0  # time for checking the outputs of a short run
+
+
+class Checked(NamedTuple):
+    """Columns of summary.parquet, and the faults of the run."""
+
+    columns: Row
+    faults: list[str]
+
+
+class Checks:
+    """The checks of one job. report: takes the number of commands whose outputs are checked so far."""
+
+    def __init__(self, job: Job, device: Device, chains: Chains | None, report: Report) -> None:
+        self._job, self._device, self._chains, self._report = job, device, chains, report
+        self._operands = OperandCheck(device.arenas, job.seed)
+
+    def settings(self, wall_s: float) -> CheckSettings:
+        """Return the settings of a check, which may take as long as the run, `wall_s`, but at least LEAST_BUDGET_S."""
+        job = self._job
+        budget_s = max(wall_s, LEAST_BUDGET_S) if job.verify_budget_s is None else job.verify_budget_s
+        workers = 1 if is_gpu(self._device) else len(os.sched_getaffinity(0))
+        return CheckSettings(job.verify_columns, job.seed, self._report, budget_s, math.isinf(budget_s), workers)
+
+    def of_run(self, arm: int, unwritten: frozenset[str], wall_s: float) -> Checked:
+        """Check the run that just ended, of the arm with this index. unwritten: as in `Chains.verify`."""
+        changed, settings = self._operands.fault(), self.settings(wall_s)
+        if self._chains:
+            outputs = self._chains.verify(unwritten, settings)
+        else:
+            outputs = verify(commands_of(self._job.stream), self._device.arenas, settings)
+        audited = self._chains.audited(arm) if self._chains else None
+        wrong = f"{outputs.wrong} of {outputs.commands} outputs wrong (first: {outputs.first_wrong})"
+        faults = [changed, None if outputs.ok else wrong, audited.fault if audited else None]
+        found = [each for each in faults if each is not None]
+        columns: Row = {
+            "verified": not found,
+            "checked_commands": outputs.checked,
+            "compared_share": outputs.compared_share,
+            "audited_share": audited.share if audited else None,
+            "as_audited_share": self._chains.as_audited(arm) if self._chains and audited else None,
+            "max_rel_error": outputs.max_rel_error,
+            "tolerance": outputs.tolerance,
+        }
+        return Checked(columns, found)
