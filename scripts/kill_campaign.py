@@ -3,6 +3,7 @@
     python scripts/kill_campaign.py                       1,000 kills, two runs at a time
     python scripts/kill_campaign.py --kills 60 --seed 7   fewer, others
     python scripts/kill_campaign.py --out FOLDER          continue the campaign in FOLDER
+    timeout -s INT 560 python scripts/kill_campaign.py --out FOLDER    the same, and stop after 560 s with code 124
 
 Each kill is a signal: SIGKILL, SIGTERM, SIGHUP, SIGINT, or SIGSTOP and then SIGCONT or SIGKILL. Its victim is the
 consumer, the producer, the parent, Python's tracker of shared memory, or the whole process group. It comes at a random
@@ -16,9 +17,9 @@ on standard error or in the folder. *wrong*: an unexpected exit code, reason or 
 run's segment.
 
 It writes to outputs/reliability/<time>: kills.jsonl, a line as each kill ends; then campaign.parquet (the same rows)
-and manifest.json (the counts). Ctrl-C keeps the finished kills, and the same command with --out continues. A kill takes
-a few seconds of processor time. Exit code: 1 after a fault, 130 after Ctrl-C, else 0. Needs Linux and
-the package, and no GPU.
+and manifest.json (the counts). Ctrl-C keeps the finished kills, and the same command with --out continues, by the same
+revision. The files are then those of one campaign. A kill takes a few seconds of processor time. Exit code: 1 after a
+fault, 130 after Ctrl-C, else 0. Needs Linux and the package, and no GPU.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,10 +44,11 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from launchopt.devices.cpu.info import cpu_info
+from launchopt.errors import DataError
 from launchopt.files import write_atomically
 from launchopt.queue.ring import Ring
 from launchopt.recording.environment import environment
-from launchopt.recording.manifest import write_manifest
+from launchopt.recording.manifest import Manifest, read_manifest, write_manifest
 from runner.ending import end
 from runner.reading import CommandParser
 from runner.run.leftovers import FOLDER, held
@@ -75,7 +77,7 @@ def campaign(kills: Sequence[Kill], workers: int, folder: Path) -> Iterator[Kill
         ThreadPoolExecutor(workers) as pool,
     ):
         try:
-            yield from pool.map(one, kills)
+            yield from (done.result() for done in as_completed([pool.submit(one, kill) for kill in kills]))
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -132,13 +134,31 @@ def finished(path: Path, planned: Sequence[Kill]) -> list[Kill]:
     return done
 
 
+def earlier(out: Path, here: Mapping[str, object]) -> Manifest:
+    """Return the manifest of the campaign's earlier starts, empty without one; ValueError if another revision made it.
+
+    here: the environment of this start.
+    """
+    if not (out / "manifest.json").exists():
+        return {}
+    about = read_manifest(out)
+    revision = about.get("environment", {}).get("git_revision")
+    if revision != here.get("git_revision"):
+        raise ValueError(f"{out}: of revision {revision}, not of {here.get('git_revision')}; choose another --out")
+    return about
+
+
 def save(out: Path, done: Sequence[Kill], about: dict[str, object]) -> list[dict[str, str | int | float]]:
     """Write campaign.parquet and manifest.json; return the counts."""
     counts = summary(done)
     table = pa.Table.from_pylist([asdict(kill) for kill in sorted(done, key=lambda kill: kill.number)])
-    write_atomically(out / "campaign.parquet", lambda path: pq.write_table(table, path, compression="zstd"))
-    about = about | {"job": JOB, "sweep": SWEEP, "counts": counts}
-    write_manifest(out, about | {"environment": environment(), "processor": cpu_info().name})
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # pyarrow itself opens no path that is not UTF-8
+            pq.write_table(table, file, compression="zstd")
+
+    write_atomically(out / "campaign.parquet", write)
+    write_manifest(out, about | {"job": JOB, "sweep": SWEEP, "counts": counts, "processor": cpu_info().name})
     return counts
 
 
@@ -154,43 +174,58 @@ def _parser() -> CommandParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the campaign, save and print its counts, and return the exit code."""
     options = _parser().parsed(argv, needs_words=False)
-    began, began_s = datetime.now(UTC), time.monotonic()
+    began, began_s, here = datetime.now(UTC), time.monotonic(), environment()
     out: Path = options.out or Path("outputs/reliability") / began.strftime("%Y%m%d-%H%M%S")
     planned = plan(options.kills, options.seed)
     try:
         done = finished(out / LINES, planned)
-    except (ValueError, TypeError) as error:
+        before = earlier(out, here) if done else {}
+    except (ValueError, TypeError, DataError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    out.mkdir(parents=True, exist_ok=True)
     had = {kill.number for kill in done}
-    screen = console(stderr=True)
-    folder = tempfile.TemporaryDirectory(prefix="launchopt-kills-")
-    with (
-        (out / LINES).open("a", buffering=1) as lines,
-        folder,
-        screen.status("") as status,
-        contextlib.suppress(KeyboardInterrupt),  # keeps the finished kills
-    ):
-        for kill in campaign([each for each in planned if each.number not in had], options.workers, Path(folder.name)):
-            done.append(kill)
-            lines.write(json.dumps(asdict(kill)) + "\n")
-            status.update(f"{len(done)} of {options.kills} kills")
-            if kill.is_bad:
-                screen.print(f"{kill}", markup=False, soft_wrap=True)
+    out.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(KeyboardInterrupt):  # keeps the finished kills
+        _continue([kill for kill in planned if kill.number not in had], options.workers, out, done)
     if not done:
         return 130
-    about: dict[str, object] = {"started_utc": began.isoformat(timespec="seconds"), "seed": options.seed}
     seconds = round(time.monotonic() - began_s, 1)
-    counts = save(out, done, about | {"workers": options.workers, "seconds": seconds})
+    about: dict[str, object] = {
+        "started_utc": before.get("started_utc", began.isoformat(timespec="seconds")),
+        "seed": options.seed,
+        "workers": options.workers,
+        "seconds": round(seconds + before.get("seconds", 0.0), 1),
+        "environment": here,
+    }
+    counts = save(out, done, about)
     shown = Table(*(name.replace("_", " ") for name in counts[0]), box=None)
     for row in counts:
         shown.add_row(*(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()))
     console().print(shown)
-    console().print(f"{len(done) - len(had)} kills in {seconds:.0f} s; {out}", markup=False)
+    console().print(
+        f"{len(done)} of {options.kills} kills, {len(done) - len(had)} now in {seconds:.0f} s; {out}", markup=False
+    )
     if any(counts[-1][what] for what in FAULTS):
         return 1
     return 0 if len(done) == options.kills else 130
+
+
+def _continue(kills: Sequence[Kill], workers: int, out: Path, done: list[Kill]) -> None:
+    """Strike, and append each kill to `done` and to the lines in `out` when it ends."""
+    whole = "".join(f"{json.dumps(asdict(kill))}\n" for kill in done)  # the last line may be half of one
+    write_atomically(out / LINES, lambda temporary: temporary.write_text(whole))
+    screen, most = console(stderr=True), len(done) + len(kills)
+    with (
+        (out / LINES).open("a", buffering=1) as lines,
+        tempfile.TemporaryDirectory(prefix="launchopt-kills-") as folder,
+        screen.status("") as status,
+    ):
+        for kill in campaign(kills, workers, Path(folder)):
+            done.append(kill)
+            lines.write(json.dumps(asdict(kill)) + "\n")
+            status.update(f"{len(done)} of {most} kills")
+            if kill.is_bad:
+                screen.print(f"{kill}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

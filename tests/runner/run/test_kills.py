@@ -1,7 +1,9 @@
 """Signals at random points: to children, the parent, Python's tracker and all at once, in every phase of a run."""
 
 import json
+import os
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -11,6 +13,8 @@ import pytest
 from support.processes.own_run import on_linux
 from support.thorough import is_thorough
 
+from runner.reliability import campaign_markdown
+from scripts import kill_campaign
 from scripts.kill_campaign import LINES, campaign, finished, main, summary
 from scripts.kills import PHASES, SIGNALS, VICTIMS, Kill, _wrong, plan
 
@@ -50,6 +54,43 @@ def test_a_campaign_that_ended_early_is_continued(tmp_path: Path, capsys: pytest
     (tmp_path / LINES).write_text(lines)
     assert main(["--kills", "3", "--seed", "1", "--out", str(tmp_path)]) == 0, "nothing is left to do"
     assert json.loads((tmp_path / "manifest.json").read_text())["counts"][-1]["tried"] == 3
+
+
+def test_the_parts_of_a_campaign_are_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its folder may have a name that is not UTF-8. Its manifest counts all kills, and names the revision."""
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "a" * 40)
+    folder = tmp_path / os.fsdecode(b"of\xff")
+    words = ["--kills", "3", "--out", str(folder)]
+
+    def interrupted(kills: list[Kill], *others: object) -> Iterator[Kill]:
+        yield kills[1]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kill_campaign, "campaign", interrupted)
+    assert main(words) == 130
+    first = json.loads((folder / "manifest.json").read_text())
+    with (folder / LINES).open("a") as lines:
+        lines.write('{"number": 2, "vic')
+    monkeypatch.setattr(kill_campaign, "campaign", lambda kills, *others: iter(kills))
+    assert (main(words), main(words)) == (0, 0)
+    assert [json.loads(line)["number"] for line in (folder / LINES).read_text().splitlines()] == [1, 0, 2]
+    about = json.loads((folder / "manifest.json").read_text())
+    assert (first["counts"][-1]["tried"], about["counts"][-1]["tried"]) == (1, 3)
+    assert about["started_utc"] == first["started_utc"]
+    assert (about["environment"]["git_revision"], len(about["environment"]["code_sha1"])) == ("a" * 40, 40)
+    assert campaign_markdown(folder).startswith("**3 kills: ")
+
+
+def test_another_revision_does_not_continue_a_campaign(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kill_campaign, "campaign", lambda kills, *others: iter(kills))
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "a" * 40)
+    words = ["--kills", "2", "--out", str(tmp_path)]
+    assert main(words) == 0
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "b" * 40)
+    assert main(words) == 2
+    assert f"{tmp_path}: of revision {'a' * 40}, not of {'b' * 40}; choose another --out" in capsys.readouterr().err
 
 
 class Left:
