@@ -11,6 +11,7 @@ and of --cfg. It ends in `composed.check`, before Hydra instantiates or starts a
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,6 +43,10 @@ MOST_LOADED = 400  # maximum of files and options that one config is composed of
 
 class OwnFiles(FileConfigSource):
     """A folder of the user. The text that is checked is the text that is parsed: the file is read once."""
+
+    def is_config(self, config_path: str) -> bool:
+        """Return whether anything has the name of this file. `load_config` says what is not a regular file."""
+        return os.path.lexists(Path(self.path, self._normalize_file_name(config_path)))
 
     def load_config(self, config_path: str) -> ConfigResult:
         """Return the content of a file; DataError if it should not be loaded."""

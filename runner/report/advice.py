@@ -40,7 +40,7 @@ def markdown(path: Path) -> str:
             runs = [modes_of(folder, requests) for requests, folder in listed if requests == each["requests"]]
             gains = (_gain(path, runs, mode, base) for mode, base in each["gains"])
             lines.append([str(each["requests"]), str(each["do"]), "<br>".join(gains)])
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         raise DataError(path, None, f"not a list of advice ({type(error).__name__}: {error})") from None
     return f"{LEGEND}\n\n{plain(HEADINGS, lines)}"
 

@@ -66,7 +66,7 @@ def markdown(path: Path) -> str:
     """Return the table of a file of goals; DataError for another file, or a goal without its figure."""
     try:
         lines = [_cells(path, goal) for goal in read_json(path)["goals"]]
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         raise DataError(path, None, f"not a list of goals ({type(error).__name__}: {error})") from None
     return plain(_HEADINGS, lines)
 

@@ -26,6 +26,7 @@ NOTE = "environment.txt"  # of profiles that have no manifest
 NOT_RECORDED = "GPU, date and revision were not recorded."
 UNKNOWN = "not known to be clean"
 Revisions = Mapping[str, JsonObject]
+_REVISION = {"commit": int, "date": str, "code_sha1": str}
 
 
 class Origin(NamedTuple):
@@ -58,12 +59,27 @@ def origin(path: Path) -> Origin:
 
 
 def read_revisions(folder: Path) -> Revisions:
-    """Return the revisions of the history, from the nearest file in the folder or above; empty without one."""
+    """Return the revisions of the history, from the nearest file in the folder or above; empty without one.
+
+    DataError for a file that is none, or has a revision without its parts.
+    """
     for place in (folder, *folder.absolute().parents):
-        if (place / REVISIONS).is_file():
-            listed: Revisions = read_json(place / REVISIONS)
+        if (path := place / REVISIONS).is_file():
+            try:
+                listed = read_json(path)
+            except (OSError, ValueError) as error:
+                raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+            if not isinstance(listed, dict):
+                raise DataError(path, None, "not a list of revisions")
+            for name, parts in listed.items():
+                if not _is_revision(parts):
+                    raise DataError(path, None, f"{name}: must be an object with {', '.join(_REVISION)}")
             return listed
     return {}
+
+
+def _is_revision(parts: object) -> bool:
+    return isinstance(parts, dict) and all(type(parts.get(key)) is kind for key, kind in _REVISION.items())
 
 
 def whole(revision: str, revisions: Revisions) -> str | None:
@@ -84,7 +100,10 @@ def line(paths: Sequence[Path]) -> str:
     if parts:
         return f"Measured on {'. '.join(parts)}.\n"
     note = _folder(paths[0]) / NOTE
-    return " ".join(read_text(note).split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
+    try:
+        return " ".join(read_text(note).split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
+    except (OSError, ValueError) as error:
+        raise DataError(note, None, f"cannot be read ({error})") from None
 
 
 def short_line(path: Path) -> str:

@@ -39,7 +39,7 @@ def markdown(path: Path) -> str:
         runs = sorted(content["runs"], key=lambda each: int(each["requests"]))
         lines = [_cells(path.parent, run) for run in runs]
         notes = [f"- {note}" for note in content.get("notes", [])]
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, OSError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
         raise DataError(path, None, f"not a list of runs ({type(error).__name__}: {error})") from None
     table = f"{LEGEND}\n\n{plain(_HEADINGS, lines)}"
     return "\n".join([table, *notes, ""]) if notes else table

@@ -13,6 +13,7 @@ from support.results.kineto_events import call, kernel
 from support.results.recorded_runs import write_run
 
 from launchopt.analysis.tables.frontier import build_frontiers
+from launchopt.analysis.tables.markdown import escaped
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import build_strategies
 from launchopt.recording import results
@@ -20,7 +21,7 @@ from runner import commands
 from runner.report import screen
 from runner.screen import pager
 
-EVIL = "a\x1b[2J\x07\u202eb\u2066\x9b|<b>`![x](y)&#8238;"
+EVIL = "a\x1b[2J\x07\u202eb\u2066\x9b|<b>`![x](y)&#8238;@someone#12www.a.b"
 TOOLS = [
     ["report"],
     ["report", "--frontier"],
@@ -70,7 +71,12 @@ def require_inert(markdown: str) -> None:
     """Check that a name brings no markup, link, picture or entity into Markdown, outside of a span of code."""
     assert is_clean(markdown)
     prose = re.sub(r"(`+)[^`].*?[^`]\1(?!`)", "", markdown)
-    assert [each for each in ("<b>", "](y)", "&#8238;") if each in prose] == []
+    assert [each for each in ("<b>", "](y)", "&#8238;", "@someone", "#12", "www.") if each in prose] == []
+
+
+def test_an_address_in_markdown_is_no_link() -> None:
+    assert escaped("model, layer: 2 @ 1") == "model, layer: 2 @ 1"
+    assert escaped("https://a.b") == "https:<!-- -->//a.b"
 
 
 def test_names_in_the_html_page_and_in_pictures_are_escaped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

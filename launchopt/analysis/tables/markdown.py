@@ -50,6 +50,7 @@ TOKENS_LEGEND = (
     "Percentiles are over requests. Goodput: requests a second that met the objective in brackets."
 )
 BLOCK_START = re.compile(r"^([#>~`=])")  # would begin a heading, a quotation or a block of code
+FORGES = re.compile(r"@(?=\w)|#(?=\d)|:(?=//)|www(?=\.)", re.IGNORECASE)  # a forge makes a mention or a link of these
 
 
 def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[list[str]]]:
@@ -226,10 +227,12 @@ def escaped(text: str) -> str:
     """Return a text of one line that is Markdown for itself: no markup, no end of its cell, no control characters.
 
     A name or status may contain any character. A link or picture in it would be shown or loaded, and an entity such as
-    `&#8238;` would become a bidi mark.
+    `&#8238;` would become a bidi mark. An empty comment divides `@name`, `#12` and a bare address: forges look for them
+    after they have removed backslashes.
     """
     plain_text = printable(" ".join(text.split())).replace("|", "\\|").replace("&", "&amp;").replace("<", "&lt;")
-    return BLOCK_START.sub(r"\\\1", plain_text).replace("](", "]\\(").replace("]:", "]\\:")
+    inert = BLOCK_START.sub(r"\\\1", plain_text).replace("](", "]\\(").replace("]:", "]\\:")
+    return FORGES.sub(r"\g<0><!-- -->", inert)
 
 
 def code_span(text: str) -> str:

@@ -71,7 +71,7 @@ def as_json(calibration: Calibration) -> JsonObject:
     return {"schema_version": SCHEMA_VERSION, **asdict(calibration)}
 
 
-_STAGES = {ANY: {ANY: {"p50_us": float, "p99_us": float, "how": str}}}
+_STAGE = {"p50_us": float, "p99_us": float, "how": str}
 
 
 def from_json(content: object, path: Path) -> Calibration:
@@ -88,16 +88,30 @@ def from_json(content: object, path: Path) -> Calibration:
     if not isinstance(parts["device"].get("name"), str):
         raise DataError(path, None, f"device.name={parts['device'].get('name')!r}: must be a name")
     lost: list[str] = []
-    kernels = fitted(parts["stages"], _STAGES, lost, "stages")
+    stages = _complete(fitted(parts["stages"], {ANY: {ANY: _STAGE}}, lost, "stages"), lost)
     if lost:
-        name_unusable(DataError(path, None, f"shown without keys of a wrong type: {', '.join(lost)}"))
+        what = f"shown without keys that are incomplete or of a wrong type: {', '.join(lost)}"
+        name_unusable(DataError(path, None, what))
     return Calibration(
         str(content.get("made_utc", "")),
         dict(parts["device"]),
         dict(parts["environment"]),
         {str(name): _floor(str(name), value, path) for name, value in parts["floors"].items()},
-        {str(kernel): stages for kernel, stages in kernels.items() if stages is not None},
+        stages,
     )
+
+
+def _complete(kernels: Mapping[str, Mapping[str, JsonObject | None] | None], lost: list[str]) -> JsonObject:
+    """Return the stages that have each key of _STAGE; the names of the others are added to `lost`."""
+    found: JsonObject = {}
+    for kernel, stages in kernels.items():
+        found[kernel] = {}
+        for name, stage in (stages or {}).items():
+            if stage is not None and all(stage.get(key) is not None for key in _STAGE):
+                found[kernel][name] = stage
+            elif not any(each.startswith(f"stages.{kernel}.{name}") for each in lost):
+                lost.append(f"stages.{kernel}.{name}")
+    return found
 
 
 def _floor(name: str, content: object, path: Path) -> Floor:

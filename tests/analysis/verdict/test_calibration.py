@@ -184,6 +184,17 @@ def test_every_floor_and_stage_is_there() -> None:
         assert "| in all | 7-18 | " in own
 
 
+@pytest.mark.parametrize("stage", [None, {}, 7, {"p50_us": 1.5}, {"p50_us": 1.5, "p99_us": None, "how": "events"}])
+def test_a_stage_without_its_parts_is_named_and_left_out(
+    stage: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = as_json(made(null_launch_host_us=FLOOR)) | {"stages": {"null": STAGES["null"] | {"other": stage}}}
+    found = from_json(content, tmp_path / "made.json")
+    assert "| call | 1.500 | " in calibration_markdown(found)
+    assert found.stages == STAGES
+    assert "shown without keys that are incomplete or of a wrong type: stages.null.other" in capsys.readouterr().err
+
+
 def test_a_floor_without_an_interval_says_so() -> None:
     alone = {"x_us": Floor(1.5, "us", None, None, 1, "once | twice")}
     text = calibration_markdown(replace(read_calibration(COMMITTED), floors=alone, stages={}))

@@ -119,6 +119,31 @@ def test_a_primary_config_of_ones_own_is_looked_at(tmp_path: Path) -> None:
     assert "config.yaml:1: names code to be run: _target_" in outcome.stderr
 
 
+IRREGULAR = {
+    "a named pipe, not a regular file": os.mkfifo,
+    "a device, not a regular file": lambda path: path.symlink_to("/dev/zero"),
+    "Is a directory": Path.mkdir,
+    "No such file or directory": lambda path: path.symlink_to("absent"),
+}
+
+
+@pytest.mark.parametrize("kind", IRREGULAR)
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("workload/x.yaml", ["--config-dir={}", "workload=x"]), ("config.yaml", ["--config-path={}"])],
+)
+def test_anything_but_a_regular_file_is_named_as_what_it_is(
+    name: str, words: list[str], kind: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "user" / name
+    path.parent.mkdir(parents=True)
+    IRREGULAR[kind](path)
+    (tmp_path / "cwd").mkdir()
+    outcome = taken([each.format(tmp_path / "user") for each in words], tmp_path / "cwd")
+    assert (outcome.exit_code, outcome.plans) == (2, [])
+    assert outcome.stderr == f"error: {path}: cannot be read: {kind}\n"
+
+
 @pytest.mark.parametrize(
     ("name", "word"),
     [

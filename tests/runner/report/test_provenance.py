@@ -175,6 +175,17 @@ def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
         provenance.line([tmp_path / "run"])
 
 
+@pytest.mark.parametrize(
+    "text", ["[1]", "{", json.dumps({REVISION: 7}), json.dumps({REVISION: {"commit": "7", "date": "2026-01-02"}})]
+)
+def test_a_list_of_revisions_of_another_form_is_named(text: str, tmp_path: Path) -> None:
+    folder = put(tmp_path / "run", CLEAN)
+    assert "commit 7" in provenance.line([folder])
+    (tmp_path / provenance.REVISIONS).write_text(text)
+    with pytest.raises(DataError, match=r"revisions\.json: "):
+        provenance.line([folder])
+
+
 def test_every_table_of_every_page_says_where_it_comes_from() -> None:
     for page in [ROOT / "README.md", *ROOT.glob("docs/*.md"), *REFERENCE.glob("*.md")]:
         for block in page.read_text(encoding="utf-8").split("<!-- report:")[1:]:
