@@ -3,48 +3,64 @@
     python scripts/fuzz.py                          # ten minutes: override sets, config files, readers in turn
     python scripts/fuzz.py overrides --count 1000   # a thousand override sets
     python scripts/fuzz.py kineto nsys --minutes 5  # these readers alone
-    python scripts/fuzz.py folders --count 2000 --json fuzz.json    # 2,000 folders of results; goes on where it stopped
+    python scripts/fuzz.py folders overrides --count 2000 --workers 8 --json fuzz.json    # a campaign
     python scripts/fuzz.py azure --engine atheris   # coverage-guided (pip install atheris)
 
 Readers get mutants of the files in tests/corpus. A mutant must give a table, or an error of one short line. Override
 sets and config files must give a plan, or a short error within two processor seconds that leaves nothing behind.
-Folders of results, some of whose files lie, are given to every reading command, in a process of their own: no
-traceback, at most 60 s, 300 MiB more memory, and nothing written beside the folder. Nothing is run. The script prints
-counts, and each finding with its number, which reproduces it. Harmful files stay in --keep. --json FILE holds the
-counts after each round; a second start with the same FILE continues behind the last round.
+Folders of results, some of whose files lie, are given to every command that reads results or a user's files, in a
+process of their own: no traceback, no raw control character, a true exit code, at most 60 s, 300 MiB more memory, and
+nothing written beside the folder. Nothing is run. The script prints counts, and each finding with its number, which
+reproduces it. Harmful files stay in --keep.
 
-Exit code 0: no findings. 1: some.
+--json FILE holds the counts after each round, with the date and the revision. The same command continues behind the
+last round, also after Ctrl-C. --workers N tries N rounds at a time; the inputs are the same. --seed N begins with
+another round: parts of one campaign with --count 1000 are --seed 0, --seed 1000, and so on.
+
+Exit code 0: no findings. 1: some. 130: Ctrl-C before the count was reached.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from importlib.util import find_spec
+from itertools import count, islice
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(1, str(Path(__file__).parents[1] / "tests"))
 
 from support.config.override_sets import override_set, taken
-from support.results.hostile_folders import Finding, commands, good, made, tried, warm_up
+from support.results.hostile_commands import KINDS, Finding, commands, tried, warm_up
+from support.results.hostile_folders import good, made
 from support.results.mutations import CORPUS, READERS, complaint, mutant, mutated_text
 
+from launchopt.devices.cpu.info import cpu_info
+from launchopt.errors import printable
 from launchopt.files import read_json, save_json
+from launchopt.recording.environment import environment
+from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.reading import CommandParser
 from runner.values import positive, whole_number
 
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs", "folders")
-KINDS = ("traceback", "hang", "memory", "outside", "message")
 TURN = 20  # mutants of a reader in one round; a round has one command line, which takes longer
+TEXT_CHARACTERS = 5000  # of a finding in the file
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,20 +70,69 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _with_atheris(options.what or list(READERS), options.minutes)
     what = options.what or [*LINES, *READERS]
     limit_s = time.monotonic() + options.minutes * 60 if options.count is None else None
-    score = Score.read(options.json, options.seed)
+    try:
+        score = Score.read(options.json, options.seed)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
     options.keep.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        while not _is_enough(limit_s, options.count, score.next - score.seed):
-            for name in what:
-                for each in range(TURN if name in READERS else 1):
-                    number = score.next * TURN + each
-                    score.add(name, number, _try(name, number, Path(folder), options.keep))
+    numbers = count(score.next) if options.count is None else range(score.next, score.seed + options.count)
+    with (
+        contextlib.suppress(KeyboardInterrupt),  # keeps the finished rounds
+        tempfile.TemporaryDirectory(prefix="rounds-", dir=options.keep, ignore_cleanup_errors=True) as folder,
+    ):
+        for done in _rounds(what, iter(numbers), limit_s, Path(folder), options.workers):
+            for each in done:
+                score.add(each)
             score.next += 1
             score.write(options.json)
     for name in score.tried:
         print(f"{name}: {score.tried[name]:,} tried, {score.harmful(name):,} did harm")
-    print(f"{', '.join(f'{kind}: {count}' for kind, count in score.counts().items())}")
-    return 1 if score.findings else 0
+    print(f"{', '.join(f'{kind}: {times}' for kind, times in score.counts().items())}")
+    if score.findings:
+        return 1
+    return 130 if options.count is not None and score.next < score.seed + options.count else 0
+
+
+class Trial(NamedTuple):
+    """One input, the commands that were started for it, and what it did."""
+
+    what: str
+    number: int
+    started: list[str]
+    found: list[Finding]
+
+
+def _rounds(
+    what: Sequence[str], numbers: Iterator[int], limit_s: float | None, folder: Path, workers: int
+) -> Iterator[list[Trial]]:
+    """Yield the trials of each round, in the order of the numbers; `workers` rounds are tried at a time."""
+
+    def is_time_left() -> bool:
+        return limit_s is None or time.monotonic() < limit_s
+
+    if workers == 1:
+        yield from (_round(what, number, folder) for number in numbers if is_time_left())
+        return
+    # Ctrl-C is for this process, which waits for the rounds under way.
+    ignored = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ignored) as pool:
+        waiting = deque(pool.submit(_round, what, number, folder) for number in islice(numbers, 2 * workers))
+        while waiting:
+            yield waiting.popleft().result()
+            if is_time_left() and (number := next(numbers, None)) is not None:
+                waiting.append(pool.submit(_round, what, number, folder))
+
+
+def _round(what: Sequence[str], number: int, folder: Path) -> list[Trial]:
+    """Try one input of each kind, and TURN of a reader, in a folder of this process's own."""
+    own = folder / str(os.getpid())
+    own.mkdir(exist_ok=True)
+    return [
+        _try(name, number * TURN + each, own, folder.parent)
+        for name in what
+        for each in range(TURN if name in READERS else 1)
+    ]
 
 
 @dataclass
@@ -76,23 +141,33 @@ class Score:
 
     seed: int  # number of the first round
     next: int  # number of the next round
+    started_utc: str
+    environment: dict[str, Any]
     tried: Counter[str] = field(default_factory=Counter)
+    started: Counter[str] = field(default_factory=Counter)  # commands
     findings: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def read(cls, path: Path | None, seed: int) -> Score:
-        """Return the score in a file; a new one if there is none."""
+        """Return the score in a file, a new one if there is none; ValueError if it is of another campaign."""
+        here = environment()
         if path is None or not path.exists():
-            return cls(seed, seed)
+            return cls(seed, seed, datetime.now(UTC).isoformat(timespec="seconds"), here)
         about = read_json(path)
-        return cls(about["seed"], about["next"], Counter(about["tried"]), about["findings"])
+        before = {"seed": about["seed"], "revision": about["environment"].get("git_revision")}
+        if before != {"seed": seed, "revision": here.get("git_revision")}:
+            raise ValueError(f"{path}: of another campaign ({before}); choose another --json")
+        counts = (Counter(about[name]) for name in ("tried", "started"))
+        return cls(seed, about["next"], about["started_utc"], here, *counts, about["findings"])
 
-    def add(self, name: str, number: int, found: list[Finding]) -> None:
+    def add(self, trial: Trial) -> None:
         """Count an input, and print what it did."""
-        self.tried[name] += 1
-        for kind, text in found:
-            self.findings.append({"what": name, "number": number, "kind": kind, "text": text})
-            print(f"{name} {number}: {kind}: {text}\n", flush=True)
+        self.tried[trial.what] += 1
+        self.started.update(trial.started)
+        for kind, text in trial.found:
+            text = printable(text[:TEXT_CHARACTERS])
+            self.findings.append({"what": trial.what, "number": trial.number, "kind": kind, "text": text})
+            print(f"{trial.what} {trial.number}: {kind}: {text}\n", flush=True)
 
     def harmful(self, name: str) -> int:
         """Return the number of inputs of a kind that did harm."""
@@ -105,55 +180,58 @@ class Score:
     def write(self, path: Path | None) -> None:
         """Write the score as JSON, unless there is no file for it."""
         if path is not None:
-            about = {"seed": self.seed, "next": self.next, "tried": self.tried, "counts": self.counts()}
-            save_json(path, about | {"findings": self.findings})
+            about = {"schema_version": SCHEMA_VERSION, "started_utc": self.started_utc, "seed": self.seed}
+            about |= {"next": self.next, "tried": self.tried, "started": self.started, "counts": self.counts()}
+            about |= {"findings": self.findings, "environment": self.environment, "processor": cpu_info().name}
+            save_json(path, about)
 
 
-def _is_enough(limit_s: float | None, count: int | None, rounds: int) -> bool:
-    if count is not None:
-        return rounds >= count
-    return limit_s is not None and time.monotonic() >= limit_s
-
-
-def _try(name: str, number: int, folder: Path, keep: Path) -> list[Finding]:
-    """Try one input of a kind. Its number alone determines it. Return what it did."""
+def _try(name: str, number: int, folder: Path, keep: Path) -> Trial:
+    """Try one input of a kind. Its number alone determines it."""
     generator = random.Random(f"{name} {number}")
     if name in READERS:
-        seed = CORPUS / generator.choice(READERS[name].seeds)
-        path = folder / seed.name
-        path.write_bytes(mutant(seed, generator))
-        text = complaint(READERS[name], path)
-        if text is not None:
-            shutil.copy(path, keep / f"{name}-{number}-{seed.name}")
-        return [] if text is None else [Finding(_kind(text), text)]
-    cwd = folder / "cwd"
+        return Trial(name, number, [], _try_reader(name, number, folder, keep, generator))
     if name == "folders":
         return _try_folder(number, folder, keep, generator)
+    cwd = folder / "cwd"
     cwd.mkdir()
     words = override_set(generator) if name == "overrides" else _config_words(generator, folder / "user")
     fault = taken(words, cwd).fault
     shutil.rmtree(cwd)
-    return [] if fault is None else [Finding(_kind(fault), f"{words}\n{fault}")]
+    return Trial(name, number, ["run"], [] if fault is None else [Finding(_kind(fault), f"{words}\n{fault}")])
 
 
-def _try_folder(number: int, folder: Path, keep: Path, generator: random.Random) -> list[Finding]:
+def _try_reader(name: str, number: int, folder: Path, keep: Path, generator: random.Random) -> list[Finding]:
+    seed = CORPUS / generator.choice(READERS[name].seeds)
+    path = folder / seed.name
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(mutant(seed, generator))
+    text = complaint(READERS[name], path)
+    if text is not None:
+        shutil.copy(path, keep / f"{name}-{number}-{seed.name}")
+    return [] if text is None else [Finding(_kind(text), text)]
+
+
+def _try_folder(number: int, folder: Path, keep: Path, generator: random.Random) -> Trial:
     source = folder / "good"
     if not source.exists():
         good(source)
         warm_up()
     hostile = made(source, folder / "hostile", generator)
-    found = tried(commands(hostile, source, generator), hostile)
+    words = commands(hostile, source, generator)
+    found = tried(words, hostile)
     if found:
         shutil.rmtree(keep / f"folders-{number}", ignore_errors=True)
         hostile.rename(keep / f"folders-{number}")
     else:
         shutil.rmtree(hostile)
-    return found
+    return Trial("folders", number, [each[0] for each in words], found)
 
 
 def _kind(text: str) -> str:
     """Return the kind of a complaint in words."""
-    return "hang" if "processor seconds" in text else "traceback" if "Traceback" in text else "message"
+    marks = {"processor seconds": "hang", "Traceback": "traceback", "raw control": "escape", "exit ": "code"}
+    return next((kind for mark, kind in marks.items() if mark in text), "message")
 
 
 def _config_words(generator: random.Random, user: Path) -> list[str]:
@@ -207,6 +285,7 @@ def _parser() -> CommandParser:
         help=f"number of rounds instead of a time; a round is a command line, or {TURN} files of a reader",
     )
     parser.add_argument("--json", type=Path, metavar="FILE.json", help="counts and findings; an existing file goes on")
+    parser.add_argument("--workers", type=whole_number(1), default=1, metavar="N", help="rounds at a time (default 1)")
     parser.add_argument("--seed", type=whole_number(0), default=0, help="number of the first round")
     parser.add_argument("--keep", type=Path, default=Path(tempfile.gettempdir(), "launchopt-fuzz"), help="for findings")
     parser.add_argument("--engine", choices=("mutate", "atheris"), default="mutate")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
-from support.results import hostile_folders
-from support.results.hostile_folders import commands, good, made, tried
+from support.results import hostile_commands
+from support.results.hostile_commands import KINDS, commands, tried
+from support.results.hostile_folders import good, made
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +23,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_good_folder_is_read_by_every_command(source: Path) -> None:
     for words in commands(source, source, random.Random(0)):
-        if words[0] not in ("ncu", "reliability", "compare"):
-            assert hostile_folders._code(words) == 0, words
+        if words[0] not in ("compare", "nsys_agree"):
+            assert hostile_commands._code(words) == 0, words
 
 
 def test_hostile_folders_are_read_or_refused_in_a_line(source: Path, tmp_path: Path) -> None:
@@ -31,7 +34,7 @@ def test_hostile_folders_are_read_or_refused_in_a_line(source: Path, tmp_path: P
         assert tried(commands(folder, source, generator), folder) == []
 
 
-@pytest.mark.parametrize("kind", ["traceback", "hang", "memory", "outside", "message"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_harm_is_found(kind: str, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def harm(words: list[str]) -> int:
         if kind == "traceback":
@@ -43,10 +46,14 @@ def test_harm_is_found(kind: str, source: Path, tmp_path: Path, monkeypatch: pyt
             return len(b"x" * (400 << 20)) * 0
         if kind == "outside":
             (tmp_path / "beside").touch()
-        return 7 if kind == "message" else 0
+        if kind == "escape":
+            print("\x1b[2J")
+        if kind == "message":
+            print("x" * 1000, file=sys.stderr)
+        return 7 if kind == "code" else 0
 
-    monkeypatch.setattr(hostile_folders, "WALL_S", 0.5 if kind == "hang" else 60.0)
-    monkeypatch.setattr(hostile_folders, "dispatch", harm)
+    monkeypatch.setattr(hostile_commands, "WALL_S", 0.5 if kind == "hang" else 60.0)
+    monkeypatch.setattr(hostile_commands, "dispatch", harm)
     folder = made(source, tmp_path / "folder", random.Random(0))
     (found,) = tried([["report", str(folder)]], folder)
     assert found.kind == kind
@@ -63,5 +70,24 @@ def test_a_second_start_continues(
         assert fuzz.main([*words, "--count", str(count)]) == 0
         about = json.loads(path.read_text())
         assert (about["next"], about["tried"]) == (count, {"csv": 20 * count})
-        assert about["counts"] == dict.fromkeys(("traceback", "hang", "memory", "outside", "message"), 0)
+        assert about["counts"] == dict.fromkeys(KINDS, 0)
     assert "csv: 40 tried, 0 did harm" in capsys.readouterr().out
+
+
+def test_workers_try_the_same_inputs_and_another_campaign_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "a" * 40)
+    path = tmp_path / "score.json"
+    call = [sys.executable, str(ROOT / "scripts/fuzz.py"), "csv", "overrides", "--keep", str(tmp_path / "keep")]
+    subprocess.run([*call, "--json", str(path), "--workers", "2", "--seed", "4", "--count", "2"], check=True)
+    about = json.loads(path.read_text())
+    assert (about["seed"], about["next"]) == (4, 6)
+    assert (about["tried"], about["started"]) == ({"csv": 40, "overrides": 2}, {"run": 2})
+    assert about["environment"]["git_revision"] == "a" * 40
+    assert list((tmp_path / "keep").iterdir()) == []
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "b" * 40)
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    fuzz = importlib.import_module("fuzz")
+    assert fuzz.main(["csv", "--json", str(path), "--seed", "4", "--count", "3"]) == 2
+    assert "of another campaign" in capsys.readouterr().err

@@ -24,6 +24,7 @@ from runner import app, cli
 from runner.config import groups
 from runner.config.schema import Config
 from support.processes.limits import TooMuchTime, limited
+from support.results.mutations import raw_controls
 
 CPU_S = 2.0  # limit of the processor seconds in which a set is planned or refused
 MORE_BYTES = 4 << 30
@@ -189,6 +190,8 @@ class Outcome:
             return "".join(traceback.format_exception(self.exit_code))
         if "Traceback" in self.stderr:
             return self.stderr
+        if raw := raw_controls(self.stdout + self.stderr):
+            return f"raw control characters: {raw[:100]!r}"
         if self.exit_code == 0:
             return None if self.plans or self.stdout else "exit 0, and nothing was done"
         if self.exit_code not in (1, 2):

@@ -13,6 +13,7 @@ import random
 import sqlite3
 import tempfile
 import traceback
+import unicodedata
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -43,7 +44,22 @@ MORE_BYTES = 2 << 30
 
 INTEGERS = (0, 1, -1, 2**31 - 1, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, 2**63, -(2**63), 10**30, 10**400)
 TEXTS = ("", "\0", "x" * 70_000, "<script>alert(1)</script>", "\x1b[2J", "\ud800", "../../x", "$(touch x)", "nan", "٣")
-VALUES: tuple[Any, ...] = (*INTEGERS, *TEXTS, None, True, 0.5, -0.5, 1e308, float("nan"), float("inf"), [], {}, [[]])
+CONTROLS = ("\u202etxt.exe", "\u2066x", "\x9b2J", "\x1b]0;x\x07")
+VALUES: tuple[Any, ...] = (
+    *INTEGERS,
+    *TEXTS,
+    *CONTROLS,
+    None,
+    True,
+    0.5,
+    -0.5,
+    1e308,
+    float("nan"),
+    float("inf"),
+    [],
+    {},
+    [[]],
+)
 TOKENS = (
     *(b"\0", b"\n", b"\r\n", b",", b'"', b"\\", b"{", b"}", b"[", b"]", b":", b"-", b"\xff\xfe", b"\xef\xbb\xbf"),
     *(b"NaN", b"Infinity", b"null", b"1e999999999", b"1E-999999999", b"-0", b"9" * 25, b"9" * 5000, b"\\ud800"),
@@ -85,6 +101,11 @@ READERS = {
     "dataset": Reader(lambda path: list(batches([path.parent], "summary")), ("summary.parquet",)),
     "calibration": Reader(read_calibration, ("calibration.json",)),
 }
+
+
+def raw_controls(text: str) -> str:
+    """Return the characters of an output that could move a terminal's cursor or turn its text around."""
+    return "".join(c for c in text if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t")
 
 
 def complaint(reader: Reader, path: Path) -> str | None:
