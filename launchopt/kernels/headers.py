@@ -75,6 +75,8 @@ HEADERS: Mapping[str, str] = {
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
     "shared/attention.cuh": _constants(shared, "QUERIES KEY_LANES KEYS AV_LANES")
     + constants_text(WARPS=shared.ATTENTION_WARPS),
+    "shared/step_attention.cuh": _constants(shared, "MOST_SPLITS")
+    + struct_text("StepAttention", shared.STEP_ATTENTION),
     "shared/sampling.cuh": constants_text(**{kind.name.upper(): i for i, kind in enumerate(SamplingKind)}),
     "shared/feedback.cuh": _constants(shared, "ROW_WORDS") + struct_text("Feedback", shared.FEEDBACK, _FEEDBACK_TYPES),
     "shared/copies.cuh": constants_text(**_COPY_CONSTANTS)

@@ -69,6 +69,7 @@ enum { STAMPS_EACH = DONE + 1 };  // clock stamps of a task in each block
 #else
 #include "megakernel/gemm.cuh"
 #endif
+#include "attention/rotary.cuh"
 #include "attention/fused_attention.cuh"
 #if DTYPE == 0
 #include "attention/fused_products_fp32.cuh"

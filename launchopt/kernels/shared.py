@@ -73,6 +73,28 @@ KEYS = 4  # keys that a lane multiplies at once
 AV_LANES = 2  # lanes that share a slice of a value's features: 32 bytes
 ATTENTION_WARPS = 8  # warps of a block
 
+# -- Attention of a decode step in one launch (step_attention.cu)
+
+MOST_SPLITS = 64  # most splits of the tokens of a request
+STEP_ATTENTION = np.dtype(
+    [
+        # Bytes from one request's row to the next: of queries, keys and values; of results.
+        *fields("<i8", "stride_in stride_out"),
+        # ctx: most tokens of a request. pages: pages of a request. requests: number of requests of the workload stream.
+        *fields("<i8", "kv_heads ctx pages requests"),
+        # Blocks that share the tokens of a request and kv head; fewest tokens of such a block.
+        *fields("<i8", "splits least_tokens"),
+        # Addresses: of int32 start[requests]; of the page table, int32 [requests, pages].
+        *fields("<u8", "positions table"),
+        # With ROPE: address of the cosines, then sines, of each position, float32 [ctx, head_dim]. With NORMS: addresses
+        # of the gains of queries and keys, [head_dim].
+        *fields("<u8", "turns query_gain key_gain"),
+        # Addresses of sums of blocks: float32 mixed[request, kv head, split, query, head_dim]; float32 weights[request,
+        # kv head, split, query, 2], a largest score and a sum of powers; u32 arrived[request, kv head], 0 between launches.
+        *fields("<u8", "mixed weights arrived"),
+    ]
+)
+
 # -- Feeding back (tokens/)
 
 # Words of a row: addresses of its source, target, history (or 0) and token id; then the counter that selects its random

@@ -115,15 +115,7 @@ struct Attention {
             x.whole = mailed ? receive_vector(at) : load_relaxed(at);
             y.whole = mailed ? receive_vector(other) : load_relaxed(other);
         } while (mailed && !(arrived(x.whole) && arrived(y.whole)));
-        if (section <= group) {
-#pragma unroll
-            for (int e = 0; e < WIDTH; e += 2) {
-                const float x0 = x.wide(e), x1 = x.wide(e + 1);
-                const float y0 = y.wide(e), y1 = y.wide(e + 1);
-                ((Pair*)&x)[e / 2] = Pair(x0 * cosines[e] - y0 * sines[e], x1 * cosines[e + 1] - y1 * sines[e + 1]);
-                ((Pair*)&y)[e / 2] = Pair(x0 * sines[e] + y0 * cosines[e], x1 * sines[e + 1] + y1 * cosines[e + 1]);
-            }
-        }
+        if (section <= group) rotate(x, y, cosines, sines);
         uint4* const to = (uint4*)rows + section * vectors + vector;
         to[0] = x.whole, to[half] = y.whole;
     }
