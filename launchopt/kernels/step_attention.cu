@@ -18,10 +18,11 @@
 // With ROPE=1 every block rotates its queries itself. The block whose split has the new token rotates its key and stores key
 // and value into the cache; no block reads that row of the cache.
 //
-// With PDL=1 the block loads its first keys and values before it waits for the previous launch, and these may only be ones
-// that no running launch writes. It reads the request's position before the wait, when SLOT_MAP may not have advanced it yet.
-// Tokens below either position are from earlier steps. The step's first launch is SLOT_MAP, which is not programmatic: it
-// begins when all launches of earlier steps are complete. If the position has changed behind the wait, all is loaded again.
+// With PDL=1 the block loads its first keys and values before it waits for the previous launch, so no running launch may
+// write them. Every token below the request's position is from an earlier step. Between two steps of a request its results
+// are fed back by a launch that is not programmatic, or a graph ends; so all launches of earlier steps are complete. SLOT_MAP
+// of this step may still run. Whether the block reads the position before or after SLOT_MAP advances it, the tokens below it
+// are from earlier steps. If the position has changed behind the wait, the block loads again.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "megakernel/vectors.cuh"
@@ -130,7 +131,7 @@ __device__ inline void gather(
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e)
                 cosines[e] = turned[vector * WIDTH + e], sines[e] = turned[HEAD_DIM / 2 + vector * WIDTH + e];
-            rotate(x, y, cosines, sines);
+            rotate_pairs(x, y, cosines, sines);
         }
         if (item >= ITEMS) continue;
         fresh.rows[section][vector] = x.whole, fresh.rows[section][HALF + vector] = y.whole;

@@ -115,7 +115,7 @@ struct Attention {
             x.whole = mailed ? receive_vector(at) : load_relaxed(at);
             y.whole = mailed ? receive_vector(other) : load_relaxed(other);
         } while (mailed && !(arrived(x.whole) && arrived(y.whole)));
-        if (section <= group) rotate(x, y, cosines, sines);
+        if (section <= group) rotate_pairs(x, y, cosines, sines);
         uint4* const to = (uint4*)rows + section * vectors + vector;
         to[0] = x.whole, to[half] = y.whole;
     }

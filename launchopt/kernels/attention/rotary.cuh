@@ -1,6 +1,6 @@
 // Rotate WIDTH pairs of features, x[e] with y[e], by the angles with these cosines and sines. The results are rounded to the
 // storage type.
-__device__ inline void rotate(Vector& x, Vector& y, const float (&cosines)[WIDTH], const float (&sines)[WIDTH]) {
+__device__ inline void rotate_pairs(Vector& x, Vector& y, const float (&cosines)[WIDTH], const float (&sines)[WIDTH]) {
 #pragma unroll
     for (int e = 0; e < WIDTH; e += 2) {
         const float x0 = x.wide(e), x1 = x.wide(e + 1);
