@@ -86,11 +86,12 @@ STEP_ATTENTION = np.dtype(
         *fields("<i8", "splits least_tokens"),
         # Addresses: of int32 start[requests]; of the page table, int32 [requests, pages].
         *fields("<u8", "positions table"),
-        # With ROPE: address of the cosines, then sines, of each position, float32 [ctx, head_dim]. With NORMS: addresses
-        # of the gains of queries and keys, [head_dim].
+        # With ROPE: address of the cosines, then sines, of each position, float32 [ctx, head_dim].
+        # With NORMS: addresses of the gains of queries and keys, [head_dim].
         *fields("<u8", "turns query_gain key_gain"),
         # Addresses of sums of blocks: float32 mixed[request, kv head, split, query, head_dim]; float32 weights[request,
-        # kv head, split, query, 2], a largest score and a sum of powers; u32 arrived[request, kv head], 0 between launches.
+        # kv head, split, query, 2], a largest score and a sum of powers; u32 arrived[request, kv head], which is 0
+        # between launches.
         *fields("<u8", "mixed weights arrived"),
     ]
 )
