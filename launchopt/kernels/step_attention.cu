@@ -11,9 +11,9 @@
 // Gimelshein 2018). The keys and values of its next tile are in flight meanwhile, in registers. The warps' sums are added
 // up at the end.
 //
-// Macros: HEAD_DIM 64 or 128; GROUP, 1 to 8 query heads per kv head; PAGE_TOKENS, or 0 if a request has one page; BLOCK_WARPS of a
-// block, and BLOCKS that fit on a multiprocessor; ROPE=1: the launch also does the work of ROPE and KV_WRITE; NORMS=1: and
-// the norms of queries and keys before it; PDL=1: programmatic dependent launch.
+// Macros: HEAD_DIM 64 or 128; GROUP, 1 to 8 query heads per kv head; PAGE_TOKENS, or 0 if a request has one page;
+// BLOCK_WARPS of a block, and BLOCKS that fit on a multiprocessor; ROPE=1: the launch also does the work of ROPE and KV_WRITE;
+// NORMS=1: and the norms of queries and keys before it; PDL=1: programmatic dependent launch.
 //
 // With ROPE=1 every block rotates its queries itself. The block whose split has the new token rotates its key and stores key
 // and value into the cache; no block reads that row of the cache.
@@ -33,7 +33,8 @@
 
 // VECTORS: vectors of 16 bytes of a head. TILE: tokens of which a lane holds the keys in 8 vectors. LOT: tokens of a tile that
 // are multiplied together; a tile has LOTS of them.
-enum { VECTORS = HEAD_DIM / WIDTH, THREADS = 32 * BLOCK_WARPS, TILE = 8 * 32 / VECTORS, LOT = TILE < 16 ? TILE : 16, LOTS = TILE / LOT };
+enum { VECTORS = HEAD_DIM / WIDTH, THREADS = 32 * BLOCK_WARPS };
+enum { TILE = 8 * 32 / VECTORS, LOT = TILE < 16 ? TILE : 16, LOTS = TILE / LOT };
 enum { LOT_IN_PAGE = PAGE_TOKENS % LOT == 0 };  // all tokens of a lot are in one page
 
 // The cache of one request and kv head.
