@@ -45,6 +45,7 @@ class Run:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
+            errors="replace",
             start_new_session=True,
         )
         self._known: dict[int, psutil.Process] = {}

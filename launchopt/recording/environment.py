@@ -68,7 +68,8 @@ def _git(folder: Path) -> dict[str, object]:
 
     def git(*words: str) -> str:
         call = ["git", "-C", str(folder), *words]
-        return subprocess.run(call, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+        done = subprocess.run(call, capture_output=True, text=True, errors="replace", check=True, timeout=5)
+        return done.stdout.strip()
 
     try:
         return {"git_revision": git("rev-parse", "HEAD"), "git_dirty": bool(git("status", "--porcelain", "--", *CODE))}

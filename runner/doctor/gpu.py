@@ -169,7 +169,9 @@ def _tool_version(path: str | None) -> tuple[str | None, str | None]:
         return None, None
     try:
         call = [path, "--version"]
-        done = subprocess.run(call, capture_output=True, text=True, timeout=TOOL_TIMEOUT_S, check=True)
+        done = subprocess.run(
+            call, capture_output=True, text=True, errors="replace", timeout=TOOL_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError):
         return path, None
     number = re.search(r"\d{4}\.\d+(\.\d+)*", done.stdout)

@@ -76,7 +76,9 @@ def nsys_kernel_sum(file: Path) -> Sum:
     for report in _REPORTS:
         call = [nsys, "stats", "--report", report, "--format", "csv", str(file)]
         try:
-            done = subprocess.run(call, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
+            done = subprocess.run(
+                call, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL
+            )
         except subprocess.TimeoutExpired:
             raise DataError(file, None, f"nsys stats did not finish within {_TIMEOUT_S} s") from None
         output = done.stdout + done.stderr

@@ -70,7 +70,7 @@ def run_bound(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     If an exception, such as Ctrl-C, ends this call, the run is asked to end, and killed after GRACE_S.
     """
     call = [sys.executable, "-m", __name__, str(os.getpid()), *words]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as run:
         try:
             outputs = run.communicate()
         except BaseException:

@@ -7,11 +7,12 @@ In: the CSV of `nsys stats` (2022 to 2025), the `Profile` of the same file, summ
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from launchopt.analysis.profiles.nsys import Profile, RangeRow
 from launchopt.errors import DataError
+from launchopt.reading.shapes import NUMBER_MAX
 from launchopt.recording.results import Row
 
 TIME_LIMIT = 0.01  # largest allowed difference, as a share of the other tool's time
@@ -49,10 +50,17 @@ def kernel_sum(lines: Iterable[str], name: str) -> Sum:
     return _sum(lines, "Instances", name)
 
 
+def _rows(lines: Iterable[str], name: str) -> Iterator[list[str]]:
+    try:
+        yield from csv.reader(lines)
+    except csv.Error as error:  # a very long cell
+        raise DataError(name, None, f"cannot be read as CSV ({error})") from None
+
+
 def _sum(lines: Iterable[str], count_column: str, name: str) -> Sum:
     columns: Sequence[str] = ()
     count = total_ns = 0
-    for number, row in enumerate(csv.reader(lines), 1):
+    for number, row in enumerate(_rows(lines, name), 1):
         if not columns:
             columns = row if "Total Time (ns)" in row else ()
             if columns and count_column not in columns:
@@ -64,6 +72,8 @@ def _sum(lines: Iterable[str], count_column: str, name: str) -> Sum:
                 total_ns += int(cells["Total Time (ns)"])
             except ValueError as error:
                 raise DataError(name, number, f"not a whole number ({error})") from None
+            if max(abs(count), abs(total_ns)) > NUMBER_MAX:
+                raise DataError(name, number, "more than any profile has")
     return Sum(count, total_ns)
 
 
@@ -79,7 +89,7 @@ def agreements(profile: Profile, kernels: Sum) -> list[Agreement]:
 def agreements_with_run(mode: str, inside: RangeRow, rows: Sequence[Row]) -> list[Agreement]:
     """Compare the ranges of `mode` with all repeats of its timing=cupti runs of the same job."""
     traced = [row for row in rows if row["mode"] == mode]
-    if any(row["kernels"] is None for row in traced):
+    if any(row["kernels"] is None or row["gpu_busy_ms"] is None for row in traced):
         raise DataError("summary.parquet", None, f"mode={mode} counted no kernels: run it with timing=cupti")
     by = f"CUPTI, mode={mode}"
     return [

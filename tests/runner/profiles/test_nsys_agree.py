@@ -91,6 +91,25 @@ def test_errors_are_one_line(
     assert capsys.readouterr().err.startswith("error: nsys not found")
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "message"),
+    [
+        (r"1,30,3,gemv", 0, ""),
+        (r"1,30,3,g\xc7mv", 0, ""),
+        ("1,30," + "9" * 400 + ",gemv", 2, "more than any profile has"),
+        ("1,30,3," + "g" * 200_000, 2, "cannot be read as CSV (field larger than field limit (131072))"),
+    ],
+    ids=["good", "not UTF-8", "huge", "long"],
+)
+def test_what_nsys_prints_is_read_or_refused(
+    line: str, code: int, message: str, profile: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (profile.parent / "lines").write_text(f"Time (%),Total Time (ns),Instances,Name\\n{line}\\n")
+    (profile.parent / "nsys").write_text(f'#!/bin/bash\nprintf "%b" "$(cat {profile.parent}/lines)"\n')
+    assert main([str(profile)]) == code
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 @pytest.mark.skipif(not REAL.exists(), reason="the shared traces are not beside this checkout")
 def test_the_real_nsys_on_a_real_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,13 +6,11 @@ import functools
 import shutil
 import subprocess
 
-import pytest
-
 WAYS = (["unshare", "--mount"], ["unshare", "--mount", "--map-root-user"])
 
 
 @functools.cache
-def _way() -> tuple[str, ...]:
+def own_mounts() -> tuple[str, ...]:
     """Return the words to put before a command; empty if this system allows no mounts."""
     for way in WAYS if shutil.which("unshare") else ():
         probe = [*way, "mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/mnt"]
@@ -23,6 +21,8 @@ def _way() -> tuple[str, ...]:
 
 def in_own_mounts(mounts: str, *command: str, afterwards: str = "true") -> list[str]:
     """Return a call that runs `command` between the shell's `mounts` and `afterwards`, with its exit code."""
-    if not _way():
+    if not own_mounts():
+        import pytest  # scripts/limits.py does without it
+
         pytest.skip("this system lets its tests mount nothing")
-    return [*_way(), "sh", "-c", f'{mounts} && {{ "$@"; code=$?; {afterwards}; exit $code; }}', "sh", *command]
+    return [*own_mounts(), "sh", "-c", f'{mounts} && {{ "$@"; code=$?; {afterwards}; exit $code; }}', "sh", *command]
