@@ -1,32 +1,37 @@
-"""Prints the results of a kill campaign as tables, or puts them into a page.
+"""Prints the results of a kill campaign, and of what was measured beside it, as tables, or puts them into a page.
 
     launchopt reliability outputs/reliability/20260101-120000                 Markdown of one campaign
     launchopt reliability outputs/reference/reliability --readme outputs/reference/RELIABILITY.md
 
 In: a folder that scripts/kill_campaign.py wrote (campaign.parquet with a row per kill, and manifest.json), with or
-without the soak.json of `scripts/soak.py --json` beside them. Out: Markdown. --readme FILE.md replaces the text between
-`<!-- reliability -->` and `<!-- /reliability -->` of that page; with --check it only checks it.
+without what other scripts wrote there with --json: soak.json (`scripts/soak.py`), fuzz.json (`scripts/fuzz.py`) and
+limits.json (`scripts/limits.py`). Out: Markdown; a section without its file says `not measured`. --readme FILE.md
+replaces the text between `<!-- reliability -->` and `<!-- /reliability -->` of that page; with --check it only checks
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import pyarrow as pa
 
 from launchopt.analysis.tables.reliability import Kill, Soak, reliability_markdown
+from launchopt.analysis.tables.trials import FUZZ, LIMITS, NULLABLE
 from launchopt.errors import DataError
 from launchopt.files import read_json
 from launchopt.reading.parquet import opened
+from launchopt.reading.shapes import ANY, fitted
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
 from runner.ending import end
 from runner.reading import CommandParser, exit_code, page_code, sync_block
 
-CAMPAIGN, SOAK = "campaign.parquet", "soak.json"
+CAMPAIGN, SOAK, FUZZED, LIMITED = "campaign.parquet", "soak.json", "fuzz.json", "limits.json"
 BLOCK = "reliability"  # name of the block in a page
 MOST_KILLS = 1_000_000
 _TYPES = {"int": pa.int64(), "int | None": pa.int64(), "float": pa.float64(), "str": pa.string()}
@@ -64,8 +69,9 @@ def campaign_markdown(folder: Path) -> str:
         raise DataError(path, None, "no such file: not a folder of scripts/kill_campaign.py")
     kills, about = read_kills(path), read_manifest(folder)
     _require_same(folder, kills, about)
-    soak = folder / SOAK
-    return reliability_markdown(kills, about, read_soak(soak) if soak.exists() else None)
+    soak = read_soak(folder / SOAK) if (folder / SOAK).exists() else None
+    fuzz, limits = read_trials(folder / FUZZED, FUZZ), read_trials(folder / LIMITED, LIMITS)
+    return reliability_markdown(kills, about, soak, fuzz, limits)
 
 
 def read_kills(path: Path) -> list[Kill]:
@@ -99,6 +105,34 @@ def _require_same(folder: Path, kills: Sequence[Kill], about: Manifest) -> None:
             raise DataError(folder / "manifest.json", None, why)
     if not isinstance(about.get("environment"), dict):
         raise DataError(folder / "manifest.json", None, "has no environment")
+
+
+def read_trials(path: Path, shape: Mapping[str, Any]) -> Manifest | None:
+    """Return what a script wrote, None if there is no file; DataError if a value is missing or of a wrong type."""
+    if not path.exists():
+        return None
+    try:
+        found = read_json(path)
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+    lost: list[str] = []
+    kept = fitted(found, shape, lost)
+    if missing := lost or _missing(kept, shape):
+        raise DataError(path, None, f"not what scripts/{path.stem}.py writes: {missing[0] or 'all of it'}")
+    about: Manifest = kept
+    return about
+
+
+def _missing(value: Any, shape: Any, name: str = "") -> list[str]:
+    """Return the names of values that a shape has and `value` lacks."""
+    if value is None:
+        return [] if name.rpartition(".")[2] in NULLABLE else [name]
+    if isinstance(shape, list):
+        return [each for item in value for each in _missing(item, shape[0], name)]
+    if not isinstance(shape, Mapping):
+        return []
+    inner = {key: shape.get(key, shape.get(ANY)) for key in (value if ANY in shape else shape)}
+    return [each for key in inner for each in _missing(value.get(key), inner[key], f"{name}.{key}".strip("."))]
 
 
 def read_soak(path: Path) -> Soak:

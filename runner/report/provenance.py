@@ -18,7 +18,7 @@ from launchopt.files import JsonObject, read_json, read_text
 from launchopt.recording.manifest import SCHEMA_VERSION
 
 REVISIONS = "revisions.json"
-CARRIERS = ("manifest.json", "calibration.json", "soak.json")
+CARRIERS = ("manifest.json", "calibration.json", "soak.json", "fuzz.json", "limits.json")
 RESULTS = ("*.parquet", "*.txt")  # files that hold what was measured
 SHOWN_DIGITS = 7
 MOST_SHOWN = 2  # revisions that a page lists; of more it names days and commits

@@ -12,6 +12,7 @@ SCRIPTS = {
     "dataset_example": ("--hlep", "--help"),
     "fuzz": ("--minuts=1", "--minutes"),
     "kill_campaign": ("--kils=1", "--kills"),
+    "limits": ("--jsn=x.json", "--json"),
     "readme_figures": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
     "revisions": ("--hlep", "--help"),

@@ -1,4 +1,4 @@
-"""Results of a kill campaign and of a soak test, as tables: the faults, and anything lost, leaked or wrong.
+"""Results of a kill campaign, and of what was measured beside it, as tables: faults, and anything lost or leaked.
 
 A kill campaign sends signals to processes of runs and sweeps at random times. In: a `Kill` per row of
 campaign.parquet, the campaign's manifest, and a `Soak` if there is one. Out: Markdown. The tables list every kill that
@@ -14,12 +14,12 @@ from statistics import median
 
 from launchopt.analysis.tables.columns import FULL, NOTHING, Column, count, number
 from launchopt.analysis.tables.markdown import body, escaped
+from launchopt.analysis.tables.trials import facts_table, fuzz_markdown, limits_markdown, place, section
 from launchopt.recording.manifest import Manifest
 
 VICTIMS = ("consumer", "producer", "parent", "group", "tracker")
 PHASES = ("interpreter", "starting", "preparing", "running", "checking", "between")  # a campaign kills in each of them
 SIGNALS = ("KILL", "TERM", "HUP", "INT", "STOP CONT", "STOP KILL")
-REVISION_DIGITS = 12
 LEGEND = (
     "Each kill is a signal, at a random time, to one process of a run or sweep or to the whole group. Lost: repeats "
     "that were finished before the kill, and were gone or unreadable after the next start. Leaked: processes, shared "
@@ -190,12 +190,15 @@ def _victims(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
     return [_name("phase"), *map(column, victims), Column("all", lambda line: count(len(line.kills)), FULL)]
 
 
-def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | None) -> str:
-    """Return all tables. `about`: the campaign's manifest."""
+def reliability_markdown(
+    kills: Sequence[Kill], about: Manifest, soak: Soak | None, fuzz: Manifest | None, limits: Manifest | None
+) -> str:
+    """Return all tables. `about`: the campaign's manifest; `fuzz`, `limits`: files of the scripts of these names."""
     victims = [line.ended for line in _lines(kills, VICTIMS, lambda kill: kill.victim)]
     return (
         "\n\n".join(
             [
+                "### Kills",
                 f"**{_headline(kills)}.** {LEGEND}",
                 PHASE_LEGEND,
                 _table(_victims(kills), _lines(kills, PHASES, lambda kill: kill.struck)),
@@ -205,7 +208,12 @@ def reliability_markdown(kills: Sequence[Kill], about: Manifest, soak: Soak | No
                 KEPT_LEGEND,
                 _table(_KEPT, victims),
                 "Where the campaign ran:",
-                _pairs(_campaign_facts(about)),
+                facts_table(_campaign_facts(about)),
+                "### Hostile input",
+                *section(fuzz, fuzz_markdown, "python scripts/fuzz.py folders overrides --count 2000 --json fuzz.json"),
+                "### Limits of the system",
+                *section(limits, limits_markdown, "python scripts/limits.py --json limits.json"),
+                "### Soak",
                 *_soak(soak),
             ]
         )
@@ -236,42 +244,19 @@ def _bad(kills: Sequence[Kill]) -> list[str]:
     return ["Not as promised:", "\n".join(map(escaped, lines))] if lines else []
 
 
-def _pairs(facts: Mapping[str, str]) -> str:
-    heads: list[Column[str]] = [Column(name, str, FULL, is_text=True) for name in ("what", "which")]
-    return body(heads, facts.items())
-
-
 def _campaign_facts(about: Manifest) -> dict[str, str]:
     asked = f"seed {about.get('seed', NOTHING)}, {about.get('workers', NOTHING)} runs at a time"
     return {
         "each run": str(about.get("job", NOTHING)),
         **({"each sweep": str(about["sweep"])} if "sweep" in about else {}),
         "campaign": f"{asked}, started {about.get('started_utc', NOTHING)}",
-        **_place(str(about.get("processor", "")), about.get("environment", {})),
+        **place(str(about.get("processor", "")), about.get("environment", {})),
     }
-
-
-def _place(processor: str, environment: Manifest) -> dict[str, str]:
-    """Return machine and revision."""
-    memory_bytes = environment.get("memory_bytes")
-    cores = f"{environment.get('cores', NOTHING)} cores"
-    memory = "" if memory_bytes is None else f", {memory_bytes / 1e9:,.1f} GB of memory"
-    return {
-        "host": f"{environment.get('platform', NOTHING)}, Python {environment.get('python', NOTHING)}",
-        "processor": f"{processor + '; ' if processor else ''}{cores} to use{memory}",
-        "revision": _revision(environment),
-    }
-
-
-def _revision(environment: Manifest) -> str:
-    revision = str(environment.get("git_revision") or NOTHING)[:REVISION_DIGITS]
-    states = {"True": "with changes that were not committed", "False": "as committed"}
-    return f"{revision}, {states.get(str(environment.get('git_dirty')), 'unknown whether it was changed')}"
 
 
 def _soak(soak: Soak | None) -> list[str]:
     if soak is None:
-        return ["No soak is recorded here: `python scripts/soak.py --json soak.json` makes one."]
+        return ["Not measured: `python scripts/soak.py --json soak.json` does it."]
     columns: Sequence[Column[Soak]] = (
         Column("commands", lambda one: count(one.records), FULL),
         Column("lost", lambda one: count(one.lost), FULL),
@@ -281,8 +266,13 @@ def _soak(soak: Soak | None) -> list[str]:
         Column("consumer MB", lambda one: _memory(one.memory["consumer"]), FULL),
         Column("producer MB", lambda one: _memory(one.memory["producer"]), FULL),
     )
-    facts = {"soak": f"started {soak.started_utc}", **_place(soak.processor, soak.environment)}
-    return [SOAK_LEGEND, body(columns, [[column.cell(soak) for column in columns]]), "Where it ran:", _pairs(facts)]
+    facts = {"soak": f"started {soak.started_utc}", **place(soak.processor, soak.environment)}
+    return [
+        SOAK_LEGEND,
+        body(columns, [[column.cell(soak) for column in columns]]),
+        "Where it ran:",
+        facts_table(facts),
+    ]
 
 
 def _memory(held: Mapping[str, int]) -> str:

@@ -78,7 +78,7 @@ def test_the_parts_of_a_campaign_are_one(tmp_path: Path, monkeypatch: pytest.Mon
     assert (first["counts"][-1]["tried"], about["counts"][-1]["tried"]) == (1, 3)
     assert about["started_utc"] == first["started_utc"]
     assert (about["environment"]["git_revision"], len(about["environment"]["code_sha1"])) == ("a" * 40, 40)
-    assert campaign_markdown(folder).startswith("**3 kills: ")
+    assert campaign_markdown(folder).startswith("### Kills\n\n**3 kills: ")
 
 
 def test_another_revision_does_not_continue_a_campaign(
