@@ -73,6 +73,8 @@ _COPY_CONSTANTS = {
 HEADERS: Mapping[str, str] = {
     "shared/args.cuh": struct_text("Args", shared.ARGS),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
+    "shared/step_gemm.cuh": _constants(shared, "STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
+    + struct_text("StepGemm", shared.STEP_GEMM),
     "shared/attention.cuh": _constants(shared, "QUERIES KEY_LANES KEYS AV_LANES")
     + constants_text(WARPS=shared.ATTENTION_WARPS),
     "shared/step_attention.cuh": _constants(shared, "MOST_SPLITS")

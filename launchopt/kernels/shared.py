@@ -65,6 +65,24 @@ SHAPE = np.dtype(
     ]
 )
 
+# -- GEMMs of a decode step (step_gemm.cu)
+
+STEP_ROWS = 8  # rows of half of a tile
+STEP_GAP_BYTES = 64  # bytes of the gap behind each row of a slot: a quarter of a warp reads 64 bytes of two rows
+STEP_PART_BYTES = 16 << 10  # most bytes of the sums that warps exchange at once
+STEP_GEMM = np.dtype(
+    [
+        # Rows of C, and of A; if A has gates and ups, rows of the gates, and rows from a gate to its up (else 0).
+        *fields("<u8", "rows pair_rows"),
+        *fields("<u8", "k_bytes columns"),
+        # Bytes from a row of A to the next; from one request's B, C and R to the next request's.
+        *fields("<u8", "a_step b_step c_step r_step"),
+        # Halves of tiles (pairs of them, with gates) of each block; number of blocks that have one more.
+        *fields("<u8", "each more"),
+        ("gain", "<u8"),  # address of the weights of the fused norm
+    ]
+)
+
 # -- Attention with one op per launch (attention/attention.cuh)
 
 QUERIES = 8  # queries of a kv head that a block multiplies at once: KEY_LANES, so that each of these lanes gets one sum

@@ -106,6 +106,11 @@ __device__ inline void store_release_system(u64* to, u64 value) {
 __device__ inline void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_earlier() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
+// A barrier of some warps of the block: `threads` threads in all. id: from 1 to 15.
+__device__ inline void barrier_of(int id, int threads) {
+    asm volatile("barrier.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 // Return the time, in ns, of the timer that all multiprocessors share.
 __device__ inline u64 global_ns() {
     u64 ns;

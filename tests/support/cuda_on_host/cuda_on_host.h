@@ -27,6 +27,9 @@ struct alignas(16) ulonglong2 {
 struct alignas(8) float2 {
     float x, y;
 };
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
 typedef unsigned u32;
 typedef unsigned long long u64;
 #define __device__
@@ -162,6 +165,7 @@ void fence_system();
 void store_told(u64* to, u64 value);
 inline void let_next_begin() {}
 inline void wait_for_earlier() {}  // launches never overlap here
+inline void barrier_of(int id, int threads) { __barrier_sync_count(id, threads); }
 u64 clock64();
 u64 global_ns();
 void barrier_begin(u32 address, u32 count);
