@@ -119,8 +119,9 @@ def _private_folder() -> Path | None:
     Starts share it, unless another user has made a folder of that name.
     """
     import atexit
-    import shutil
     import tempfile
+
+    from launchopt.scratch import scratch
 
     try:
         shared = Path(tempfile.gettempdir(), f"launchopt-cache-{os.geteuid()}")
@@ -130,11 +131,12 @@ def _private_folder() -> Path | None:
             return None
         if _is_private(shared):
             return shared
-        own = Path(tempfile.mkdtemp(prefix="launchopt-cache-"))
+        own = contextlib.ExitStack()
+        folder = own.enter_context(scratch())
     except OSError:
         return None
-    atexit.register(shutil.rmtree, own, ignore_errors=True)
-    return own
+    atexit.register(own.close)
+    return folder
 
 
 def _is_private(folder: Path) -> bool:

@@ -15,7 +15,6 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from hydra import compose
 from omegaconf import OmegaConf
@@ -27,6 +26,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.distribution import install_command
 from launchopt.errors import DataError
 from launchopt.modes import MODES, mode_class
+from launchopt.scratch import scratch
 from launchopt.workloads.base import Workload
 from runner.config.composing import group_options
 from runner.config.loading import hydra_of
@@ -66,9 +66,9 @@ def build_matrix() -> Matrix:
     """Ask every mode about the smallest form of every workload."""
     workloads = tuple(group_options()["workload"])
     answers = {}
-    with TemporaryDirectory() as folder:
+    with scratch() as folder:
         with hydra_of():
-            configs = {workload: _config(workload, Path(folder)) for workload in workloads}
+            configs = {workload: _config(workload, folder) for workload in workloads}
         for workload, config in configs.items():
             for dtype in DTYPES:
                 config.workload.dtype = Dtype[dtype]

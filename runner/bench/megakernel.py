@@ -8,7 +8,6 @@ stage. The outputs without a stage are wrong and unused. Figures go to bench.par
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,6 +19,7 @@ from launchopt.errors import RunError
 from launchopt.modes.megakernel import MegakernelMode, PreparedMegakernel
 from launchopt.queue.ring import Ring
 from launchopt.recording.results import Row, write_rows
+from launchopt.scratch import scratch
 from runner.bench import account as table
 from runner.bench.account import Measured
 from runner.bench.figures import Figure
@@ -97,8 +97,8 @@ def _measured(consumer: Consumer, launches: int) -> Measured:
 def checked(overrides: Sequence[str]) -> Iterator[Consumer]:
     """Yield a consumer that has run a config's stream once, with one launch per step and every output right."""
     with (
-        tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder,
-        Ring.create((plain := _job(overrides, Path(folder))).capacity) as ring,
+        scratch() as folder,
+        Ring.create((plain := _job(overrides, folder)).capacity) as ring,
         Ring.create(plain.back_capacity) as back,
         _producer(job := replace(plain, ring_name=ring.name, back_name=back.name), ring) as producer,
         Consumer(job) as consumer,

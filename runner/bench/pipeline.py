@@ -5,7 +5,6 @@ Each figure comes from a `python -m runner` in its own process, and from the Par
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.errors import RunError
 from launchopt.recording import results
+from launchopt.scratch import scratch
 from runner.bench.figures import Figure
 from runner.worker.lifeline import run_bound
 
@@ -29,8 +29,7 @@ GOAL_JOB_S = {"cpu": 1.0, "cuda": 3.0}
 
 def suite(repeats: int, device: str) -> Iterator[Figure]:
     """Yield the figures of the pipeline on `device`."""
-    with tempfile.TemporaryDirectory(prefix="launchopt-bench-") as folder:
-        root = Path(folder)
+    with scratch() as root:
         if device == "cuda":
             for workload, dtype, commands, goal in RATES:
                 yield from _rate(root, workload, dtype, commands, goal, repeats)

@@ -4,7 +4,7 @@
     launchopt doctor --no-floors           the checks alone, in a second or two
     launchopt doctor --processes 8 --save  also the noise between processes, for launchopt compare
     launchopt doctor --save                also save the floors: outputs/calibration/<device>.json
-    launchopt doctor --clean               remove shared memory that dead processes left behind
+    launchopt doctor --clean               remove what killed processes left
     launchopt doctor --json                everything as JSON
 
 Each check prints OK, missing or warning, and how to fix it. A killed run below outputs/ that no later run cleaned up
@@ -26,6 +26,7 @@ from pathlib import Path
 from launchopt.analysis.verdict import calibration as calibrations
 from launchopt.analysis.verdict.calibration import Calibration, default_path, write_calibration
 from launchopt.errors import DeviceError, RunError
+from launchopt.scratch import remove_abandoned
 from launchopt.statistics.processes import FEWEST_PROCESSES
 from runner.config.schema import MOST_PROCESSES
 from runner.doctor import screen
@@ -35,6 +36,7 @@ from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.run.leftovers import FOLDER, clean, leftovers
 from runner.values import file_named, whole_number
+from runner.worker.orphans import end_orphans
 
 REPEATS = 7
 DEFAULT_FILE = Path()
@@ -74,7 +76,7 @@ class Findings:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    removed = [str(segment.path) for segment in clean(leftovers(FOLDER))] if options.clean else []
+    removed = _removed() if options.clean else []
     found = Findings(*look(options.device, options.index), removed)
     if options.json != STDOUT:
         screen.print_checks(found.checks, found.kind, found.removed)
@@ -97,6 +99,12 @@ def _doctor(options: argparse.Namespace) -> int:
     if found.saved is not None and options.json != STDOUT:
         screen.line(f"calibration: {found.saved}")
     return 0 if usable(found.checks) else 1
+
+
+def _removed() -> list[str]:
+    """Remove what killed processes left, and return its names."""
+    killed = [f"stopped process {pid}" for pid in end_orphans()]
+    return [*killed, *map(str, remove_abandoned()), *(str(segment.path) for segment in clean(leftovers(FOLDER)))]
 
 
 def look(device: str, index: int) -> tuple[list[Check], str]:
@@ -159,7 +167,7 @@ def _parser() -> CommandParser:
         help=save,
     )
     add_json(parser)
-    parser.add_argument("--clean", action="store_true", help="remove shared memory that dead processes left behind")
+    parser.add_argument("--clean", action="store_true", help="remove what killed processes left")
     return parser
 
 

@@ -19,13 +19,16 @@ from packaging.requirements import Requirement
 
 from launchopt.distribution import install_command
 from launchopt.reading.ownership import SWEEP
+from launchopt.scratch import abandoned
 from runner.run.leftovers import FOLDER, killed_runs, leftovers
+from runner.worker.orphans import orphans
 
 RUNS, SWEEPS = Path("outputs/run"), Path("outputs/sweep")  # the defaults of conf/config.yaml
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 NEWEST_PYTHON, OLDEST_PYTHON = (3, 13), (3, 11)
 MIN_SHARED_BYTES = 4 << 20  # a ring of 4,096 commands takes 256 KiB; one for arrivals takes a few times that
 PLENTY_BYTES = 64 << 20
+CLEAN = "launchopt doctor --clean"
 MIN_CORES = 3  # one each for producer, consumer, and all other programs
 USES = {
     "torch": "modes torch_*, fused_triton and triton_batched",
@@ -69,6 +72,7 @@ def machine_checks() -> Iterator[Check]:
     yield from package_checks(requirements())
     yield from shared_memory_checks(FOLDER)
     yield from killed_checks((RUNS, SWEEPS))
+    yield from leftover_checks()
     yield from cpu_checks(Path("/sys"), _cores())
 
 
@@ -160,7 +164,7 @@ def shared_memory_checks(folder: Path) -> Iterator[Check]:
     left = leftovers(folder)
     if left:
         names = ", ".join(f"{one.path.name} ({one.size_bytes / 1e6:,.1f} MB)" for one in left)
-        mend = "launchopt doctor --clean, unless their processes run in another container"
+        mend = f"{CLEAN}, unless their processes run in another container"
         yield Check("left shared memory", Status.WARNING, f"of dead processes: {names}", mend)
     else:
         yield Check("left shared memory", Status.OK, "none of dead processes")
@@ -173,6 +177,14 @@ def killed_checks(parents: Sequence[Path]) -> Iterator[Check]:
         yield Check("killed runs", Status.OK, f"none in {' or '.join(map(str, parents))}")
     for folder in killed:
         yield Check("killed run", Status.WARNING, str(folder), _next(folder))
+
+
+def leftover_checks() -> Iterator[Check]:
+    """Yield a line for each temporary folder and each stopped process that a killed process left."""
+    for folder in abandoned():
+        yield Check("left folder", Status.WARNING, str(folder), CLEAN)
+    for pid, owner in orphans().items():
+        yield Check("left process", Status.WARNING, f"{pid}, stopped, of killed process {owner}", CLEAN)
 
 
 def _next(folder: Path) -> str:

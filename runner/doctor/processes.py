@@ -6,15 +6,14 @@ A comparison of two runs of one process each needs it (docs/compare.md). The doc
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from launchopt.analysis.tables.rows import by_process
 from launchopt.analysis.verdict.calibration import PERCENT
 from launchopt.devices.launch_breakdown import Floor
 from launchopt.errors import RunError
 from launchopt.recording.results import Row, read_summaries
+from launchopt.scratch import scratch
 from launchopt.statistics.processes import process_noise
 from runner.worker.lifeline import run_bound
 
@@ -25,7 +24,7 @@ MODES = ("baseline", "batched")
 
 def measure_noise(kind: str, index: int, processes: int) -> Floor:
     """Run the workload in `processes` sets of processes and return the noise; RunError if the run fails."""
-    with tempfile.TemporaryDirectory(prefix="launchopt-doctor-") as folder:
+    with scratch() as folder:
         words = [
             *(
                 "workload=gemv_micro",
@@ -40,7 +39,7 @@ def measure_noise(kind: str, index: int, processes: int) -> Floor:
         if done.returncode != 0:
             said = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
             raise RunError(said[-1].removeprefix("error: ") if said else f"exit code {done.returncode}")
-        return noise_floor(read_summaries([Path(folder)]))
+        return noise_floor(read_summaries([folder]))
 
 
 def noise_floor(rows: Sequence[Row]) -> Floor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import select
 import stat
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BufferedReader, UnsupportedOperation
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from launchopt.errors import DataError
+from launchopt.scratch import scratch
 from launchopt.traces.events import detect
 from launchopt.traces.json_stream import BLANK_BYTES_MAX
 
@@ -38,9 +38,11 @@ def whole_file(path: Path) -> Iterator[Path]:
         yield path
         return
     try:
-        with tempfile.NamedTemporaryFile(prefix="launchopt-trace-") as copy:
-            _copy(_standard_input(), cast(BinaryIO, copy.file), Path(copy.name))
-            yield Path(copy.name)
+        with scratch() as folder:
+            copy = folder / "trace"
+            with copy.open("xb") as target:
+                _copy(_standard_input(), target, copy)
+            yield copy
     except DataError as error:
         raise DataError(STDIN_NAME, error.line, error.problem) from None
     except (OSError, ValueError) as error:

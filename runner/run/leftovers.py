@@ -1,4 +1,5 @@
-"""Remains of killed processes: shared memory, runs and sweeps whose files say `running`, unfinished tables.
+"""Remains of killed processes: shared memory, runs and sweeps whose files say `running`, unfinished tables, and what
+`launchopt.scratch` and `runner.worker.orphans` find.
 
 Every start of a run removes them (`tidy`). An owner holds flock(2) on its segment `/dev/shm/launchopt_<pid>_<hex>`, or
 on `.launchopt.lock` in its folder, until it ends. That works between containers, too, where process ids mean nothing. A
@@ -26,7 +27,9 @@ from launchopt.errors import DataError
 from launchopt.files import is_own_temporary, open_regular, read_json, write_atomically
 from launchopt.reading.ownership import SWEEP, is_own
 from launchopt.recording.manifest import read_manifest, write_manifest
+from launchopt.scratch import remove_abandoned
 from runner.run import folder_lock
+from runner.worker.orphans import end_orphans
 
 FOLDER = Path("/dev/shm")
 LOCK = folder_lock.NAME
@@ -122,7 +125,8 @@ def clean(segments: Iterable[Leftover]) -> list[Leftover]:
 def tidy(folder: Path, segments: Path = FOLDER) -> list[str]:
     """Remove the remains of killed runs in `folder`, beside it and in shared memory. Return a notice for each."""
     remove_unfinished(folder)
-    notices = []
+    notices = [f"killed the stopped process {pid}, left by killed process {run}" for pid, run in end_orphans().items()]
+    notices += [f"removed {place}, left by a killed process" for place in remove_abandoned()]
     for segment in leftovers(segments):
         with contextlib.suppress(DataError):  # a segment of another user stays
             notices += [f"removed {one.path}, left by killed process {one.pid}" for one in clean([segment])]

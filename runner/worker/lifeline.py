@@ -2,6 +2,7 @@
 
 Linux sends a bound process SIGKILL when the thread that started it ends (PR_SET_PDEATHSIG). `start` therefore starts
 each one from a thread that lives as long as its process. A second sign of the parent's end is a pipe, which closes.
+`orphans` ends those that were stopped before they could do either.
 
 A named semaphore outlives a SIGKILL. No process of a run makes any, unless a library does. `name_semaphores` gives them
 names by which `runner.run.leftovers` finds those of dead processes.
@@ -25,6 +26,8 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import current_process, get_context, parent_process, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+
+from runner.worker.orphans import marked
 
 SEMAPHORES = "launchopt_{pid}"  # start of the name of a semaphore
 GRACE_S = 10.0  # of a run that is asked to end
@@ -70,7 +73,9 @@ def run_bound(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     If an exception, such as Ctrl-C, ends this call, the run is asked to end, and killed after GRACE_S.
     """
     call = [sys.executable, "-m", __name__, str(os.getpid()), *words]
-    with subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace") as run:
+    with marked():
+        run = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
+    with run:
         try:
             outputs = run.communicate()
         except BaseException:
@@ -87,7 +92,7 @@ def _start(process: BaseProcess) -> None:
     is_daemon = settings.get("daemon")
     settings["daemon"] = False  # a worker of a pool may start no processes, lest they outlive it; these do not
     try:
-        with _interrupts_held():
+        with marked(), _interrupts_held():
             process.start()
     finally:
         settings["daemon"] = is_daemon
