@@ -17,6 +17,8 @@ WARP = 32
 CHUNK_BYTES = 64  # bytes of k that a warp multiplies at a time
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a multiprocessor of sm_90
 RESERVED_BYTES = 1024  # shared memory that the driver adds to each block
+MOST_SLOTS = 31  # slots of a ring; two barriers of each, and one more, take at most BARRIER_BYTES
+BARRIER_BYTES = 512
 MOST_GAIN_BYTES = 32 << 10
 ALIGNMENT_BYTES = 16
 
@@ -70,12 +72,16 @@ DIVISION = Division()
 
 @dataclass(frozen=True, slots=True)
 class GemmLaunch:
-    """Macros, grid, threads of a block, dynamic shared memory in bytes, and words of struct StepGemm."""
+    """Macros, grid, threads and shared memory of a block, and words of struct StepGemm.
+
+    shared_bytes: dynamic shared memory. static_bytes: at most the other shared memory.
+    """
 
     defines: dict[str, int]
     blocks: int
     threads: int
     shared_bytes: int
+    static_bytes: int
     words: Table
 
 
@@ -92,10 +98,10 @@ def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, ho
     gain_bytes = k_bytes if gemm.gain else 0
     slot_bytes = STEP_ROWS * (how.piece_bytes + STEP_GAP_BYTES)
     tile_bytes = how.warps * groups * lanes * STEP_ROWS * 16
-    static_bytes = min(tiles, STEP_PART_BYTES // tile_bytes) * tile_bytes + how.warps * 8 * groups * 4 + 64
+    static_bytes = min(tiles, STEP_PART_BYTES // tile_bytes) * tile_bytes + how.warps * 8 * groups * 4 + BARRIER_BYTES
     block_bytes = MULTIPROCESSOR_BYTES // how.blocks - RESERVED_BYTES
-    slots = (block_bytes - gain_bytes - static_bytes) // (slot_bytes + 16)
-    slots = max(2, min(slots, halves * -(-k_bytes // how.piece_bytes)))
+    slots = (block_bytes - gain_bytes - static_bytes) // slot_bytes
+    slots = max(2, min(slots, MOST_SLOTS, halves * -(-k_bytes // how.piece_bytes)))
     defines = {
         **{"COLUMNS": columns, "WARPS": how.warps, "PIECE_BYTES": how.piece_bytes, "TILES": tiles, "SLOTS": slots},
         **{"NORMED": int(gemm.gain > 0), "ADDS": int(gemm.adds), "GATED": int(gemm.gated)},
@@ -104,4 +110,5 @@ def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, ho
     words = np.zeros(1, STEP_GEMM)
     pair_rows = gemm.rows if gemm.gated else 0
     words[0] = (gemm.rows, pair_rows, k_bytes, requests, *gemm.steps, each, more, gemm.gain)
-    return GemmLaunch(defines, blocks, WARP * (how.warps + 1), slots * slot_bytes + gain_bytes, words.view(np.int64))
+    shared_bytes, threads = slots * slot_bytes + gain_bytes, WARP * (how.warps + 1)
+    return GemmLaunch(defines, blocks, threads, shared_bytes, static_bytes, words.view(np.int64))
