@@ -13,7 +13,7 @@ it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -30,6 +30,7 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import read_manifest
 from runner.ending import end
 from runner.reading import CommandParser, exit_code, page_code, sync_block
+from runner.report.provenance import Revisions, read_revisions
 
 CAMPAIGN, SOAK, FUZZED, LIMITED = "campaign.parquet", "soak.json", "fuzz.json", "limits.json"
 BLOCK = "reliability"  # name of the block in a page
@@ -70,8 +71,21 @@ def campaign_markdown(folder: Path) -> str:
     kills, about = read_kills(path), read_manifest(folder)
     _require_same(folder, kills, about)
     soak = read_soak(folder / SOAK) if (folder / SOAK).exists() else None
-    fuzz, limits = read_trials(folder / FUZZED, FUZZ), read_trials(folder / LIMITED, LIMITS)
-    return reliability_markdown(kills, about, soak, fuzz, limits)
+    files = [about, read_trials(folder / FUZZED, FUZZ), read_trials(folder / LIMITED, LIMITS)]
+    revisions = read_revisions(folder)
+    for each in files:
+        if each is not None:
+            each["environment"] = _proven(each["environment"], revisions)
+    if soak is not None:
+        soak = replace(soak, environment=_proven(soak.environment, revisions))
+    return reliability_markdown(kills, about, soak, *files[1:])
+
+
+def _proven(environment: Manifest, revisions: Revisions) -> Manifest:
+    """Return the environment; that of a copy without a history is clean if its code has the hash of its revision."""
+    known = revisions.get(str(environment.get("git_revision")), {})
+    is_proven = environment.get("git_dirty") is None and environment.get("code_sha1") == known.get("code_sha1", "")
+    return {**environment, "git_dirty": False} if is_proven else environment
 
 
 def read_kills(path: Path) -> list[Kill]:

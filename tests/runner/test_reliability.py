@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from support.processes.own_process import ROOT
+from support.results.mutations import raw_controls
 
 from launchopt.errors import DataError
 from runner.reading import sync_block
@@ -98,11 +99,35 @@ def test_where_it_ran_is_told(campaign: Callable[..., Path]) -> None:
         assert rows(campaign_markdown(folder), "| what | which |")["revision"] == [f"0123456789ab, {message}"]
 
 
+def test_a_copy_without_a_history_is_clean_if_its_code_has_the_hash_of_its_revision(
+    campaign: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", "a" * 40)
+    folder = campaign(*KILLS)
+    code_sha1 = json.loads((folder / "manifest.json").read_text())["environment"]["code_sha1"]
+    for known, state in (("0" * 40, "unknown whether it was changed"), (code_sha1, "as committed")):
+        about = {"commit": 1, "date": "2026-01-01", "code_sha1": known}
+        (folder.parent / "revisions.json").write_text(json.dumps({"a" * 40: about}))
+        assert f"| revision | aaaaaaaaaaaa, {state} |" in campaign_markdown(folder)
+
+
 def test_what_went_wrong_is_named(campaign: Callable[..., Path]) -> None:
     text = campaign_markdown(campaign(*KILLS, BAD))
     assert text.startswith("### Kills\n\n**6 kills: 2 repeats lost, 1 leaked, 0 hung, 0 tracebacks, 1 wrong.** ")
     assert "- 5: KILL to parent while running: 2 lost, 1 leaked, 0 hung, 0 tracebacks; no \\| word &lt;b>\n" in text
     assert rows(text, "exit codes")["all"][2:] == ["2", "1", "0", "0", "1"]
+
+
+def test_names_in_the_table_are_escaped(campaign: Callable[..., Path]) -> None:
+    folder = campaign(*KILLS[:1])
+    table = pq.read_table(folder / "campaign.parquet")
+    for name in ("victim", "struck", "signal", "status"):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pa.array(["\x1b[2J<b>\u202e"]))
+    pq.write_table(table, folder / "campaign.parquet")
+    text = campaign_markdown(folder)
+    assert (raw_controls(text), "<b>" in text) == ("", False)
+    assert text.count("\\x1b[2J&lt;b>\\u202e") == 6
 
 
 @cache

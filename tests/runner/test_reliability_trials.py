@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.paths import ROOT
 from support.results.hostile_folders import HOST
+from support.results.mutations import raw_controls
 
 from launchopt.errors import DataError
 from runner.reliability import campaign_markdown
@@ -59,6 +60,18 @@ def test_hostile_input_is_counted(folder: Path) -> None:
     assert "| folders | 1,200 | 1 | escape (1) |\n| overrides | 1 | 0 | — |\n" in text
     assert "Commands started: ncu 1,200, report 1,200, run 1.\n\nFindings: folders 7: escape.\n" in text
     assert "| revision | aaaaaaaaaaaa, as committed |" in text
+
+
+def test_names_in_the_file_are_escaped(folder: Path) -> None:
+    bad = "\x1b[2J<b>\u202e"
+    about = json.loads((folder / "fuzz.json").read_text())
+    about |= {each: {bad: 1} for each in ("tried", "started", "counts")}
+    about["findings"] = [{"what": bad, "number": 1, "kind": bad}]
+    (folder / "fuzz.json").write_text(json.dumps(about | {"started_utc": bad, "processor": bad}))
+    text = section(folder, "Hostile input")
+    assert raw_controls(text) == ""
+    assert "<b>" not in text
+    assert text.count("\\x1b[2J") >= 7
 
 
 def test_limits_end_commands_in_a_line(folder: Path, limited: dict[str, Any]) -> None:

@@ -183,7 +183,7 @@ def _table(columns: Sequence[Column[Line]], lines: Sequence[Line]) -> str:
 
 def _victims(kills: Sequence[Kill]) -> Sequence[Column[Line]]:
     def column(victim: str) -> Column[Line]:
-        return Column(victim, lambda line: line.of(victim), FULL)
+        return Column(escaped(victim), lambda line: line.of(victim), FULL)
 
     found = {kill.victim for kill in kills}
     victims = [victim for victim in _with_others(VICTIMS, found) if victim in found]

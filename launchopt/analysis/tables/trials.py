@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from launchopt.analysis.tables.columns import FULL, NOTHING, Column, count, number
-from launchopt.analysis.tables.markdown import NUMBER, TEXT, body, pipe_table
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, body, escaped, pipe_table
 from launchopt.reading.shapes import ANY, Shape
 from launchopt.recording.manifest import Manifest
 
@@ -56,14 +56,14 @@ def section(about: Manifest | None, shown: Callable[[Manifest], list[str]], comm
 def fuzz_markdown(about: Manifest) -> list[str]:
     """Return the paragraphs on hostile input."""
     harmed = {(each["what"], each["number"]) for each in about["findings"]}
-    kinds = ", ".join(f"{times:,} {kind}" for kind, times in about["counts"].items())
+    kinds = ", ".join(f"{times:,} {escaped(kind)}" for kind, times in about["counts"].items())
     tried = sum(about["tried"].values())
     rows = [
         [name, count(times), count(sum(what == name for what, _ in harmed)), _kinds(about["findings"], name)]
         for name, times in about["tried"].items()
     ]
-    started = ", ".join(f"{name} {times:,}" for name, times in sorted(about["started"].items()))
-    named = [f"{each['what']} {each['number']}: {each['kind']}" for each in about["findings"][:MOST_NAMED]]
+    started = ", ".join(f"{escaped(name)} {times:,}" for name, times in sorted(about["started"].items()))
+    named = [escaped(f"{each['what']} {each['number']}: {each['kind']}") for each in about["findings"][:MOST_NAMED]]
     return [
         f"**{tried:,} hostile inputs: {kinds}.** {FUZZ_LEGEND}",
         pipe_table({"input": TEXT, "tried": NUMBER, "did harm": NUMBER, "kinds": TEXT}, rows),

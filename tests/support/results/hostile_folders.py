@@ -43,6 +43,14 @@ SOAK = {
     **{"started_utc": "2026-01-01", "records": 9, "lost": 0, "seconds": 1.0, "records_per_s": 9.0, "batches": 1},
     **{"memory": {"consumer": _HELD, "producer": _HELD}, "processor": "one", "environment": HOST},
 }
+_MADE = {"schema_version": 4, "started_utc": "2026-01-01", "processor": "one", "environment": HOST}
+FUZZ = {
+    **_MADE,
+    **{"seed": 0, "next": 2, "tried": {"folders": 2}, "started": {"ncu": 2}, "counts": {"escape": 1}},
+    "findings": [{"what": "folders", "number": 1, "kind": "escape", "text": "x"}],
+}
+_ROW = {"limit": "disk", "value": "1 MiB", "command": "run", "exit_code": 2, "last_line": "error: x", "seconds": 0.1}
+LIMITS = {**_MADE, "rows": [{**_ROW, "traceback": False, "not_tried": ""}]}
 
 
 def good(folder: Path) -> Path:
@@ -72,7 +80,8 @@ def good(folder: Path) -> Path:
 def _write_campaign(folder: Path) -> None:
     folder.mkdir()
     save(folder, plan(20, 0), {"environment": HOST})
-    (folder / "soak.json").write_text(json.dumps(SOAK))
+    for name, content in (("soak", SOAK), ("fuzz", FUZZ), ("limits", LIMITS)):
+        (folder / f"{name}.json").write_text(json.dumps(content))
 
 
 def _write_killed(outputs: Path) -> None:
