@@ -169,7 +169,7 @@ def _broken_rule(code: object, out: str, errors: str) -> str:
     """Return the kind of a finding; empty without one."""
     lines = errors.splitlines()
     has_error = any(line.startswith("error: ") for line in lines)
-    if code not in CODES or has_error != (code == 2):
+    if code not in CODES or (code == 0 and has_error) or (code == 2 and not has_error):
         return "code"
     if raw_controls(out + errors):
         return "escape"
