@@ -10,6 +10,7 @@ The declaration gives an option its name, type, default, limits and help. Config
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields
 from importlib import import_module
 from pkgutil import iter_modules
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 LARGEST = 2**31 - 1  # largest size or count: an int32 in cuBLASLt, a uint32 in a command record
 REQUIRED: Any = "???"  # default of an option that the user must give; OmegaConf defines this text
 
-Value = bool | int | float | str | None
+Value = bool | int | float | str | list[str] | None
 T = TypeVar("T")
 
 
@@ -40,6 +41,9 @@ class Limits:
 
     def check(self, key: str, value: object) -> None:
         """Raise ConfigError if a value is not within these limits."""
+        if isinstance(value, list | tuple):
+            self._check_each(key, value)
+            return
         if self.choices and value is not None and value not in self.choices:
             meant = [f"{key}={each}" for each in nearest(str(value), self.choices)]
             raise ConfigError(key, value, explained("not one of its values", listed(self.choices), meant))
@@ -53,6 +57,13 @@ class Limits:
             low = 1 if self.low is None else self.low
             meant = [f"{key}={near}" for near in (above >> 1, above) if low <= near <= self.high]
             raise ConfigError(key, value, explained("not a power of two", "powers of two", meant))
+
+    def _check_each(self, key: str, values: Sequence[object]) -> None:
+        """Raise ConfigError for the first element of a list that is not within these limits, or that comes twice."""
+        for value in values:
+            self.check(key, value)
+            if values.count(value) > 1:
+                raise ConfigError(key, value, "is named twice; name each once")
 
     def __str__(self) -> str:
         """Return the limits as a phrase; "" if there are none."""

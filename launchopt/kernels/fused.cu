@@ -1,8 +1,17 @@
 // bias, ReLU and scale in one launch: C = max(B + bias, 0) * scale, computed in fp32. p.stride_a: bytes from `bias` of one
 // command to that of the next, and likewise for `scale`. Grid: x over features, y over columns, z over commands.
+// -DPDL=1: programmatic dependent launch, as in ops.cu.
 #include "common/storage.cuh"
+#include "common/ptx.cuh"
+#ifndef PDL
+#define PDL 0
+#endif
 
 extern "C" __global__ void BIAS_RELU_SCALE(char* bias, char* scale, char* b, char* c, const Args p) {
+#if PDL
+    let_next_begin();
+    wait_for_earlier();
+#endif
     const storage* added = of_command(bias, p.stride_a);
     const storage* factor = of_command(scale, p.stride_a);
     const storage* from = of_command(b, p.stride_b);

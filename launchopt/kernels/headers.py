@@ -72,6 +72,7 @@ _COPY_CONSTANTS = {
 
 HEADERS: Mapping[str, str] = {
     "shared/args.cuh": struct_text("Args", shared.ARGS),
+    "shared/add_norm.cuh": struct_text("AddNorm", shared.ADD_NORM),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
     "shared/step_gemm.cuh": _constants(shared, "STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
     + struct_text("StepGemm", shared.STEP_GEMM),

@@ -2,10 +2,29 @@
 // the grid of each operation. Coordinate z of the grid is the command of the batch; the commands are those of requests
 // `request`, `request` + 1 and so on. Operations skip requests that do not exist, since a batch may be padded with such
 // requests.
-#define OP(name) extern "C" __global__ void name(char* a, char* b, char* c, i64 request, const Args p)
-#define OP_OF(name, threads, blocks) \
-    extern "C" __global__ void __launch_bounds__(threads, blocks) name(char* a, char* b, char* c, i64 request, const Args p)
+//
+// -DPDL=1: programmatic dependent launch. A kernel may start while the previous kernel of the CUDA stream runs. It lets the next
+// kernel start, and waits for the end of the previous kernel before it reads or writes anything.
 #include "common/storage.cuh"
+#include "common/ptx.cuh"
+#ifndef PDL
+#define PDL 0
+#endif
+#define PARAMETERS char *a, char *b, char *c, i64 request
+#if PDL
+#define KERNEL(name, bounds)                                           \
+    __device__ __forceinline__ void name##_now(PARAMETERS, const Args& p); \
+    extern "C" __global__ void bounds name(PARAMETERS, const Args p) { \
+        let_next_begin();                                              \
+        wait_for_earlier();                                            \
+        name##_now(a, b, c, request, p);                               \
+    }                                                                  \
+    __device__ __forceinline__ void name##_now(PARAMETERS, const Args& p)
+#else
+#define KERNEL(name, bounds) extern "C" __global__ void bounds name(PARAMETERS, const Args p)
+#endif
+#define OP(name) KERNEL(name, )
+#define OP_OF(name, threads, blocks) KERNEL(name, __launch_bounds__(threads, blocks))
 #include "attention/kv_cache.cuh"
 #include "attention/attention.cuh"
 #include "common/ops.cuh"

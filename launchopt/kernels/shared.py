@@ -48,6 +48,18 @@ ARGS = np.dtype(
     ]
 )
 
+# -- The residual add with a norm (step_elementwise.cu)
+
+ADD_NORM = np.dtype(
+    [
+        ("m", "<i8"),  # features
+        # Elements from one row to the next: of the two operands, of their sum, and of the norm.
+        *fields("<i8", "lda ldb ldc ldn"),
+        *fields("<i8", "stride_a stride_b stride_c"),  # bytes from one command to the next; the norm's are the sum's
+        ("to_norm", "<i8"),  # bytes from the sum of a command to its norm
+    ]
+)
+
 # -- GEMMs of few columns (common/skinny.cuh)
 
 GROUP_WARPS = 8  # warps that multiply a tile together

@@ -6,8 +6,10 @@ So a list of modes imports no CUDA. To add a mode, add a file NAME.py with a sub
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from pkgutil import iter_modules
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, choices, explained, nearest
@@ -15,7 +17,8 @@ from launchopt.errors import ConfigError, choices, explained, nearest
 if TYPE_CHECKING:
     from launchopt.modes.base import Mode
 
-NOT_MODES = ("base", "options")
+NO_OPTIONS: Mapping[str, object] = MappingProxyType({})
+NOT_MODES = ("base", "options", "stack", "stacked")
 MODES = tuple(sorted(module.name for module in iter_modules(__path__) if module.name not in NOT_MODES))
 
 
@@ -26,9 +29,24 @@ def check_mode(name: str) -> None:
         raise ConfigError("mode", name, explained("no such mode", choices(MODES), meant))
 
 
-def mode_class(name: str) -> type[Mode]:
-    """Return the class of a mode; raise ConfigError as `check_mode` does."""
+def mode_class(name: str, options: Mapping[str, object] = NO_OPTIONS) -> type[Mode]:
+    """Return the class of a mode; raise ConfigError as `check_mode` does.
+
+    options: the mode's options. If they change its stack, the class is that of the changed stack.
+    """
     check_mode(name)
+    from launchopt.modes.stack import PRESETS, stack_of
+
+    found, stack = _found(name), stack_of(name, options)
+    if stack == PRESETS[name]:
+        return found
+    from launchopt.modes.stacked import changed
+
+    return changed(found, stack)
+
+
+def _found(name: str) -> type[Mode]:
+    """Return the class in a mode's file."""
     from launchopt.modes.base import Mode
 
     module = import_module(f"{__name__}.{name}")

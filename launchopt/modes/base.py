@@ -28,7 +28,9 @@ from launchopt.devices.base import Counters, Device, LaunchPath
 from launchopt.distribution import install_command, missing
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
+from launchopt.modes.stack import PRESETS, label_of
 from launchopt.options import Value
+from launchopt.stack import Stack
 
 if TYPE_CHECKING:
     from launchopt.batching.batch import Batch, StepBatch
@@ -67,10 +69,22 @@ class Mode:
     ops: ClassVar[frozenset[Op]] = frozenset(Op)  # ops that it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
 
+    stack: ClassVar[Stack] = Stack()  # its choices; `modes.stack.PRESETS` has those of every mode
     options: ModeOptions = ModeOptions()
 
     def __init__(self, traced: bool = False, **values: Value) -> None:
-        self.traced, self.options = traced, replace(self.options, **values)
+        self.traced, self.options = traced, replace(self.options, **values)  # type: ignore[arg-type]  # checked by OmegaConf
+
+    def __init_subclass__(cls) -> None:
+        """Give a mode the stack of its preset, unless its class has one."""
+        super().__init_subclass__()
+        if "stack" not in vars(cls) and (preset := PRESETS.get(vars(cls).get("name", ""))) is not None:
+            cls.stack = preset
+
+    @classmethod
+    def label(cls) -> str:
+        """Return the label of an arm of this mode: its name, and how its stack differs from the preset's."""
+        return label_of(cls.name, cls.stack)
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:

@@ -8,30 +8,22 @@ taken in batches. Commands that share no weight, prompts and other ops are launc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
-import numpy as np
-
-from launchopt.batching.batch import Batch, StepBatch
-from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
-from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.modes.base import Mode, Prepared, PreparedSteps
-from launchopt.modes.batched import NEVER
-from launchopt.recording.launch_rows import Strategy
+from launchopt.batching.batch import Batch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Device, gpu_of, is_host
+from launchopt.modes.base import Mode, Prepared, Takes
+from launchopt.modes.stacked import Stacked
 from launchopt.streams.chain import Stream
 from launchopt.streams.operands import is_shared
 
-if TYPE_CHECKING:
-    from launchopt.devices.steps.coalesced import LtCoalesced
 
-CPU_COPY_CALLS = 2  # a gather and a scatter
-
-
-class Coalesced(Mode):
+class Coalesced(Stacked):
     """One launch per weight."""
 
     name = "coalesced"
+    takes = Takes.batches
     prefers_steps = True
 
     @classmethod
@@ -44,66 +36,24 @@ class Coalesced(Mode):
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Plan each shape for every number of columns."""
+        if device.work.has_steps:
+            return super().prepare(device, limits)
         if is_host(device):
-            return _OnHost(self, device, list(limits))
-        gpu = gpu_of(device)
-        from launchopt.devices.steps.coalesced import CoalescedSteps, LtCoalesced
+            from launchopt.devices.cpu.coalesced import CpuCoalesced
 
-        if gpu.work.has_steps:
-            return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits).submit)
-        return _Batches(self, gpu, LtCoalesced(gpu, limits))
+            return _Batches(self, device, CpuCoalesced(device, list(limits)).submit)
+        from launchopt.devices.steps.coalesced import LtCoalesced
+
+        return _Batches(self, device, LtCoalesced(gpu_of(device), limits).submit)
 
 
 class _Batches(Prepared):
-    """Launches batches of one shape on a GPU."""
+    """Launches batches of one shape with `launch`, whose second argument is the time of the flush in ns."""
 
-    def __init__(self, mode: Mode, gpu: GpuDevice, launched: LtCoalesced) -> None:
-        super().__init__(mode, gpu)
-        self._launched = launched
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Make one launch per weight."""
-        self._launched.submit(batch, flush_ns)
-
-
-class _OnHost(Prepared):
-    """Launches batches of one shape and whole steps on the CPU."""
-
-    def __init__(self, mode: Mode, host: HostDevice, shapes: list[ShapeKey]) -> None:
-        super().__init__(mode, host)
-        self._host, self._shapes = host, shapes
+    def __init__(self, mode: Mode, device: Device, launch: Callable[[Batch, int], None]) -> None:
+        super().__init__(mode, device)
+        self._launch = launch
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Make one launch per weight."""
-        for part in _by_weight(batch):
-            if len(part) > 1 and self._shapes[part.shape_index].op is Op.GEMM:
-                self._wide(part, flush_ns)
-            else:
-                self._host.submit_strided(part, flush_ns, NEVER)
-
-    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Launch each row of the steps as `submit` does: its commands have one shape."""
-        for first in range(0, len(batch.words), batch.size):
-            row = batch.words[first : first + batch.size]
-            self.submit(Batch(self._host.index_of(row[0]), row, batch.reason), flush_ns)
-
-    def _wide(self, batch: Batch, flush_ns: int) -> None:
-        """Gather the inputs, multiply them as columns of one GEMM, scatter its outputs."""
-        host, shape, count = self._host, self._shapes[batch.shape_index], len(batch)
-        weights, inputs, outputs = host.compute.views[batch.shape_index]
-        records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
-        slot = int(records["slot_a"][0])
-        start_ns = host.enter(batch.shape_index, count)
-        taken = np.take(inputs, records["slot_b"], axis=0)
-        product = np.empty((1, count * shape.n, shape.m), outputs.dtype)
-        host.compute.multiply(weights[slot : slot + 1], taken.reshape(1, -1, shape.k), product)
-        outputs[records["slot_c"]] = product.reshape(count, shape.n, shape.m)
-        copied = taken.nbytes + product.nbytes
-        host.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, CPU_COPY_CALLS, copied)
-
-
-def _by_weight(batch: Batch) -> list[Batch]:
-    records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
-    order = np.argsort(records["slot_a"], kind="stable")
-    cuts = np.flatnonzero(np.diff(records["slot_a"][order])) + 1
-    return [Batch(batch.shape_index, batch.words[part], batch.reason) for part in np.split(order, cuts)]
+        self._launch(batch, flush_ns)

@@ -23,16 +23,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batch import Batch, StepBatch
+from launchopt.batching.batch import Batch
 from launchopt.command import COMMAND_DTYPE, Records, RecordWord, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.modes.base import Mode, Prepared
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
+from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Array
 
 if TYPE_CHECKING:
-    from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
+    from launchopt.devices.steps.graphs import BatchGraphs
 
 # Words of a record by which a list is found again. Plain integers, since NumPy takes longer to index with members.
 KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]
@@ -44,28 +45,25 @@ class Options(KeepsGraphs):
     """Options of mode=graph."""
 
 
-class Graph(Mode):
+class Graph(Stacked):
     """One replay of a CUDA graph per batch, or per step."""
 
     name = "graph"
+    takes = Takes.batches
     prefers_steps = True
     own_strategy = "graph"
     options: Options = Options()
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture the graphs that are likely to be needed."""
-        cached = self.options.cached
+        if device.work.has_steps:
+            return super().prepare(device, limits)
         if is_host(device):
-            return _Recorded(self, device, list(limits), cached)
+            return _Recorded(self, device, list(limits), self.options.cached)
         gpu = gpu_of(device)
-        from launchopt.devices.steps.graphs import BatchGraphs, StepGraphs
+        from launchopt.devices.steps.graphs import BatchGraphs
 
-        if not gpu.work.has_steps:
-            return _Batches(self, gpu, BatchGraphs(gpu, limits))
-        graphs = StepGraphs(gpu, limits, cached)
-        gpu.warm_up()  # loads the kernels: a capture fails at a kernel that is not loaded
-        graphs.capture_likely()
-        return _Steps(self, gpu, graphs)
+        return _Batches(self, gpu, BatchGraphs(gpu, limits))
 
 
 class _Batches(Prepared):
@@ -82,30 +80,6 @@ class _Batches(Prepared):
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Replay the graph of the batch's size."""
-        self._graphs.submit(batch, flush_ns)
-
-    def counters(self) -> Counters:
-        """Return the times and counts of the graphs."""
-        return self._graphs.counters
-
-    def close(self) -> None:
-        """Destroy the graphs."""
-        self._graphs.close()
-
-
-class _Steps(Prepared):
-    """Replays graphs of whole steps on a GPU."""
-
-    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs) -> None:
-        super().__init__(mode, gpu)
-        self._graphs = graphs
-
-    def start(self, warm_up: bool = False) -> None:
-        """Begin a run."""
-        self._graphs.counters.start()
-
-    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay the step's graph."""
         self._graphs.submit(batch, flush_ns)
 
     def counters(self) -> Counters:
@@ -158,10 +132,6 @@ class _Recorded(Prepared):
             self._host.compute.run(index, a, b, c, batch.words[i : i + 1])
         self._host.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
         self._counters.replayed()
-
-    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay the steps' list as one launch."""
-        self.submit(batch, flush_ns)
 
     def close(self) -> None:
         """Drop the lists."""

@@ -20,6 +20,7 @@ from importlib import resources
 
 from launchopt.errors import LaunchoptError
 from launchopt.options import Value, option
+from launchopt.stack import Fusion, Kernels, Submit
 
 FOLDER = resources.files(__package__)
 TYPES = {"bool": bool, "int": int, "float": float, "str": str}
@@ -27,7 +28,13 @@ TYPES = {"bool": bool, "int": int, "float": float, "str": str}
 
 @dataclass(slots=True)
 class ModeOptions:
-    """Options of a mode without options, and the base of all options."""
+    """The options of every mode, which are the choices of its stack. None stands for the choice of the preset."""
+
+    coalesce: bool | None = option(None, "requests that share a weight become columns of one GEMM")
+    fuse: list[str] | None = option(None, "rows of a step that become one launch", choices=tuple(map(str, Fusion)))
+    submit: str | None = option(None, "how launches reach the GPU", choices=tuple(map(str, Submit)))
+    pdl: bool | None = option(None, "programmatic dependent launch of our own kernels")
+    kernels: str | None = option(None, "whose kernels compute", choices=tuple(map(str, Kernels)))
 
 
 @dataclass(slots=True)

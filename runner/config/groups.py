@@ -6,13 +6,14 @@ Modes, workloads, arrivals and models declare their options in launchopt. `mode_
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, fields, make_dataclass
+from dataclasses import Field, dataclass, field, fields, make_dataclass
 
 from omegaconf import MISSING
 
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
 from launchopt.modes.options import options_of
+from launchopt.modes.stack import CHOICES, PRESETS, check_stack, choices_of, is_preset, values_of
 from launchopt.options import Value, check_options, fixed, option
 from launchopt.sampling import SamplingKind
 
@@ -48,20 +49,43 @@ class Mode:
     def __post_init__(self) -> None:
         check_mode(self.name)
         check_options("mode", self)
+        check_stack("mode", self.name, self.options)
 
     @property
     def options(self) -> dict[str, Value]:
-        """Values of the options by name, for the constructor of the mode."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+        """Values of the options by name, for the constructor of the mode. Choices of the preset's stack are left out."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
+        return {
+            key: value for key, value in values.items() if key not in CHOICES or not is_preset(self.name, key, value)
+        }
 
 
 def mode_settings(name: str) -> Mode:
     """Return the settings of a mode with every option at its default."""
+    preset = values_of(PRESETS[name])
     declared = [
-        (each.name, each.type, field(default=each.default, metadata=each.metadata)) for each in fields(options_of(name))
+        (each.name, each.type, _with_default(each, preset.get(each.name, each.default)))
+        for each in fields(options_of(name))
     ]
     made: type[Mode] = make_dataclass("Mode", declared, bases=(Mode,)) if declared else Mode  # a new class takes 1 ms
     return made(name=name)
+
+
+def options_of_label(label: str) -> dict[str, Value]:
+    """Return the options of the mode with this label, such as graph+norm+pdl; ConfigError if there is none.
+
+    Options that are no choice of a stack have their defaults.
+    """
+    name, choices = choices_of(label)
+    settings = mode_settings(name)
+    return settings.options | {key: value for key, value in choices.items() if not is_preset(name, key, value)}
+
+
+def _with_default(declared: Field[object], value: object) -> object:
+    """Return the field of an option with this default."""
+    if isinstance(value, list):
+        return field(default_factory=value.copy, metadata=declared.metadata)
+    return field(default=value, metadata=declared.metadata)
 
 
 class DeviceKind(enum.Enum):

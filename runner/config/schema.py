@@ -17,8 +17,10 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from launchopt.arrivals import arrivals
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.modes import MODES
+from launchopt.modes.stack import choices_of, label_of, stack_of
 from launchopt.options import above_zero, option, within
 from launchopt.sampling import SamplingKind
+from launchopt.stack import preset_of
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
 from runner.config import groups
@@ -109,20 +111,25 @@ class Config:
     def _check_against(self) -> None:
         if isinstance(self.against, str):  # one mode, as `against=baseline`
             self.against = [self.against]
-        others = sorted(set(MODES) - {self.mode.name})
-        allowed = f"{ALL} alone, or modes other than mode={self.mode.name}: {', '.join(others)}"
+        own = label_of(self.mode.name, stack_of(self.mode.name, self.mode.options))
+        others = sorted(set(MODES) - {own})
+        allowed = f"{ALL} alone, or modes other than mode={own}: {', '.join(others)}"
         names = self.against if isinstance(self.against, list) else [self.against]
-        for name in names:
+        for i, name in enumerate(names):
+            if isinstance(name, str) and preset_of(name) in MODES:
+                names[i] = name = _normal_label(name)
             if names.count(name) > 1:
                 raise ConfigError("against", name, "is named twice; name each mode once")
-            if name not in (*others, ALL) or (name == ALL and len(names) > 1):
-                near = [] if name == self.mode.name else nearest(str(name), others)
+            is_mode = isinstance(name, str) and preset_of(name) in MODES and name != own
+            if not (is_mode or name == ALL) or (name == ALL and len(names) > 1):
+                near = [] if name == own else nearest(str(name), others)
                 meant = [f"against={each}" for each in near]
-                raise ConfigError("against", name, explained(self._wrong_base(name), allowed, meant))
+                raise ConfigError("against", name, explained(self._wrong_base(name, own), allowed, meant))
 
-    def _wrong_base(self, name: object) -> str:
-        """Return what is wrong with an entry of `against`."""
-        if name == self.mode.name:
+    @staticmethod
+    def _wrong_base(name: object, own: str) -> str:
+        """Return what is wrong with an entry of `against`. own: label of the config's own mode."""
+        if name == own:
             return "is the mode itself"
         if name == ALL:
             return f"{ALL} goes alone, without other modes"
@@ -209,6 +216,12 @@ class Config:
             raise ConfigError("scheduler.ahead", "true", why)
         if self.record.tokens is groups.Record.all:
             raise ConfigError("record.tokens", "all", why)
+
+
+def _normal_label(label: str) -> str:
+    """Return the label as tables show it: choices that the mode's preset has are left out."""
+    name, choices = choices_of(label)
+    return label_of(name, stack_of(name, choices))
 
 
 DEFAULT_MODEL = "small_1024"

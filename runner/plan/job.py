@@ -8,6 +8,7 @@ from pathlib import Path
 from launchopt.command import ShapeKey
 from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
+from launchopt.modes.stack import label_of, stack_of
 from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import Stream
@@ -25,6 +26,11 @@ class Arm:
     idle_us: float | None
     options: JsonObject = field(default_factory=dict)  # the mode's settings
     ahead: bool = False  # the driver pushes all commands of a step but the last while the previous step runs
+
+    @property
+    def label(self) -> str:
+        """Name of the arm in tables and files: the mode's, and how its stack differs from the preset's."""
+        return label_of(self.mode, stack_of(self.mode, self.options))
 
     def limits(self, stream: Stream, takes: Takes) -> dict[ShapeKey, int]:
         """Return the maximum commands in a batch of each shape, in the order of the stream's shapes."""

@@ -68,7 +68,7 @@ def needed_bytes(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int
     """Return the bytes of the device's memory at the peak: arenas, scratch, the check on a CPU, and a fixed part."""
     scratch = 0
     for arm in arms:
-        mode = mode_class(arm.mode)
+        mode = mode_class(arm.mode, arm.options)
         limits = arm.limits(stream, mode.takes_of(stream))
         scratch += mode.scratch_bytes(stream, limits, info.pack_bytes_per_launch)
     host = stream.commands * HOST_RECORD_BYTES + _check_bytes(stream) if info.kind == "cpu" else 0

@@ -23,10 +23,11 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
 from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
+from launchopt.stack import preset_of
 from launchopt.streams.chain import Stream
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
-from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Verify, Where, mode_settings
+from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Verify, Where, options_of_label
 from runner.config.schema import ALL, Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
@@ -146,11 +147,12 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
 def _arms(config: Config) -> tuple[Arm, ...]:
     """Return the arms of the modes to compare with, then that of the config's own mode."""
     everything = config.against == [ALL]
-    names = [name for name in MODES if name != config.mode.name] if everything else config.against
     batching = config.batching
     common = (batching.max_batch, batching.timeout_us, batching.idle_us)
-    others = [Arm(name, *common, mode_settings(name).options) for name in names]
-    return (*others, Arm(config.mode.name, *common, config.mode.options))
+    own = Arm(config.mode.name, *common, config.mode.options)
+    labels = list(MODES) if everything else config.against
+    others = [Arm(preset_of(label), *common, options_of_label(label)) for label in labels]
+    return (*(other for other in others if other.label != own.label), own)
 
 
 def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
@@ -160,18 +162,18 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
     """
     able, refused = [], {}
     for arm in arms:
-        mode = mode_class(arm.mode)
+        mode, is_own = mode_class(arm.mode, arm.options), arm is arms[-1]
         why = mode.refusal(kind, stream) or mode.lacks()
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
-            asked = arm.mode == config.mode.name or takes is Takes.steps  # another mode of against= may keep the order
+            asked = is_own or takes is Takes.steps  # another mode of against= may keep the order
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
-            able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream)))
-        elif arm.mode == config.mode.name or config.against != [ALL]:
-            raise ConfigError("mode" if arm.mode == config.mode.name else "against", arm.mode, why)
+            able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream, is_own)))
+        elif is_own or config.against != [ALL]:
+            raise ConfigError("mode" if is_own else "against", arm.label, why)
         else:
-            refused[arm.mode] = why
+            refused[arm.label] = why
     return tuple(able), refused
 
 
@@ -185,15 +187,15 @@ def left_out(refused: dict[str, str]) -> str:
     return f"{count} left out: {reasons}. `launchopt matrix` shows which mode runs which workload"
 
 
-def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream) -> bool:
+def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: bool) -> bool:
     """Return whether the driver pushes the commands of an arm's next step ahead, all but the last.
 
     Raises ConfigError with scheduler.ahead if the config's own mode does not take whole steps.
     """
-    takes = mode_class(arm.mode).takes_of(stream)
+    takes = mode_class(arm.mode, arm.options).takes_of(stream)
     if not config.scheduler.ahead or takes is Takes.steps:
         return config.scheduler.ahead
-    if arm.mode == config.mode.name:
+    if is_own:
         able = (name for name in MODES if mode_class(name).refusal(kind, stream) is None)
         others = (name for name in able if mode_class(name).takes_of(stream) is Takes.steps)
         why = f"mode={arm.mode} takes {takes.value}, and only whole steps can wait for their last command"

@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import ConfigError, DataError, one_line
 from launchopt.files import JsonObject, is_own_temporary, read_json
+from launchopt.modes.stack import CHOICES, is_preset
 from launchopt.reading.ownership import SWEEP, foreign, is_own
 from launchopt.recording.manifest import Manifest, read_manifest
 from runner.run.folder_lock import FolderError
@@ -59,6 +60,9 @@ def is_timed(place: DictConfig) -> bool:
 def config_hash(config: Mapping[str, object]) -> str:
     """Return a hash of 16 hexadecimal digits. It covers every setting that can change a result."""
     kept = {key: value for key, value in config.items() if key not in PASSING and LATER.get(key) != value}
+    if isinstance(mode := kept.get("mode"), Mapping):  # runs of before have no choices of a stack
+        name = str(mode.get("name"))
+        kept["mode"] = {k: v for k, v in mode.items() if not (k in CHOICES and is_preset(name, k, v))}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -73,7 +77,7 @@ def work_key(plan: Plan) -> str | None:
     from launchopt.recording.identity import stream_hash
 
     stream = plan.stream
-    if any(mode_class(arm.mode).takes_of(stream) is not Takes.commands for arm in plan.arms):
+    if any(mode_class(arm.mode, arm.options).takes_of(stream) is not Takes.commands for arm in plan.arms):
         return None
     if plan.config.scheduler.kind != "none":  # `batching` limits the batches of a continuous scheduler
         return None

@@ -22,8 +22,10 @@ from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
 from launchopt.recording.impossible import settle
+from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
+from launchopt.stack import Submit, preset_of
 from launchopt.timing.nvml import GpuWatch, open_watch
 from launchopt.verify.chance import chance_to_find
 from runner.ending.signals import how_stopped, signals, stop_code
@@ -79,7 +81,7 @@ class Run:
     def new_rounds(self) -> Rounds:
         """Return the rounds of the next process. Its repeats count on from those of the process before."""
         config, process = self.plan.config, len(self.rounds)
-        modes = [arm.mode for arm in self.plan.arms]
+        modes = [arm.label for arm in self.plan.arms]
         first = max((row["repeat"] + 1 for row in self.rows), default=0)
         return Rounds(config.rounds, config.repeats_limit_s, modes, config.seed + process, first=first)
 
@@ -133,6 +135,11 @@ def audited_check(rows: Sequence[results.Row]) -> list[str]:
     ]
 
 
+def own_strategy_of(label: str) -> str:
+    """Return the strategy of an arm's own launches, from its label; "" if it has no strategy of its own."""
+    return Strategy.graph.name if f"+{Submit.graph}" in label else mode_class(preset_of(label)).own_strategy
+
+
 def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     """Return a line for each mode that did not launch every command by its own strategy.
 
@@ -141,7 +148,7 @@ def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     """
     most: dict[str, tuple[int, int, str]] = {}
     for run in runs:
-        own, by = mode_class(run["mode"]).own_strategy, run["commands_by_strategy"]
+        own, by = own_strategy_of(run["mode"]), run["commands_by_strategy"]
         if not own:
             continue
         others = {name: count for name, count in by.items() if name != own}

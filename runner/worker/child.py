@@ -138,7 +138,7 @@ def _consume(job: Job, pipe: Connection) -> Manifest:
         pipe.send(Reply(ReplyKind.READY, consumer.about()))
         while (order := _order(pipe)).kind in RUNS:
             which = f"repeat {order.repeat}" if order.kind is OrderKind.RUN else f"{order.kind} run"
-            gpu.where = f"in {job.arms[order.arm].mode}, {which}"
+            gpu.where = f"in {job.arms[order.arm].label}, {which}"
             consumer.arm(order.arm, RunKind(order.kind))
             pipe.send(Reply(ReplyKind.ARMED))
             consumer.consume()

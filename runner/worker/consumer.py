@@ -52,7 +52,7 @@ class Consumer:
         self._job, self._stream = job, job.stream
         self._ring = Ring.attach(job.ring_name, job.capacity)
         at_once = min(job.capacity, MOST_AT_ONCE)
-        modes = [mode_class(arm.mode)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
+        modes = [mode_class(arm.mode, arm.options)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads)
         self.device.open(job.stream, self.recorder, job.seed)
@@ -115,7 +115,7 @@ class Consumer:
         self.recorder.reset()
         self.device.arenas.poison()
         self.device.synchronize()
-        self.device.use_mode(mode.name if kind is RunKind.RUN else "")
+        self.device.use_mode(mode.label() if kind is RunKind.RUN else "")
         self._state = {"before": self.device.state()}
         gc.collect()
         gc.freeze()  # until the end of the job: the next `collect` skips what is alive now
@@ -189,7 +189,7 @@ class Consumer:
         """Check the outputs of the run. Return its summary row, its entry for the manifest, and its histograms."""
         arm, prepared = self._job.arms[index], self._active
         if self._torch:
-            self._torch.write(trace_path(self._job.folder, arm.mode, repeat))
+            self._torch.write(trace_path(self._job.folder, arm.label, repeat))
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
         counted = self.recorder.counted()
         counts = self._counts(counted)
@@ -207,7 +207,7 @@ class Consumer:
         if self._job.open_loop:
             row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
         row |= {
-            "mode": arm.mode,
+            "mode": arm.label,
             "repeat": repeat,
             "ordering": self._stream.ordering(self._job.violated, prepared.mode.keeps_order),
             "sampling_ms": self.device.sampling_ns() / 1e6
@@ -219,7 +219,7 @@ class Consumer:
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
             **self._ceilings.columns(),
         }
-        self._tables.add(arm.mode, repeat, self.recorder, self._timing)
+        self._tables.add(arm.label, repeat, self.recorder, self._timing)
         extra = {
             "counts": counts,
             "commands_by_strategy": self.recorder.commands_by_strategy(),

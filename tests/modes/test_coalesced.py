@@ -13,8 +13,9 @@ from support.steps.programs import stream_of
 from support.steps.step_runs import StepRun, batches
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Op
+from launchopt.devices.cpu.coalesced import COPY_CALLS as CPU_COPY_CALLS
 from launchopt.modes.base import Takes
-from launchopt.modes.coalesced import CPU_COPY_CALLS, Coalesced
+from launchopt.modes.coalesced import Coalesced
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.operands import is_shared
 from launchopt.streams.stream import GemmStream, Segment

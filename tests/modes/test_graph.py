@@ -86,6 +86,13 @@ class Recordings:
         return len(self.graphs._kept)
 
 
+class StepRecordings(Recordings):
+    """Counts the lists of whole steps that a mode records."""
+
+    def __init__(self, prepared: Any) -> None:
+        super().__init__(prepared._steps)
+
+
 @pytest.mark.parametrize(("cached", "recorded", "kept"), [(64, 4, 4), (4, 4, 4), (3, 12, 3), (1, 12, 1)])
 def test_a_list_is_recorded_once_where_there_is_room(cached: int, recorded: int, kept: int) -> None:
     """Twelve batches use four sets of slots in turn. If fewer lists are kept, each is dropped before its next use."""
@@ -104,7 +111,7 @@ def test_a_list_is_recorded_once_where_there_is_room(cached: int, recorded: int,
 def test_a_decode_step_is_recorded_once_a_copy_of_the_weights() -> None:
     stream = stream_of("layer", [(0, 12)] * 2, replicas=3)
     run = StepRun("graph", stream, 2)
-    seen = Recordings(run.prepared)
+    seen = StepRecordings(run.prepared)
     run.run()
     run.check()
     assert run.prepared.counters().graph_replays == 12

@@ -16,7 +16,7 @@ from launchopt import modes
 from launchopt.command import Dtype, Op
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
-from launchopt.modes import MODES, mode_class
+from launchopt.modes import MODES, NOT_MODES, mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
@@ -33,7 +33,7 @@ TINY = ("workload=decode", "model=tiny", "workload.requests=3", "workload.tokens
 
 
 def test_every_file_is_a_mode() -> None:
-    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "base", "options"}
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", *NOT_MODES}
     assert list(MODES) == sorted(files)
     for name in MODES:
         kind = mode_class(name)

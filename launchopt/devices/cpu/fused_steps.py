@@ -1,101 +1,110 @@
-"""Whole steps on the CPU device: one launch per row, or per group of rows that a mode fuses.
+"""Whole steps on the CPU device: one launch per row, or per group of rows that a stack fuses.
 
-A launch computes its row or group for every request of a `StepBatch`, with NumPy calls on the arenas. It has one NVTX
-range and is recorded as one launch call.
+A launch computes its row or group for all requests of a `StepBatch`, or for one request without `coalesce`. Groups are
+bound to operands first, and then computed. A step that is kept recorded is a list of bound rows and groups.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
-from launchopt.batching.batch import StepBatch
-from launchopt.command import HALF_BITS, LOW_HALF, RecordWord, ShapeKey
-from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.batching.batch import Batch, StepBatch
+from launchopt.command import HALF_BITS, RecordWord, ShapeKey
 from launchopt.devices.base import HostDevice
+from launchopt.devices.cpu.coalesced import CpuCoalesced
+from launchopt.devices.cpu.groups import Bind, Binder
 from launchopt.recording.launch_rows import Strategy
+from launchopt.stack import Stack
 from launchopt.streams.chain import chain_of
-from launchopt.types import Array
+from launchopt.streams.groups import groups_of
+from launchopt.types import Words
 
-Compute = Callable[[NDArray[np.uint64]], None]  # computes a group of rows, given one request's records of it
-# Returns the groups of a kind of step: {first row: (one past the last row, function that computes the group)}.
-Groups = Callable[["CpuSteps", int], dict[int, tuple[int, Compute]]]
+# Words of a record by which a recorded list is found again. NumPy takes longer to index with members of an enumeration.
+KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]
 
 
 class CpuSteps:
     """Launches the steps of a device's workload.
 
-    limits: the largest batch of each shape. strategy: recorded for the launches of groups. groups: returns the groups
-    of a kind of step.
+    limits: the largest batch of each shape. stack: its fusions and `coalesce` are those of the launches. kept: most
+    recorded lists that are kept.
     """
 
-    def __init__(self, device: HostDevice, limits: Mapping[ShapeKey, int], strategy: Strategy, groups: Groups) -> None:
-        self.device, self.stream, self._strategy = device, chain_of(device.work), strategy
-        self._views, index = device.compute.views, {shape: i for i, shape in enumerate(limits)}
-        self._kinds: dict[tuple[int, int], tuple[list[int], dict[int, tuple[int, Compute]]]] = {}
+    def __init__(self, device: HostDevice, limits: Mapping[ShapeKey, int], stack: Stack, kept: int = 0) -> None:
+        self.device, self.stream, self._coalesce = device, chain_of(device.work), stack.coalesce
+        self._strategy, self._kept = Strategy.fused, kept
+        self._rows = CpuCoalesced(device, list(limits))
+        self._lists: OrderedDict[bytes, list[Callable[[], None]]] = OrderedDict()
+        index = {shape: i for i, shape in enumerate(limits)}
+        # By rows and columns of a step: the index of the shape of each row, and groups by their first row.
+        self.kinds: dict[tuple[int, int], tuple[list[int], dict[int, tuple[int, Bind]]]] = {}
         for kind in range(len(self.stream.kinds)):
-            self.rows = self.stream.rows(kind)
-            self.shape_of = [index[self.stream.shape_of(row)] for row in self.rows]
-            self._kinds[len(self.rows), self.rows[0].n] = (self.shape_of, groups(self, kind))
+            rows = self.stream.rows(kind)
+            shape_of = [index[self.stream.shape_of(row)] for row in rows]
+            binder, groups = Binder(device, rows, shape_of), groups_of(self.stream, kind, stack)
+            self.kinds[len(rows), rows[0].n] = (
+                shape_of,
+                {each.first: (each.stop, binder.bind_of(each)) for each in groups},
+            )
 
     def launch(self, batch: StepBatch, flush_ns: int) -> None:
-        """Make one launch per row or group, for all requests of the batch."""
-        shape_of, groups = self._kinds[batch.rows, int(batch.words[0, RecordWord.MN] >> HALF_BITS)]
-        whole, at, device = batch.words.reshape(batch.rows, batch.size, -1), 0, self.device
+        """Make one launch per row or group, for all requests of the batch, or for each of them."""
+        shape_of, groups = self._kind_of(batch)
+        whole, at = batch.words.reshape(batch.rows, batch.size, -1), 0
         while at < batch.rows:
-            stop, compute = groups.get(at, (at + 1, None))
-            start_ns = device.enter(-1, batch.size)
-            for request in range(batch.size):
-                if compute is None:
-                    index = np.full(1, shape_of[at], np.int32)
-                    device.execute(whole[at, request : request + 1], index)
-                else:
-                    compute(whole[at:stop, request])
-            part = slice(at * batch.size, stop * batch.size)
-            device.leave(batch, part, Strategy.single if compute is None else self._strategy, flush_ns, start_ns)
+            stop, bind = groups.get(at, (at + 1, None))
+            if bind is None:
+                self._row(Batch(shape_of[at], whole[at], batch.reason), flush_ns)
+            elif self._coalesce:
+                self._group(batch, whole[at:stop], bind, flush_ns)
+            else:
+                for request in range(batch.size):
+                    self._group(batch, whole[at:stop, request : request + 1], bind, flush_ns)
             at = stop
 
-    def operand(self, index: int, role: int, word: NDArray[np.uint64]) -> Array:
-        """Return a view of a command's A, B or C (role 0, 1, 2), as a stack of one. index: number of its shape."""
-        of_ab, of_c = word[RecordWord.SLOTS_AB], word[RecordWord.SLOT_C_REQUEST]
-        slots = of_ab & LOW_HALF, of_ab >> HALF_BITS, of_c & LOW_HALF
-        slot = int(slots[role])
-        return self._views[index][role][slot : slot + 1]
+    def _kind_of(self, batch: StepBatch) -> tuple[list[int], dict[int, tuple[int, Bind]]]:
+        return self.kinds[batch.rows, int(batch.words[0, RecordWord.MN] >> HALF_BITS)]
 
-    def merged(self, start: int, stop: int) -> Compute:
-        """Return a function that computes rows `start` to `stop` as one GEMM; their operands are adjacent."""
-        first = self.shape_of[start]
-        features = sum(row.m for row in self.rows[start:stop])
+    def _row(self, batch: Batch, flush_ns: int) -> None:
+        if self._coalesce:
+            self._rows.submit(batch, flush_ns)
+        else:
+            self.device.submit_each(batch.words, np.full(len(batch.words), batch.shape_index, np.int32), flush_ns)
 
-        def compute(words: NDArray[np.uint64]) -> None:
-            a, b, c = (self.operand(first, role, words[0]) for role in range(3))
-            wide_a = np.lib.stride_tricks.as_strided(a, (1, features, a.shape[2]), a.strides)
-            wide_c = np.lib.stride_tricks.as_strided(c, (1, c.shape[1], features), c.strides)
-            self.device.compute.multiply(wide_a, b, wide_c)
+    def _group(self, batch: StepBatch, words: Words, bind: Bind, flush_ns: int) -> None:
+        """Compute a group as one launch. words: [rows, requests, WORDS]."""
+        start_ns = self.device.enter(-1, words.shape[1])
+        bind(words)()
+        own = Batch(-1, np.ascontiguousarray(words.reshape(-1, words.shape[2])), batch.reason)
+        self.device.leave(own, slice(0, len(own.words)), self._strategy, flush_ns, start_ns)
 
-        return compute
+    def replay(self, batch: StepBatch, flush_ns: int) -> None:
+        """Compute the recorded list of a batch as one launch; record the list first if it is not kept."""
+        key = batch.words[:, KEY_WORDS].tobytes()
+        calls = self._lists.pop(key, None) or self._record(batch)
+        self._lists[key] = calls
+        if len(self._lists) > self._kept:
+            self._lists.popitem(last=False)
+        start_ns = self.device.enter(-1, batch.size)
+        for call in calls:
+            call()
+        self.device.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
 
-    def epilogue(self, start: int) -> Compute:
-        """Return a function that computes GEMM, bias and ReLU in one call. It rounds once, like cuBLASLt's epilogue."""
-        (gemm, bias, relu), dtype = self.shape_of[start : start + 3], self.stream.dtype
+    def _record(self, batch: StepBatch) -> list[Callable[[], None]]:
+        shape_of, groups = self._kind_of(batch)
+        # A copy, since the words of the batch are overwritten, and a call reads the requests from them.
+        whole, at, calls = batch.words.reshape(batch.rows, batch.size, -1).copy(), 0, list[Callable[[], None]]()
+        parts = [slice(0, batch.size)] if self._coalesce else [slice(i, i + 1) for i in range(batch.size)]
+        binder = Binder(self.device, [], shape_of)
+        while at < batch.rows:
+            stop, bind = groups.get(at, (at + 1, binder.row(at)))
+            calls += [bind(whole[at:stop, part]) for part in parts]
+            at = stop
+        return calls
 
-        def compute(words: NDArray[np.uint64]) -> None:
-            a, b = (to_float32(self.operand(gemm, role, words[0]), dtype) for role in (0, 1))
-            added = to_float32(self.operand(bias, 0, words[1]), dtype)
-            wide = np.maximum(b @ a.transpose(0, 2, 1) + added, 0)
-            self.operand(relu, 2, words[2])[:] = from_float32(wide, dtype)
-
-        return compute
-
-    def elementwise(self, start: int) -> Compute:
-        """Return a function that computes bias, ReLU and scale as one call."""
-        (bias, _, scale), dtype = self.shape_of[start : start + 3], self.stream.dtype
-
-        def compute(words: NDArray[np.uint64]) -> None:
-            given, added = (to_float32(self.operand(bias, role, words[0]), dtype) for role in (1, 0))
-            factor = to_float32(self.operand(scale, 0, words[2]), dtype)
-            self.operand(scale, 2, words[2])[:] = from_float32(np.maximum(given + added, 0) * factor, dtype)
-
-        return compute
+    def close(self) -> None:
+        """Drop the recorded lists."""
+        self._lists.clear()

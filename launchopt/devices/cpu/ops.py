@@ -45,17 +45,19 @@ def apply(op: Op, a: Array, b: Array, c: Array, dtype: Dtype, sequences: Sequenc
     assert sequences is not None
     for i, request in enumerate(sequences.requests):
         if request < sequences.state.requests:
-            place = _Place(sequences.attention, sequences.state, request)
+            place = Place(sequences.attention, sequences.state, request)
             _STATEFUL[op](place, a[i], b[i], c[i], dtype)
 
 
-def _norm(x: Wide, gain: Wide) -> Wide:
+def norm(x: Wide, gain: Wide) -> Wide:
+    """Return the RMS norm of rows."""
     scale = np.float32(1) / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON)
     normed: Wide = x * scale * gain
     return normed
 
 
-def _silu_mul(x: Wide, _: Wide) -> Wide:
+def silu_mul(x: Wide, _: Wide | None = None) -> Wide:
+    """Return SiLU(gate) * up of rows [gate | up]."""
     gate, up = np.split(x, 2, axis=-1)
     product: Wide = gate / (1 + np.exp(-gate)) * up
     return product
@@ -65,14 +67,14 @@ _PLAIN: dict[Op, Callable[[Wide, Array], Wide]] = {
     Op.BIAS: lambda x, a: x + a,
     Op.RELU: lambda x, _: np.maximum(x, 0),
     Op.SCALE: lambda x, a: x * a,
-    Op.NORM: _norm,
+    Op.NORM: norm,
     Op.ADD: lambda x, a: x + a,
-    Op.SILU_MUL: _silu_mul,
+    Op.SILU_MUL: silu_mul,
 }
 WITH_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM, Op.ADD})
 
 
-class _Place:
+class Place:
     """The position of a request's sequence, and its pages in the cache."""
 
     def __init__(self, attention: Attention, state: SeqState, request: int) -> None:
@@ -118,26 +120,35 @@ class _Place:
         return rows.reshape(len(rows), self.attention.q_heads, self.attention.ctx)
 
 
-def _slot_map(place: _Place, _: Array, __: Array, c: Array, ___: Dtype) -> None:
+def _slot_map(place: Place, _: Array, __: Array, c: Array, ___: Dtype) -> None:
     positions = place.state.positions
     positions[0, place.request] = place.start = int(positions[1, place.request])
     positions[1, place.request] += len(c)
     c[:] = place.slots(len(c))
 
 
-def _rope(place: _Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
-    attention, columns = place.attention, len(b)
+def rotated(place: Place, x: Wide) -> Wide:
+    """Return rows of q, k and v with q and k rotated by their positions."""
+    attention, columns = place.attention, len(x)
     half, heads = attention.head_dim // 2, attention.q_heads + attention.kv_heads
     angles = np.outer(place.start + np.arange(columns), attention.theta ** (-np.arange(half) / half))
     cosines, sines = (f(angles).astype(np.float32)[:, None] for f in (np.cos, np.sin))
-    turned = to_float32(b[:, : heads * attention.head_dim], dtype).reshape(columns, heads, 2, half)
+    turned = x[:, : heads * attention.head_dim].reshape(columns, heads, 2, half)
     first, second = turned[:, :, 0], turned[:, :, 1]
     turned = np.stack([first * cosines - second * sines, second * cosines + first * sines], axis=2)
-    c[:, : heads * attention.head_dim] = from_float32(turned.reshape(columns, -1), dtype)
-    c[:, heads * attention.head_dim :] = b[:, heads * attention.head_dim :]
+    return np.concatenate([turned.reshape(columns, -1), x[:, heads * attention.head_dim :]], axis=1)
 
 
-def _kv_write(place: _Place, a: Array, b: Array, c: Array, _: Dtype) -> None:
+def _rope(place: Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
+    c[:] = from_float32(rotated(place, to_float32(b, dtype)), dtype)
+
+
+def keep(place: Place, rows: Array, pool: Array) -> None:
+    """Write the keys and values of rows of q, k and v into the cache, unless their token is beyond the context."""
+    _kv_write(place, place.slots(len(rows)), rows, pool, Dtype.fp32)
+
+
+def _kv_write(place: Place, a: Array, b: Array, c: Array, _: Dtype) -> None:
     attention, kept = place.attention, a >= 0
     pages, offsets = np.divmod(a[kept], attention.page_tokens)
     first = attention.q_heads * attention.head_dim
@@ -146,7 +157,25 @@ def _kv_write(place: _Place, a: Array, b: Array, c: Array, _: Dtype) -> None:
         c[pages, is_value, offsets] = rows[:, is_value]
 
 
-def _qk(place: _Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
+def attend(place: Place, rows: Wide, pool: Array, dtype: Dtype) -> Wide:
+    """Return the attention of rows, whose first features are rotated queries, over the cache. Nothing is rounded."""
+    attention, columns = place.attention, len(rows)
+    seen = place.seen(columns)
+    tokens = seen.shape[1]
+    keys, values = (place.cached(pool, is_value, tokens, dtype) for is_value in (0, 1))
+    queries = place.by_kv_head(rows[:, : attention.q_heads * attention.head_dim], attention.head_dim)
+    scores = place.by_column(queries @ keys.transpose(0, 2, 1), columns)
+    scores = np.where(
+        seen[:, None], scores * (np.float32(1) / np.sqrt(np.float32(attention.head_dim))), np.float32(-np.inf)
+    )
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    powers /= powers.sum(axis=-1, keepdims=True)
+    sums = place.by_kv_head(powers.reshape(columns, -1), tokens) @ values
+    attended: Wide = place.by_column(sums, columns).reshape(columns, -1)
+    return attended
+
+
+def _qk(place: Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
     attention, columns = place.attention, len(b)
     seen = place.seen(columns)
     queries = to_float32(b[:, : attention.q_heads * attention.head_dim], dtype)
@@ -157,7 +186,7 @@ def _qk(place: _Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
     np.copyto(place.per_head(c)[..., : seen.shape[1]], scores, where=seen[:, None])
 
 
-def _softmax(place: _Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
+def _softmax(place: Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
     seen = place.seen(len(b))
     scores = to_float32(place.per_head(b)[..., : seen.shape[1]], dtype)
     scores = np.where(seen[:, None], scores, np.float32(-np.inf))
@@ -166,7 +195,7 @@ def _softmax(place: _Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
     np.copyto(place.per_head(c)[..., : seen.shape[1]], from_float32(powers, dtype), where=seen[:, None])
 
 
-def _av(place: _Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
+def _av(place: Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
     columns = len(b)
     seen = place.seen(columns)
     tokens = seen.shape[1]
@@ -176,7 +205,7 @@ def _av(place: _Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
     c[:] = from_float32(place.by_column(sums, columns).reshape(columns, -1), dtype)
 
 
-_STATEFUL: dict[Op, Callable[[_Place, Array, Array, Array, Dtype], None]] = {
+_STATEFUL: dict[Op, Callable[[Place, Array, Array, Array, Dtype], None]] = {
     Op.SLOT_MAP: _slot_map,
     Op.ROPE: _rope,
     Op.KV_WRITE: _kv_write,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import SupportsInt
 
 from launchopt.command import Op, ShapeKey
@@ -13,6 +13,7 @@ from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses
 from launchopt.streams.chain import Stream
 
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
+DEPENDENT: Mapping[str, int] = {"PDL": 1}  # macros of kernels that wait for earlier launches by themselves
 WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
 
 
@@ -32,11 +33,14 @@ class OpPlans:
         a, b, c = (operand.row_elements for operand in self._stream.operands(shape))
         return a, b, c
 
-    def row(self, shape: ShapeKey, size: int, strides_bytes: Three) -> Row:
-        """Return the plan of one launch for `size` commands of any op but GEMM."""
+    def row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool = False) -> Row:
+        """Return the plan of one launch for `size` commands of any op but GEMM.
+
+        early: with programmatic dependent launch (PDL).
+        """
         launch = geometry(shape, size, self._rows(shape), strides_bytes, self._attention, self._state)
-        function = self._kernels.function("ops", launch.function_name)
-        return self._kernels.row(function, to_launch(launch)), launch.function_name.encode()
+        function = self._kernels.function("ops", launch.function_name, "", **(DEPENDENT if early else {}))
+        return self._kernels.row(function, to_launch(launch), early), launch.function_name.encode()
 
     def gemv_row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool) -> Row:
         """Return the plan of one launch of our own kernel for `size` GEMMs of few columns.

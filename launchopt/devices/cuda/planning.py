@@ -74,13 +74,16 @@ class Planner:
             )
             self._warm += [(tables, index, size, True) for size in distinct]
 
-    def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int]) -> None:
-        """Add plans of shape `index` to `tables`, for batches of `sizes` evenly spaced commands."""
+    def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int], early: bool = False) -> None:
+        """Add plans of shape `index` to `tables`, for batches of `sizes` evenly spaced commands.
+
+        early: our own kernels, of ops other than GEMM, get programmatic dependent launch.
+        """
         device, shape = self._device, self._device.work.shapes[index]
         usable, strides = self._usable(tables, index, sizes), three(tables.strides_bytes(index))
         if shape.op is not Op.GEMM:
             # The warm-up run loads these kernels. `warm_up` does not: their operands are not written yet.
-            tables.add(index, usable, lambda size: self._op_plans.row(shape, size, strides))
+            tables.add(index, usable, lambda size: self._op_plans.row(shape, size, strides, early))
             return
         leading = device.row_elements(shape)
         self.warm(tables, index, tables.add(index, usable, lambda size: device.lt.make(shape, size, strides, leading)))

@@ -22,26 +22,32 @@ from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.runs import run_end
+from launchopt.devices.steps.fusions import fuse_steps
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
+from launchopt.stack import Stack
 from launchopt.streams.operands import is_shared
 
+COALESCED = Stack(coalesce=True)
 COPY_CALLS = 3  # calls besides the launch: upload the slots, gather the inputs, scatter the outputs
 
 Slots = NDArray[np.uint32]
 
 
 class LtCoalesced:
-    """Plans for batches of each shape, and their launches. limits: the largest batch of each shape."""
+    """Plans for batches of each shape, and their launches. limits: the largest batch of each shape.
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
+    pdl: our own kernels are dependent launches, which wait for earlier launches by themselves.
+    """
+
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], pdl: bool = False) -> None:
         self._device, self.tables = device, device.base.fork()
         self._shapes, self._limits = list(limits), limits
         scratch_bytes = [0, 0]
         for index, (shape, limit) in enumerate(limits.items()):
             sizes = range(1, limit + 1)
             if not is_shared(shape, device.work.strides()[shape]):
-                device.planner.plan_strided(self.tables, index, sizes)
+                device.planner.plan_strided(self.tables, index, sizes, pdl)
                 continue
             self._plan(index, shape, limit)
             for i, features in enumerate((shape.k, shape.m)):
@@ -138,22 +144,28 @@ class LtCoalesced:
 
 
 class CoalescedSteps:
-    """Launches of whole steps, one row at a time for all requests. Rows with scattered operands may be copied."""
+    """Launches of whole steps, each row or fused group for all requests. Rows with scattered operands may be copied.
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int]) -> None:
-        self._rows = LtCoalesced(device, limits)
-        self.steps = LtSteps(device, limits, self._rows.tables)
+    stack: its fusions, `coalesce` and `pdl` are those of the launches.
+    """
+
+    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], stack: Stack = COALESCED) -> None:
+        self._coalesce = stack.coalesce
+        sizes = limits if stack.coalesce else dict.fromkeys(limits, 1)
+        self._rows = LtCoalesced(device, sizes, stack.pdl)
+        self.steps = LtSteps(device, limits, self._rows.tables, stack.coalesce)
+        fuse_steps(self.steps, stack)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch a step of all requests of the batch.
 
         If the requests form at most COPY_CALLS + 1 evenly spaced runs, each run takes one launch per stage. Otherwise,
         an evenly spaced row takes one launch. Any other row takes a launch per evenly spaced run of each weight, or is
-        gathered and scattered if that takes fewer calls.
+        gathered and scattered if that takes fewer calls. Without `coalesce`, each request takes one launch per stage.
         """
         if self.steps.launch_known(batch, flush_ns):
             return
-        if self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
+        if not self._coalesce or self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
             self.steps.launch(batch, flush_ns)
             return
         even = self.steps.even_rows(batch).tolist()

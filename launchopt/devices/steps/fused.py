@@ -2,45 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from functools import partial
 
 from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
-from launchopt.devices.base import GpuDevice
-from launchopt.devices.cublaslt.launch_tables import ShapeColumn
+from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.cublaslt.launch_tables import BASES, ShapeColumn
 from launchopt.devices.cublaslt.plans import Epilogue
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.cuda.op_kernels import Three, fused_geometry
-from launchopt.devices.cuda.op_plans import three, to_launch
-from launchopt.devices.steps.coalesced import LtCoalesced
-from launchopt.devices.steps.stage_table import Argument, Fused, Role
-from launchopt.devices.steps.stages import LtSteps, step_of
+from launchopt.devices.cuda.op_plans import DEPENDENT, three, to_launch
+from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
+from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
 
 FUSED = int(Strategy.fused)
-Fusions = Callable[[LtSteps, int, int], Sequence[Fused]]  # (steps, kind, copy of the weights) -> fused stages
-
-
-def prepared_steps(device: GpuDevice, limits: Mapping[ShapeKey, int], fusions: Fusions) -> LtSteps:
-    """Return the steps of every kind and copy of the weights, with fused stages.
-
-    It also launches a decode step of one request and one of the largest batch, so that a run need not load kernels.
-    fusions: returns the fused stages of a kind and a copy of the weights.
-    """
-    steps = LtSteps(device, limits, LtCoalesced(device, limits).tables)
-    stream = steps.stream
-    for kind in range(len(stream.kinds)):
-        for replica in range(stream.replicas):
-            steps.fuse(kind, replica, fusions(steps, kind, replica))
-    device.warm_up()
-    if stream.decode_kind >= 0:
-        for requests in {1, steps.most_of(stream.decode_kind)}:
-            steps.record(step_of(stream, requests, 0))
-    device.synchronize()
-    return steps
 
 
 def _sizes(steps: LtSteps, columns: int) -> range:
@@ -48,30 +27,45 @@ def _sizes(steps: LtSteps, columns: int) -> range:
     return range(1, steps.most + 1) if columns == 1 else range(1, 2)
 
 
-def merged_gemm(steps: LtSteps, kind: int, start: int, stop: int) -> Fused:
-    """Fuse the GEMMs of rows `start` to `stop` into one, since their weights are adjacent, and so are their outputs."""
-    own, index = steps.stream.rows(kind)[start:stop], int(steps.indices(kind)[start])
+def merged_gemm(steps: LtSteps, place: Place) -> Fused:
+    """Fuse adjacent GEMMs into one, since their weights are adjacent, and so are their outputs."""
+    own, index = steps.stream.rows(place.kind)[place.first : place.stop], int(steps.indices(place.kind)[place.first])
     features, shape = sum(row.m for row in own), steps.stream.shapes[index]
     merged = ShapeKey(features, shape.n, shape.k, shape.dtype)
-    make = _columns(steps, merged, index, steps.device.row_elements(shape), None)
-    plan, _ = steps.tables.append(_sizes(steps, shape.n), make)
-    return Fused(start, stop, tuple(Argument(start, role) for role in Role), FUSED, plan)
+    plan = _planned(steps, index, _columns(steps, merged, index, steps.device.row_elements(shape), None))
+    return Fused(place.first, place.stop, tuple(Argument(place.first, role) for role in Role), FUSED, plan)
 
 
-def epilogue_gemm(steps: LtSteps, kind: int, start: int, replica: int) -> Fused:
-    """Fuse the GEMM, bias and ReLU of the three rows from `start` on into one GEMM with an epilogue of cuBLASLt."""
-    device, stream = steps.device, steps.stream
-    gemm, bias, relu = steps.indices(kind)[start : start + 3].tolist()
-    shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(kind)[start + 1]
-    slot = int(stream.template["slot_a"][row]) + replica * int(stream.replica_moves[row])
+def epilogue_gemm(steps: LtSteps, place: Place) -> Fused:
+    """Fuse GEMM, bias and ReLU into one GEMM with an epilogue of cuBLASLt."""
+    device, stream, start = steps.device, steps.stream, place.first
+    gemm, bias, relu = steps.indices(place.kind)[start : start + 3].tolist()
+    shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(place.kind)[start + 1]
+    slot = int(stream.template["slot_a"][row]) + place.replica * int(stream.replica_moves[row])
     address = int(vector[ShapeColumn.BASE_A]) + slot * int(vector[ShapeColumn.BYTES_A])
     a, b, _ = device.row_elements(shape)
     leading = (a, b, device.row_elements(stream.shapes[relu])[2])
     make = _columns(steps, shape, gemm, leading, Epilogue(int(cublasLt.Epilogue.RELU_BIAS), address))
-    plan, _ = steps.tables.append(_sizes(steps, shape.n), make)
+    plan = _planned(steps, gemm, make)
     first, last = start, start + 2
     arguments = Argument(first, Role.A), Argument(first, Role.B), Argument(last, Role.C), Argument(first, Role.REQUEST)
-    return Fused(start, start + 3, arguments, FUSED, plan)
+    return Fused(start, place.stop, arguments, FUSED, plan)
+
+
+def _planned(steps: LtSteps, index: int, make: Callable[[int], Row]) -> int:
+    """Plan a fused GEMM, whose first row has shape `index`, for every number of requests; return its row for size 0.
+
+    Launch one number of requests for each distinct kernel, so that a run need not load kernels. The launches read
+    inputs, and write outputs, that are overwritten before a run begins.
+    """
+    plan, distinct = steps.tables.append(_sizes(steps, steps.stream.shapes[index].n), make)
+    device, row = steps.device, steps.tables.shapes[index]
+    a, b, c = row[BASES].tolist()
+    for size in distinct:
+        device.check(
+            lt.launch(steps.tables.contexts[0], steps.tables.plans[plan + size], a, b, c + device.work.spared_bytes, 0)
+        )
+    return plan
 
 
 def _columns(
@@ -101,21 +95,21 @@ def _columns(
     return chosen
 
 
-def elementwise_kernel(steps: LtSteps, kind: int, start: int) -> Fused:
-    """Fuse the bias, ReLU and scale of the three rows from `start` on into one launch of our own kernel (fused.cu)."""
-    device, indices = steps.device, steps.indices(kind)
+def elementwise_kernel(steps: LtSteps, place: Place) -> Fused:
+    """Fuse bias, ReLU and scale into one launch of our own kernel (fused.cu)."""
+    device, indices, start = steps.device, steps.indices(place.kind), place.first
     first, last = (steps.stream.shapes[int(indices[i])] for i in (start, start + 2))
     a, b, _ = device.row_elements(first)
     layout = (a, b, device.row_elements(last)[2])
     strides = steps.tables.strides_bytes(int(indices[start]))
-    function = device.kernels.function("fused", "BIAS_RELU_SCALE")
+    function = device.kernels.function("fused", "BIAS_RELU_SCALE", "", **(DEPENDENT if place.pdl else {}))
 
     def make(size: int) -> Row:
         launch = fused_geometry(first, size, layout, three(strides))
-        return device.kernels.row(function, to_launch(launch)), b"BIAS_RELU_SCALE"
+        return device.kernels.row(function, to_launch(launch), place.pdl), b"BIAS_RELU_SCALE"
 
     plan, _ = steps.tables.append(range(1, steps.most + 1), make)
-    return Fused(start, start + 3, elementwise_arguments(start), FUSED, plan)
+    return Fused(start, place.stop, elementwise_arguments(start), FUSED, plan)
 
 
 def elementwise_arguments(start: int) -> tuple[Argument, ...]:

@@ -74,6 +74,19 @@ class Fused:
     plan: int  # row of the plans table; the plan for n requests is in row plan + n
 
 
+class Place(NamedTuple):
+    """Rows `first` to `stop` of a kind of step, counted from its first row, with one copy of the weights.
+
+    pdl: the launch gets programmatic stream serialization, and its kernel must wait for earlier launches.
+    """
+
+    kind: int
+    replica: int
+    first: int
+    stop: int
+    pdl: bool = False
+
+
 @compiled
 def even_requests(words: Words, size: int, rows: int, shape_of: Table, shapes: Table) -> Int:
     """Return the number of leading requests whose operands are evenly spaced in every row.

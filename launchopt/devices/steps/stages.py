@@ -6,7 +6,7 @@ that are. `LtSteps` makes the table of the stages of each kind of step; `launch_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from launchopt.batching.batch import SEVERAL, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, ShapeKey, as_words
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
-from launchopt.devices.cublaslt.tables import Tables
+from launchopt.devices.cublaslt.tables import Row, Tables
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.devices.steps.likely import likely_steps
 from launchopt.devices.steps.stage_table import (
@@ -41,15 +41,20 @@ from launchopt.types import Table
 
 UNRECORDED_ROWS = 16  # rows of the dummy recording, which launches of a graph capture get
 MOST_KNOWN = 4096  # number of batches whose stages are remembered
+NEVER_APART = 1 << 30  # most requests of a launch if there is no limit
 
 
 class LtSteps:
     """Stages of every kind of step of a device's workload, and their launches.
 
     limits: the largest number of commands of each shape in one launch. tables: plans by shape and number of requests.
+    coalesce: a launch holds all requests of a batch that are evenly spaced in memory; otherwise, one request.
     """
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], tables: Tables) -> None:
+    def __init__(
+        self, device: GpuDevice, limits: Mapping[ShapeKey, int], tables: Tables, coalesce: bool = True
+    ) -> None:
+        self._most_together = NEVER_APART if coalesce else 1
         self.device, self.stream, self.most = device, chain_of(device.work), max(limits.values())
         self.tables, self._limits = tables, limits
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
@@ -57,7 +62,10 @@ class LtSteps:
         self._kind_of = {self._key(self.stream.rows_of(kind)): kind for kind in kinds}
         self._indices: dict[int, Table] = {}
         self._probes: dict[int, int] = {}
-        self._stages: dict[tuple[int, int], Table] = {}  # stages by kind and copy of the weights
+        # Stages by kind and copy of the weights: the most requests that they are for, ascending, and the table.
+        self._stages: dict[tuple[int, int], list[tuple[int, Table]]] = {}
+        self._plans: dict[Hashable, int] = {}  # rows of plans of fused launches
+        self._alone_stages: dict[int, Table] = {}  # by kind: one stage for each row
         self._known: dict[bytes, Table] = {}  # stages of evenly spaced batches, by the batch's key
         self.keys = StepKeys(self._probe)
         self.key_of = self.keys.key_of
@@ -103,11 +111,25 @@ class LtSteps:
                 return (slot - int(self.stream.template["slot_a"][row])) // move
         return 0
 
-    def fuse(self, kind: int, replica: int, fused: Sequence[Fused]) -> None:
+    def planned(self, key: Hashable, make: Callable[[int], Row]) -> int:
+        """Return the row of the plans table for 0 requests of a fused launch, planned once for each key.
+
+        make: returns the plan for a number of requests. Two fused launches of one key have the same plans.
+        """
+        if key not in self._plans:
+            self._plans[key], _ = self.tables.append(range(1, self.most + 1), make)
+        return self._plans[key]
+
+    def fuse(self, kind: int, replica: int, fused: Sequence[Fused], most: int = NEVER_APART) -> None:
         """Make the stages of a kind of step and copy of the weights: `fused`, and one stage for each other row.
 
-        Rows are counted from the first row of the step.
+        Rows are counted from the first row of the step. most: the stages are for batches of up to `most` requests.
         """
+        kept = [(limit, table) for limit, table in self._stages.get((kind, replica), []) if limit != most]
+        self._stages[kind, replica] = sorted([*kept, (most, self._table(kind, fused))], key=lambda each: each[0])
+
+    def _table(self, kind: int, fused: Sequence[Fused]) -> Table:
+        """Return the table of stages of a kind of step."""
         shape_of, stages, at = self.indices(kind).tolist(), list[list[int]](), 0
         by_first = {each.first: each for each in fused}
         while at < len(shape_of):
@@ -116,7 +138,7 @@ class LtSteps:
             arguments = [value for row, role in each.arguments for value in (row, role, shape_of[row])]
             stages.append([at, each.stop, shape, each.strategy, each.plan, *arguments])
             at = each.stop
-        self._stages[kind, replica] = np.array(stages, np.int64)
+        return np.array(stages, np.int64)
 
     def _alone(self, row: int, shape_index: int) -> Fused:
         """Return the stage of one row, which launches the plan of its shape."""
@@ -141,7 +163,8 @@ class LtSteps:
         left = batch
         while True:
             even = int(even_requests(left.words, left.size, left.rows, shape_of, self.tables.shapes))
-            even = 1 if columns > 1 else even  # a plan of several columns holds the columns of one request
+            # A plan of several columns holds the columns of one request.
+            even = 1 if columns > 1 else min(even, self._most_together)
             if even == left.size:
                 return [*parts, left]
             whole = left.words.reshape(left.rows, left.size, -1)
@@ -153,10 +176,16 @@ class LtSteps:
     def stages_of(self, batch: StepBatch) -> Table:
         """Return the stages of a batch whose requests are evenly spaced in memory."""
         kind = self.kind_of(batch)
-        key = kind, self.replica_of(batch, kind)
-        if key not in self._stages:
-            self.fuse(*key, ())
-        return self._stages[key]
+        for most, table in self._stages.get((kind, self.replica_of(batch, kind)), ()):
+            if batch.size <= most:
+                return table
+        return self._rows_alone(kind)
+
+    def _rows_alone(self, kind: int) -> Table:
+        """Return the stages of a kind of step with one stage for each row."""
+        if kind not in self._alone_stages:
+            self._alone_stages[kind] = self._table(kind, ())
+        return self._alone_stages[kind]
 
     def launch_known(self, batch: StepBatch, flush_ns: int) -> bool:
         """Make and record one launch per stage if `launch` has already launched a batch with the same key.
@@ -193,8 +222,8 @@ class LtSteps:
         return even
 
     def launch_rows(self, batch: StepBatch, first: int, stop: int, flush_ns: int) -> None:
-        """Make one launch for each of rows `first` to `stop`, which must be evenly spaced. No row may be fused."""
-        self._launch(batch, self.stages_of(batch)[first:stop], flush_ns)
+        """Make one launch for each of rows `first` to `stop`, which must be evenly spaced. None is fused."""
+        self._launch(batch, self._rows_alone(self.kind_of(batch))[first:stop], flush_ns)
 
     def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
         """Make and record one launch per stage for a batch whose requests are evenly spaced in memory."""
@@ -208,10 +237,11 @@ class LtSteps:
         device.left()
 
     def record(self, batch: StepBatch) -> None:
-        """Make the launches of `launch_even` for a graph that is being captured, without recording them."""
+        """Make the launches of `launch` for a graph that is being captured, without recording them."""
         facts = (0, int(batch.reason), 0)
-        stages = self.stages_of(batch)
-        self.device.check(launch_stages(batch.words, batch.size, stages, self.tables.arrays, self._unrecorded, facts))
+        for part in self.even_parts(batch):
+            stages = self.stages_of(part)
+            self.device.check(launch_stages(part.words, part.size, stages, self.tables.arrays, self._unrecorded, facts))
 
 
 def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:

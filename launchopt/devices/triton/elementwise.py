@@ -5,7 +5,7 @@ from __future__ import annotations
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.steps.fused import elementwise_arguments
-from launchopt.devices.steps.stage_table import Fused
+from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.devices.triton.kernels import bias_relu_scale
 from launchopt.devices.triton.plans import TYPES, Variant, load_variants
@@ -32,22 +32,22 @@ def grid(shape: ShapeKey, size: int) -> tuple[int, int, int]:
 
 
 class TritonStages:
-    """Makes fused stages for an `LtSteps`. All layers share a compiled kernel."""
+    """Makes fused stages for one `LtSteps`. All layers share a compiled kernel."""
 
-    def __init__(self, steps: LtSteps) -> None:
-        self._steps = steps
+    def __init__(self) -> None:
         self._plans: dict[tuple[int, int], int] = {}  # rows of plans (`Fused.plan`) by first and last shape
 
-    def fused(self, kind: int, start: int) -> Fused:
-        """Fuse the three rows from `start` on of a kind of step."""
-        indices = self._steps.indices(kind)
+    def fused(self, steps: LtSteps, place: Place) -> Fused:
+        """Fuse bias, ReLU and scale."""
+        indices, start = steps.indices(place.kind), place.first
         key = int(indices[start]), int(indices[start + 2])
         if key not in self._plans:
-            self._plans[key] = self._plan(*key)
-        return Fused(start, start + 3, elementwise_arguments(start), int(Strategy.triton), self._plans[key])
+            self._plans[key] = self._plan(steps, *key)
+        return Fused(start, place.stop, elementwise_arguments(start), int(Strategy.triton), self._plans[key])
 
-    def _plan(self, first: int, last: int) -> int:
-        steps, device = self._steps, self._steps.device
+    @staticmethod
+    def _plan(steps: LtSteps, first: int, last: int) -> int:
+        device = steps.device
         shape, given = steps.stream.shapes[first], steps.stream.shapes[last]
         rows = device.row_elements(shape)[1], device.row_elements(given)[2]
         strides = int(steps.tables.strides_bytes(first)[1]), int(steps.tables.strides_bytes(last)[2])

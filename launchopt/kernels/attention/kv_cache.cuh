@@ -60,15 +60,14 @@ OP(SLOT_MAP) {
 // Rotate the queries and keys of a row, and copy its values. Grid: x over items, y over columns. An item is WIDTH pairs of
 // features to rotate, or WIDTH features of values to copy. Angles are float64: at position 10,000 an fp32 angle has only 3
 // correct digits. Rounding an angle to fp32 after its reduction to one turn would still make sines and cosines near 0
-// inaccurate.
-OP(ROPE) {
+// inaccurate. KEEPS: also write keys and values into `cache`, unless their token is beyond ctx.
+template <bool KEEPS>
+__device__ __forceinline__ void rotate(storage* cache, const storage* from, storage* to, i64 request, const Args& p) {
     extern __shared__ float turned[];  // cosines of all pairs, then sines
     const Place place(p, request);
     if (!place.exists) return;
     const int half = (int)p.head_dim / 2, heads = (int)(p.q_heads + p.kv_heads);
-    const storage* from = B_OF;
-    storage* to = C_OF;
-    const bool whole = aligned(from, p.ldb) && aligned(to, p.ldc) && aligned(0, half);
+    const bool whole = aligned(from, p.ldb) && aligned(to, p.ldc) && aligned(0, half) && (!KEEPS || aligned(cache));
     const int lots = (half + WIDTH - 1) / WIDTH, rotated = heads * lots;
     const int copied = (int)(p.kv_heads * p.head_dim), items = rotated + (copied + WIDTH - 1) / WIDTH;
     const double octaves = log2(p.theta);
@@ -81,11 +80,16 @@ OP(ROPE) {
             turned[i] = (float)cosine, turned[half + i] = (float)sine;
         }
         __syncthreads();
+        const int token = place.start + (int)j;
+        const bool keeps = KEEPS && token < p.ctx;
         for (int item = blockIdx.x * blockDim.x + threadIdx.x; item < items; item += gridDim.x * blockDim.x) {
             const bool copy = item >= rotated;
             const int i = copy ? 0 : item % lots * WIDTH;
             const int left = copy ? copied - (item - rotated) * WIDTH : half - i;
             const i64 at = copy ? heads * p.head_dim + (item - rotated) * WIDTH : item / lots * p.head_dim + i;
+            // Index of the item's first feature among the keys, or the values; negative for a query.
+            const i64 key = at - (copy ? heads : p.q_heads) * p.head_dim;
+            storage* const kept = keeps && key >= 0 ? cache + cache_row(place, token, copy, p) + key : 0;
             float x[WIDTH], y[WIDTH], z[WIDTH];
             load(x, from + j * p.ldb + at, left, whole);
             if (!copy) {
@@ -97,10 +101,16 @@ OP(ROPE) {
                     x[e] = x[e] * cosine - y[e] * sine;
                 }
                 store(to + j * p.ldc + at + half, z, left, whole);
+                if (kept) store(kept + half, z, left, whole);
             }
             store(to + j * p.ldc + at, x, left, whole);
+            if (kept) store(kept, x, left, whole);
         }
     }
+}
+
+OP(ROPE) {
+    rotate<false>(0, B_OF, C_OF, request, p);
 }
 
 // Copy the keys and values of a row into the cache. Grid: x over the features of keys and values, y over columns.

@@ -1,0 +1,209 @@
+"""Groups of a step's rows on the CPU, each computed as one call for all requests of a launch.
+
+A `Bind` takes the records of a group, [rows, requests, WORDS], and returns a function that computes the group. Values
+between the rows of a group stay in fp32, except where the op behind reads what the group also stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import HALF_BITS, LOW_HALF, Op, RecordWord
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.base import HostDevice
+from launchopt.devices.cpu.ops import Place, Sequences, Wide, attend, keep, norm, rotated, silu_mul
+from launchopt.streams.groups import Group, Kind
+from launchopt.streams.placement import Row
+from launchopt.types import Array, Words
+
+Bind = Callable[[Words], Callable[[], None]]
+Slots = NDArray[np.int64]
+
+
+class Binder:
+    """Binds the groups of one kind of step. rows: its rows. shape_of: the index of the shape of each row."""
+
+    def __init__(self, device: HostDevice, rows: Sequence[Row], shape_of: Sequence[int]) -> None:
+        self._device, self._rows, self._shape_of = device, rows, shape_of
+        self._views, self._dtype = device.compute.views, device.work.dtype
+
+    def bind_of(self, group: Group) -> Bind:
+        """Return the `Bind` of a group."""
+        binds: dict[Kind, Callable[[Words, int, int], Callable[[], None]]] = {
+            Kind.merged: self._merged,
+            Kind.epilogue: self._epilogue,
+            Kind.elementwise: self._elementwise,
+            Kind.add_norm: self._add_norm,
+            Kind.rope_kv: self._attention,
+            Kind.attention: self._attention,
+            Kind.gemm: self._gemm,
+        }
+        bind = binds[group.kind]
+        return lambda words: bind(words, group.first, group.stop)
+
+    def row(self, at: int) -> Bind:
+        """Return the `Bind` of a single row. Requests with one column that share a weight are one GEMM."""
+
+        def bind(words: Words) -> Callable[[], None]:
+            index, records, compute = self._shape_of[at], words[0], self._device.compute
+            shape = self._device.work.shapes[index]
+            if shape.op is Op.GEMM and shape.n == 1 and words.shape[1] > 1:
+                return partial(self._multiplied, records, at)
+            slots = zip(*(_slots(records, role).tolist() for role in range(3)), strict=True)
+            operands = [self._operands(index, own) for own in slots]
+
+            def run() -> None:
+                for i, (a, b, c) in enumerate(operands):
+                    compute.run(index, a, b, c, records[i : i + 1])
+
+            return run
+
+        return bind
+
+    def _operands(self, index: int, slots: tuple[int, ...]) -> tuple[Array, Array, Array]:
+        a, b, c = (view[slot : slot + 1] for view, slot in zip(self._views[index], slots, strict=True))
+        return a, b, c
+
+    def _multiplied(self, records: Words, at: int) -> None:
+        wide = self._wide(records, at, 1)
+        self._store(records, at, self._products(records, at, wide))
+
+    def _wide(self, records: Words, at: int, role: int) -> Wide:
+        """Return an operand of row `at` as fp32, [requests, rows, features]. role: 0, 1, 2 for A, B, C."""
+        taken: Wide = to_float32(self._views[self._shape_of[at]][role][_slots(records, role)], self._dtype)
+        return taken
+
+    def _store(self, records: Words, at: int, wide: Wide) -> None:
+        self._views[self._shape_of[at]][2][_slots(records, 2)] = from_float32(wide, self._dtype)
+
+    def _products(self, records: Words, at: int, inputs: Wide, weights: Array = None) -> Wide:
+        """Return inputs @ A.T in fp32, one product for each weight. weights: a view of every slot of A."""
+        weights = self._views[self._shape_of[at]][0] if weights is None else weights
+        slots, out = _slots(records, 0), np.empty((*inputs.shape[:2], weights.shape[1]), np.float32)
+        for slot in np.unique(slots).tolist():
+            own = slots == slot
+            given = inputs[own][..., : weights.shape[2]]
+            flat = given.reshape(-1, weights.shape[2]) @ to_float32(weights[slot], self._dtype).T
+            out[own] = flat.reshape(*given.shape[:2], -1)
+        return out
+
+    def _merged(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind adjacent GEMMs as one."""
+        index, records = self._shape_of[first], words[0]
+        features = sum(row.m for row in self._rows[first:stop])
+        a, _, c = self._views[index]
+        slots_a, slots_c = _slots(records, 0).tolist(), _slots(records, 2).tolist()
+        outputs = [_widened(c[slot], features, 1) for slot in slots_c]
+        weights = {slot: _widened(a[slot], features, 0) for slot in set(slots_a)}
+
+        def run() -> None:
+            inputs = self._wide(records, first, 1)
+            for slot, weight in weights.items():
+                own = [i for i, each in enumerate(slots_a) if each == slot]
+                flat = inputs[own].reshape(-1, inputs.shape[2]) @ to_float32(weight, self._dtype).T
+                for i, product in zip(own, flat.reshape(len(own), inputs.shape[1], -1), strict=True):
+                    outputs[i][:] = from_float32(product, self._dtype)
+
+        return run
+
+    def _epilogue(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind GEMM, bias and ReLU. The result is rounded once, like that of cuBLASLt's epilogue."""
+
+        def run() -> None:
+            wide = self._products(words[0], first, self._wide(words[0], first, 1))
+            self._store(words[2], first + 2, np.maximum(wide + self._wide(words[1], first + 1, 0), 0))
+
+        return run
+
+    def _elementwise(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind bias, ReLU and scale."""
+
+        def run() -> None:
+            wide = np.maximum(self._wide(words[0], first, 1) + self._wide(words[0], first, 0), 0)
+            self._store(words[2], first + 2, wide * self._wide(words[2], first + 2, 0))
+
+        return run
+
+    def _add_norm(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind the residual add and the norm of its rounded output."""
+
+        def run() -> None:
+            self._store(words[0], first, self._wide(words[0], first, 0) + self._wide(words[0], first, 1))
+            self._store(
+                words[1], first + 1, norm(self._wide(words[1], first + 1, 1), self._wide(words[1], first + 1, 0))
+            )
+
+        return run
+
+    def _gemm(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind a GEMM with the norm before it, and the add or SiLU(gate) * up behind it. Only the result is rounded."""
+        ops = [row.op for row in self._rows[first:stop]]
+        at = ops.index(Op.GEMM)
+
+        def run() -> None:
+            wide = self._wide(words[0], first, 1)
+            if at:
+                wide = norm(wide, self._wide(words[0], first, 0))
+            wide = self._products(words[at], first + at, wide)
+            if ops[-1] is Op.ADD:
+                wide = wide + self._wide(words[-1], stop - 1, 0)
+            elif ops[-1] is Op.SILU_MUL:
+                with np.errstate(over="ignore"):  # exp(-x) of a very negative gate is infinite: the gate is 0
+                    wide = silu_mul(wide)
+            self._store(words[-1], stop - 1, wide)
+
+        return run
+
+    def _attention(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind rotary embedding and KV write, or attention, or both."""
+        by_op = {row.op: (first + i, words[i]) for i, row in enumerate(self._rows[first:stop])}
+        requests = (words[0][:, RecordWord.SLOT_C_REQUEST] >> np.uint64(HALF_BITS)).tolist()
+
+        def run() -> None:
+            compute = self._device.compute
+            assert compute.stream.attention is not None
+            assert compute.state is not None
+            sequences = Sequences(requests, compute.stream.attention, compute.state)
+            for i, request in enumerate(requests):
+                if request < compute.state.requests:
+                    self._attend(Place(sequences.attention, sequences.state, request), by_op, i)
+
+        return run
+
+    def _attend(self, place: Place, by_op: dict[Op, tuple[int, Words]], i: int) -> None:
+        """Compute one request of a group of `_attention`."""
+
+        def operand(op: Op, role: int) -> Array:
+            at, records = by_op[op]
+            return self._views[self._shape_of[at]][role][int(_slots(records, role)[i])]
+
+        dtype = self._dtype
+        if Op.ROPE in by_op:
+            turned = from_float32(rotated(place, to_float32(operand(Op.ROPE, 1), dtype)), dtype)
+            keep(place, turned, operand(Op.KV_WRITE, 2))
+            if Op.QK not in by_op:
+                operand(Op.ROPE, 2)[:] = turned
+        else:
+            turned = operand(Op.QK, 1)
+        if Op.QK in by_op:
+            pool = operand(Op.QK, 0)
+            operand(Op.AV, 2)[:] = from_float32(attend(place, to_float32(turned, dtype), pool, dtype), dtype)
+
+
+def _slots(records: Words, role: int) -> Slots:
+    """Return the slots of A, B or C (role 0, 1, 2) of records, [requests]."""
+    half, low = np.uint64(HALF_BITS), np.uint64(LOW_HALF)
+    of_ab, of_c = records[:, RecordWord.SLOTS_AB], records[:, RecordWord.SLOT_C_REQUEST]
+    slots: Slots = (of_ab & low, of_ab >> half, of_c & low)[role].astype(np.int64)
+    return slots
+
+
+def _widened(view: Array, features: int, axis: int) -> Array:
+    """Return a view of a matrix with more features than its own op has, those of adjacent ops, along an axis."""
+    shape = [*view.shape]
+    shape[axis] = features
+    return np.lib.stride_tricks.as_strided(view, shape, view.strides)

@@ -1,0 +1,63 @@
+"""Fuse the rows of every kind of step as a stack asks: the groups of `streams.groups`, made by the makers in `makers`.
+
+A maker takes an `LtSteps` and a `Place`, and returns a `Fused`: one launch for the rows of a group. It returns None to
+decline, for example for a shape that its kernel does not support. The rows of a declined group are launched alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from launchopt.devices.steps.fused import elementwise_kernel, epilogue_gemm, merged_gemm
+from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
+from launchopt.devices.steps.stage_table import Fused, Place
+from launchopt.devices.steps.stages import NEVER_APART, LtSteps
+from launchopt.stack import Kernels, Stack
+from launchopt.streams.groups import Kind, groups_of
+
+Maker = Callable[[LtSteps, Place], Fused | None]
+
+
+def makers(stack: Stack) -> Mapping[Kind, Maker]:
+    """Return the maker of each kind of group. Groups of other kinds are launched row by row."""
+    found: dict[Kind, Maker] = {
+        Kind.merged: merged_gemm,
+        Kind.epilogue: epilogue_gemm,
+        Kind.elementwise: elementwise_kernel,
+        Kind.add_norm: add_norm,
+        Kind.rope_kv: rope_kv,
+    }
+    if stack.kernels is Kernels.triton:
+        from launchopt.devices.triton.elementwise import TritonStages
+
+        found[Kind.elementwise] = TritonStages().fused
+    return found
+
+
+def fusions_of(
+    steps: LtSteps, kind: int, replica: int, stack: Stack, by_kind: Mapping[Kind, Maker] | None = None
+) -> Sequence[Fused]:
+    """Return the fused stages of a kind of step, and of a copy of the weights."""
+    by_kind, made = makers(stack) if by_kind is None else by_kind, list[Fused]()
+    for group in groups_of(steps.stream, kind, stack):
+        maker = by_kind.get(group.kind)
+        fused = maker(steps, Place(kind, replica, group.first, group.stop, stack.pdl)) if maker else None
+        if fused is not None:
+            made.append(fused)
+    return made
+
+
+def fuse_steps(steps: LtSteps, stack: Stack) -> None:
+    """Make the stages of every kind of step, and of every copy of the weights. Load the kernels that they launch."""
+    stream = steps.stream
+    for most, own in _by_requests(stack):
+        by_kind = makers(own)
+        for kind in range(len(stream.kinds)):
+            for replica in range(stream.replicas):
+                if fused := fusions_of(steps, kind, replica, own, by_kind):
+                    steps.fuse(kind, replica, fused, most)
+
+
+def _by_requests(stack: Stack) -> list[tuple[int, Stack]]:
+    """Return the stacks to launch with, each with the most requests that it is for."""
+    return [(NEVER_APART, stack)]

@@ -1,0 +1,162 @@
+"""The stack of every mode, and the table of choices that cannot be combined.
+
+`PRESETS` has the stack that each mode is. `RULES` is the only list of what cannot be combined: a stack is refused if it
+has all choices of a rule. The name of a mode whose way of batching is no choice of a stack is such a choice, too, once
+the user changes its stack: `mode=batched mode.pdl=true` has the choice `mode=batched`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+from launchopt.errors import ConfigError, explained, nearest
+from launchopt.errors import choices as listed
+from launchopt.stack import COALESCE, PDL, Fusion, Kernels, Stack, Submit, preset_of
+
+CHOICES = ("coalesce", "fuse", "submit", "pdl", "kernels")  # the options that make up a stack
+_WORD = re.compile(r"([+-])(\w+)")  # a choice in a label
+AS_VLLM = frozenset({Fusion.qkv, Fusion.gate_up, Fusion.norm, Fusion.rope_kv, Fusion.attention})
+
+PRESETS: Mapping[str, Stack] = {
+    "baseline": Stack(),
+    "batched": Stack(),
+    "coalesced": Stack(coalesce=True),
+    "engine": Stack(coalesce=True, fuse=AS_VLLM),
+    "fused_elementwise": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue})),
+    "fused_epilogue": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue})),
+    "fused_qkv": Stack(coalesce=True, fuse=frozenset({Fusion.qkv})),
+    "fused_triton": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue}), kernels=Kernels.triton),
+    "graph": Stack(coalesce=True, submit=Submit.graph),
+    "grouped": Stack(),
+    "kernel": Stack(kernels=Kernels.own),
+    "megakernel": Stack(coalesce=True, submit=Submit.megakernel, kernels=Kernels.own),
+    "multistream": Stack(),
+    "pdl": Stack(pdl=True, kernels=Kernels.own),
+    "persistent": Stack(submit=Submit.persistent, kernels=Kernels.own),
+    "pointer_array": Stack(),
+    "torch_compile": Stack(coalesce=True, kernels=Kernels.torch),
+    "torch_eager": Stack(coalesce=True, kernels=Kernels.torch),
+    "torch_graph": Stack(coalesce=True, submit=Submit.graph, kernels=Kernels.torch),
+    "triton_batched": Stack(kernels=Kernels.triton),
+}
+
+
+class Rule(NamedTuple):
+    """Choices that cannot be combined, and the reason. A stack that has all of them is refused.
+
+    `no NAME` is the choice to leave out a fusion, `coalesce` or `pdl`. CHANGED: the stack is not its mode's preset.
+    """
+
+    choices: frozenset[str]
+    reason: str
+
+
+def _rule(reason: str, *choices: str) -> Rule:
+    return Rule(frozenset(map(str, choices)), reason)
+
+
+CHANGED = "changed"
+_BATCHES = "takes commands of one shape, and only whole steps can be stacked: begin with baseline, coalesced or graph"
+_TORCH = "PyTorch's modes are torch_eager, torch_compile and torch_graph as they are: PyTorch chooses its own fusions"
+_MEGAKERNEL = "a megakernel is one launch for a whole step, with fusions of its own: use mode=megakernel as it is"
+_PERSISTENT = "a persistent kernel takes single commands, without launches to change: use mode=persistent as it is"
+_TRITON = "our Triton kernel for steps computes bias, ReLU and scale only, and waits for no earlier launch"
+_SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own"
+_STREAMS = "spreads single commands over CUDA streams, and a stack has one stream: begin with baseline"
+
+RULES: tuple[Rule, ...] = (
+    *(_rule(_BATCHES, CHANGED, f"mode={name}") for name in ("batched", "grouped", "pointer_array", "triton_batched")),
+    _rule(_STREAMS, CHANGED, "mode=multistream"),
+    *(_rule(_TORCH, CHANGED, f"mode={name}") for name in ("torch_compile", "torch_eager", "torch_graph")),
+    _rule(_TORCH, CHANGED, Kernels.torch),
+    *(_rule(_MEGAKERNEL, CHANGED, choice) for choice in ("mode=megakernel", Submit.megakernel)),
+    *(_rule(_PERSISTENT, CHANGED, choice) for choice in ("mode=persistent", Submit.persistent)),
+    *(_rule(_TRITON, Kernels.triton, each) for each in (*Fusion, PDL) if each != Fusion.epilogue),
+    _rule(_TRITON, CHANGED, Kernels.triton, f"no {Fusion.epilogue}"),
+    _rule(_SILU, Fusion.silu, Kernels.cublaslt),
+)
+
+
+def stack_of(name: str, options: Mapping[str, object]) -> Stack:
+    """Return the stack of a mode with these options; an option that is absent or None has the preset's value."""
+    return PRESETS[name].replaced({key: value for key, value in options.items() if value is not None})
+
+
+def label_of(name: str, stack: Stack) -> str:
+    """Return the label of an arm: the mode's name, and how its stack differs, such as `graph+norm+pdl`."""
+    return name + stack.over(PRESETS[name])
+
+
+def conflict(name: str, stack: Stack) -> Rule | None:
+    """Return the rule that refuses a stack which began as the mode `name`; None if its choices can be combined."""
+    own = stack.choices | {f"no {each}" for each in (*Fusion, COALESCE, PDL) if each not in stack.choices}
+    if stack != PRESETS[name]:
+        own |= {f"mode={name}", CHANGED}
+    return next((rule for rule in RULES if rule.choices <= own), None)
+
+
+def values_of(stack: Stack) -> dict[str, bool | str | list[str]]:
+    """Return the choices of a stack as values of the options."""
+    fuse = [str(each) for each in Fusion if each in stack.fuse]
+    return {
+        "coalesce": stack.coalesce,
+        "fuse": fuse,
+        "submit": str(stack.submit),
+        "pdl": stack.pdl,
+        "kernels": str(stack.kernels),
+    }
+
+
+def choices_of(label: str) -> tuple[str, dict[str, bool | str | list[str]]]:
+    """Return the mode and the choices that a label stands for, such as `graph+norm-coalesce`.
+
+    ConfigError if the label has a word that is no choice, or choices that cannot be combined.
+    """
+    name = preset_of(label)
+    words = [(sign, word) for sign, word in _WORD.findall(label.removeprefix(name))]
+    if "".join(sign + word for sign, word in words) != label.removeprefix(name):
+        raise ConfigError("against", label, "a mode, and its other choices as in graph+norm+pdl or engine-attention")
+    stack = PRESETS[name]
+    for sign, word in words:
+        stack = _with(stack, word, sign == "+", label)
+    options = values_of(stack)
+    check_stack("against", name, options)
+    return name, options
+
+
+def _with(stack: Stack, word: str, is_on: bool, label: str) -> Stack:
+    """Return a stack with the choice `word`, or without it."""
+    if word in (COALESCE, PDL):
+        return replace(stack, **{word: is_on})
+    if word in list(Fusion):
+        fuse = stack.fuse | {Fusion(word)} if is_on else stack.fuse - {Fusion(word)}
+        return replace(stack, fuse=fuse)
+    if is_on and word in list(Submit):
+        return replace(stack, submit=Submit(word))
+    if is_on and word in list(Kernels):
+        return replace(stack, kernels=Kernels(word))
+    switched = (*map(str, Fusion), COALESCE, PDL)
+    allowed = (*switched, *map(str, Submit), *map(str, Kernels)) if is_on else switched
+    meant = [f"against={label.replace(word, near)}" for near in nearest(word, allowed)]
+    raise ConfigError("against", label, explained(f"{word} is no choice", listed(allowed), meant))
+
+
+def is_preset(name: str, key: str, value: object) -> bool:
+    """Return whether the value of a choice is that of a mode's preset; None is."""
+    own = values_of(PRESETS[name])[key]
+    return (
+        value is None or value == own or (isinstance(value, list) and isinstance(own, list) and set(value) == set(own))
+    )
+
+
+def check_stack(key: str, name: str, options: Mapping[str, object]) -> None:
+    """Raise ConfigError, with the reason, if the choices of a mode's stack cannot be combined.
+
+    key: the setting to name, such as mode.
+    """
+    stack = stack_of(name, options)
+    if (rule := conflict(name, stack)) is not None:
+        raise ConfigError(key, label_of(name, stack), rule.reason)

@@ -1,0 +1,154 @@
+"""Stacks of choices on workloads of steps: the base of the modes that are such a stack, and of every changed stack.
+
+A mode whose file derives from `Stacked` is a preset. `changed` makes the class of a mode whose stack the user changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from launchopt.batching.batch import StepBatch
+from launchopt.command import ShapeKey
+from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
+from launchopt.modes.options import KeepsGraphs, ModeOptions
+from launchopt.modes.stack import PRESETS, conflict
+from launchopt.stack import Fusion, Stack, Submit
+from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.groups import fused_in, unwritten_of
+
+if TYPE_CHECKING:
+    from launchopt.devices.cpu.fused_steps import CpuSteps
+    from launchopt.devices.steps.graphs import StepGraphs
+
+MEANS: Mapping[Fusion, str] = {  # what a workload must have for each fusion
+    Fusion.qkv: "the GEMMs of q, k and v",
+    Fusion.gate_up: "the GEMMs of gate and up",
+    Fusion.norm: "a norm",
+    Fusion.rope_kv: "rotary embedding and a KV write",
+    Fusion.attention: "attention",
+    Fusion.silu: "SiLU(gate) * up",
+    Fusion.epilogue: "bias, ReLU and scale in a row, or a residual add behind our own GEMM (mode.kernels=own)",
+}
+
+
+class Stacked(Mode):
+    """A stack of choices. It takes whole steps."""
+
+    takes = Takes.steps
+
+    @classmethod
+    def refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the stack cannot run `stream`, or None."""
+        if (rule := conflict(cls.name, cls.stack)) is not None:
+            return rule.reason
+        if (why := super().refusal(kind, stream)) is not None:
+            return why
+        if kind == "cpu" and cls.stack.pdl:
+            return "mode.pdl needs a GPU: on the cpu device no launch overlaps another"
+        if stream.has_steps:
+            return cls._lacking(chain_of(stream))
+        if cls.stack != PRESETS[cls.name]:
+            return (
+                "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
+            )
+        return None
+
+    @classmethod
+    def _lacking(cls, stream: Stream) -> str | None:
+        """Return which fusion, of those that the user added to the preset, the workload has no rows for; or None."""
+        lacking = cls.stack.fuse - PRESETS[cls.name].fuse - fused_in(chain_of(stream), cls.stack)
+        named = [each for each in Fusion if each in lacking]
+        return f"mode.fuse={named[0]}: this workload does not have {MEANS[named[0]]}" if named else None
+
+    @classmethod
+    def unwritten_of(cls, stream: Stream) -> frozenset[str]:
+        """Return the nodes whose outputs stay inside fused launches."""
+        return unwritten_of(chain_of(stream), cls.stack) if stream.has_steps else frozenset()
+
+    def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
+        """Plan the launches of every kind of step. Capture the graphs that are likely to be needed."""
+        if is_host(device):
+            return _on_host(self, device, limits)
+        gpu = gpu_of(device)
+        if self.stack.submit is Submit.graph:
+            from launchopt.devices.steps.graphs import StepGraphs
+
+            graphs = StepGraphs(gpu, limits, cached_of(self.options), self.stack)
+            gpu.warm_up()  # loads the kernels: a capture fails at a kernel that is not loaded
+            graphs.capture_likely()
+            return _Graphs(self, gpu, graphs)
+        from launchopt.devices.steps.coalesced import CoalescedSteps
+
+        return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits, self.stack).submit)
+
+
+def changed(preset: type[Mode], stack: Stack) -> type[Mode]:
+    """Return the class of a mode, which began as `preset`, with another stack."""
+    base = preset if issubclass(preset, Stacked) else Stacked
+    members = {"name": preset.name, "stack": stack, "options": preset.options, "__module__": preset.__module__}
+    own_strategy = "graph" if stack.submit is Submit.graph else ""
+    return type(preset.__name__, (base,), {**members, "own_strategy": own_strategy, "__doc__": base.__doc__})
+
+
+def cached_of(options: ModeOptions) -> int:
+    """Return the number of graphs, or recorded lists, to keep."""
+    return (options if isinstance(options, KeepsGraphs) else KeepsGraphs()).cached
+
+
+def _on_host(mode: Mode, host: HostDevice, limits: Mapping[ShapeKey, int]) -> Prepared:
+    from launchopt.devices.cpu.fused_steps import CpuSteps
+
+    is_recorded = mode.stack.submit is Submit.graph
+    steps = CpuSteps(host, limits, mode.stack, cached_of(mode.options) if is_recorded else 0)
+    return _Recorded(mode, host, steps) if is_recorded else PreparedSteps(mode, host, steps.launch)
+
+
+class _Graphs(Prepared):
+    """Replays graphs of whole steps on a GPU."""
+
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs) -> None:
+        super().__init__(mode, gpu)
+        self._graphs = graphs
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run."""
+        self._graphs.counters.start()
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Replay the step's graph."""
+        self._graphs.submit(batch, flush_ns)
+
+    def counters(self) -> Counters:
+        """Return the times and counts of the graphs."""
+        return self._graphs.counters
+
+    def close(self) -> None:
+        """Destroy the graphs."""
+        self._graphs.close()
+
+
+class _Recorded(Prepared):
+    """Replays recorded lists of calls on the CPU."""
+
+    def __init__(self, mode: Mode, host: HostDevice, steps: CpuSteps) -> None:
+        super().__init__(mode, host)
+        self._steps, self._counters = steps, Counters(graph_replays=0)
+
+    def start(self, warm_up: bool = False) -> None:
+        """Begin a run."""
+        self._counters.start()
+
+    def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
+        """Replay the steps' list as one launch."""
+        self._steps.replay(batch, flush_ns)
+        self._counters.replayed()
+
+    def counters(self) -> Counters:
+        """Return the number of replays."""
+        return self._counters
+
+    def close(self) -> None:
+        """Drop the lists."""
+        self._steps.close()
