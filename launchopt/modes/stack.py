@@ -129,8 +129,10 @@ def choices_of(label: str) -> tuple[str, dict[str, bool | str | list[str]]]:
 
 def _with(stack: Stack, word: str, is_on: bool, label: str) -> Stack:
     """Return a stack with the choice `word`, or without it."""
-    if word in (COALESCE, PDL):
-        return replace(stack, **{word: is_on})
+    if word == COALESCE:
+        return replace(stack, coalesce=is_on)
+    if word == PDL:
+        return replace(stack, pdl=is_on)
     if word in list(Fusion):
         fuse = stack.fuse | {Fusion(word)} if is_on else stack.fuse - {Fusion(word)}
         return replace(stack, fuse=fuse)
@@ -147,9 +149,9 @@ def _with(stack: Stack, word: str, is_on: bool, label: str) -> Stack:
 def is_preset(name: str, key: str, value: object) -> bool:
     """Return whether the value of a choice is that of a mode's preset; None is."""
     own = values_of(PRESETS[name])[key]
-    return (
-        value is None or value == own or (isinstance(value, list) and isinstance(own, list) and set(value) == set(own))
-    )
+    if isinstance(value, list) and isinstance(own, list):
+        return set(value) == set(own)
+    return value is None or value == own
 
 
 def check_stack(key: str, name: str, options: Mapping[str, object]) -> None:

@@ -14,12 +14,13 @@ from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.options import KeepsGraphs, ModeOptions
 from launchopt.modes.stack import PRESETS, conflict
-from launchopt.stack import Fusion, Stack, Submit
+from launchopt.stack import Fusion, Kernels, Stack, Submit
 from launchopt.streams.chain import Stream, chain_of
-from launchopt.streams.groups import fused_in, unwritten_of
+from launchopt.streams.groups import Kind, fused_in, unwritten_of
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import CpuSteps
+    from launchopt.devices.steps.fusions import Makers
     from launchopt.devices.steps.graphs import StepGraphs
 
 MEANS: Mapping[Fusion, str] = {  # what a workload must have for each fusion
@@ -75,13 +76,21 @@ class Stacked(Mode):
         if self.stack.submit is Submit.graph:
             from launchopt.devices.steps.graphs import StepGraphs
 
-            graphs = StepGraphs(gpu, limits, cached_of(self.options), self.stack)
+            graphs = StepGraphs(gpu, limits, cached_of(self.options), self.stack, self._makers())
             gpu.warm_up()  # loads the kernels: a capture fails at a kernel that is not loaded
             graphs.capture_likely()
             return _Graphs(self, gpu, graphs)
         from launchopt.devices.steps.coalesced import CoalescedSteps
 
-        return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits, self.stack).submit)
+        return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits, self.stack, self._makers()).submit)
+
+    def _makers(self) -> Makers:
+        """Return the makers of groups by kernels that are not our own or cuBLASLt's."""
+        if self.stack.kernels is not Kernels.triton:
+            return {}
+        from launchopt.devices.triton.elementwise import TritonStages
+
+        return {Kind.elementwise: TritonStages().fused}
 
 
 def changed(preset: type[Mode], stack: Stack) -> type[Mode]:

@@ -53,10 +53,10 @@ class Mode:
 
     @property
     def options(self) -> dict[str, Value]:
-        """Values of the options by name, for the constructor of the mode. Choices of the preset's stack are left out."""
+        """Values of the options by name, for the constructor of the mode, without choices that are the preset's."""
         values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "name"}
         return {
-            key: value for key, value in values.items() if key not in CHOICES or not is_preset(self.name, key, value)
+            key: value for key, value in values.items() if not (key in CHOICES and is_preset(self.name, key, value))
         }
 
 
@@ -77,8 +77,8 @@ def options_of_label(label: str) -> dict[str, Value]:
     Options that are no choice of a stack have their defaults.
     """
     name, choices = choices_of(label)
-    settings = mode_settings(name)
-    return settings.options | {key: value for key, value in choices.items() if not is_preset(name, key, value)}
+    own = {key: value for key, value in choices.items() if not is_preset(name, key, value)}
+    return mode_settings(name).options | own
 
 
 def _with_default(declared: Field[object], value: object) -> object:

@@ -27,7 +27,8 @@ def test_settings_reach_the_mode() -> None:
     assert plan_module._arms(config)[-1].options == {"streams": 8}
     plan = planned("mode=graph", "mode.cached=7", "against=[batched]", *SMALL)
     assert [(arm.mode, arm.options) for arm in plan.arms] == [("batched", {}), ("graph", {"cached": 7})]
-    assert plan.composed["mode"] == {"name": "graph", "cached": 7}, "the manifest says so"
+    stack = {"coalesce": True, "fuse": [], "submit": "graph", "pdl": False, "kernels": "cublaslt"}
+    assert plan.composed["mode"] == {"name": "graph", "cached": 7, **stack}, "the manifest says so"
 
 
 def test_those_it_is_compared_with_have_their_defaults() -> None:

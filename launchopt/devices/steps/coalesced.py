@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns
 from launchopt.devices.runs import run_end
-from launchopt.devices.steps.fusions import fuse_steps
+from launchopt.devices.steps.fusions import NO_MAKERS, Makers, fuse_steps
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
 from launchopt.stack import Stack
@@ -146,15 +146,17 @@ class LtCoalesced:
 class CoalescedSteps:
     """Launches of whole steps, each row or fused group for all requests. Rows with scattered operands may be copied.
 
-    stack: its fusions, `coalesce` and `pdl` are those of the launches.
+    stack: its fusions, `coalesce` and `pdl` are those of the launches. others: as in `fuse_steps`.
     """
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], stack: Stack = COALESCED) -> None:
+    def __init__(
+        self, device: GpuDevice, limits: Mapping[ShapeKey, int], stack: Stack = COALESCED, others: Makers = NO_MAKERS
+    ) -> None:
         self._coalesce = stack.coalesce
         sizes = limits if stack.coalesce else dict.fromkeys(limits, 1)
         self._rows = LtCoalesced(device, sizes, stack.pdl)
         self.steps = LtSteps(device, limits, self._rows.tables, stack.coalesce)
-        fuse_steps(self.steps, stack)
+        fuse_steps(self.steps, stack, others)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch a step of all requests of the batch.

@@ -7,54 +7,48 @@ decline, for example for a shape that its kernel does not support. The rows of a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from launchopt.devices.steps.fused import elementwise_kernel, epilogue_gemm, merged_gemm
 from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
-from launchopt.stack import Kernels, Stack
+from launchopt.stack import Stack
 from launchopt.streams.groups import Kind, groups_of
 
 Maker = Callable[[LtSteps, Place], Fused | None]
 
 
-def makers(stack: Stack) -> Mapping[Kind, Maker]:
-    """Return the maker of each kind of group. Groups of other kinds are launched row by row."""
-    found: dict[Kind, Maker] = {
-        Kind.merged: merged_gemm,
-        Kind.epilogue: epilogue_gemm,
-        Kind.elementwise: elementwise_kernel,
-        Kind.add_norm: add_norm,
-        Kind.rope_kv: rope_kv,
-    }
-    if stack.kernels is Kernels.triton:
-        from launchopt.devices.triton.elementwise import TritonStages
-
-        found[Kind.elementwise] = TritonStages().fused
-    return found
+Makers = Mapping[Kind, Maker]
+NO_MAKERS: Makers = MappingProxyType({})
+# The maker of each kind of group. Groups of other kinds are launched row by row.
+MAKERS: Makers = {
+    Kind.merged: merged_gemm,
+    Kind.epilogue: epilogue_gemm,
+    Kind.elementwise: elementwise_kernel,
+    Kind.add_norm: add_norm,
+    Kind.rope_kv: rope_kv,
+}
 
 
-def fusions_of(
-    steps: LtSteps, kind: int, replica: int, stack: Stack, by_kind: Mapping[Kind, Maker] | None = None
-) -> Sequence[Fused]:
+def fusions_of(steps: LtSteps, kind: int, replica: int, stack: Stack, makers: Makers = MAKERS) -> Sequence[Fused]:
     """Return the fused stages of a kind of step, and of a copy of the weights."""
-    by_kind, made = makers(stack) if by_kind is None else by_kind, list[Fused]()
+    made = list[Fused]()
     for group in groups_of(steps.stream, kind, stack):
-        maker = by_kind.get(group.kind)
+        maker = makers.get(group.kind)
         fused = maker(steps, Place(kind, replica, group.first, group.stop, stack.pdl)) if maker else None
         if fused is not None:
             made.append(fused)
     return made
 
 
-def fuse_steps(steps: LtSteps, stack: Stack) -> None:
-    """Make the stages of every kind of step, and of every copy of the weights. Load the kernels that they launch."""
-    stream = steps.stream
+def fuse_steps(steps: LtSteps, stack: Stack, others: Makers = NO_MAKERS) -> None:
+    """Make the stages of every kind of step, and of every copy of the weights. others: makers in place of MAKERS'."""
+    stream, makers = steps.stream, {**MAKERS, **others}
     for most, own in _by_requests(stack):
-        by_kind = makers(own)
         for kind in range(len(stream.kinds)):
             for replica in range(stream.replicas):
-                if fused := fusions_of(steps, kind, replica, own, by_kind):
+                if fused := fusions_of(steps, kind, replica, own, makers):
                     steps.fuse(kind, replica, fused, most)
 
 

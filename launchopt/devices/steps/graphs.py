@@ -28,6 +28,7 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_by_pointers
 from launchopt.devices.cuda.graph_cache import Executable, Graphs
 from launchopt.devices.steps.coalesced import COALESCED, CoalescedSteps
+from launchopt.devices.steps.fusions import NO_MAKERS, Makers
 from launchopt.devices.steps.likely import most_kept, padded_sizes
 from launchopt.recording.launch_rows import Strategy
 from launchopt.records import columns_of
@@ -108,9 +109,16 @@ class BatchGraphs:
 class StepGraphs:
     """Graphs of whole steps. It keeps `bound` graphs, or one per copy of the weights if the run uses more copies."""
 
-    def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], bound: int, stack: Stack = COALESCED) -> None:
+    def __init__(
+        self,
+        device: GpuDevice,
+        limits: Mapping[ShapeKey, int],
+        bound: int,
+        stack: Stack = COALESCED,
+        others: Makers = NO_MAKERS,
+    ) -> None:
         self._device, self.counters = device, Counters(graph_replays=0)
-        self._launched = CoalescedSteps(device, limits, stack)
+        self._launched = CoalescedSteps(device, limits, stack, others)
         self._steps = self._launched.steps
         self._bound = most_kept(self._steps.stream, bound)
         self._graphs = Graphs(device.stream, self._bound, self.counters)
