@@ -9,11 +9,13 @@ import pytest
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
-from launchopt.modes.fused_elementwise import REFUSAL, FusedElementwise
+from launchopt.modes.fused_elementwise import FusedElementwise
 from launchopt.modes.fused_triton import FusedTriton
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.streams.stream import GemmStream, Segment
+
+REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"
 
 
 def stream_of(program: Program, dtype: Dtype = Dtype.fp32, vocab: int | None = None) -> ChainStream:
