@@ -8,7 +8,7 @@ a group, whose rows are then launched alone.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -44,12 +44,14 @@ class Group(NamedTuple):
     stop: int
 
 
-def groups_of(stream: ChainStream, kind: int, stack: Stack) -> list[Group]:
-    """Return the groups of a kind of step."""
+def groups_of(
+    stream: ChainStream, kind: int, stack: Stack, accepts: Callable[[Group], bool] = lambda _: True
+) -> list[Group]:
+    """Return the groups of a kind of step. accepts: whether a group can be made; if not, a smaller one is tried."""
     rows, found, at = stream.rows(kind), list[Group](), 0
     merged = [names for names in stream.program.merged if _merges(names, stack)]
     while at < len(rows):
-        group = next(_begin(rows, at, merged, stack), None)
+        group = next((each for each in _begin(rows, at, merged, stack) if accepts(each)), None)
         if group is not None:
             found.append(group)
         at = at + 1 if group is None else group.stop

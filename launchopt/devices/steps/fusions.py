@@ -1,7 +1,8 @@
 """Fuse the rows of every kind of step as a stack asks: the groups of `streams.groups`, made by the makers in `makers`.
 
 A maker takes an `LtSteps` and a `Place`, and returns a `Fused`: one launch for the rows of a group. It returns None to
-decline, for example for a shape that its kernel does not support. The rows of a declined group are launched alone.
+decline, for example for a shape that its kernel does not support. Then a smaller group is tried, or rows are launched
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
 from launchopt.stack import Stack
-from launchopt.streams.groups import Kind, groups_of
+from launchopt.streams.groups import Group, Kind, groups_of
 
 Maker = Callable[[LtSteps, Place], Fused | None]
 
@@ -34,11 +35,14 @@ MAKERS: Makers = {
 def fusions_of(steps: LtSteps, kind: int, replica: int, stack: Stack, makers: Makers = MAKERS) -> Sequence[Fused]:
     """Return the fused stages of a kind of step, and of a copy of the weights."""
     made = list[Fused]()
-    for group in groups_of(steps.stream, kind, stack):
+
+    def accepts(group: Group) -> bool:
         maker = makers.get(group.kind)
         fused = maker(steps, Place(kind, replica, group.first, group.stop, stack.pdl)) if maker else None
-        if fused is not None:
-            made.append(fused)
+        made.extend([fused] if fused else [])
+        return fused is not None
+
+    groups_of(steps.stream, kind, stack, accepts)
     return made
 
 
