@@ -1,0 +1,213 @@
+"""Stacks of choices: every pair of choices is in the table of rules, or runs; labels and options say the same."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cuda.fake_cuda import fake_cuda
+from support.steps.programs import requests_of, stream_of
+from support.steps.step_runs import StepRun
+
+from launchopt.arrivals.requests import Requests
+from launchopt.command import Dtype, Op
+from launchopt.errors import ConfigError
+from launchopt.modes import MODES, mode_class
+from launchopt.modes.stack import (
+    CHANGED,
+    PRESETS,
+    RULES,
+    choices_of,
+    conflict,
+    label_of,
+    stack_of,
+    values_of,
+)
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.stack import Fusion, Kernels, Stack, Submit, preset_of
+from launchopt.streams.chain import ChainStream
+from launchopt.streams.groups import Kind, groups_of
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import Node, Program, layer_program
+from launchopt.workloads.gemv import gemv
+
+MODEL = ModelShape("all", 64, 2, 4, 2, 16, 96)
+CHOICES = ("coalesce", "no coalesce", *map(str, Fusion), *map(str, Submit), "pdl", *map(str, Kernels))
+PAIRS = [
+    pair
+    for pair in combinations(CHOICES, 2)
+    if not any(set(pair) <= set(map(str, kind)) for kind in (Submit, Kernels)) and set(pair) != set(CHOICES[:2])
+]
+
+
+def all_rows(requests: Requests) -> ChainStream:
+    """Return a stream whose layer has rows for every fusion: a transformer's layer, then smaller ones."""
+    layer = layer_program(MODEL, requests.longest, 4)
+    more = (
+        *(Node(name, Op.GEMM, 64, 64, "add2") for name in "qkv"),
+        Node("gemm", Op.GEMM, 64, 64, "q"),
+        Node("bias", Op.BIAS, 64, 64, "gemm"),
+        Node("relu", Op.RELU, 64, 64, "bias"),
+        Node("bias2", Op.BIAS, 64, 64, "relu"),
+        Node("relu2", Op.RELU, 64, 64, "bias2"),
+        Node("scale", Op.SCALE, 64, 64, "relu2"),
+    )
+    program = Program((*layer.layer, *more), 64, layer.prologue, layer.attention, (("q", "k", "v"),))
+    return ChainStream(program, 2, requests, Dtype.fp32, 2)
+
+
+def options_of(*chosen: str) -> dict[str, Any]:
+    """Return the options that make these choices."""
+    options: dict[str, Any] = {"fuse": [each for each in chosen if each in list(Fusion)]}
+    for each in chosen:
+        options |= {"submit": each} if each in list(Submit) else {}
+        options |= {"kernels": each} if each in list(Kernels) else {}
+        options |= {"pdl": True} if each == "pdl" else {}
+        options |= {"coalesce": each == "coalesce"} if each.endswith("coalesce") else {}
+    return options
+
+
+@pytest.mark.parametrize("pair", PAIRS, ids=" & ".join)
+def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -> None:
+    options = options_of(*pair)
+    stack = stack_of("coalesced", options)
+    kind, rule = mode_class("coalesced", options), conflict("coalesced", stack)
+    stream = all_rows(requests_of([(0, 3), (5, 2), (0, 3)]))
+    if rule is not None:
+        assert rule in RULES
+        assert kind.refusal("cpu", stream) == kind.refusal("cuda", stream) == rule.reason
+        named = {each for each in rule.choices if each != CHANGED}
+        assert named & set(pair) or stack.kernels is Kernels.cublaslt, "the rule is about one of the two"
+        return
+    assert kind.refusal("cuda", stream) is None
+    if stack.pdl:
+        run_on_fake_gpu(options)
+        return
+    if stack.kernels is Kernels.triton:  # runs on a GPU only; tests/modes/test_fused_triton.py
+        return
+    assert kind.refusal("cpu", stream) is None
+    run = StepRun(kind(), stream, 3)
+    for seed in (None, 4):
+        run.run(seed)
+        run.check()
+    is_graph = stack.submit is Submit.graph
+    assert (set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}) == is_graph
+    assert run.mode.label() == label_of("coalesced", stack)
+    run.close()
+
+
+def run_on_fake_gpu(options: dict[str, Any]) -> None:
+    """Run what a fake of CUDA can compute of a stack."""
+    for program in ("qkv", "linear_epilogue", "elementwise"):
+        stream = stream_of(program, [(0, 3), (2, 2), (0, 3)], layers=2, replicas=2)
+        kind = mode_class("coalesced" if program != "elementwise" else "graph", options)
+        if kind.refusal("cuda", stream) is None and kind.stack.kernels is not Kernels.own:
+            with fake_cuda() as device:
+                run = StepRun(kind(), stream, 3, device)
+                run.run()
+                run.check()
+                run.close()
+
+
+def test_every_rule_refuses_a_stack_that_differs_in_nothing_else() -> None:
+    """No rule is dead: each is the first that some stack of the table meets."""
+    stacks = [
+        (name, stack_of(name, options_of(*PRESETS[name].choices, *pair)))
+        for name in PRESETS
+        for pair in combinations(CHOICES, 2)
+    ]
+    met = {rule for name, stack in stacks if (rule := conflict(name, stack))}
+    assert met == set(RULES)
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_a_preset_is_allowed_and_is_its_own_label(name: str) -> None:
+    assert mode_class(name).stack == PRESETS[name] == stack_of(name, {})
+    assert conflict(name, PRESETS[name]) is None
+    assert mode_class(name, values_of(PRESETS[name])) is mode_class(name)
+    assert mode_class(name).label() == name == preset_of(name)
+
+
+@pytest.mark.parametrize(
+    "label", ["graph+norm+attention+pdl", "engine-attention", "graph-coalesce", "engine+graph+own"]
+)
+def test_a_label_names_its_choices(label: str) -> None:
+    name, options = choices_of(label)
+    assert (name, preset_of(label)) == (label.partition("+")[0].partition("-")[0],) * 2
+    assert label_of(name, stack_of(name, options)) == label == mode_class(name, options).label()
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("graph+nrm", "nrm is no choice; allowed: .*did you mean against=graph[+]norm[?]"),
+        ("graph-graph", "graph is no choice; allowed: "),
+        ("graph+norm,", "a mode, and its other choices as in graph[+]norm[+]pdl"),
+        ("graph+silu", "cuBLASLt has no epilogue for SiLU"),
+        ("batched+norm", "takes commands of one shape, and only whole steps can be stacked"),
+        ("torch_graph+norm", "PyTorch's modes are torch_eager, torch_compile and torch_graph as they are"),
+    ],
+)
+def test_a_wrong_label_is_refused_in_one_line(label: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        choices_of(label)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_fusion_that_the_workload_lacks_is_refused_and_one_of_the_preset_is_left_out() -> None:
+    linear = stream_of("linear", [(0, 2)] * 2)
+    assert mode_class("engine").refusal("cpu", linear) is None
+    assert mode_class("graph", {"fuse": ["norm"]}).refusal("cpu", linear) == (
+        "mode.fuse=norm: this workload does not have a norm"
+    )
+    assert mode_class("graph", {"fuse": ["qkv", "gate_up"]}).refusal("cpu", linear) is None, "they are stored merged"
+    alone = gemv(2, 1, 2, 4, Dtype.fp32, 4)
+    why = "takes whole steps: this workload's commands are independent of each other"
+    assert mode_class("graph").refusal("cpu", alone) is None
+    assert mode_class("baseline", {"fuse": ["norm"]}).refusal("cpu", alone) == why
+    assert str(mode_class("graph", {"fuse": ["norm"]}).refusal("cpu", alone)).startswith(why)
+    assert "needs a GPU" in str(mode_class("graph", {"pdl": True}).refusal("cpu", linear))
+
+
+def test_groups_of_a_layer() -> None:
+    """The table of fusions: rows of a layer, by name, that each stack launches together."""
+    stream = stream_of("layer", [(0, 3)], layers=2)
+    vllm = ["qkv", "gate_up", "norm", "rope_kv", "attention"]
+
+    def grouped(**options: Any) -> list[str]:
+        rows, stack = stream.rows(0), stack_of("coalesced", options)
+        assert isinstance(stack, Stack)
+        return ["+".join(row.name for row in rows[each.first : each.stop]) for each in groups_of(stream, 0, stack)]
+
+    attention = "rope+kv_write+qk+softmax+av"
+    assert grouped(fuse=vllm) == [attention, "add1+norm2", "add2+norm1", attention, "add1+norm2"]
+    assert grouped(fuse=["attention"]) == ["qk+softmax+av"] * 2
+    assert grouped(fuse=["rope_kv"]) == ["rope+kv_write"] * 2
+    own = ["norm1+qkv", attention, "o+add1", "norm2+gate_up+silu_mul", "down+add2"]
+    assert grouped(fuse=[*vllm, "silu", "epilogue"], kernels="own") == own * 2
+    assert grouped(kernels="own") == ["qkv", "o", "gate_up", "down"] * 2
+
+
+def test_a_declined_group_gives_way_to_a_smaller_one() -> None:
+    stream, stack = stream_of("layer", [(0, 3)], layers=1), PRESETS["engine"]
+    rows = stream.rows(0)
+    found = groups_of(stream, 0, stack, lambda group: group.stop - group.first < 4)
+    names = [(each.kind, rows[each.first].name) for each in found]
+    assert names == [(Kind.rope_kv, "rope"), (Kind.attention, "qk"), (Kind.add_norm, "add1")]
+
+
+def test_without_coalesce_each_request_is_launched_by_itself() -> None:
+    stream = stream_of("layer", [(0, 3)] * 3, layers=1)
+    sizes = {}
+    for coalesce in (True, False):
+        run = StepRun(mode_class("engine", {"coalesce": coalesce})(), stream, 3)
+        run.run()
+        run.check()
+        sizes[coalesce] = np.array(run.launches(LaunchColumn.SIZE))
+        run.close()
+    rows = 10  # of a step, of which four are groups
+    assert len(sizes[False]) == rows * stream.tokens
+    assert sizes[False].max() == sizes[True].max() / 3, "the largest group holds the rows of one request"
+    assert sizes[True].sum() == sizes[False].sum() == stream.commands
