@@ -85,7 +85,7 @@ __device__ inline bool together(const Instruction& in) { return in.n == 1 && in.
 
 __device__ inline Args arguments(const Instruction& in) {
     return {in.m, in.n, in.k, in.lda, in.ldb, in.ldc, in.stride_a, in.stride_b, in.stride_c,
-            in.q_heads, in.kv_heads, in.head_dim, in.ctx, in.page_tokens, in.pages,
+            in.q_heads, in.kv_heads, in.head_dim, in.ctx, in.page_tokens, in.pages, in.qk_norm,
             in.positions, in.table, in.all_requests, in.theta};
 }
 

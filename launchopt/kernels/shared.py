@@ -41,6 +41,7 @@ ARGS = np.dtype(
         # The shape of attention. ctx: most tokens of a request. page_tokens: tokens of a page of the KV cache.
         # pages: pages of a request.
         *fields("<i8", "q_heads kv_heads head_dim ctx page_tokens pages"),
+        ("qk_norm", "<i8"),  # ROPE: whether A has gains with which it normalizes queries and keys
         ("positions", "<u8"),  # address of int32 start[requests], then int32 next[requests] (attention/kv_cache.cuh)
         ("table", "<u8"),  # address of the page table, int32 [requests, pages]
         ("requests", "<i8"),  # number of requests of the workload stream
@@ -117,8 +118,8 @@ STEP_ATTENTION = np.dtype(
         # Addresses: of int32 start[requests]; of the page table, int32 [requests, pages].
         *fields("<u8", "positions table"),
         # With ROPE: address of the cosines, then sines, of each position, float32 [ctx, head_dim].
-        # With NORMS: addresses of the gains of queries and keys, [head_dim].
-        *fields("<u8", "turns query_gain key_gain"),
+        # With QK_NORM: address of the gains of queries, then of keys, [2, head_dim].
+        *fields("<u8", "turns gains"),
         # Addresses of sums of blocks: float32 mixed[request, kv head, split, query, head_dim]; float32 weights[request,
         # kv head, split, query, 2], a largest score and a sum of powers; u32 arrived[request, kv head], which is 0
         # between launches.

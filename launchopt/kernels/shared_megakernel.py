@@ -65,7 +65,7 @@ INSTRUCTION = np.dtype(
         *fields("<i8", "op m n k requests first_request"),
         *fields("<u8", "a b c"),
         *fields("<i8", "stride_a stride_b stride_c lda ldb ldc"),
-        *fields("<i8", "q_heads kv_heads head_dim ctx page_tokens pages"),
+        *fields("<i8", "q_heads kv_heads head_dim ctx page_tokens pages qk_norm"),
         *fields("<u8", "positions table"),
         *fields("<i8", "all_requests"),
         ("theta", "<f8"),
@@ -101,6 +101,7 @@ TASK = np.dtype(
         ("wait", "<u4", (MOST_WAITS,)),  # indices of the counters for which the task waits
         ("enough", "<u4", (MOST_WAITS,)),  # number that each launch adds to each of these counters; 0: no counter
         ("in", INSTRUCTION),
+        ("unused", "<u8"),  # a task takes whole vectors of 16 bytes
     ]
 )
 # Weights of a streamed GEMM. An element with rows = 0 ends the list.

@@ -13,7 +13,7 @@
 //
 // Macros: HEAD_DIM 64 or 128; GROUP, 1 to 8 query heads per kv head; PAGE_TOKENS, or 0 if a request has one page;
 // BLOCK_WARPS of a block, and BLOCKS that fit on a multiprocessor; ROPE=1: the launch also does the work of ROPE and KV_WRITE;
-// NORMS=1: and the norms of queries and keys before it; PDL=1: programmatic dependent launch.
+// QK_NORM=1: and the norms of queries and keys before it; PDL=1: programmatic dependent launch.
 //
 // With ROPE=1 every block rotates its queries itself. The block whose split has the new token rotates its key and stores key
 // and value into the cache; no block reads that row of the cache.
@@ -93,21 +93,6 @@ struct Span {
 };
 
 #if ROPE
-#if NORMS
-// Normalize the features of a head, of which each of `lanes` neighbouring lanes has those of two vectors, as NORM does.
-__device__ inline void normalize(Vector& x, Vector& y, const storage* gain, int first, int second, int lanes) {
-    float sum = squares(x.whole) + squares(y.whole);
-    for (int step = lanes / 2; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
-    const float factor = 1.0f / sqrtf(sum / (float)HEAD_DIM + 1e-5f);
-    Vector own, other;
-    own.whole = ((const uint4*)gain)[first], other.whole = ((const uint4*)gain)[second];
-#pragma unroll
-    for (int e = 0; e < WIDTH; e += 2) {
-        ((Pair*)&x)[e / 2] = Pair(x.wide(e) * factor * own.wide(e), x.wide(e + 1) * factor * own.wide(e + 1));
-        ((Pair*)&y)[e / 2] = Pair(y.wide(e) * factor * other.wide(e), y.wide(e + 1) * factor * other.wide(e + 1));
-    }
-}
-#endif
 // Put the queries, the key and the value of the new token into shared memory, and rotate queries and key. A thread has two
 // vectors whose features are rotated together. turned: cosines, then sines. kept: where key and value go; 0: nowhere.
 __device__ inline void gather(
@@ -121,11 +106,9 @@ __device__ inline void gather(
         const uint4* const from = (const uint4*)(row + place * HEAD_DIM);
         Vector x, y;
         x.whole = from[vector], y.whole = from[HALF + vector];
-#if NORMS
-        const storage* const gain = (const storage*)(section < GROUP ? p.query_gain : p.key_gain);
-        Vector u = x, v = y;
-        normalize(u, v, gain, vector, HALF + vector, HALF);
-        if (section <= GROUP) x = u, y = v;
+#if QK_NORM
+        const uint4* const gains = (const uint4*)p.gains + (section < GROUP ? 0 : VECTORS);
+        normalize_head(x, y, gains[vector], gains[HALF + vector], HALF, section <= GROUP);
 #endif
         if (section <= GROUP) {
             float cosines[WIDTH], sines[WIDTH];

@@ -49,11 +49,12 @@ extern "C" __global__ void ADD_NORM(char* a, char* b, char* c, char* gain, const
     }
 }
 
-// ROPE, which also writes keys and values into the cache at A. Arguments and grid as ROPE's.
+// ROPE, which also writes keys and values into the cache at A. Arguments and grid as ROPE's, but p.qk_norm is the address of the
+// gains of queries and keys, or 0.
 extern "C" __global__ void ROPE_KV(char* a, char* b, char* c, i64 request, const Args p) {
 #if PDL
     let_next_begin();
     wait_for_earlier();
 #endif
-    rotate<true>((storage*)a, B_OF, C_OF, request, p);
+    rotate<true>((storage*)a, (const storage*)p.qk_norm, B_OF, C_OF, request, p);
 }

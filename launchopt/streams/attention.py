@@ -27,6 +27,7 @@ class AttentionShape:
     """Sizes of a layer's attention.
 
     ctx: maximum tokens of a request. page: tokens of a page of the cache; None: one page holds a whole request.
+    qk_norm: each head of the queries and keys is normalized (RMSNorm) before it is rotated, as in Qwen3.
     """
 
     q_heads: int
@@ -35,6 +36,7 @@ class AttentionShape:
     ctx: int
     page: int | None = None
     theta: float = 10_000.0
+    qk_norm: bool = False
 
     def __post_init__(self) -> None:
         if self.q_heads % self.kv_heads:
@@ -58,6 +60,11 @@ class AttentionShape:
         return self.q_width + 2 * self.kv_width
 
     @property
+    def gains_width(self) -> int:
+        """Elements of the gains with which queries and keys are normalized: of a query head, then of a key head."""
+        return 2 * self.head_dim if self.qk_norm else 0
+
+    @property
     def scores_width(self) -> int:
         """Scores of a column: `ctx` positions for each q head."""
         return self.q_heads * self.ctx
@@ -75,13 +82,14 @@ class Attention:
     theta: float
     requests: int
     is_paged: bool
+    qk_norm: bool = False
 
     @staticmethod
     def of(shape: AttentionShape, requests: int) -> Attention:
         """Return the attention of `requests` requests."""
         heads = shape.q_heads, shape.kv_heads, shape.head_dim
         page_tokens = shape.page or shape.ctx
-        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, shape.page is not None)
+        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, shape.page is not None, shape.qk_norm)
 
     @property
     def pages_a_request(self) -> int:

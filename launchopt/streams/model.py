@@ -22,7 +22,8 @@ class ModelShape:
     """The dimensions of a dense decoder-only transformer, in elements.
 
     q_heads * head_dim can differ from `hidden`, as in Qwen3-0.6B and Qwen3-32B. `gated`: the MLP has a gate
-    (SwiGLU) beside its up-projection, each of `intermediate` features.
+    (SwiGLU) beside its up-projection, each of `intermediate` features. `qk_norm`: each head of the queries and keys is
+    normalized before it is rotated.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ModelShape:
     head_dim: int
     intermediate: int
     gated: bool = True
+    qk_norm: bool = False
 
     def linears(self) -> tuple[tuple[str, int, int], ...]:
         """Return (name, m, k) = (name, out features, in features) of one layer's four weights, in order of use."""
@@ -68,6 +70,7 @@ class Model:
     head_dim: int = option(REQUIRED, "features a head", low=1)
     intermediate: int = option(REQUIRED, "features of the MLP", low=1)
     gated: bool = option(True, "the MLP has a gate beside its up-projection")
+    qk_norm: bool = option(False, "heads of queries and keys are normalized, as in Qwen3")
     vocab: int | None = option(None, "width of the LM head; null: no sampling", low=1, high=MOST_VOCAB)
 
     def __post_init__(self) -> None:
@@ -76,4 +79,4 @@ class Model:
     def shape(self) -> ModelShape:
         """Return the dimensions from which the shapes of commands follow."""
         heads = (self.q_heads, self.kv_heads, self.head_dim)
-        return ModelShape(self.name, self.hidden, self.layers, *heads, self.intermediate, self.gated)
+        return ModelShape(self.name, self.hidden, self.layers, *heads, self.intermediate, self.gated, self.qk_norm)

@@ -27,7 +27,7 @@ from launchopt.streams.program import HEAD, INPUT, SLOTS, Node, Program
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
 NO_LAYER = -1
 READS_CACHE = (Op.QK, Op.AV)
-VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain"}
+VECTOR_ROLES = {Op.BIAS: "bias", Op.SCALE: "gain", Op.NORM: "gain", Op.ROPE: "gain"}
 # Biases are a fraction of the values that they are added to (rms 0.6). A larger bias, which all columns share, would
 # make the columns alike.
 VECTOR_BOUNDS = {"bias": 0.25, "gain": 0.5}
@@ -94,8 +94,8 @@ class Weights:
         names = self._group_of.get(node.name, (node.name,))
         if node.op is Op.GEMM:
             key = ArenaKey("a", sum(program.node(name).m for name in names), node.k, self._dtype)
-        elif node.op in VECTOR_ROLES:
-            key = ArenaKey(VECTOR_ROLES[node.op], 1, node.m, self._dtype)
+        elif width := program.vector_width(node):
+            key = ArenaKey(VECTOR_ROLES[node.op], 1, width, self._dtype)
         else:
             return
         before = names[: names.index(node.name)]

@@ -26,7 +26,7 @@ from launchopt.streams.model import ModelShape
 INPUT = "x"
 SLOTS = "slots"
 HEAD = "head"  # the LM head, which a stream with sampling adds
-VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # A is a vector of m features
+VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # A is a vector of m features; of ROPE, it may be the gains of q and k
 SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD)  # ops with m = k
 
 
@@ -129,7 +129,13 @@ class Program:
     def weights(self) -> int:
         """Elements of all weights of a layer."""
         gemms = sum(node.m * node.k for node in self.layer if node.op is Op.GEMM)
-        return gemms + sum(node.m for node in self.layer if node.op in VECTOR_OPS)
+        return gemms + sum(self.vector_width(node) for node in self.layer)
+
+    def vector_width(self, node: Node) -> int:
+        """Return the elements of a node's weight, if that is a vector; else 0."""
+        if node.op is Op.ROPE and self.attention is not None:
+            return self.attention.gains_width
+        return node.m if node.op in VECTOR_OPS else 0
 
     def node(self, name: str) -> Node:
         """Return the node called `name`."""
@@ -172,7 +178,7 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None) -> Progr
     ctx: maximum tokens of a request. page: tokens of a page of the cache; None: a contiguous cache. The activation of
     the MLP is SiLU(gate) * up, or ReLU in a model without a gate.
     """
-    heads = AttentionShape(model.q_heads, model.kv_heads, model.head_dim, ctx, page)
+    heads = AttentionShape(model.q_heads, model.kv_heads, model.head_dim, ctx, page, qk_norm=model.qk_norm)
     hidden, qkv, scores, inner = model.hidden, heads.qkv_width, heads.scores_width, model.intermediate
     if model.gated:
         up, activation = Node("gate_up", Op.GEMM, 2 * inner, hidden, "norm2"), "silu_mul"

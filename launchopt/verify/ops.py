@@ -130,6 +130,26 @@ def norm(xp: ModuleType, b: Graded, gain: Array, dtype: Dtype) -> Graded:
     return stored(value, variance, dtype, 4.0 + math.sqrt(count), stores=2)
 
 
+def head_norm(xp: ModuleType, b: Graded, gains: Array, heads: tuple[int, int], dtype: Dtype) -> Graded:
+    """C = rows of q, k and v whose heads of q and k are replaced by their RMSNorm.
+
+    gains: [1, 2 * head_dim], those of a head of q, then those of a head of k. heads: number of heads of q, and of k.
+    """
+    dim, columns, parts, at = gains.shape[1] // 2, len(b.value), list[Graded](), 0
+    variances = xp.broadcast_to(b.variance, b.value.shape)
+    for i, count in enumerate(heads):
+        own = slice(at, at + count * dim)
+        one = Graded(b.value[:, own].reshape(-1, dim), variances[:, own].reshape(-1, dim))
+        parts.append(norm(xp, one, gains[:, i * dim : (i + 1) * dim], dtype))
+        at += count * dim
+    parts.append(Graded(b.value[:, at:], variances[:, at:], storing=xp.zeros(b.value[:, at:].shape)))
+
+    def joined(name: str) -> Array:
+        return xp.concatenate([getattr(part, name).reshape(columns, -1) for part in parts], axis=1)
+
+    return Graded(joined("value"), joined("variance"), storing=joined("storing"))
+
+
 def silu_mul(xp: ModuleType, b: Graded, dtype: Dtype) -> Graded:
     """C = silu(gate) * up, of B = [gate | up]."""
     half = b.value.shape[1] // 2

@@ -142,7 +142,7 @@ class Evaluator:
     def weight(self, row: Row, replica: int) -> Array:
         """Return the weight of a row, float64 [m, k], or [1, m] for a vector."""
         operand = row.operands[0]
-        rows, cols = (row.m, row.k) if row.op is Op.GEMM else (1, row.m)
+        rows, cols = (row.m, row.k) if row.op is Op.GEMM else (1, operand.arena.cols)
         slot = row.a.slot + replica * row.move
         taken = self._arenas.view(operand, rows, cols)[slot]
         return to_float32(taken, self._stream.dtype).astype(np.float64)
@@ -165,6 +165,8 @@ class Evaluator:
         attention = self._stream.attention
         assert attention is not None
         if op is Op.ROPE:
+            if attention.qk_norm:
+                b = self._weighted(row, b, at)
             heads = attention.q_heads + attention.kv_heads
             return vo.rope(xp, b, at.positions, heads, attention.head_dim, attention.theta, dtype)
         if op is Op.KV_WRITE:
@@ -190,6 +192,10 @@ class Evaluator:
             return vo.gemm(b, weight, dtype)
         if row.op is Op.NORM:
             return vo.norm(self.xp, b, weight, dtype)
+        if row.op is Op.ROPE:  # only its norms have a weight
+            attention = self._stream.attention
+            assert attention is not None
+            return vo.head_norm(self.xp, b, weight, (attention.q_heads, attention.kv_heads), dtype)
         return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
 
     def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:

@@ -38,6 +38,14 @@ def test_attention_of_contexts_and_heads(
     assert attended(dtype, heads, page, sizes).verify().ok
 
 
+@pytest.mark.parametrize("dtype", [Dtype.bf16, Dtype.fp32], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("heads", [(1, 8, 128), (2, 3, 32)], ids=str)
+def test_attention_of_normed_heads(dtype: Dtype, heads: tuple[int, int, int]) -> None:
+    run = attended(dtype, heads, 16, [(14, 3)], qk_norm=True)
+    assert any("QK_NORM" in each.defines for each in run.lists.values())
+    assert run.verify().ok
+
+
 @pytest.mark.parametrize(("dtype", "page"), [(Dtype.bf16, 5), (Dtype.fp32, 16)], ids=str)
 def test_attention_whose_shape_is_not_compiled_in(monkeypatch: pytest.MonkeyPatch, dtype: Dtype, page: int) -> None:
     compiled, shape = kernel_runs.defines_of, ("HEAD_DIM", "GROUP", "PAGE_TOKENS")

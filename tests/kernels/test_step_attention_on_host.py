@@ -50,12 +50,13 @@ class Step:
     least: int = 1
     races: bool = False
     seed: int = 0
+    qk_norm: bool = False
     first: int = 0  # first request of the launch
     memory: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kv_heads, group, dim = self.heads
-        shape = AttentionShape(kv_heads * group, kv_heads, dim, self.ctx, self.page)
+        shape = AttentionShape(kv_heads * group, kv_heads, dim, self.ctx, self.page, qk_norm=self.qk_norm)
         self.attention = attention = Attention.of(shape, len(self.starts))
         self.state = SeqState(np, attention, len(self.starts), seed=3)
         self.state.positions[0] = self.starts
@@ -87,7 +88,7 @@ class Step:
 
     def run(self) -> None:
         size = self.dtype.itemsize
-        held = (self.state.positions, self.state.table, self.turns, *self.gains, self.mixed, self.weights, self.arrived)
+        held = (self.state.positions, self.state.table, self.turns, self.gains, self.mixed, self.weights, self.arrived)
         at = Addresses(*(array.ctypes.data for array in held))
         strides = self.rows.shape[1] * size, self.out.shape[1] * size
         words = step_attention.words_of(self.attention, len(self.starts), self.splits, self.least, strides, at)
@@ -107,8 +108,8 @@ class Step:
         kv_heads, _, dim = self.heads
         attention, start = self.attention, self.starts[request]
         row = exact(np, self.wide(self.rows[request : request + 1]))
-        if self.parts.norms:
-            row = vo.head_norm(np, row, self.wide(self.gains), (attention.q_heads, kv_heads, dim), self.dtype)
+        if self.parts.rope and self.qk_norm:
+            row = vo.head_norm(np, row, self.wide(self.gains).reshape(1, -1), (attention.q_heads, kv_heads), self.dtype)
         if self.parts.rope:
             heads = attention.q_heads + kv_heads
             row = vo.rope(np, row, np.array([start]), heads, dim, attention.theta, self.dtype)
@@ -164,6 +165,15 @@ STEPS: list[tuple[Any, ...]] = [
 def test_a_step(given: tuple[Any, ...], pdl: bool) -> None:
     dtype, heads, ctx, page, starts, parts, splits, least = given
     Step(dtype, heads, ctx, page, starts, replace(parts, pdl=pdl), splits, least).check()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "heads"),
+    [(Dtype.bf16, (2, 2, 128)), (Dtype.fp16, (1, 4, 64)), (Dtype.fp32, (1, 8, 128)), (Dtype.fp32, (1, 2, 64))],
+    ids=str,
+)
+def test_heads_of_queries_and_keys_are_normed(dtype: Dtype, heads: tuple[int, int, int]) -> None:
+    Step(dtype, heads, 64, 16, [3, 40, 63], qk_norm=True).check()
 
 
 def test_a_launch_for_later_requests() -> None:

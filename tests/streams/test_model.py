@@ -61,7 +61,8 @@ def test_every_model_is_checked_here() -> None:
 @pytest.mark.parametrize("name", sorted(set(IN_LITGPT) | OURS))
 def test_file(name: str) -> None:
     facts = document(name)
-    assert list(facts) == ["defaults", *KEYS[: -1 if name == "small_1024" else None]]
+    keys = [*KEYS[:-1], *["qk_norm"] * name.startswith("qwen3"), *KEYS[-1:] * (name != "small_1024")]
+    assert list(facts) == ["defaults", *keys]
     assert facts["defaults"] == ["/schema/model/base@_here_", "_self_"]
     assert facts["name"] == name
     assert (MODELS / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
@@ -80,6 +81,7 @@ def test_published_dimensions(name: str) -> None:
         head_dim=facts["head_size"],
         intermediate=facts["intermediate_size"],
         gated=True,
+        qk_norm="Qwen3" in facts["hf"]["name"],
     )
 
 

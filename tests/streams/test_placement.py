@@ -181,7 +181,8 @@ def test_each_weight_has_a_place_of_its_own_in_every_copy(stream: ChainStream) -
         for row in stream.rows(index):
             if row.a.origin != Origin.WEIGHT:
                 continue
-            operand, size = row.operands[0], row.m * (row.k if row.op is Op.GEMM else 1) * stream.dtype.itemsize
+            operand = row.operands[0]
+            size = (row.m * row.k if row.op is Op.GEMM else operand.arena.cols) * stream.dtype.itemsize
             assert operand.arena.is_weight
             for replica in range(stream.replicas):
                 first = (row.a.slot + replica * row.move) * operand.slot_bytes

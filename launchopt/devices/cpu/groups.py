@@ -183,7 +183,7 @@ class Binder:
 
         dtype = self._dtype
         if Op.ROPE in by_op:
-            turned = from_float32(rotated(place, to_float32(operand(Op.ROPE, 1), dtype)), dtype)
+            turned = rotated(place, operand(Op.ROPE, 0), operand(Op.ROPE, 1), dtype)
             keep(place, turned, operand(Op.KV_WRITE, 2))
             if Op.QK not in by_op:
                 operand(Op.ROPE, 2)[:] = turned

@@ -77,8 +77,8 @@ class CpuLaunch:
         inputs = view(b, shape.n, shape.k)
         if op is Op.GEMM:
             weights = view(a, shape.m, shape.k)
-        elif op in VECTOR_A:
-            weights = view(a, 1, shape.m)
+        elif op in VECTOR_A or a.arena.role == "gain":
+            weights = view(a, 1, a.arena.cols)
         elif op is Op.ADD:
             weights = view(a, shape.n, shape.m)
         elif op is Op.KV_WRITE:

@@ -127,20 +127,28 @@ def _slot_map(place: Place, _: Array, __: Array, c: Array, ___: Dtype) -> None:
     c[:] = place.slots(len(c))
 
 
-def rotated(place: Place, x: Wide) -> Wide:
-    """Return rows of q, k and v with q and k rotated by their positions."""
-    attention, columns = place.attention, len(x)
+def rotated(place: Place, a: Array, b: Array, dtype: Dtype) -> Array:
+    """Return rows B of q, k and v with q and k rotated by their positions, in storage type.
+
+    A: the gains of q and of k, [1, 2 * head_dim], with which their heads are normed first, if the model has such norms.
+    """
+    attention, columns = place.attention, len(b)
     half, heads = attention.head_dim // 2, attention.q_heads + attention.kv_heads
     angles = np.outer(place.start + np.arange(columns), attention.theta ** (-np.arange(half) / half))
     cosines, sines = (f(angles).astype(np.float32)[:, None] for f in (np.cos, np.sin))
-    turned = x[:, : heads * attention.head_dim].reshape(columns, heads, 2, half)
+    given = to_float32(b[:, : heads * attention.head_dim], dtype).reshape(columns, heads, attention.head_dim)
+    if attention.qk_norm:
+        gains = np.repeat(a.reshape(2, -1), (attention.q_heads, attention.kv_heads), axis=0)
+        given = to_float32(from_float32(norm(given, to_float32(gains, dtype)), dtype), dtype)
+    turned = given.reshape(columns, heads, 2, half)
     first, second = turned[:, :, 0], turned[:, :, 1]
     turned = np.stack([first * cosines - second * sines, second * cosines + first * sines], axis=2)
-    return np.concatenate([turned.reshape(columns, -1), x[:, heads * attention.head_dim :]], axis=1)
+    stored = from_float32(turned.reshape(columns, -1), dtype)
+    return np.concatenate([stored, b[:, heads * attention.head_dim :]], axis=1)
 
 
-def _rope(place: Place, _: Array, b: Array, c: Array, dtype: Dtype) -> None:
-    c[:] = from_float32(rotated(place, to_float32(b, dtype)), dtype)
+def _rope(place: Place, a: Array, b: Array, c: Array, dtype: Dtype) -> None:
+    c[:] = rotated(place, a, b, dtype)
 
 
 def keep(place: Place, rows: Array, pool: Array) -> None:

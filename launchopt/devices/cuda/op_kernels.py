@@ -100,10 +100,10 @@ def _args(
     args[:9] = (shape.m, shape.n, shape.k, *rows, *strides)
     if attention is not None:
         heads = attention.q_heads, attention.kv_heads, attention.head_dim
-        args[9:15] = (*heads, attention.ctx, attention.page_tokens, attention.pages_a_request)
-        args[18:].view(np.float64)[0] = attention.theta
+        args[9:16] = (*heads, attention.ctx, attention.page_tokens, attention.pages_a_request, attention.qk_norm)
+        args[19:].view(np.float64)[0] = attention.theta
     if state is not None:
-        args[15:18] = (state.positions, state.table, state.requests)
+        args[16:19] = (state.positions, state.table, state.requests)
     return args
 
 

@@ -16,8 +16,8 @@ standard deviation u * |score| of storing a score, and u * p of storing a probab
     splits           Sums of splits are fp32, and their factors round three times.
 
 So every rounding of the kernel has its counterpart in the bound, and two storing roundings of the bound have none in
-the kernel. With ROPE=1 the rotated queries and key are rounded to the dtype exactly as ROPE stores them; with NORMS=1
-the normalized ones, too.
+the kernel. With ROPE=1 the rotated queries and key are rounded to the dtype exactly as ROPE stores them, and with
+QK_NORM=1 the normed ones as ROPE rounds them.
 """
 
 from __future__ import annotations
@@ -43,13 +43,9 @@ MOST_PAGE_TOKENS = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a launch does beside attention. rope: also ROPE and KV_WRITE. norms: and the norms of queries and keys.
-
-    pdl: the launch is programmatic.
-    """
+    """What a launch does beside attention. rope: also ROPE and KV_WRITE. pdl: the launch is programmatic."""
 
     rope: bool = False
-    norms: bool = False
     pdl: bool = False
 
 
@@ -60,8 +56,7 @@ class Addresses:
     positions: int
     table: int
     turns: int = 0
-    query_gain: int = 0
-    key_gain: int = 0
+    gains: int = 0
     mixed: int = 0
     weights: int = 0
     arrived: int = 0
@@ -95,7 +90,7 @@ def defines_of(attention: Attention, dtype: Dtype, parts: Parts) -> Mapping[str,
         "BLOCK_WARPS": BLOCK_WARPS,
         "BLOCKS": blocks_of(dtype),
         "ROPE": int(parts.rope),
-        "NORMS": int(parts.norms),
+        "QK_NORM": int(parts.rope and attention.qk_norm),
         "PDL": int(parts.pdl),
     }
 
@@ -142,6 +137,6 @@ def words_of(
     """
     words = np.zeros(1, STEP_ATTENTION)
     sizes = (attention.kv_heads, attention.ctx, attention.pages_a_request, requests, splits, least)
-    addresses = (at.positions, at.table, at.turns, at.query_gain, at.key_gain, at.mixed, at.weights, at.arrived)
+    addresses = (at.positions, at.table, at.turns, at.gains, at.mixed, at.weights, at.arrived)
     words[0] = (*strides, *sizes, *addresses)
     return words.view(np.int64)

@@ -27,6 +27,8 @@ def accesses(row: Instruction, itemsize: int) -> tuple[Spans, Spans]:
         last_row = (word[Word.M] - 1) * word[Word.LDA]
         length = (last_row + word[Word.K]) * itemsize
         reads.append(dep.Span(word[Word.A], length, word[Word.STRIDE_A], _requests(word, "A")))
+    elif op is Op.ROPE and word[Word.QK_NORM]:
+        reads.append(dep.Span(word[Word.A], 2 * word[Word.HEAD_DIM] * itemsize, 0, 1))
     elif op in VECTOR_OPS:
         reads.append(dep.Span(word[Word.A], word[Word.M] * itemsize, 0, 1))
     elif op is Op.ADD:

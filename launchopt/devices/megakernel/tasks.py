@@ -209,12 +209,13 @@ def defines_of(tasks: Tasks) -> dict[str, int]:
 
 
 def _attention(attending: Tasks) -> dict[str, int]:
-    """Return the macros HEAD_DIM, GROUP and PAGE_TOKENS, or none if there is no attention or its shapes differ."""
+    """Return the macro QK_NORM; and HEAD_DIM, GROUP and PAGE_TOKENS, if there is attention and has one shape."""
+    norms = {"QK_NORM": 1} if attending[:, Word.QK_NORM].any() else {}  # a list is that of one model
     shapes = np.unique(attending[:, [Word.HEAD_DIM, Word.Q_HEADS, Word.KV_HEADS, Word.PAGE_TOKENS]], axis=0)
     if len(shapes) != 1:
-        return {}
+        return norms
     head_dim, q_heads, kv_heads, page_tokens = map(int, shapes[0])
-    return {"HEAD_DIM": head_dim, "GROUP": q_heads // kv_heads, "PAGE_TOKENS": page_tokens}
+    return {"HEAD_DIM": head_dim, "GROUP": q_heads // kv_heads, "PAGE_TOKENS": page_tokens, **norms}
 
 
 def _bits(ops: list[int]) -> int:

@@ -129,6 +129,7 @@ class Heads:
     def __init__(self, attention: Attention, dtype: torch.dtype, device: torch.device) -> None:
         self.q_heads, self.kv_heads, self.head_dim = attention.q_heads, attention.kv_heads, attention.head_dim
         self.ctx, self.page_tokens, self.is_paged = attention.ctx, attention.page_tokens, attention.is_paged
+        self.qk_norm = attention.qk_norm
         self.group = self.q_heads // self.kv_heads
         self.q_width = self.q_heads * self.head_dim
         self.score_scale = self.head_dim**-0.5
@@ -192,14 +193,20 @@ class Heads:
             rows = rows.index_select(1, now.pages.reshape(-1))
         return rows.reshape(self.kv_heads * now.pages.shape[0], -1, self.head_dim)[:, : self.ctx]
 
-    def rope(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = q and k rotated by their position, and v unchanged."""
+    def rope(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
+        """C = q and k rotated by their position, and v unchanged. A: gains of q and of k, which are normed first."""
         given, result = self._by_head(b, now, self.head_dim), self._by_head(c, now, self.head_dim)
         heads = self.q_heads + self.kv_heads
-        turned = given[:, :, :heads]
+        turned = self._normed(given, a) if self.qk_norm else given[:, :, :heads]
         swapped = turned.roll(self.head_dim // 2, -1)
         into(result[:, :, :heads], torch.addcmul, turned * now.cosines, swapped, now.sines)
         write(result[:, :, heads:], given[:, :, heads:])
+
+    def _normed(self, given: Tensor, gains: Tensor) -> Tensor:
+        """Return the heads of q and k, normed one by one. gains: [2 * head_dim], those of q, then those of k."""
+        parts = given[:, :, : self.q_heads], given[:, :, self.q_heads : self.q_heads + self.kv_heads]
+        both = zip(parts, gains.chunk(2), strict=True)
+        return torch.cat([functional.rms_norm(part, own.shape, own, NORM_EPSILON) for part, own in both], 2)
 
     def kv_write(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
         """Write keys and values of B into the cache C, [pages, 2, tokens per page, kv heads, head_dim]."""
@@ -227,7 +234,12 @@ class Heads:
         write(self._grouped(c, now, self.head_dim), self._of_product(product, now))
 
     def copies(self, op: Op, requests: int, columns: int) -> int:
-        """Return the number of operators that submit work in addition to `CALLS`: gathers, and copies of operands."""
+        """Return the number of operators that submit work in addition to `CALLS`.
+
+        They are gathers, copies of operands, and the norms of q and k.
+        """
+        if op is Op.ROPE and self.qk_norm:
+            return 3
         if op not in (Op.QK, Op.AV):
             return 0
         several = requests > 1 and self.kv_heads > 1

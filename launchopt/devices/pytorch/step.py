@@ -230,8 +230,8 @@ class Maker:
         if row.op is Op.GEMM:
             sizes, strides = (row.k, row.m), (1, operand.row_elements)
             return self._own(self._site.arenas.strided(operand.arena, sizes, strides, first))
-        if row.op in VECTOR_ROLES:
-            return self._own(self._site.arenas.strided(operand.arena, (row.m,), (1,), first))
+        if operand.arena.role in VECTOR_ROLES.values():
+            return self._own(self._site.arenas.strided(operand.arena, (operand.arena.cols,), (1,), first))
         if row.op in (Op.QK, Op.AV):
             return self._pool(operand, slot)
         return self._sequences() if row.op is Op.SLOT_MAP else None

@@ -39,10 +39,8 @@ def merged_gemm(steps: LtSteps, place: Place) -> Fused:
 def epilogue_gemm(steps: LtSteps, place: Place) -> Fused:
     """Fuse GEMM, bias and ReLU into one GEMM with an epilogue of cuBLASLt."""
     device, stream, start = steps.device, steps.stream, place.first
-    gemm, bias, relu = steps.indices(place.kind)[start : start + 3].tolist()
-    shape, vector, row = stream.shapes[gemm], steps.tables.shapes[bias], stream.rows_of(place.kind)[start + 1]
-    slot = int(stream.template["slot_a"][row]) + place.replica * int(stream.replica_moves[row])
-    address = int(vector[ShapeColumn.BASE_A]) + slot * int(vector[ShapeColumn.BYTES_A])
+    gemm, _, relu = steps.indices(place.kind)[start : start + 3].tolist()
+    shape, address = stream.shapes[gemm], steps.weight_address(place, start + 1)
     a, b, _ = device.row_elements(shape)
     leading = (a, b, device.row_elements(stream.shapes[relu])[2])
     make = _columns(steps, shape, gemm, leading, Epilogue(int(cublasLt.Epilogue.RELU_BIAS), address))

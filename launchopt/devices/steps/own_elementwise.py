@@ -6,7 +6,7 @@ import numpy as np
 
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cuda.op_kernels import SeqAddresses, geometry
+from launchopt.devices.cuda.op_kernels import ARGS, SeqAddresses, geometry
 from launchopt.devices.cuda.op_plans import DEPENDENT, three, to_launch
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps
@@ -55,10 +55,12 @@ def rope_kv(steps: LtSteps, place: Place) -> Fused:
     shape, state, strides = stream.shapes[index], device.state_of_sequences, steps.tables.strides_bytes(index)
     assert state is not None
     addresses = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
+    gains = steps.weight_address(place, place.first) if stream.attention and stream.attention.qk_norm else 0
     function = device.kernels.function(FILE, "ROPE_KV", "", **(DEPENDENT if place.pdl else {}))
 
     def make(size: int) -> Row:
         launch = geometry(shape, size, device.row_elements(shape), three(strides), stream.attention, addresses)
+        launch.args[ARGS.index("qk_norm")] = gains
         return device.kernels.row(function, to_launch(launch), place.pdl), b"ROPE_KV"
 
     first, last = place.first, place.first + 1
@@ -68,4 +70,4 @@ def rope_kv(steps: LtSteps, place: Place) -> Fused:
         Argument(first, Role.C),
         Argument(first, Role.REQUEST),
     )
-    return Fused(first, place.stop, arguments, FUSED, steps.planned(("ROPE_KV", place.pdl, index), make))
+    return Fused(first, place.stop, arguments, FUSED, steps.planned(("ROPE_KV", place.pdl, index, gains), make))

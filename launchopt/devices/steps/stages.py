@@ -21,6 +21,7 @@ from launchopt.devices.steps.likely import likely_steps
 from launchopt.devices.steps.stage_table import (
     Argument,
     Fused,
+    Place,
     Role,
     even_requests,
     launch_stages,
@@ -119,6 +120,13 @@ class LtSteps:
         if key not in self._plans:
             self._plans[key], _ = self.tables.append(range(1, self.most + 1), make)
         return self._plans[key]
+
+    def weight_address(self, place: Place, row: int) -> int:
+        """Return the address of operand A, a weight, of a row of a kind of step, in the place's copy of the weights."""
+        at = self.stream.rows_of(place.kind)[row]
+        slot = int(self.stream.template["slot_a"][at]) + place.replica * int(self.stream.replica_moves[at])
+        shape = self.tables.shapes[self.indices(place.kind)[row]]
+        return int(shape[ShapeColumn.BASE_A] + slot * shape[ShapeColumn.BYTES_A])
 
     def fuse(self, kind: int, replica: int, fused: Sequence[Fused], most: int = NEVER_APART) -> None:
         """Make the stages of a kind of step and copy of the weights: `fused`, and one stage for each other row.

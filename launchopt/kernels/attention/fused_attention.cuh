@@ -99,12 +99,17 @@ struct Attention {
     // Load queries, key and value of the new token into `rows`, and rotate queries and key. A thread has two vectors whose
     // features are rotated together.
     __device__ void gather() {
-        const int half = vectors / 2, section = threadIdx.x / half, vector = threadIdx.x - section * half;
-        if (section >= group + 2) return;
+        const int half = vectors / 2, own = threadIdx.x / half, vector = threadIdx.x - own * half;
+        const int section = QK_NORM ? min(own, group + 1) : own;  // with norms, all lanes of a warp take part
+        if ((QK_NORM ? threadIdx.x / 32 * 32 / half : own) >= group + 2) return;
         float cosines[WIDTH], sines[WIDTH];
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e)
             cosines[e] = sequence.turned[vector * WIDTH + e], sines[e] = sequence.turned[(half + vector) * WIDTH + e];
+#if QK_NORM
+        const uint4* const gains = (const uint4*)task.in.a + (section < group ? 0 : vectors);
+        const uint4 gain = gains[vector], other_gain = gains[half + vector];
+#endif
         const bool mailed = task.flags & MAILED;
         const u64 from =
             task.from + (mailed ? boxes.now + column_in(request, task.from_bytes) : (u64)request * task.from_bytes);
@@ -115,6 +120,10 @@ struct Attention {
             x.whole = mailed ? receive_vector(at) : load_relaxed(at);
             y.whole = mailed ? receive_vector(other) : load_relaxed(other);
         } while (mailed && !(arrived(x.whole) && arrived(y.whole)));
+#if QK_NORM
+        normalize_head(x, y, gain, other_gain, half, section <= group);
+        if (own != section) return;
+#endif
         if (section <= group) rotate_pairs(x, y, cosines, sines);
         uint4* const to = (uint4*)rows + section * vectors + vector;
         to[0] = x.whole, to[half] = y.whole;

@@ -57,12 +57,31 @@ OP(SLOT_MAP) {
     if (threadIdx.x == 0) *start = first, *next = first + n;
 }
 
-// Rotate the queries and keys of a row, and copy its values. Grid: x over items, y over columns. An item is WIDTH pairs of
-// features to rotate, or WIDTH features of values to copy. Angles are float64: at position 10,000 an fp32 angle has only 3
-// correct digits. Rounding an angle to fp32 after its reduction to one turn would still make sines and cosines near 0
+// Normalize features of a head: WIDTH from index `at` on, and WIDTH from half a head further on. head: address of its features.
+// gains: those of the head. Elements from `left` on do not exist.
+__device__ inline void normalize(
+    float (&x)[WIDTH], float (&y)[WIDTH], const storage* head, const storage* gains, int at, int left, int half, bool whole) {
+    float z[WIDTH], u[WIDTH], v[WIDTH], sum = 0.0f;
+    for (int i = 0; i < 2 * half; i += WIDTH) {
+        load(z, head + i, 2 * half - i, whole);
+#pragma unroll
+        for (int e = 0; e < WIDTH; ++e) sum += z[e] * z[e];
+    }
+    const float factor = 1.0f / sqrtf(sum / (float)(2 * half) + 1e-5f);
+    load(u, gains + at, left, whole), load(v, gains + half + at, left, whole);
+#pragma unroll
+    for (int e = 0; e < WIDTH; ++e)
+        x[e] = widen(narrow(x[e] * factor * u[e])), y[e] = widen(narrow(y[e] * factor * v[e]));
+}
+
+// Rotate the queries and keys of a row, and copy its values. If the model normalizes the heads of queries and keys (p.qk_norm),
+// do so first: `gains` are those of a query head, then those of a key head. Grid: x over items, y over columns. An item is WIDTH
+// pairs of features to rotate, or WIDTH features of values to copy. Angles are float64: at position 10,000 an fp32 angle has
+// only 3 correct digits. Rounding an angle to fp32 after its reduction to one turn would still make sines and cosines near 0
 // inaccurate. KEEPS: also write keys and values into `cache`, unless their token is beyond ctx.
 template <bool KEEPS>
-__device__ __forceinline__ void rotate(storage* cache, const storage* from, storage* to, i64 request, const Args& p) {
+__device__ __forceinline__ void rotate(
+    storage* cache, const storage* gains, const storage* from, storage* to, i64 request, const Args& p) {
     extern __shared__ float turned[];  // cosines of all pairs, then sines
     const Place place(p, request);
     if (!place.exists) return;
@@ -94,6 +113,10 @@ __device__ __forceinline__ void rotate(storage* cache, const storage* from, stor
             load(x, from + j * p.ldb + at, left, whole);
             if (!copy) {
                 load(y, from + j * p.ldb + at + half, left, whole);
+                if (p.qk_norm) {
+                    const storage* const own = gains + (item / lots < p.q_heads ? 0 : p.head_dim);
+                    normalize(x, y, from + j * p.ldb + at - i, own, i, left, half, whole);
+                }
 #pragma unroll
                 for (int e = 0; e < WIDTH; ++e) {
                     const float cosine = e < left ? turned[i + e] : 0.0f, sine = e < left ? turned[half + i + e] : 0.0f;
@@ -110,7 +133,7 @@ __device__ __forceinline__ void rotate(storage* cache, const storage* from, stor
 }
 
 OP(ROPE) {
-    rotate<false>(0, B_OF, C_OF, request, p);
+    rotate<false>(0, A_OF, B_OF, C_OF, request, p);
 }
 
 // Copy the keys and values of a row into the cache. Grid: x over the features of keys and values, y over columns.

@@ -1,3 +1,20 @@
+// Normalize the features of a head as NORM does, unless `is_normed` is false. Each of `lanes` neighbouring lanes, a power of two,
+// has those of two vectors. All lanes of a warp take part.
+__device__ inline void normalize_head(
+    Vector& x, Vector& y, const uint4& gain, const uint4& other_gain, int lanes, bool is_normed) {
+    float sum = squares(x.whole) + squares(y.whole);
+    for (int step = lanes / 2; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
+    if (!is_normed) return;
+    const float factor = 1.0f / sqrtf(sum / (float)(2 * lanes * WIDTH) + 1e-5f);
+    Vector u, v;
+    u.whole = gain, v.whole = other_gain;
+#pragma unroll
+    for (int e = 0; e < WIDTH; e += 2) {
+        ((Pair*)&x)[e / 2] = Pair(x.wide(e) * factor * u.wide(e), x.wide(e + 1) * factor * u.wide(e + 1));
+        ((Pair*)&y)[e / 2] = Pair(y.wide(e) * factor * v.wide(e), y.wide(e + 1) * factor * v.wide(e + 1));
+    }
+}
+
 // Rotate WIDTH pairs of features, x[e] with y[e], by the angles with these cosines and sines. The results are rounded to the
 // storage type.
 __device__ inline void rotate_pairs(Vector& x, Vector& y, const float (&cosines)[WIDTH], const float (&sines)[WIDTH]) {

@@ -13,6 +13,7 @@
 //   HEAD_DIM     elements of a head, if all attention of the list has the same shape; 0: shapes differ
 //   GROUP        query heads of each kv head; 0 if HEAD_DIM is 0
 //   PAGE_TOKENS  tokens of a page of the KV cache; 0 if HEAD_DIM is 0
+//   QK_NORM      1: attention normalizes the heads of queries and keys; 0: it does not
 //   LOGITS       1: the list ends with a streamed GEMM without fused ops, so its largest outputs can be found; 0: it does not
 //   GROUPS       1: a task may have more requests than COLUMNS; 0: no task has
 //   COUNTS       1: a task may wait for a counter; 0: no task does
@@ -29,6 +30,9 @@
 #define HEAD_DIM 0
 #define GROUP 0
 #define PAGE_TOKENS 0
+#endif
+#ifndef QK_NORM
+#define QK_NORM 0
 #endif
 #ifndef LOGITS
 #define LOGITS 0

@@ -120,7 +120,8 @@ def test_arguments_are_the_struct_word_by_word() -> None:
     assert [values[f"stride_{role}"] for role in "abc"] == list(STRIDES)
     assert [values[name] for name in ("q_heads", "kv_heads", "head_dim", "ctx")] == [8, 2, 16, 50]
     assert [values[name] for name in ("page_tokens", "pages", "positions", "table", "requests")] == [7, 8, 70, 80, 3]
-    assert args[18:].view(np.float64)[0] == 1234.5
+    assert args[-1:].view(np.float64)[0] == 1234.5
+    assert values["qk_norm"] == 0
     assert not geometry(ShapeKey(4, 1, 4, Dtype.fp32, Op.RELU), 1, ROWS, STRIDES).args[9:].any()
 
 

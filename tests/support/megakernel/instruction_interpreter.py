@@ -175,6 +175,8 @@ def _operands(op: Op, word: Words, memory: Memory, dtype: Dtype) -> tuple[Any, A
         return rows("A", n, m), b, c
     if op is Op.KV_WRITE:
         return indices("A"), b, c
+    if op is Op.ROPE and word[Word.QK_NORM]:
+        return rows("A", 1, 2 * word[Word.HEAD_DIM]), b, c
     return pool("A") if op in (Op.QK, Op.AV) else c, b, c
 
 
@@ -193,4 +195,5 @@ def _state(word: Words, memory: Memory) -> SeqState:
 def _attention(word: Words, theta: float) -> Attention:
     heads = word[Word.Q_HEADS], word[Word.KV_HEADS], word[Word.HEAD_DIM]
     is_paged = word[Word.PAGES] > 1
-    return Attention(*heads, word[Word.CTX], word[Word.PAGE_TOKENS], theta, word[Word.ALL_REQUESTS], is_paged)
+    sizes = word[Word.CTX], word[Word.PAGE_TOKENS]
+    return Attention(*heads, *sizes, theta, word[Word.ALL_REQUESTS], is_paged, bool(word[Word.QK_NORM]))

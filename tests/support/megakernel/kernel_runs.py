@@ -189,14 +189,16 @@ def attended(
     page: int | None,
     sizes: list[tuple[int, int]],
     text: str | None = None,
+    qk_norm: bool = False,
 ) -> KernelRun:
     """Run a layer for requests of (prompt, output) tokens.
 
     heads: (KV heads, queries per KV head, features per head). page: tokens of a page of the cache; None: contiguous.
+    qk_norm: heads of queries and keys are normed.
     """
     kv_heads, group, head_dim = heads
     requests = requests_of(sizes)
-    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64)
+    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64, qk_norm=qk_norm)
     run = after_all_steps(
         KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1), text=text)
     )

@@ -56,6 +56,7 @@ def layer_streams(draw: st.DrawFn) -> ChainStream:
         draw(st.sampled_from([16, 32, 24])),
         draw(st.sampled_from([64, 128, 100])),
         gated=draw(st.booleans()),
+        qk_norm=draw(st.booleans()),
     )
     sizes = st.tuples(st.integers(0, 3), st.integers(0, 4)).filter(any)
     requests = requests_of(draw(st.lists(sizes, min_size=1, max_size=4)))

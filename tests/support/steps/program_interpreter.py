@@ -115,6 +115,8 @@ class Interpreter:
         cols = {"a": shape.k if shape.op is Op.GEMM else shape.m, "b": shape.k, "c": shape.m}[role]
         if shape.op is Op.ADD and role == "a":
             rows = shape.n
+        if role == "a" and operand.arena.role in ("bias", "gain"):
+            cols = operand.arena.cols
         if (shape.op, role) == (Op.SLOT_MAP, "b"):
             cols = 1
         return self.arenas.view(operand, rows, cols)
@@ -141,7 +143,7 @@ class Interpreter:
             gate, up = np.split(b, 2, axis=1)
             return cast(NDArray[np.float32], gate / (1 + np.exp(-gate)) * up)
         if op is Op.ROPE:
-            return self._rotate(record, b)
+            return self._rotate(record, a, b)
         if op is Op.AV:
             return self._weigh(record, a, b)
         weight = to_float32(a, self.stream.dtype)
@@ -181,14 +183,19 @@ class Interpreter:
         kv = to_float32(cache[self.table[request, page], :, within], self.stream.dtype)
         return kv[:, 0], kv[:, 1]
 
-    def _rotate(self, record: Any, b: Any) -> NDArray[np.float32]:
-        attention = self.stream.attention
+    def _rotate(self, record: Any, gains: Any, b: Any) -> NDArray[np.float32]:
+        attention, dtype = self.stream.attention, self.stream.dtype
         assert attention is not None
         half = attention.head_dim // 2
         angles = self.positions(record)[:, None] * attention.theta ** (-2 * np.arange(half) / attention.head_dim)
         cos, sin = (f(angles).astype(np.float32)[:, None] for f in (np.cos, np.sin))
         heads = b.copy().reshape(len(b), -1, attention.head_dim)
         turned = heads[:, : attention.q_heads + attention.kv_heads]
+        if attention.qk_norm:
+            of_q, of_k = to_float32(gains, dtype).reshape(2, attention.head_dim)
+            for own, gain in ((heads[:, : attention.q_heads], of_q), (turned[:, attention.q_heads :], of_k)):
+                mean = (own**2).mean(axis=2, keepdims=True, dtype=np.float32)
+                own[:] = to_float32(from_float32(own / np.sqrt(mean + np.float32(NORM_EPSILON)) * gain, dtype), dtype)
         x1, x2 = turned[..., :half].copy(), turned[..., half:].copy()
         turned[..., :half], turned[..., half:] = x1 * cos - x2 * sin, x2 * cos + x1 * sin
         return cast(NDArray[np.float32], heads.reshape(b.shape))

@@ -21,7 +21,7 @@ from launchopt.streams.program import (
 )
 
 GATED = ModelShape("gated", 64, 8, 4, 2, 16, 96)
-PLAIN = ModelShape("plain", 48, 8, 2, 2, 24, 80, gated=False)
+PLAIN = ModelShape("plain", 48, 8, 2, 2, 24, 80, gated=False, qk_norm=True)
 WIDE = ModelShape("wide", 128, 8, 2, 1, 128, 160)  # its k and v fill whole units in every dtype
 SQUARE = ModelShape("square", 256, 8, 2, 1, 128, 160)  # its q and o have the same size
 
