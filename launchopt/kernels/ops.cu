@@ -3,8 +3,8 @@
 // `request`, `request` + 1 and so on. Operations skip requests that do not exist, since a batch may be padded with such
 // requests.
 //
-// -DPDL=1: programmatic dependent launch. A kernel may start while the previous kernel of the CUDA stream runs. It lets the next
-// kernel start, and waits for the end of the previous kernel before it reads or writes anything.
+// -DPDL=1: programmatic dependent launch. A kernel may start while the previous kernel of the CUDA stream runs. It lets the
+// next kernel start, and waits for the end of the previous kernel before it reads or writes anything.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #ifndef PDL

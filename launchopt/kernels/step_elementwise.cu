@@ -1,7 +1,8 @@
-// Elementwise ops of a step that engines fuse: the residual add with the norm behind it, and rotary embedding with KV write. All
-// outputs are stored. Coordinate z of the grid is the command of the batch.
+// Elementwise ops of a step that engines fuse: the residual add with the norm behind it, and rotary embedding with KV write.
+// All outputs are stored. Coordinate z of the grid is the command of the batch.
 //
-// -DPDL=1: programmatic dependent launch, as in ops.cu. ADD_NORM loads the norm's gain, which no kernel writes, before it waits.
+// -DPDL=1: programmatic dependent launch, as in ops.cu. ADD_NORM loads the norm's gain, which no kernel writes, before it
+// waits.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/add_norm.cuh"
@@ -49,8 +50,8 @@ extern "C" __global__ void ADD_NORM(char* a, char* b, char* c, char* gain, const
     }
 }
 
-// ROPE, which also writes keys and values into the cache at A. Arguments and grid as ROPE's, but p.qk_norm is the address of the
-// gains of queries and keys, or 0.
+// ROPE, which also writes keys and values into the cache at A. Arguments and grid as ROPE's, but p.qk_norm is the address of
+// the gains of queries and keys, or 0.
 extern "C" __global__ void ROPE_KV(char* a, char* b, char* c, i64 request, const Args p) {
 #if PDL
     let_next_begin();

@@ -9,7 +9,7 @@ from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cublaslt.launch_tables import BASES, ShapeColumn
+from launchopt.devices.cublaslt.launch_tables import BASES
 from launchopt.devices.cublaslt.plans import Epilogue
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import fastest_of_columns

@@ -75,10 +75,10 @@ __device__ inline void normalize(
 }
 
 // Rotate the queries and keys of a row, and copy its values. If the model normalizes the heads of queries and keys (p.qk_norm),
-// do so first: `gains` are those of a query head, then those of a key head. Grid: x over items, y over columns. An item is WIDTH
-// pairs of features to rotate, or WIDTH features of values to copy. Angles are float64: at position 10,000 an fp32 angle has
-// only 3 correct digits. Rounding an angle to fp32 after its reduction to one turn would still make sines and cosines near 0
-// inaccurate. KEEPS: also write keys and values into `cache`, unless their token is beyond ctx.
+// do so first: `gains` are those of a query head, then those of a key head. Grid: x over items, y over columns. An item is
+// WIDTH pairs of features to rotate, or WIDTH features of values to copy. Angles are float64: at position 10,000 an fp32 angle
+// has only 3 correct digits. Rounding an angle to fp32 after its reduction to one turn would still make sines and cosines near
+// 0 inaccurate. KEEPS: also write keys and values into `cache`, unless their token is beyond ctx.
 template <bool KEEPS>
 __device__ __forceinline__ void rotate(
     storage* cache, const storage* gains, const storage* from, storage* to, i64 request, const Args& p) {

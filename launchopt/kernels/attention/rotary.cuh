@@ -1,5 +1,5 @@
-// Normalize the features of a head as NORM does, unless `is_normed` is false. Each of `lanes` neighbouring lanes, a power of two,
-// has those of two vectors. All lanes of a warp take part.
+// Normalize the features of a head as NORM does, unless `is_normed` is false. Each of `lanes` neighbouring lanes, a power of
+// two, has those of two vectors. All lanes of a warp take part.
 __device__ inline void normalize_head(
     Vector& x, Vector& y, const uint4& gain, const uint4& other_gain, int lanes, bool is_normed) {
     float sum = squares(x.whole) + squares(y.whole);

@@ -156,7 +156,8 @@ class Layer:
         qkv, turned, raw, soft, out = map(rows, (width + kept, width + kept, scores, scores, width))
         qkv.fill(self.generator, self.dtype)
         self._do(Op.SLOT_MAP, 1, 1, slots, slots, slots, first, batch, n, 0)
-        self._do(Op.ROPE, width + kept, width + kept, qkv, qkv, turned, first, batch, n, 8)
+        gains = placed(self.dtype, 1, (1, 2 * attention.head_dim), 0, self.offset).fill(self.generator, self.dtype)
+        self._do(Op.ROPE, width + kept, width + kept, gains, qkv, turned, first, batch, n, 8)
         self._do(Op.KV_WRITE, kept, width + kept, slots, turned, self.pool, first, batch, n, 0)
         self._do(Op.QK, scores, width + kept, self.pool, turned, raw, first, batch, n, 16)
         self._do(Op.SOFTMAX, scores, scores, raw, raw, soft, first, batch, n, 16)
@@ -208,6 +209,18 @@ def test_a_prompt_in_chunks_then_tokens(
     steps = ((1, 1, 21), (0, 4, 1), (2, 2, 5), (1, 1, 17), (0, 4, 2), (1, 1, 1))
     for first, requests, n in steps if where is OnGpu else steps[:3]:
         layer.step(first, requests, n)
+
+
+@on_each
+@in_each_dtype
+@pytest.mark.parametrize(("head_dim", "padding", "offset"), [(16, 8, 16), (6, 3, 1)])
+def test_heads_of_queries_and_keys_are_normed(
+    where: Any, dtype: Dtype, head_dim: int, padding: int, offset: int
+) -> None:
+    attention = Attention.of(AttentionShape(6, 2, head_dim, 12, 5, qk_norm=True), 2)
+    layer = Layer(where, attention, dtype, padding, offset)
+    layer.step(1, 1, 3)
+    layer.step(0, 2, 1)
 
 
 @on_gpu

@@ -36,6 +36,7 @@ typedef unsigned long long u64;
 #define __global__
 #define __grid_constant__
 #define __noinline__ __attribute__((noinline))
+#define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
