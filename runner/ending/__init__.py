@@ -46,9 +46,9 @@ def outcome(program: Callable[[], int]) -> int:
             code = 1
         signals.over()
     except KeyboardInterrupt as stop:
+        signals.over()
         print(f"error: {how_stopped(stop)}", file=sys.stderr)
         code = stop_code(stop)
-        signals.over()
     return code
 
 

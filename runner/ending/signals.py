@@ -60,7 +60,7 @@ class Signals:
         self._holds = 0
         self._taken = 0  # number of the signal that ends this process
         self._taken_s = 0.0
-        self._is_raised = False
+        self._is_raised = self._is_lost = False  # lost: Python could not raise it, and it is to be raised once more
         self._repeat: str | None = None  # label of the repeat under way
         self._is_last = self._is_announced = False
 
@@ -136,9 +136,9 @@ class Signals:
         self._holds += 1
 
     def release(self) -> None:
-        """End such a block; raise `Stopped` if a signal came during it."""
+        """End such a block; raise `Stopped` if a signal came during it, or was lost."""
         self._holds -= 1
-        if self._taken and not self._is_raised and not self._holds:
+        if self._taken and not self._holds and (self._is_lost or not self._is_raised):
             self._raise()
 
     def finishing(self, label: str) -> Finishing:
@@ -166,7 +166,7 @@ class Signals:
             print(f"finishing {self._repeat}; Ctrl-C again stops now", file=sys.stderr, flush=True)
 
     def _raise(self) -> NoReturn:
-        self._is_raised = True
+        self._is_raised, self._is_lost = True, False
         raise Stopped(self._taken)
 
     def _end_at_once(self, number: int) -> NoReturn:
@@ -176,13 +176,14 @@ class Signals:
             os._exit(128 + number)
 
     def _again(self, number: int, frame: object) -> None:
-        """Raise `Stopped` once more after Python lost it."""
-        if not self._is_over:
-            self.check()
+        """Raise `Stopped` once more, unless another place has done so since Python lost it, or is about to."""
+        if self._is_lost and not self._is_over and not self._holds:
+            self._raise()
 
     def _unraisable(self, lost: sys.UnraisableHookArgs) -> None:
         """Keep a `Stopped` that Python cannot raise where it is, for example in a `__del__`."""
         if isinstance(lost.exc_value, Stopped):
+            self._is_lost = True
             signal.setitimer(signal.ITIMER_REAL, RETRY_S)
         else:
             sys.__unraisablehook__(lost)

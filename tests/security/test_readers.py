@@ -207,8 +207,9 @@ def test_pipes_beside_an_export_are_not_opened(read: Callable[[Path], object], t
 
 def test_stages_of_a_wrong_type_are_named_and_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = json.loads((CORPUS / "calibration.json").read_text())
-    content["stages"] = {"a": 7, "b": None, "c": {"call": {"p50_us": 1.0, "p99_us": "slow", "how": "x"}}}
+    whole = {"call": {"p50_us": 1.0, "p99_us": 2.0, "how": "x"}}
+    content["stages"] = {"a": 7, "b": None, "c": {"call": whole["call"] | {"p99_us": "slow"}}, "d": whole}
     path = tmp_path / "calibration.json"
     path.write_text(json.dumps(content))
-    assert read_calibration(path).stages == {"c": {"call": {"p50_us": 1.0, "how": "x"}}}
+    assert read_calibration(path).stages == {"d": whole}
     assert "wrong type: stages.a, stages.c.call.p99_us" in capsys.readouterr().err

@@ -102,13 +102,12 @@ def from_json(content: object, path: Path) -> Calibration:
 
 
 def _complete(kernels: Mapping[str, Mapping[str, JsonObject | None] | None], lost: list[str]) -> JsonObject:
-    """Return the stages that have each key of _STAGE; the names of the others are added to `lost`."""
+    """Return the kernels and their stages that have each key of _STAGE; the names of others are added to `lost`."""
     found: JsonObject = {}
     for kernel, stages in kernels.items():
-        found[kernel] = {}
         for name, stage in (stages or {}).items():
             if stage is not None and all(stage.get(key) is not None for key in _STAGE):
-                found[kernel][name] = stage
+                found.setdefault(kernel, {})[name] = stage
             elif not any(each.startswith(f"stages.{kernel}.{name}") for each in lost):
                 lost.append(f"stages.{kernel}.{name}")
     return found

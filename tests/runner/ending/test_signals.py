@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TextIO
 
 import pandas as pd
 import pytest
@@ -229,6 +230,49 @@ def test_a_signal_that_python_loses_comes_again(signals: Signals, capsys: pytest
         Deaf()
         time.sleep(10)
     assert capsys.readouterr().err == ""
+
+
+def test_a_lost_signal_is_raised_at_the_end_of_a_block_that_must_be_whole(signals: Signals) -> None:
+    reached = []
+    Deaf()
+    with pytest.raises(Stopped), signals.held():  # noqa: PT012
+        time.sleep(0.1)  # in which Python would raise it again
+        reached.append("the end of the block")
+    assert reached == ["the end of the block"]
+
+
+def test_a_lost_signal_is_raised_once_and_its_cleanup_is_whole(signals: Signals) -> None:
+    reached = []
+
+    def clean_up() -> None:
+        try:
+            signals.check()
+        finally:
+            time.sleep(0.1)
+            reached.append("the end of the cleanup")
+
+    Deaf()
+    with pytest.raises(Stopped):
+        clean_up()
+    assert reached == ["the end of the cleanup"]
+
+
+def test_a_lost_signal_does_not_disturb_the_last_line(
+    signals: Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lose() -> int:
+        Deaf()
+        signals.check()
+        return 0
+
+    def slowly(line: str, file: TextIO) -> None:
+        time.sleep(0.1)
+        file.write(line)
+
+    monkeypatch.setattr(ending, "signals", signals)
+    monkeypatch.setattr(ending, "print", slowly, raising=False)
+    assert ending.outcome(lose) == 143
+    assert capsys.readouterr().err == "error: interrupted by SIGTERM"
 
 
 def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(
