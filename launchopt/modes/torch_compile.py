@@ -1,26 +1,32 @@
-"""torch_compile: one call of a function that torch.compile made from a step, or from a batch.
+"""torch_compile: one replay of a CUDA graph of a function that torch.compile made from a whole step.
 
-Settings: fullgraph; no CUDA graphs, because these would copy every operand, weights too, to the recorded addresses;
-coordinate descent tuning, which turns a GEMM of one row into a reduction that is fused with neighbouring ops.
+Settings: fullgraph, max-autotune-no-cudagraphs (with coordinate descent tuning, which turns a GEMM of one row into a
+reduction that is fused with neighbouring ops), KV caches with static addresses. The compiled step is then captured by
+hand, as in mode=torch_graph. The graphs that torch.compile itself makes would copy every operand, weights too, to the
+recorded addresses. Of a layer of a transformer only the KV cache and the two sums with the residual are stored; of
+other programs, only the last output of a layer.
 
-A launch is one call of the compiled function, which may start several kernels. Independent commands whose operands are
-evenly spaced in memory are one torch.bmm. Otherwise index_select gathers the inputs and index_copy_ scatters the
-outputs. Every output is written to its slot; a compiled GEMM needs a copy for that. Functions are compiled before the
-clock starts: one for a single row, and one for any number of rows.
+Functions are compiled before the clock starts: for one request, for the most requests of a batch, and one for any
+number between. A launch is a replay, or one call of a compiled function, for steps that come for the first time. A
+launch after it samples and feeds results back, as in other modes.
+
+Independent commands: one call of a compiled torch.bmm per evenly spaced run, which reads weights and inputs in place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode
-from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
-from launchopt.streams.chain import Stream
-from launchopt.streams.operands import arenas_of
+from launchopt.modes.options import KeepsGraphs
+from launchopt.modes.torch_eager import TorchPrepared, torch_bytes
+from launchopt.modes.torch_graph import PreparedGraphSteps
+from launchopt.streams.chain import ChainStream, Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.compiled import CompiledBatches
@@ -29,24 +35,39 @@ if TYPE_CHECKING:
 BACKEND = "inductor"
 
 
-def gathered_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
-    """Return the bytes of the operands of the largest batch of independent commands; 0 for steps."""
-    if stream.has_steps:
-        return 0
-    return max(limit * sum(arena.slot_bytes for arena in arenas_of(shape)) for shape, limit in limits.items())
-
-
 ELEMENTWISE = {Op.BIAS, Op.RELU, Op.SCALE}
+STORED = (Op.ADD, Op.KV_WRITE, Op.SLOT_MAP)  # ops whose outputs are stored, also within a layer
+
+
+@dataclass(slots=True)
+class Options(KeepsGraphs):
+    """Options of mode=torch_compile."""
 
 
 class TorchCompile(Mode):
-    """One call of a compiled function per step, or per batch."""
+    """One replay of a compiled step, or one call of a compiled function per run of a batch."""
 
     name = "torch_compile"
     prefers_steps = True
     devices = ("cuda",)
     packages = ("torch", "triton")
     extra = "torch"
+    options: Options = Options()
+
+    @classmethod
+    def unwritten_of(cls, stream: Stream) -> frozenset[str]:
+        """Return the nodes whose outputs stay inside a compiled step.
+
+        All of such an output is read within the layer. Otherwise the compiler would not compute the rest.
+        """
+        if not isinstance(stream, ChainStream):
+            return frozenset()
+        layer = stream.program.layer
+        return frozenset(
+            node.name
+            for node in layer[:-1]
+            if node.op not in STORED and any(node.name == each.b and node.m == each.k for each in layer)
+        )
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
@@ -59,8 +80,8 @@ class TorchCompile(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Return the bytes that PyTorch allocates, and those of the largest gathered batch."""
-        return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
+        """Return the bytes that PyTorch allocates."""
+        return torch_bytes(stream, limits)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
         """Compile the functions that are likely to be needed."""
@@ -68,24 +89,25 @@ class TorchCompile(Mode):
         from launchopt.devices.pytorch.views import TorchArenas
 
         arenas = TorchArenas(device)
-        if arenas.work.has_steps:
-            steps = CompiledSteps(arenas, device, max(limits.values()), BACKEND)
-            return PreparedTorchSteps(self, device, arenas, steps)
-        return _PreparedBatches(self, device, arenas, CompiledBatches(arenas, device, limits, BACKEND))
+        if not arenas.work.has_steps:
+            return _PreparedBatches(self, device, arenas, CompiledBatches(arenas, device, limits, BACKEND))
+        most, cached, unwritten = max(limits.values()), self.options.cached, self.unwritten_of(device.work)
+        steps = CompiledSteps(arenas, device, most, cached, unwritten, BACKEND)
+        return PreparedGraphSteps(self, device, arenas, steps)
 
 
 class _PreparedBatches(TorchPrepared):
-    """Makes one call of a compiled function per batch."""
+    """Makes one call of a compiled function per evenly spaced run."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, compiled: CompiledBatches) -> None:
         super().__init__(mode, device, arenas)
         self._compiled = compiled
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Call the function of the batch's size."""
+        """Call the function of the batch's shape for each run."""
         self._compiled.submit(batch, flush_ns)
 
     def close(self) -> None:
-        """Drop index tensors and views."""
+        """Drop views."""
         self._compiled.close()
         super().close()

@@ -4,8 +4,9 @@ Independent commands: one torch.mm into each output, in arrival order. Requests:
 a step is one operator, or a few (four for rotary embedding), over all requests of the batch. Prompts run one request at
 a time.
 
-A launch is one operator, which may start several kernels. Its time is the time of PyTorch's dispatch. Attention covers
-all positions of the longest context, behind a mask, as with a static cache.
+A launch is one operator, which may start several kernels. Its time is the time of PyTorch's dispatch. Attention is
+scaled_dot_product_attention over all positions of the longest context, behind a mask, as with a static cache. A paged
+cache is gathered first. Outputs of norms and the scores inside attention are not stored.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, and the rounding of PyTorch's allocator
 SCORES_ALIVE = 6  # largest number of arrays of attention scores that exist at a time
+UNWRITTEN = frozenset({"norm1", "norm2", "qk", "softmax"})  # norms, and the inside of attention
 
 
 def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
@@ -57,6 +59,7 @@ class TorchEager(Mode):
     keeps_order = True
     packages = ("torch",)
     extra = "torch"
+    unwritten = UNWRITTEN
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
@@ -72,7 +75,7 @@ class TorchEager(Mode):
         arenas = TorchArenas(device)
         if not arenas.work.has_steps:
             return _PreparedCommands(self, device, arenas, Commands(arenas, device))
-        steps = Steps(arenas, device)
+        steps = Steps(arenas, device, self.unwritten_of(device.work))
         for batch in examples(steps.stream, max(limits.values())):
             steps.start()
             for _, step in steps.of(batch):
@@ -122,7 +125,7 @@ class PreparedTorchSteps(TorchPrepared):
     def start(self, warm_up: bool = False) -> None:
         """Begin a run with empty KV caches."""
         super().start(warm_up)
-        self._steps.start()
+        self._steps.start(warm_up)
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch the rows of the steps."""

@@ -1,13 +1,14 @@
 """torch_graph: one replay of a torch.cuda.CUDAGraph per step, or per batch.
 
 Steps: a graph holds the operators of mode=torch_eager on the same operands. So it is bound to addresses: to a set of
-requests and a copy of the weights. Graphs that are likely to be needed are recorded before the clock starts, others
-when their step comes for the second time. At most mode.cached=64 graphs are kept, or one per copy of the weights if
-there are more copies. The graph replayed longest ago is dropped first.
+requests and a copy of the weights. Graphs that are likely to be needed are recorded before the clock starts, and others
+in the warm-up run. A step that comes only later is recorded when it comes for the second time. At most mode.cached=64
+graphs are kept, or one per copy of the weights if there are more copies. The graph replayed longest ago is dropped
+first. A launch after the graph samples and feeds results back, as in other modes.
 
-Independent commands: a graph has a fixed number of commands (a power of two, or the limit). It gathers the slots that
-index tensors name, multiplies, and scatters the outputs. The indices are uploaded before each replay. Padding is
-counted in padded_commands and writes to scratch memory only.
+Independent commands: each evenly spaced run of a batch is one torch.bmm in place. A batch of up to three runs is a
+launch for each run, since its outputs, and thus its addresses, do not come again. A graph holds the runs of a batch of
+more, which reads its weights in place; an operator before it copies its inputs, and one behind it its outputs.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device
 from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
-from launchopt.modes.torch_compile import gathered_bytes
-from launchopt.modes.torch_eager import PreparedTorchSteps, TorchPrepared, torch_bytes
+from launchopt.modes.torch_eager import UNWRITTEN, PreparedTorchSteps, TorchPrepared, torch_bytes
 from launchopt.streams.chain import Stream
 
 if TYPE_CHECKING:
-    from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
+    from launchopt.devices.pytorch.batches import GraphBatches
+    from launchopt.devices.pytorch.graphs import GraphSteps
     from launchopt.devices.pytorch.views import TorchArenas
 
 
@@ -43,27 +44,32 @@ class TorchGraph(Mode):
     devices = ("cuda",)
     packages = ("torch",)
     extra = "torch"
+    unwritten = UNWRITTEN
     options: Options = Options()
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Return the bytes that PyTorch allocates, and those of the largest gathered batch."""
-        return torch_bytes(stream, limits) + gathered_bytes(stream, limits)
+        """Return the bytes that PyTorch allocates, and those of copied inputs and outputs of independent commands."""
+        if stream.has_steps:
+            return torch_bytes(stream, limits)
+        copied = sum(limit * shape.n * (shape.m + shape.k) for shape, limit in limits.items())
+        return torch_bytes(stream, limits) + copied * stream.dtype.itemsize
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
         """Record the graphs that are likely to be needed."""
-        from launchopt.devices.pytorch.graphs import GraphBatches, GraphSteps
+        from launchopt.devices.pytorch.batches import GraphBatches
+        from launchopt.devices.pytorch.graphs import GraphSteps
         from launchopt.devices.pytorch.views import TorchArenas
 
-        arenas = TorchArenas(device)
+        arenas, most, cached = TorchArenas(device), max(limits.values()), self.options.cached
         if not arenas.work.has_steps:
-            return _PreparedBatches(self, device, arenas, GraphBatches(arenas, device, limits))
-        most, cached = max(limits.values()), self.options.cached
-        return _PreparedSteps(self, device, arenas, GraphSteps(arenas, device, most, cached))
+            return _PreparedBatches(self, device, arenas, GraphBatches(arenas, device, limits, cached))
+        steps = GraphSteps(arenas, device, most, cached, self.unwritten_of(device.work))
+        return PreparedGraphSteps(self, device, arenas, steps)
 
 
 class _PreparedBatches(TorchPrepared):
-    """Replays graphs of batches."""
+    """Replays graphs of batches, or launches their runs."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphBatches) -> None:
         super().__init__(mode, device, arenas)
@@ -72,10 +78,10 @@ class _PreparedBatches(TorchPrepared):
     def start(self, warm_up: bool = False) -> None:
         """Begin a run."""
         super().start(warm_up)
-        self._graphs.counters.start()
+        self._graphs.start(warm_up)
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Replay the graph of the batch's size."""
+        """Replay the graph of the batch, or launch its runs."""
         self._graphs.submit(batch, flush_ns)
 
     def counters(self) -> Counters:
@@ -88,7 +94,7 @@ class _PreparedBatches(TorchPrepared):
         super().close()
 
 
-class _PreparedSteps(PreparedTorchSteps):
+class PreparedGraphSteps(PreparedTorchSteps):
     """Replays graphs of whole steps."""
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphSteps) -> None:

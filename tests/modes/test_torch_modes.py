@@ -131,14 +131,14 @@ def batched_run(name: str, stream: GemmStream, most: int) -> Run:
 @pytest.mark.parametrize("name", NAMES[1:])
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.usefixtures("stand_ins")
-def test_batches_that_lie_in_a_row_and_scattered(name: str, shuffle: bool, dtype: Dtype) -> None:
+def test_each_run_of_evenly_spaced_commands_is_a_launch_in_place(name: str, shuffle: bool, dtype: Dtype) -> None:
     run = batched_run(name, gemv(6, 2, 10, 45, dtype, 12, CommandOrder(shuffle)), 8)
-    assert sum(run.launches(LaunchColumn.SIZE)) == 45
-    looked_up = [bool(copied) for copied in run.launches(LaunchColumn.PACKED_BYTES)]
-    if name == "torch_compile":
-        assert shuffle in looked_up
-    else:
-        assert all(looked_up)
+    sizes = run.launches(LaunchColumn.SIZE)
+    assert sum(sizes) == 45
+    assert (len(sizes) > 20) == shuffle
+    if name == "torch_compile" or not shuffle:
+        assert run.recorder.launch_calls == len(sizes)
+        assert not any(run.launches(LaunchColumn.PACKED_BYTES))
 
 
 @needs_torch
@@ -152,15 +152,34 @@ def test_batches_of_several_shapes_and_one_weight(name: str) -> None:
 
 @needs_torch
 @pytest.mark.usefixtures("stand_ins")
-def test_padding_is_counted_and_never_scattered() -> None:
-    stream = gemv(6, 1, 10, 13, Dtype.fp32, 5)
-    run = batched_run("torch_graph", stream, 8)
-    assert run.launches(LaunchColumn.SIZE) == [8, 5]
-    assert run.prepared.counters().padded_commands == 3
+def test_a_batch_of_many_runs_whose_weights_come_again_is_a_replay_between_copies() -> None:
+    stream = gemv(6, 1, 10, 25, Dtype.fp32, 2)
+    run = Run("torch_graph", stream, 8)
+    run.prepared.start(warm_up=True)
+    for batch in run.batches(stream.commands):
+        run.prepared.submit(batch, 0)
+    run.finish()
+    # A batch of 8 has 4 runs of 2 commands. The first is captured, and the next two are replayed.
+    assert run.launches(LaunchColumn.SIZE) == [2, 2, 2, 2, 8, 8, 1]
     assert run.prepared.counters().graph_replays == 2
-    # Two replays, an upload of slots before each, and a scatter after the padded batch.
-    assert run.recorder.launch_calls == 2 + 2 + 1
-    assert run.prepared.counters().costs_ns["update"] > 0
+    assert run.recorder.launch_calls == 4 + 2 * 3 + 1
+    assert run.launches(LaunchColumn.PACKED_BYTES) == [0] * 4 + [8 * (6 + 10) * 4] * 2 + [0]
+    assert run.prepared.counters().costs_ns["capture"] > 0
+
+
+@needs_torch
+@pytest.mark.usefixtures("stand_ins")
+def test_no_more_graphs_of_batches_are_kept_than_asked_for() -> None:
+    stream = gemv(6, 1, 10, 96, Dtype.fp32, 12, CommandOrder(shuffle=True))
+    run = Run("torch_graph", stream, 8, cached=2)
+    for warms_up in (True, False):
+        run.recorder.reset()
+        run.prepared.start(warm_up=warms_up)
+        for batch in run.batches(stream.commands):
+            run.prepared.submit(batch, 0)
+        assert len(run.prepared._graphs._kept) == 2  # type: ignore[attr-defined]
+    run.finish()
+    assert 0 < (run.prepared.counters().graph_replays or 0) < 96 // 8
 
 
 def run_commands(device: Any, mode: Mode, stream: GemmStream, most: int) -> None:

@@ -109,14 +109,16 @@ def test_every_operator_that_submits_work_is_counted(name: str) -> None:
 
 
 @needs_torch
-def test_requests_in_step_are_a_launch_a_row_whatever_their_number() -> None:
+def test_requests_in_step_are_a_launch_a_row_and_one_for_attention() -> None:
     stream = users(PROGRAMS["layer"], Dtype.fp32, 4, 3)
     run = StepRun("torch_eager", stream, 4)
     run.run()
     run.check()
-    assert run.launches(LaunchColumn.SIZE) == [4] * (3 * stream.commands_per_step)
-    shapes = [stream.shapes[index].op.name for index in run.launches(LaunchColumn.SHAPE)[: stream.commands_per_step]]
-    assert shapes == ["SLOT_MAP", *[node.op.name for node in PROGRAMS["layer"].layer] * LAYERS]
+    ops = [node.op.name for node in PROGRAMS["layer"].layer]
+    at = ops.index("QK")
+    calls = [("SLOT_MAP", 4), *([*((op, 4) for op in ops[:at]), ("", 12), *((op, 4) for op in ops[at + 3 :])] * LAYERS)]
+    shapes = ["" if index < 0 else stream.shapes[index].op.name for index in run.launches(LaunchColumn.SHAPE)]
+    assert list(zip(shapes, run.launches(LaunchColumn.SIZE), strict=True)) == calls * 3
     run.close()
 
 
@@ -162,6 +164,7 @@ def test_compiled_steps_are_a_call_each_and_compiled_ahead(name: str, dtype: Dty
         run.run(seed)
         run.check()
     assert unique_graphs() == compiled
+    assert run.prepared.counters().graph_replays
     assert set(run.launches(LaunchColumn.SHAPE)) == {-1}
     rows = set(np.diff(run.stream.kind_stops, prepend=0).tolist())
     assert all(any(size % count == 0 for count in rows) for size in run.launches(LaunchColumn.SIZE))
@@ -193,8 +196,39 @@ def test_all_in_step_is_recorded_ahead() -> None:
     run.check()
     # The first step reads scattered rows of the embedding table, and does not come again.
     assert run.prepared.counters().graph_replays == 4
-    assert run.launches(LaunchColumn.SIZE) == [4] * stream.commands_per_step + [4 * stream.commands_per_step] * 4
+    attention = 2 * LAYERS  # commands that are launched with another one
+    assert len(run.launches(LaunchColumn.SIZE)) == stream.commands_per_step - attention + 4
+    assert run.launches(LaunchColumn.SIZE)[-4:] == [4 * stream.commands_per_step] * 4
     run.close()
+
+
+@needs_torch
+@pytest.mark.usefixtures("stand_ins")
+@pytest.mark.parametrize("mode", ["torch_graph", "torch_compile"])
+def test_a_warm_up_run_captures_every_step(mode: str) -> None:
+    run = StepRun(mode, stream_of(PROGRAMS["paged"], Dtype.fp32), MOST)
+    start = run.prepared.start
+    run.prepared.start = lambda warm_up=False: start(True)  # type: ignore[method-assign]
+    run.run(4)
+    run.prepared.start = start  # type: ignore[method-assign]
+    captured = run.prepared.counters().costs_ns["capture"]
+    run.run(4)
+    run.check()
+    assert run.prepared.counters().graph_replays == run.recorder.launch_count
+    assert run.prepared.counters().costs_ns["capture"] == captured
+    run.close()
+
+
+@needs_torch
+@in_each_program
+def test_a_compiled_step_keeps_inside_only_what_its_layer_reads_whole(name: str) -> None:
+    program = PROGRAMS[name]
+    inside = mode_class("torch_compile").unwritten_of(users(program, Dtype.fp32, 1, 1))
+    for node in program.layer:
+        if node.name in inside:
+            assert any(each.b == node.name and each.k == node.m for each in program.layer)
+    assert program.layer[-1].name not in inside
+    assert {"k", "v", "add1", "kv_write"}.isdisjoint(inside)
 
 
 @needs_torch

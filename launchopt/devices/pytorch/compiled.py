@@ -1,165 +1,153 @@
-"""Run steps and batches by torch.compile, with one call of a compiled function each.
+"""Run steps and batches by torch.compile.
 
-A step is compiled as a whole, from generated source code that calls its operators one after another. Each of its
-tensors has its own storage object, although their rows alternate in memory. Otherwise, the compiler would treat a write
-to one view as a write to all of them. Each function is compiled twice before the clock starts: for one row, and for any
-larger number of rows.
+A step is compiled as a whole, from generated source code that calls its ops one after another, and then captured in a
+CUDA graph. Each of its tensors has its own storage object, although their rows alternate in memory. Otherwise, the
+compiler would treat a write to one view as a write to all of them. Functions are compiled before the clock starts: for
+one request, for the most requests of a batch, and for any number between. Runs of independent commands are compiled for
+one command, and for any larger number.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch._dynamo
+import torch._inductor
 
-from launchopt.batching.batch import SEVERAL, Batch, StepBatch
-from launchopt.command import ShapeKey, as_records
+from launchopt.batching.batch import SEVERAL, StepBatch
+from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
-from launchopt.devices.pytorch.batches import INDEX_BYTES_A_COMMAND, Indices, runs, spaced
-from launchopt.devices.pytorch.commands import stacks
+from launchopt.devices.pytorch.batches import Batches, Multiply
+from launchopt.devices.pytorch.calls import Step
+from launchopt.devices.pytorch.graphs import GraphSteps
 from launchopt.devices.pytorch.ops import Sequences
-from launchopt.devices.pytorch.step import Step
-from launchopt.devices.pytorch.steps import STRATEGY, Steps, examples
+from launchopt.devices.pytorch.steps import STRATEGY, example
 from launchopt.devices.pytorch.views import Tensor, TorchArenas
 
 MOST_FUNCTIONS = 4096  # most compiled variants that torch.compile may make
-MOST_RUNS = 2  # most evenly spaced runs that take a call each (2 if slots wrap around); with more, slots are looked up
-STRIDED = "def strided(a, b, c):\n    c.copy_(torch.bmm(b, a.transpose(1, 2)))\n"
-SCATTERED = (
-    "def scattered(a, b, c, at_a, at_b, at_c):\n"
-    "    weights, inputs = a.index_select(0, at_a), b.index_select(0, at_b)\n"
-    "    c.index_copy_(0, at_c, torch.bmm(inputs, weights.transpose(1, 2)))\n"
-)
+INDUCTOR = "inductor"
+# The options of mode="max-autotune-no-cudagraphs", without its tables on the screen. Coordinate descent also makes a
+# product with a single row a reduction, which is fused with neighbouring ops.
+OPTIONS: dict[str, str | int | bool] = {
+    "max_autotune": True,
+    "coordinate_descent_tuning": True,
+    "max_autotune_report_choices_stats": False,
+}
 
 
-def compiled(source: str, name: str, names: Mapping[str, object], backend: str) -> Callable[..., None]:
-    """Return the function `name` of some source code, compiled. It has its own code object and compiled variants."""
-    made = dict(names)
-    exec(compile(source, f"<{name}>", "exec"), made)
+def strided(a: Tensor, b: Tensor, c: Tensor) -> None:
+    """Multiply a run of independent commands."""
+    c.copy_(torch.bmm(b, a.transpose(1, 2)))
+
+
+def options_of(backend: str) -> dict[str, str | int | bool] | None:
+    """Return the options for a backend, as far as this version of PyTorch has them."""
+    if backend != INDUCTOR:
+        return None
+    known = set(torch._inductor.list_options())
+    return {name: value for name, value in OPTIONS.items() if name in known}
+
+
+def compiled(function: Callable[..., None], backend: str) -> Callable[..., None]:
+    """Return a function, compiled as a whole."""
     # Each kind of step has its own function, so the number of functions is large.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_FUNCTIONS
-    function: Callable[..., None] = torch.compile(made[name], fullgraph=True, dynamic=False, backend=backend)
+    made: Callable[..., None] = torch.compile(
+        function, fullgraph=True, dynamic=False, backend=backend, options=options_of(backend)
+    )
+    return made
+
+
+def made_of(source: str, name: str, names: Mapping[str, object]) -> Callable[..., None]:
+    """Return the function `name` of some source code. It has its own code object, and so its own compiled variants."""
+    made = dict(names)
+    exec(compile(source, f"<{name}>", "exec"), made)
+    function: Callable[..., None] = made[name]  # type: ignore[assignment]
     return function
 
 
-def grows(tensor: Tensor, dim: int | None) -> Tensor:
-    """Tell the compiler that dimension `dim` may have any size from 2 on (None: no dimension); return the tensor."""
-    if dim is not None:
-        torch._dynamo.mark_dynamic(tensor, dim)
-    return tensor
+def let_grow(tensors: Sequence[Tensor], dims: Sequence[int | None]) -> None:
+    """Tell the compiler that a dimension of each tensor may have any size from 2 on. None: no dimension."""
+    for tensor, dim in zip(tensors, dims, strict=True):
+        if dim is not None:
+            torch._dynamo.mark_dynamic(tensor, dim)
 
 
-class CompiledSteps(Steps):
-    """Compiled steps of the workload stream that a device has open."""
+class CompiledSteps(GraphSteps):
+    """Compiled and captured steps of the workload stream that a device has open."""
 
-    def __init__(self, arenas: TorchArenas, device: Device, most: int, backend: str) -> None:
-        super().__init__(arenas, device, is_apart=True)
-        self._backend = backend
-        self._names = {op.name.lower(): function for op, function in self.site.functions.items()}
-        self._made: dict[str, Callable[..., None]] = {}
+    def __init__(
+        self, arenas: TorchArenas, device: Device, most: int, bound: int, unwritten: frozenset[str], backend: str
+    ) -> None:
+        self._backend, self._made = backend, dict[tuple[str, int], Callable[..., None]]()
+        self._sizes: set[int] = set()  # numbers of requests with a function of their own
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.compile advises to use TF32
-            for batch in examples(self.stream, most):
-                self.start()
-                for _, step in self.of(batch):
-                    _let_grow(step)
-                    self._function(step)(*step.tensors)
+            super().__init__(arenas, device, most, bound, unwritten, is_apart=True)
+
+    def prepare_likely(self, most: int) -> None:
+        """Compile the likely steps, and a function for decode steps of any number of requests."""
+        stream = self.stream
+        most = min(most, stream.requests)
+        self._sizes = {1, most}
+        super().prepare_likely(most)
+        if stream.decode_kind >= 0 and most > 2:
+            self.start()
+            for _, step in self.of(example(stream, stream.decode_kind, range((most + 1) // 2), 0)):
+                self.run(step)
+
+    def run(self, step: Step) -> None:
+        """Call the function of a step."""
+        step.was_run = True
+        if step.gather is not None:
+            step.gather()
+        self._function(step)(*step.tensors)
 
     def _function(self, step: Step) -> Callable[..., None]:
         """Return the compiled function of a step. Steps with the same source code share a function."""
         if step.compiled is None:
             arguments = ", ".join(f"t{i}" for i in range(len(step.tensors)))
             source = "\n    ".join([f"def step({arguments}):", "now = None", *step.lines]) + "\n"
-            if source not in self._made:
-                self._made[source] = compiled(source, "step", {**self._names, "Sequences": Sequences}, self._backend)
-                _let_grow(step)
-            step.compiled = self._made[source]
+            is_fixed = step.columns == 1 and step.size in self._sizes
+            key = source, step.size if is_fixed else 0
+            if key not in self._made:
+                ops = {op.name.lower(): function for op, function in self.site.functions.items()}
+                function = made_of(source, "step", {**ops, "Sequences": Sequences})
+                self._made[key] = compiled(function, self._backend)
+            if not is_fixed:
+                let_grow(step.tensors, step.dims)
+            for cache in step.caches:
+                torch._dynamo.mark_static_address(cache, guard=False)
+            step.compiled = self._made[key]
         return step.compiled
 
-    def submit(self, batch: StepBatch, flush_ns: int) -> None:
-        """Make one call per part of the batch."""
+    def launch(self, part: StepBatch, step: Step, flush_ns: int) -> None:
+        """Call the function of a step that has no graph."""
         device = self._device
-        for part, step in self.of(batch):
-            function = self._function(step)
-            start_ns = device.enter(SEVERAL, part.size)
-            if step.gather is not None:
-                step.gather()
-            function(*step.tensors)
-            gathers = int(step.gather is not None)
-            device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns, gathers)
+        start_ns = device.enter(SEVERAL, part.size)
+        self.run(step)
+        gathers = int(step.gather is not None)
+        device.leave(part, slice(0, len(part.words)), STRATEGY, flush_ns, start_ns, gathers)
 
 
-def _let_grow(step: Step) -> None:
-    for tensor, dim in zip(step.tensors, step.dims, strict=True):
-        grows(tensor, dim)
-
-
-class CompiledBatches:
-    """Batches of independent GEMMs: one call per evenly spaced run, or one call that looks up the slots."""
+class CompiledBatches(Batches):
+    """Batches of independent GEMMs: one call of a compiled function for each evenly spaced run."""
 
     def __init__(self, arenas: TorchArenas, device: Device, limits: Mapping[ShapeKey, int], backend: str) -> None:
-        self._device, strides = device, arenas.work.strides()
-        self._moves = [strides[shape] for shape in limits]
-        self._stacks = [stacks(arenas, shape) for shape in limits]
-        self._indices = Indices(arenas, max(limits.values()))
-        names = {"torch": torch}
-        self._strided = [compiled(STRIDED, "strided", names, backend) for _ in limits]
-        self._scattered = [compiled(SCATTERED, "scattered", names, backend) for _ in limits]
+        self._backend = backend
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            for index, limit in enumerate(limits.values()):
-                for count in sorted({limit, 1}, reverse=True):
-                    self._compile(index, count)
+            super().__init__(arenas, device, limits)
 
-    def _compile(self, index: int, count: int) -> None:
-        """Compile both functions of a shape: for one command if `count` is 1, otherwise for any larger number."""
-        dim = 0 if count > 1 else None
-        longest = min(self._most_even(index), count)
-        if count == 1 or longest > 1:
-            slices = (spaced(each, 0, move, longest) for each, move in zip(*self._of(index), strict=True))
-            self._strided[index](*(grows(each, dim) for each in slices))
-        at = self._indices.device[:, :count]
-        at.copy_(torch.arange(count, device=at.device) % min(len(each) for each in self._stacks[index]))
-        self._scattered[index](*self._stacks[index], *(grows(each, dim) for each in at))
+    def function(self, shape: ShapeKey) -> Multiply:
+        """Return a compiled function for a shape."""
+        source = "def run(a, b, c):\n    strided(a, b, c)\n"
+        return compiled(made_of(source, "run", {"strided": strided}), self._backend)
 
-    def _of(self, index: int) -> tuple[tuple[Tensor, ...], tuple[int, int, int]]:
-        return self._stacks[index], self._moves[index]
-
-    def _most_even(self, index: int) -> int:
-        """Return the number of commands in the longest evenly spaced run that fits into the arenas."""
-        return min(1 + (len(each) - 1) // move for each, move in zip(*self._of(index), strict=True) if move)
-
-    def start(self) -> None:
-        """Do nothing: a run changes no state."""
-
-    def submit(self, batch: Batch, flush_ns: int) -> None:
-        """Make one call per evenly spaced run, or one call for the batch."""
-        device, index = self._device, batch.shape_index
-        found = runs(batch, self._moves[index], MOST_RUNS)
-        if not found:
-            self._look_up(batch, flush_ns)
-            return
-        records = as_records(batch.words)
-        for run in found:
-            count = run.stop - run.start
-            start_ns = device.enter(index, count)
-            operands = (
-                spaced(each, int(records[f"slot_{role}"][run.start]), move, count)
-                for role, each, move in zip("abc", *self._of(index), strict=True)
-            )
-            self._strided[index](*operands)
-            device.leave(batch, run, STRATEGY, flush_ns, start_ns)
-
-    def _look_up(self, batch: Batch, flush_ns: int) -> None:
-        device, index, count = self._device, batch.shape_index, len(batch)
-        start_ns = device.enter(index, count)
-        self._indices.upload(batch, count)
-        self._scattered[index](*self._stacks[index], *self._indices.device[:, :count])
-        copied = INDEX_BYTES_A_COMMAND * count
-        device.leave(batch, slice(0, count), STRATEGY, flush_ns, start_ns, 1, copied)
-
-    def close(self) -> None:
-        """Release the index tensors."""
-        self._indices.close()
+    def first_call(self, function: Multiply, operands: list[Tensor]) -> None:
+        """Compile a function for one command, or for any larger number."""
+        if len(operands[0]) > 1:
+            let_grow(operands, [0, 0, 0])
+        function(*operands)

@@ -1,9 +1,10 @@
 """The ops of a step in PyTorch, written as in an ordinary model.
 
 A, B and C are tensors [rows, features]. A step of several requests has one row per request; a step of one request has
-one row per column. The weight A is [k, m], transposed, or a vector [m]. An op writes C in place. Ops of attention also
-take `Now`, which the slot map computes from the state of the sequences. Shapes do not depend on positions, so that
-launches can be captured: attention covers all of `ctx`, with a mask.
+one row per column. The weight A is [k, m], transposed, or a vector [m]. An op returns its output. It stores the output
+in C, or in a new tensor if C is None. Ops of attention also take `Now`, which the slot map computes from the state of
+the sequences. Shapes do not depend on positions, so that launches can be captured: attention covers all of `ctx`, with
+a mask.
 
 Values that depend only on positions (angles, masks, places in the cache) are computed once per step, as models do.
 """
@@ -23,16 +24,16 @@ from launchopt.streams.attention import Attention
 
 NORM_EPSILON = 1e-5
 HALF_BYTES = 2  # bytes of an element in half precision
-HIDDEN_SCORE = float("-inf")
+MASK_ALIGNMENT = 16  # positions; the row length of a mask that PyTorch's attention kernels take without a padded copy
 # Number of operators of an op that submit work to the device; making a view submits none. `Heads.copies` counts the
-# copies of operands that cannot be viewed.
+# copies of operands that cannot be viewed. Attention is one operator and the copy of its output to C.
 CALLS = {
-    **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.ADD, Op.KV_WRITE), 1),
-    **dict.fromkeys((Op.NORM, Op.SILU_MUL, Op.QK), 2),
-    **dict.fromkeys((Op.SOFTMAX, Op.AV), 3),
+    **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ADD, Op.KV_WRITE), 1),
+    **dict.fromkeys((Op.SILU_MUL, Op.AV), 2),
     Op.ROPE: 4,
     Op.SLOT_MAP: 11,
 }
+ATTENTION = (Op.QK, Op.SOFTMAX, Op.AV)  # rows that one operator computes
 
 
 class Sequences(NamedTuple):
@@ -53,63 +54,66 @@ class Now(NamedTuple):
     offset: Tensor  # [rows]: position within that page
     cosines: Tensor  # [requests, columns, 1, head_dim]
     sines: Tensor  # [requests, columns, 1, head_dim]
-    seen: Tensor  # bool [requests, columns, 1, 1, ctx]: positions that a column attends to
-    unseen: Tensor  # bool [requests, columns, 1, 1, ctx]: all other positions
+    mask: Tensor  # [requests, 1, columns * heads that share a key, ctx]: 0 for positions attended to, else -inf
 
 
-Function = Callable[..., "Now | None"]  # (A, B, C, Now | None); the slot map returns Now
+Function = Callable[..., "Tensor | Now"]  # (A, B, C, Now | None); the slot map returns Now
 
 
-def write(c: Tensor, value: Tensor) -> None:
-    """Write a value to C. It prevents a compiler from passing the unrounded value to the next reader of C."""
+def keep(c: Tensor | None, value: Tensor) -> Tensor:
+    """Store a value in C, if there is one; return the value as it is stored."""
+    if c is None:
+        return value
     if torch.compiler.is_compiling() and c.element_size() == HALF_BYTES:
-        bits = value.to(c.dtype).view(torch.int16) | 0  # an operator between the two views, or they would cancel
-        value = bits.view(c.dtype)
+        # Otherwise a compiler would pass the unrounded value to the next op. The operator between the two views
+        # prevents that they cancel.
+        value = (value.to(c.dtype).view(torch.int16) | 0).view(c.dtype)
     c.copy_(value)
+    return value
 
 
-def into(c: Tensor, function: Callable[..., Tensor], *operands: Tensor, **options: float) -> None:
-    """Write the result of an operator to C. While compiling, write it as a copy, which the compiler may remove."""
-    if torch.compiler.is_compiling():
-        write(c, function(*operands, **options))
-    else:
-        function(*operands, out=c, **options)
+def into(c: Tensor | None, function: Callable[..., Tensor], *operands: Tensor, **options: float) -> Tensor:
+    """Return the result of an operator, stored in C. While compiling, store a copy, which the compiler may remove."""
+    if c is None or torch.compiler.is_compiling():
+        return keep(c, function(*operands, **options))
+    function(*operands, out=c, **options)
+    return c
 
 
-def gemm(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+def gemm(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     """C = B @ A, with A transposed already."""
-    into(c, torch.mm, b, a)
+    return into(c, torch.mm, b, a)
 
 
-def bias(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+def bias(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     """C = B + A."""
-    into(c, torch.add, b, a)
+    return into(c, torch.add, b, a)
 
 
-def relu(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+def relu(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     """C = max(B, 0)."""
-    into(c, torch.clamp, b, min=0)
+    return into(c, torch.clamp, b, min=0)
 
 
-def scale(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+def scale(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     """C = B * A."""
-    into(c, torch.mul, b, a)
+    return into(c, torch.mul, b, a)
 
 
-def norm(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
-    """C = RMSNorm of B with gain A. PyTorch has no RMSNorm that writes in place, so the result is copied."""
-    write(c, functional.rms_norm(b, a.shape, a, NORM_EPSILON))
+def norm(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
+    """C = RMSNorm of B with gain A. PyTorch's RMSNorm cannot write in place: if C is given, the result is copied."""
+    return keep(c, functional.rms_norm(b, a.shape, a, NORM_EPSILON))
 
 
-def add(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+def add(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     """C = A + B."""
-    into(c, torch.add, a, b)
+    return into(c, torch.add, a, b)
 
 
-def silu_mul(a: Tensor, b: Tensor, c: Tensor, now: Now | None) -> None:
+def silu_mul(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     """C = silu(gate) * up, of B = [gate | up]."""
     gate, up = b.chunk(2, 1)
-    into(c, torch.mul, functional.silu(gate), up)
+    return into(c, torch.mul, functional.silu(gate), up)
 
 
 PLAIN: dict[Op, Function] = {
@@ -124,7 +128,7 @@ PLAIN: dict[Op, Function] = {
 
 
 class Heads:
-    """The ops of an attention."""
+    """The ops of an attention. `AV` stands for all of attention: QK, SOFTMAX and AV."""
 
     def __init__(self, attention: Attention, dtype: torch.dtype, device: torch.device) -> None:
         self.q_heads, self.kv_heads, self.head_dim = attention.q_heads, attention.kv_heads, attention.head_dim
@@ -132,20 +136,19 @@ class Heads:
         self.qk_norm = attention.qk_norm
         self.group = self.q_heads // self.kv_heads
         self.q_width = self.q_heads * self.head_dim
-        self.score_scale = self.head_dim**-0.5
         half = np.arange(self.head_dim // 2)
         angles = np.outer(np.arange(self.ctx), attention.theta ** (-2.0 * half / self.head_dim))
         cosines, sines = (f(angles).astype(np.float32) for f in (np.cos, np.sin))
         self.cosines = torch.from_numpy(np.concatenate([cosines, cosines], 1)).to(device)
         self.sines = torch.from_numpy(np.concatenate([-sines, sines], 1)).to(device)
-        self.positions = torch.arange(self.ctx, device=device)
-        self.nothing = torch.zeros((1, 1, 1), dtype=dtype, device=device)  # operand that baddbmm adds, times 0
+        aligned = -(-self.ctx // MASK_ALIGNMENT) * MASK_ALIGNMENT
+        self.positions = torch.arange(aligned, device=device)
+        self.shown = torch.zeros((), dtype=dtype, device=device)
+        self.hidden = torch.full((), float("-inf"), dtype=dtype, device=device)
         self.functions: dict[Op, Function] = {
             Op.SLOT_MAP: self.slot_map,
             Op.ROPE: self.rope,
             Op.KV_WRITE: self.kv_write,
-            Op.QK: self.qk,
-            Op.SOFTMAX: self.softmax,
             Op.AV: self.av,
         }
 
@@ -154,84 +157,75 @@ class Heads:
 
         C, int32 [requests, columns] = slots of the columns in the cache.
         """
+        requests, columns = len(a.start), len(a.columns)
         a.start.copy_(a.following)
-        a.following.add_(a.columns.shape[0])
+        a.following.add_(columns)
         tokens = a.start.unsqueeze(1) + a.columns
         page, offset = a.pages.gather(1, tokens // self.page_tokens), tokens % self.page_tokens
         into(c, torch.add, offset, page, alpha=self.page_tokens)
-        by_token = tokens.unsqueeze(2)
-        seen = (self.positions <= by_token).unsqueeze(2).unsqueeze(2)
-        unseen = (self.positions > by_token).unsqueeze(2).unsqueeze(2)
+        seen = self.positions <= tokens.unsqueeze(2)
+        mask = torch.where(seen, self.shown, self.hidden)[:, None, :, None, : self.ctx]
+        mask = mask.expand(-1, -1, -1, self.group, -1).reshape(requests, 1, columns * self.group, self.ctx)
         cosines, sines = self.cosines[tokens].unsqueeze(2), self.sines[tokens].unsqueeze(2)
         place = page.reshape(-1) if self.is_paged else a.local
-        return Now(a.pages, place, offset.reshape(-1), cosines, sines, seen, unseen)
+        return Now(a.pages, place, offset.reshape(-1), cosines, sines, mask)
 
-    def _by_head(self, rows: Tensor, now: Now, features: int) -> Tensor:
-        """Return [rows, heads * features] as [requests, columns, heads, features]."""
-        requests, columns = now.seen.shape[0], now.seen.shape[1]
-        return rows.view(requests, columns, rows.shape[1] // features, features)
+    def _by_head(self, rows: Tensor, now: Now) -> Tensor:
+        """Return [rows, heads * head_dim] as [requests, columns, heads, head_dim]."""
+        requests, columns = now.cosines.shape[:2]
+        return rows.view(requests, columns, rows.shape[1] // self.head_dim, self.head_dim)
 
-    def _grouped(self, rows: Tensor, now: Now, features: int) -> Tensor:
-        """Return [rows, heads * features] as [requests, columns, kv heads, heads that share one, features]."""
-        requests, columns = now.seen.shape[0], now.seen.shape[1]
-        return rows.view(requests, columns, self.kv_heads, self.group, features)
-
-    def _for_product(self, rows: Tensor) -> Tensor:
-        """Return grouped rows as [kv heads * requests, columns * heads that share one, features]."""
-        requests, columns, _, _, features = rows.shape
-        return rows.permute(2, 0, 1, 3, 4).reshape(self.kv_heads * requests, columns * self.group, features)
-
-    def _of_product(self, product: Tensor, now: Now) -> Tensor:
-        """Return a product of `_for_product` rows as grouped rows."""
-        requests, columns = now.seen.shape[0], now.seen.shape[1]
-        return product.view(self.kv_heads, requests, columns, self.group, -1).permute(1, 2, 0, 3, 4)
-
-    def _cached(self, pool: Tensor, is_value: int, now: Now) -> Tensor:
-        """Return keys or values of all positions, [kv heads * requests, ctx, head_dim], gathered if paged."""
-        rows = pool[:, is_value].permute(2, 0, 1, 3)  # [kv heads, pages, tokens per page, head_dim]
-        if self.is_paged:
-            rows = rows.index_select(1, now.pages.reshape(-1))
-        return rows.reshape(self.kv_heads * now.pages.shape[0], -1, self.head_dim)[:, : self.ctx]
-
-    def rope(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
+    def rope(self, a: Tensor | None, b: Tensor, c: Tensor | None, now: Now) -> Tensor:
         """C = q and k rotated by their position, and v unchanged. A: gains of q and of k, which are normed first."""
-        given, result = self._by_head(b, now, self.head_dim), self._by_head(c, now, self.head_dim)
         heads = self.q_heads + self.kv_heads
-        turned = self._normed(given, a) if self.qk_norm else given[:, :, :heads]
+        given = self._by_head(b, now)
+        turned, values = given[:, :, :heads], given[:, :, heads:]
+        if a is not None:
+            turned = self._normed(turned, a)
         swapped = turned.roll(self.head_dim // 2, -1)
+        if c is None:
+            found = torch.addcmul(turned * now.cosines, swapped, now.sines).to(b.dtype)
+            return torch.cat([found, values], 2).view(b.shape)
+        result = self._by_head(c, now)
         into(result[:, :, :heads], torch.addcmul, turned * now.cosines, swapped, now.sines)
-        write(result[:, :, heads:], given[:, :, heads:])
+        keep(result[:, :, heads:], values)
+        return c
 
     def _normed(self, given: Tensor, gains: Tensor) -> Tensor:
         """Return the heads of q and k, normed one by one. gains: [2 * head_dim], those of q, then those of k."""
-        parts = given[:, :, : self.q_heads], given[:, :, self.q_heads : self.q_heads + self.kv_heads]
-        both = zip(parts, gains.chunk(2), strict=True)
+        both = zip(given.split((self.q_heads, self.kv_heads), 2), gains.chunk(2), strict=True)
         return torch.cat([functional.rms_norm(part, own.shape, own, NORM_EPSILON) for part, own in both], 2)
 
-    def kv_write(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
+    def kv_write(self, a: object, b: Tensor, c: Tensor, now: Now) -> Tensor:
         """Write keys and values of B into the cache C, [pages, 2, tokens per page, kv heads, head_dim]."""
         rows = b[:, self.q_width :].view(b.shape[0], 2, self.kv_heads, self.head_dim)
         c[now.page, :, now.offset] = rows
+        return c
 
-    def qk(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = scores of the positions that a column attends to; other elements of C stay."""
-        queries = self._for_product(self._grouped(b[:, : self.q_width], now, self.head_dim))
-        keys = self._cached(a, 0, now).transpose(1, 2)
-        scores = torch.baddbmm(self.nothing, queries, keys, beta=0, alpha=self.score_scale)
-        result = self._grouped(c, now, self.ctx)
-        into(result, torch.where, now.seen, self._of_product(scores, now), result)
+    def _cached(self, pool: Tensor, is_value: int, now: Now) -> Tensor:
+        """Return keys or values of all positions, [requests, kv heads, ctx, head_dim], gathered if paged."""
+        rows = pool[:, is_value]  # [pages, tokens per page, kv heads, head_dim]
+        if self.is_paged:
+            rows = rows.index_select(0, now.pages.reshape(-1))
+        rows = rows.reshape(len(now.pages), -1, self.kv_heads, self.head_dim)
+        return rows[:, : self.ctx].transpose(1, 2)
 
-    def softmax(self, a: object, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = probabilities of the positions that a column attends to; other elements of C stay."""
-        scores, result = self._grouped(b, now, self.ctx), self._grouped(c, now, self.ctx)
-        powers = torch.softmax(scores.masked_fill(now.unseen, HIDDEN_SCORE), -1)
-        into(result, torch.where, now.seen, powers, result)
+    def av(self, a: Tensor, b: Tensor, c: Tensor | None, now: Now) -> Tensor:
+        """C = attention of the queries in B over the cache A. Values that no step wrote must be finite.
 
-    def av(self, a: Tensor, b: Tensor, c: Tensor, now: Now) -> None:
-        """C = values weighted by the probabilities. Values that no step wrote must be zeros in the cache."""
-        weights = self._for_product(self._grouped(b, now, self.ctx).masked_fill(now.unseen, 0))
-        product = torch.bmm(weights, self._cached(a, 1, now))
-        write(self._grouped(c, now, self.head_dim), self._of_product(product, now))
+        The query heads that share a key are rows of one query, so that keys need not be repeated.
+        """
+        requests, columns = now.cosines.shape[:2]
+        queries = b[:, : self.q_width].view(requests, columns, self.kv_heads, self.group, self.head_dim)
+        queries = queries.transpose(1, 2).reshape(requests, self.kv_heads, columns * self.group, self.head_dim)
+        keys, values = self._cached(a, 0, now), self._cached(a, 1, now)
+        mask = now.mask.expand(-1, self.kv_heads, -1, -1)
+        found = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        found = found.view(requests, self.kv_heads, columns, self.group, self.head_dim).transpose(1, 2)
+        if c is None:
+            return found.reshape(len(b), self.q_width)
+        keep(c.view(found.shape), found)
+        return c
 
     def copies(self, op: Op, requests: int, columns: int) -> int:
         """Return the number of operators that submit work in addition to `CALLS`.
@@ -240,9 +234,7 @@ class Heads:
         """
         if op is Op.ROPE and self.qk_norm:
             return 3
-        if op not in (Op.QK, Op.AV):
-            return 0
-        several = requests > 1 and self.kv_heads > 1
-        cached = int(self.is_paged or several)
-        apart = columns > 1 and self.group > 1 and (op is Op.QK or self.kv_heads > 1)
-        return cached + int(several or apart)
+        apart = int(columns > 1 and self.group > 1)  # the rows of a query are not adjacent
+        if op is Op.SLOT_MAP:
+            return apart
+        return apart + 2 * self.is_paged if op is Op.AV else 0

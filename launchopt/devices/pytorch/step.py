@@ -1,22 +1,24 @@
-"""One step of evenly spaced requests, as calls of PyTorch operators on views of the operands.
+"""Make one step of evenly spaced requests, as calls of PyTorch ops on views of the operands.
 
 `Maker` turns the records of a step, [rows, requests], and the rows of the template into a `Step`. A `Step` has one call
-per row: an operator and its A, B and C, for all requests together. A row reads the tensor of the earlier row that the
-program names; RunError if the records name another slot. For torch.compile, a step also has source code of its calls.
+per row, for all requests together; QK, SOFTMAX and AV are one call. A call reads the output of the earlier row that the
+program names; RunError if the records name another slot. An output that is not stored is a tensor of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
+from launchopt.batching.batch import SEVERAL
 from launchopt.command import INDEX_BYTES, Op, Records
-from launchopt.devices.pytorch.ops import CALLS, Function, Heads, Sequences
+from launchopt.devices.pytorch.calls import Call, Reading, Step
+from launchopt.devices.pytorch.ops import ATTENTION, CALLS, Function, Heads, Sequences
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
 from launchopt.streams.chain import ChainStream
@@ -43,45 +45,6 @@ class Kind(NamedTuple):
     b: list[Wire]
 
 
-class Call(NamedTuple):
-    """The call for one row."""
-
-    function: Function
-    a: Tensor | Sequences | None
-    b: Tensor | None
-    c: Tensor
-    shape: int
-    more: int  # number of operators that submit work, less one
-
-
-@dataclass(slots=True, eq=False)
-class Step:
-    """The calls of a step of `size` requests.
-
-    tensors: all tensors of the calls. lines: source code of the calls, in which tensor i is ti. dims: the dimension of
-    each tensor that depends on the number of rows; None: no dimension does. compiled: the function that torch.compile
-    made of the source code; None: not compiled yet.
-    """
-
-    size: int
-    was_run: bool = False
-    calls: list[Call] = field(default_factory=list)
-    gather: Callable[[], object] | None = None  # copies scattered inputs to adjacent lanes
-    tensors: list[Tensor] = field(default_factory=list)
-    dims: list[int | None] = field(default_factory=list)
-    lines: list[str] = field(default_factory=list)
-    compiled: Callable[..., None] | None = None
-
-    def run(self) -> None:
-        """Make all calls."""
-        self.was_run = True
-        if self.gather is not None:
-            self.gather()
-        now = None
-        for function, a, b, c, _, _ in self.calls:
-            now = function(a, b, c, now) or now
-
-
 def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
     """Return the sources of A and of B of each row. Only the A of an ADD is the output of another row."""
     found: dict[Place, int] = {}
@@ -105,7 +68,8 @@ def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
 class Site:
     """Data that all steps of a workload stream share.
 
-    is_apart: each tensor of a step has its own storage object, and the step has source code.
+    unwritten: names of nodes whose outputs are not stored. is_apart: each tensor of a step has its own storage object,
+    and the step has source code.
     """
 
     arenas: TorchArenas
@@ -116,6 +80,7 @@ class Site:
     pages: Tensor  # int64 [requests, pages per request]; None without attention
     counting: Tensor  # int64: 0, 1, 2, ...
     gather_memory: Callable[[int], Tensor]  # returns memory for the gathered inputs of a number of requests
+    unwritten: frozenset[str]
     is_apart: bool
 
     @property
@@ -132,14 +97,14 @@ class Maker:
 
     def __init__(self, site: Site, kind: Kind, records: Records, first_input: int) -> None:
         self._site, self._kind, self._records = site, kind, records
-        self._columns, self.step = kind.rows[0].n, Step(records.shape[1])
+        self._columns, self.step = kind.rows[0].n, Step(records.shape[1], kind.rows[0].n)
         self._shared: dict[Hashable, Tensor] = {}
         self._names: dict[int, str] = {}
         self._input = self._inputs(first_input)
         self._input_slot = int(records["slot_b"][first_input, 0])
-        self._outputs: list[Tensor] = []
+        self._outputs: list[Tensor | None] = []
         for i, row in enumerate(kind.rows):
-            self._outputs.append(self._output(i, row))
+            self._outputs.append(self._output(i, row) if row.name not in site.unwritten else None)
             self._call(i, row)
         if self.step.gather is not None:
             first = self.step.calls[0]
@@ -206,7 +171,8 @@ class Maker:
             sizes = (pages, 2, tokens, attention.kv_heads, attention.head_dim)
             strides = (2 * tokens * width, tokens * width, width, attention.head_dim, 1)
             tensor = site.arenas.strided(operand.arena, sizes, strides, first)
-            self._shared["pool", layer] = self._own(tensor, None if attention.is_paged else 0)
+            tensor = self._shared["pool", layer] = self._own(tensor, None if attention.is_paged else 0)
+            self.step.caches.append(tensor)
         return self._shared["pool", layer]
 
     def _sequences(self) -> Sequences:
@@ -236,39 +202,49 @@ class Maker:
             return self._pool(operand, slot)
         return self._sequences() if row.op is Op.SLOT_MAP else None
 
-    def _read(self, i: int, role: str, wire: Wire, width: int) -> tuple[Tensor | None, str]:
-        """Return the tensor that a row reads, cut to its first `width` features, and its text in the source code.
+    def _read(self, i: int, role: str, width: int) -> tuple[Tensor | Reading | None, str]:
+        """Return what a row reads, cut to its first `width` features, and its text in the source code.
 
         RunError: the records name another slot than the program does.
         """
+        wire = (self._kind.a if role == "a" else self._kind.b)[i]
         if wire.row == NOTHING:
             return None, "None"
-        tensor = self._input if wire.row == INPUT else self._outputs[wire.row]
-        expected, text = self._input_slot, self._names.get(id(tensor), "")
+        expected, features = self._input_slot, self._site.stream.hidden
         if wire.row != INPUT:
             producer = self._kind.rows[wire.row]
             pitch_bytes = producer.operands[2].row_elements * producer.operands[2].arena.dtype.itemsize
-            expected = int(self._records["slot_c"][wire.row, 0])
+            expected, features = int(self._records["slot_c"][wire.row, 0]), producer.m
             expected += (producer.n - 1) * pitch_bytes // producer.operands[2].slot_bytes if wire.is_last else 0
         if int(self._records[f"slot_{role}"][i, 0]) != expected:
             raise RunError(f"row {i} of a step reads {role.upper()} from another slot than its program names")
-        if wire.is_last:
-            tensor, text = tensor[-1:], f"{text}[-1:]"
-        if tensor.shape[1] > width:
-            tensor, text = tensor[:, :width], f"{text}[:, :{width}]"
-        return tensor, text
+        columns = slice(width if features > width else None)
+        cut = (slice(-1 if wire.is_last else None, None), columns)
+        text = f"[{'-1' * wire.is_last}:, :{columns.stop or ''}]" if wire.is_last or columns.stop else ""
+        if wire.row == INPUT:
+            return self._input[cut], self._names.get(id(self._input), "") + text
+        tensor, text = self._outputs[wire.row], f"v{wire.row}{text}"
+        return (Reading(wire.row, cut if text[-1] == "]" else None) if tensor is None else tensor[cut]), text
 
     def _call(self, i: int, row: Row) -> None:
-        """Add the call of row i to the step, and its line of source code."""
-        site, c = self._site, self._outputs[i]
-        a, a_text = self._read(i, "a", self._kind.a[i], row.m)
-        b, b_text = self._read(i, "b", self._kind.b[i], row.k)
+        """Add the call of row i to the step, and its line of source code. That of AV is for all rows of attention."""
+        site, c, first = self._site, self._outputs[i], i
+        a, a_text = self._read(i, "a", row.m)
+        b, b_text = self._read(i, "b", row.k)
+        if row.op in ATTENTION[:-1]:
+            return
+        if row.op is Op.AV:
+            first = i - 2
+            b, b_text = self._read(first, "b", self._kind.rows[first].k)
         if a is None:
             a = self._weight(i, row)
             named = a if isinstance(a, Sequences) else (a,)
             a_text = ", ".join("None" if each is None else self._names.get(id(each), "") for each in named)
             a_text = f"Sequences({a_text})" if isinstance(a, Sequences) else a_text
+        shape = SEVERAL if first < i else self._kind.shapes[i]
         copies = 0 if site.heads is None else site.heads.copies(row.op, self.step.size, row.n)
-        self.step.calls.append(Call(site.functions[row.op], a, b, c, self._kind.shapes[i], CALLS[row.op] - 1 + copies))
-        given = "now = " if row.op is Op.SLOT_MAP else ""
-        self.step.lines.append(f"{given}{row.op.name.lower()}({a_text}, {b_text}, {self._names.get(id(c), '')}, now)")
+        more = CALLS[row.op] - 1 + copies
+        self.step.calls.append(Call(site.functions[row.op], a, b, c, first, i, shape, more))
+        stored = "None" if c is None else self._names.get(id(c), "")
+        made = "now" if row.op is Op.SLOT_MAP else f"v{i}"
+        self.step.lines.append(f"{made} = {row.op.name.lower()}({a_text}, {b_text}, {stored}, now)")

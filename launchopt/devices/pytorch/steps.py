@@ -17,8 +17,9 @@ import torch
 from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, WORDS, Records, RecordWord, as_records, as_words
 from launchopt.devices.base import Device
+from launchopt.devices.pytorch.calls import Step
 from launchopt.devices.pytorch.ops import PLAIN, Heads
-from launchopt.devices.pytorch.step import Kind, Maker, Site, Step, wires_of
+from launchopt.devices.pytorch.step import Kind, Maker, Site, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import ChainStream, chain_of
@@ -32,9 +33,9 @@ Kept = TypeVar("Kept")
 
 
 class Steps:
-    """Steps of the workload stream that a device has open. is_apart: see `step.Site`."""
+    """Steps of the workload stream that a device has open. unwritten, is_apart: see `step.Site`."""
 
-    def __init__(self, arenas: TorchArenas, device: Device, is_apart: bool = False) -> None:
+    def __init__(self, arenas: TorchArenas, device: Device, unwritten: frozenset[str], is_apart: bool = False) -> None:
         self._arenas, self._device, self.stream = arenas, device, chain_of(arenas.work)
         stream, self._kinds = self.stream, dict[tuple[int, int], Kind]()
         rows = [stream.rows_of(kind) for kind in range(len(stream.kinds))]
@@ -47,9 +48,9 @@ class Steps:
         self._cuts: OrderedDict[Hashable, list[tuple[slice, Step]]] = OrderedDict()
         self._steps: OrderedDict[Hashable, Step] = OrderedDict()
         self._gather_memory: Tensor = None
-        self.site = self._site(is_apart)
+        self.site = self._site(unwritten, is_apart)
 
-    def _site(self, is_apart: bool) -> Site:
+    def _site(self, unwritten: frozenset[str], is_apart: bool) -> Site:
         arenas, stream, state = self._arenas, self.stream, self._arenas.state
         heads = positions = pages = None
         if stream.attention is not None:
@@ -59,7 +60,8 @@ class Steps:
         functions = PLAIN if heads is None else PLAIN | heads.functions
         longest = max(stream.requests, max(kind.n for kind in stream.kinds))
         counting = torch.arange(longest, device=arenas.device)
-        return Site(arenas, stream, functions, heads, positions, pages, counting, self.gather_memory, is_apart)
+        gather = self.gather_memory
+        return Site(arenas, stream, functions, heads, positions, pages, counting, gather, unwritten, is_apart)
 
     def of(self, batch: StepBatch) -> list[tuple[StepBatch, Step]]:
         """Return the parts of a batch, each with its step."""
@@ -118,7 +120,7 @@ class Steps:
             self._gather_memory = torch.zeros(requests * pitch, dtype=self._arenas.dtype, device=self._arenas.device)
         return self._gather_memory.as_strided((requests, self.stream.hidden), (pitch, 1))
 
-    def start(self) -> None:
+    def start(self, is_warm_up: bool = False) -> None:
         """Begin a run: zero the KV caches and positions.
 
         Attention multiplies unwritten values by 0, which must not give NaN.
@@ -143,19 +145,19 @@ def _kept(cache: OrderedDict[Hashable, Kept], key: Hashable, made: Kept) -> Kept
 
 
 def launch(device: Device, part: StepBatch, step: Step, flush_ns: int) -> None:
-    """Launch a step operator by operator, and record one launch per row."""
+    """Launch a step operator by operator, and record one launch per call."""
     step.was_run = True
-    row, first, size = Batch(0, part.words, part.reason), 0, part.size
-    enter, leave, now, gather = device.enter, device.leave, None, step.gather
-    for function, a, b, c, shape, more in step.calls:
-        row.shape_index = shape
-        start_ns = enter(shape, size)
+    row, size = Batch(0, part.words, part.reason), part.size
+    enter, leave, now, gather, outputs = device.enter, device.leave, None, step.gather, step.no_outputs()
+    for call in step.calls:
+        row.shape_index = call.shape
+        start_ns = enter(call.shape, size * call.rows)
         if gather is not None:
             gather()
             gather = None
-        now = function(a, b, c, now) or now
-        leave(row, slice(first, first + size), STRATEGY, flush_ns, start_ns, more)
-        first += size
+        now = call.run(outputs, now)
+        own = slice(call.first * size, (call.last + 1) * size)
+        leave(row, own, STRATEGY, flush_ns, start_ns, call.more)
 
 
 def example(stream: ChainStream, kind: int, requests: range, replica: int) -> StepBatch:
