@@ -45,6 +45,7 @@ GPU_EVENT = np.dtype(
         *(("process", "i4"), ("track", "i4"), ("device", "i4"), ("context", "i4"), ("name", "i4"), ("kind", "i4")),
     ]
 )
+OPERATOR = np.dtype([("start_ns", "i8"), ("end_ns", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")])
 Rows = NDArray[np.void]
 
 
@@ -115,6 +116,7 @@ class Trace:
     first_mended: str = ""  # the first of them, and its place
     other_events: Mapping[str, int] = field(default_factory=dict)  # events of other accelerators, or unknown ones
     diagnostics: tuple[str, ...] = ()  # messages of the profiler about CUDA
+    operators: Rows = field(default_factory=lambda: np.zeros(0, OPERATOR))  # operators of the framework, in any order
 
 
 class Names:

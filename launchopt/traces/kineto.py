@@ -24,6 +24,7 @@ from launchopt.traces.events import (
     GPU_EVENT,
     LATEST_NS,
     NONE,
+    OPERATOR,
     Format,
     Gathered,
     Kind,
@@ -44,10 +45,11 @@ _GPU = {
     **{"gpu_memcpy": Kind.MEMCPY, "memcpy": Kind.MEMCPY},
     **{"gpu_memset": Kind.MEMSET, "memset": Kind.MEMSET},
 }
+_OPERATORS = frozenset({"cpu_op", "operator"})
 # Categories that say nothing of launches: the host's, and marks and waits on a GPU.
 _IGNORED = frozenset(
     {
-        *("cpu_op", "operator", "user_annotation", "cpu_instant_event", "python_function", "overhead", "trace"),
+        *("user_annotation", "cpu_instant_event", "python_function", "overhead", "trace"),
         *("gpu_user_annotation", "cuda_sync", "cuda_event", "ac2g", "external_correlation", "cuda_profiler_range"),
         *("collective_comm", "gpu_pm_counter"),
     }
@@ -61,7 +63,7 @@ _CATEGORIES_MAX = 50
 
 
 def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
-    """Return the CUDA calls and GPU events of the trace at `path`.
+    """Return the CUDA calls, GPU events and operators of the trace at `path`.
 
     unit: the unit of the file's times; None: detected, see the module. Events without a usable time are left out and
     counted.
@@ -82,14 +84,16 @@ def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
         raise DataError(path, None, f"{' and '.join(names)} events: not supported; {_READ}")
     about = sum(each.mended for each in mended), "".join(each.first for each in mended)
     trace = calls[~without_call_time], gpu[~without_gpu_time], reader.names.texts, reader.events, left_out
-    return Trace(Format.JSON, *trace, *about, dict(reader.others.most_common(_CATEGORIES_MAX)))
+    others = dict(reader.others.most_common(_CATEGORIES_MAX))
+    return Trace(Format.JSON, *trace, *about, others, operators=reader.operators.array())
 
 
 class _Reader:
     """Turns complete events into rows of a `Trace`."""
 
     def __init__(self, unit: TimeUnit | None) -> None:
-        self.calls, self.gpu, self.names, self.left_out = Gathered(CALL), Gathered(GPU_EVENT), Names(), 0
+        self.calls, self.gpu, self.operators = Gathered(CALL), Gathered(GPU_EVENT), Gathered(OPERATOR)
+        self.names, self.left_out = Names(), 0
         self.events = 0  # number of events in the file so far
         self.others: Counter[str] = Counter()  # events with a duration that say nothing, by category or accelerator
         self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
@@ -101,10 +105,13 @@ class _Reader:
             yield event
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add a call or a GPU event; count other events by their category."""
+        """Add a call, a GPU event or an operator; count other events by their category."""
         category = event.get("cat")
         category = category.lower() if isinstance(category, str) else ""
         kind = _GPU.get(category)
+        if category in _OPERATORS:
+            self._add_operator(event)
+            return
         if kind is None and category not in _CALLS:
             self._count_other(category)
             return
@@ -125,6 +132,12 @@ class _Reader:
         stream = self._stream(event.get("tid") if stream is None else stream)
         device = numbered(event.get("pid") if device is None else device, _INT32)
         self.gpu.add((*keys, stream, NONE, track, device, whole(arguments.get("context"), _INT32), name, kind))
+
+    def _add_operator(self, event: dict[str, Any]) -> None:
+        times = self._times(event)
+        if times is not None:
+            name = self.names.code(str(event.get("name", "(unnamed)")))
+            self.operators.add((*times, self._label(event.get("pid")), self._label(event.get("tid")), name))
 
     def _count_other(self, category: str) -> None:
         if category in _IGNORED:

@@ -9,7 +9,8 @@
 
 Each check prints OK, missing or warning, and how to fix it. A killed run below outputs/ that no later run cleaned up
 gets a line, which says what will become of it. Each floor says how it was measured. On a GPU the doctor also splits one
-launch into stages, beside the usual published estimate.
+launch into stages, beside the usual published estimate, and the calls of some operators of PyTorch and CuPy into
+framework, library and driver.
 
 Exit code: 0 if the device can be used; 1 if it lacks something that it needs. The roofline, the budget and the report
 read the saved floors. Measure on an otherwise idle machine.
@@ -31,6 +32,7 @@ from launchopt.statistics.processes import FEWEST_PROCESSES
 from runner.config.schema import MOST_PROCESSES
 from runner.doctor import screen
 from runner.doctor.checks import Check, machine_checks, usable
+from runner.doctor.dispatch import print_dispatch
 from runner.doctor.processes import measure_noise
 from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
@@ -91,6 +93,7 @@ def _doctor(options: argparse.Namespace) -> int:
         if options.json != STDOUT:  # before saving, which may fail
             screen.print_floors(found.calibration, found.absent)
             screen.print_stages(found.calibration)
+            print_dispatch(found.calibration.floors)
         if options.save is not None:
             is_default = options.save == DEFAULT_FILE
             found.saved = default_path(found.calibration.device["name"]) if is_default else options.save

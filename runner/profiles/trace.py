@@ -23,6 +23,11 @@ idle part is split by the state of the host: nothing launched (the host was busy
 cost); launched, not begun (delay, or a wait for other work). The last sentence says launch-bound if the GPU idles at
 least half of the time, and at least half of that within launch calls.
 
+A trace of PyTorch's profiler also has operators. For each one that Python called and that made a launch call, a table
+shows the median time on the host: in the framework (dispatch), in the library (the operator that makes the launch call,
+and code such as cuBLAS), in the driver (launch calls), and between the operator before and this one (Python). The
+profiler makes each part longer. A file alone on the command line has this table; --json has it for every file.
+
 The queue of a stream holds the calls for it whose work on it has not begun; a graph launch is one call. It is sampled
 when a call for the stream begins, and includes that call. Each context of a GPU has queues of its own.
 """

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from launchopt.analysis.profiles.dispatch import OperatorCost
 from launchopt.analysis.profiles.launch_queues import StreamQueue
 from launchopt.analysis.profiles.launch_stats import SHORT_US, LaunchStats, Share, Spread
 from launchopt.errors import one_line
@@ -15,6 +16,7 @@ from runner.profiles.output import Cell, cell, print_notes, print_table
 from runner.profiles.trace_input import STDIN, STDIN_NAME
 
 STREAMS_SHOWN = 10
+OPERATORS_SHOWN = 12
 CATEGORIES_SHOWN = 5
 HALF = 0.5  # share from which a part bounds the whole, as in `launchopt verdict`
 
@@ -38,6 +40,8 @@ def print_statistics(found: Found) -> None:
         print_table(headings, _queue_rows(queues))
         if len(queues) > STREAMS_SHOWN:
             print_notes([f"and {len(queues) - STREAMS_SHOWN:,} streams with shorter queues: --json has them"])
+    if len(shown) == 1 and shown[0][1].operators:
+        _print_operators(shown[0][1].operators)
     for path, stats in found:
         print_notes(f"{STDIN_NAME if path == STDIN else path}: {note}" for note in notes(stats))
     said = [(path, sentence) for path, stats in found if (sentence := conclusion(stats))]
@@ -46,6 +50,23 @@ def print_statistics(found: Found) -> None:
     for path, sentence in said:
         name = f"{STDIN_NAME if path == STDIN else path}: " if len(found) > 1 else ""
         print_notes([f"{name}{sentence}"])
+
+
+def _print_operators(operators: Sequence[OperatorCost]) -> None:
+    """Print what each operator costs the host: medians of its parts."""
+    headings = ["operator: medians, us", "calls", "launches", "framework", "library", "driver", "total", "before it"]
+    rows = [
+        [
+            one_line(each.name, 40),
+            *map(cell, (each.calls, each.launch_calls, each.framework_us, each.library_us)),
+            *map(cell, (each.driver_us, each.total_us, each.between_us)),
+        ]
+        for each in operators[:OPERATORS_SHOWN]
+    ]
+    print()
+    print_table(headings, rows)
+    if len(operators) > OPERATORS_SHOWN:
+        print_notes([f"and {len(operators) - OPERATORS_SHOWN:,} operators with less time in all: --json has them"])
 
 
 def conclusion(stats: LaunchStats) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from launchopt.analysis.profiles.dispatch import OperatorCost, operator_costs
 from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints
 from launchopt.analysis.profiles.gpu_time import DeviceTime, device_times, total_time
 from launchopt.analysis.profiles.launch_pairs import Pairs, pair
@@ -93,6 +94,7 @@ class LaunchStats:
     memory_host: Spread
     copies: int  # copies and fills that the GPU did
     copies_without_call: int
+    operators: tuple[OperatorCost, ...]  # operators that made launch calls; the largest sum first
 
 
 def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
@@ -154,6 +156,7 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
         memory_host=_spread(host_ns[pairs.is_memory]),
         copies=int(is_copy.sum()),
         copies_without_call=int((is_copy & (pairs.call_of == NONE)).sum()),
+        operators=operator_costs(trace, pairs),
     )
 
 

@@ -19,6 +19,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.launch_tables import BASES, PlanColumn
+from launchopt.devices.cuda import dispatch
 from launchopt.devices.cuda.device import CudaDevice
 from launchopt.devices.cuda.floor_loops import launch_burst
 from launchopt.devices.cuda.graph_cache import Graphs
@@ -181,6 +182,7 @@ class CudaFloors:
             raise ArenaMemoryError(f"{self._device.info.memory_name}: {error}") from None
         yield from ceilings_of(found, HOW)
         yield from host_floors(repeats)
+        yield from dispatch.measure(M, K, repeats, self.absent)
         yield from self._launches.measure(repeats)
 
     def stages(self) -> dict[str, dict[str, Stage]]:
