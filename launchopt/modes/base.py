@@ -128,7 +128,12 @@ class Mode:
 
 
 class Prepared:
-    """A mode that is ready to launch the workload that `device` has open. A subclass overrides methods."""
+    """A mode that is ready to launch the workload that `device` has open. A subclass overrides methods.
+
+    library: version and settings of the library that launches, for the column of that name; None: launchopt launches.
+    """
+
+    library: str | None = None
 
     def __init__(self, mode: Mode, device: Device, path: LaunchPath | None = None) -> None:
         self.mode, self.device = mode, device

@@ -93,11 +93,22 @@ class TorchCompile(Mode):
             return _PreparedBatches(self, device, arenas, CompiledBatches(arenas, device, limits, BACKEND))
         most, cached, unwritten = max(limits.values()), self.options.cached, self.unwritten_of(device.work)
         steps = CompiledSteps(arenas, device, most, cached, unwritten, BACKEND)
-        return PreparedGraphSteps(self, device, arenas, steps)
+        return _PreparedCompiledSteps(self, device, arenas, steps)
+
+
+class _PreparedCompiledSteps(PreparedGraphSteps):
+    """Replays graphs of compiled steps."""
+
+    settings: tuple[str, ...] = (
+        *("inductor", "fullgraph", "max-autotune-no-cudagraphs", "coordinate descent"),
+        *("SDPA", "static cache addresses", "captured in a CUDA graph"),
+    )
 
 
 class _PreparedBatches(TorchPrepared):
     """Makes one call of a compiled function per evenly spaced run."""
+
+    settings: tuple[str, ...] = ("inductor", "fullgraph", "max-autotune-no-cudagraphs", "coordinate descent")
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, compiled: CompiledBatches) -> None:
         super().__init__(mode, device, arenas)

@@ -84,11 +84,18 @@ class TorchEager(Mode):
 
 
 class TorchPrepared(Prepared):
-    """PyTorch views of a device's operands; the base of the modes that launch with PyTorch."""
+    """PyTorch views of a device's operands; the base of the modes that launch with PyTorch.
+
+    settings: those of PyTorch, for the column `library`.
+    """
+
+    settings: tuple[str, ...] = ("eager",)
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas) -> None:
+        from launchopt.devices.pytorch.views import library_of
+
         super().__init__(mode, device)
-        self._arenas = arenas
+        self._arenas, self.library = arenas, library_of(self.settings)
 
     def start(self, warm_up: bool = False) -> None:
         """Begin a run: this thread's operators run on the device's CUDA stream."""
@@ -117,6 +124,8 @@ class _PreparedCommands(TorchPrepared):
 
 class PreparedTorchSteps(TorchPrepared):
     """Launches whole steps with PyTorch."""
+
+    settings: tuple[str, ...] = ("eager", "SDPA", "static cache")
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, steps: Steps) -> None:
         super().__init__(mode, device, arenas)

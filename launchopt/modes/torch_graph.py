@@ -71,6 +71,8 @@ class TorchGraph(Mode):
 class _PreparedBatches(TorchPrepared):
     """Replays graphs of batches, or launches their runs."""
 
+    settings: tuple[str, ...] = ("eager", "captured in a CUDA graph")
+
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphBatches) -> None:
         super().__init__(mode, device, arenas)
         self._graphs = graphs
@@ -96,6 +98,8 @@ class _PreparedBatches(TorchPrepared):
 
 class PreparedGraphSteps(PreparedTorchSteps):
     """Replays graphs of whole steps."""
+
+    settings: tuple[str, ...] = ("eager", "SDPA", "static cache", "captured in a CUDA graph")
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, graphs: GraphSteps) -> None:
         super().__init__(mode, device, arenas, graphs)

@@ -30,6 +30,7 @@ PACKAGES = (
     "cuda-bindings",
     "cupti-python",
     "torch",
+    "triton",
 )
 
 

@@ -170,11 +170,13 @@ SUMMARY_COLUMNS = (
     column("capture_ms", FLOAT, "of setup_ms: capturing graphs; null for a mode that captures none"),
     column("instantiate_ms", FLOAT, "of setup_ms: making captured graphs executable; null where capture_ms is null"),
     column("upload_ms", FLOAT, "of setup_ms: uploading executable graphs to the device; null where capture_ms is null"),
+    column("compile_ms", FLOAT, "of setup_ms: torch.compile of steps; null for a mode that compiles none"),
     column(
         "update_ms",
         FLOAT,
         "time to change graph parameters between replays, part of wall_ms; null for a mode that changes none",
     ),
+    column("library", TEXT, "modes of PyTorch: its version and settings, and those of Triton; null for other modes"),
     column("sm_clock_mhz", FLOAT, "median of NVML's readings of the SM clock during the run; null without readings"),
     column("sm_clock_min_mhz", FLOAT, "the lowest of those readings"),
     column("throttled", BOOL, "NVML gave a reason for throttling other than idleness or requested clocks"),

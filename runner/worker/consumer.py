@@ -43,6 +43,7 @@ from runner.worker.messages import RepeatResult
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
+COSTS = ("capture", "instantiate", "upload", "update", "compile")  # costs of modes that have a column
 
 
 class Consumer:
@@ -243,13 +244,14 @@ class Consumer:
     def _costs(self, index: int, prepared: Prepared) -> Row:
         """Return the columns of setup costs, and of the work that the mode did beside the commands."""
         counters = prepared.counters()
-        parts = {f"{name}_ms": counters.costs_ns.get(name) for name in ("capture", "instantiate", "upload", "update")}
+        parts = {f"{name}_ms": counters.costs_ns.get(name) for name in COSTS}
         return {
             **{name: None if ns is None else ns / 1e6 for name, ns in parts.items()},
             "setup_ms": self._setup_ns[index] / 1e6,
             "padded_commands": counters.padded_commands,
             "graph_replays": counters.graph_replays,
             "streams": prepared.path.stream_count,
+            "library": prepared.library,
         }
 
 

@@ -220,6 +220,20 @@ def test_a_warm_up_run_captures_every_step(mode: str) -> None:
 
 
 @needs_torch
+@pytest.mark.usefixtures("stand_ins")
+def test_versions_settings_and_the_time_to_compile_are_in_the_result() -> None:
+    import torch
+
+    for mode, words in (("torch_eager", "SDPA"), ("torch_compile", "max-autotune-no-cudagraphs")):
+        run = StepRun(mode, users(PROGRAMS["epilogue"], Dtype.fp32, 2, 2), 2)
+        library = run.prepared.library or ""
+        assert library.startswith(f"torch {torch.__version__}")
+        assert words in library
+        assert ("compile" in run.prepared.counters().costs_ns) == (mode == "torch_compile")
+        run.close()
+
+
+@needs_torch
 @in_each_program
 def test_a_compiled_step_keeps_inside_only_what_its_layer_reads_whole(name: str) -> None:
     program = PROGRAMS[name]

@@ -9,6 +9,7 @@ one command, and for any larger number.
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 
@@ -89,7 +90,7 @@ class CompiledSteps(GraphSteps):
 
     def prepare_likely(self, most: int) -> None:
         """Compile the likely steps, and a function for decode steps of any number of requests."""
-        stream = self.stream
+        stream, start_ns = self.stream, time.monotonic_ns()
         most = min(most, stream.requests)
         self._sizes = {1, most}
         super().prepare_likely(most)
@@ -97,6 +98,8 @@ class CompiledSteps(GraphSteps):
             self.start()
             for _, step in self.of(example(stream, stream.decode_kind, range((most + 1) // 2), 0)):
                 self.run(step)
+        self._arenas.synchronize()
+        self.counters.spend("compile", time.monotonic_ns() - start_ns)
 
     def run(self, step: Step) -> None:
         """Call the function of a step."""

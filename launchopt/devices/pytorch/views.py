@@ -8,6 +8,8 @@ partial sums that are never in half precision.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from launchopt.devices.arenas import SeqState
 from launchopt.devices.base import Device, is_gpu, is_host
 from launchopt.streams.operands import ArenaKey, Operand
 
+PRECISION = ("no TF32", "no reduced-precision reduction")  # see `TorchArenas.use`
 DTYPES = {Dtype.fp32: torch.float32, Dtype.fp16: torch.float16, Dtype.bf16: torch.bfloat16}
 
 
@@ -36,6 +39,14 @@ def apart(tensor: Tensor) -> Tensor:
     A compiler takes every write to a tensor as a write to all tensors that share its storage object.
     """
     return dlpack.from_dlpack(dlpack.to_dlpack(tensor))
+
+
+def library_of(settings: Sequence[str]) -> str:
+    """Return the versions of PyTorch and Triton, and the settings of a mode, as in the column `library`."""
+    found = [f"torch {torch.__version__}"]
+    if find_spec("triton") is not None:
+        found.append(f"triton {version('triton')}")
+    return f"{', '.join(found)}: {', '.join([*settings, *PRECISION])}"
 
 
 class TorchArenas:
