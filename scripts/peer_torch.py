@@ -32,10 +32,16 @@ import torch._dynamo
 import yaml
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 MODELS = Path(__file__).parents[1] / "conf" / "model"
 EPSILON, THETA = 1e-5, 500_000.0
 WAYS = ("eager", "graph", "compiled_graph", "cudagraph_tree")
+BACKENDS = {
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "math": SDPBackend.MATH,
+}
 EAGER_STEPS = 20  # an eager step takes milliseconds
 REPEATS, DROPPED = 7, 2  # the first repeats warm up
 
@@ -148,10 +154,12 @@ class Model:
         attend = functional.scaled_dot_product_attention
         if self.attention == "gqa":
             found = attend(q.unsqueeze(2), layer.keys, layer.values, attn_mask=seen, enable_gqa=True)
-        else:  # the query heads of a group as the rows of one query
-            grouped = q.view(self.requests, s.kv_heads, -1, s.head_dim)
-            mask = torch.where(seen, 0.0, float("-inf")).to(q.dtype)
-            mask = mask.expand(self.requests, s.kv_heads, grouped.shape[2], -1)
+            return found.reshape(self.requests, -1)
+        # the query heads of a group as the rows of one query
+        grouped = q.view(self.requests, s.kv_heads, -1, s.head_dim)
+        mask = torch.where(seen, 0.0, float("-inf")).to(q.dtype)
+        mask = mask.expand(self.requests, s.kv_heads, grouped.shape[2], -1)
+        with sdpa_kernel(BACKENDS[self.attention]):
             found = attend(grouped, layer.keys, layer.values, attn_mask=mask)
         return found.reshape(self.requests, -1)
 
@@ -276,7 +284,7 @@ def main() -> None:
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--context", type=int, default=256, help="tokens of the KV cache")
     parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--attention", choices=("gqa", "folded"), default="gqa")
+    parser.add_argument("--attention", choices=("gqa", *BACKENDS), default="gqa")
     parser.add_argument("--autotune", choices=("one", "all", "none"), default="one", help="for which requests")
     parser.add_argument("--kernels", action="store_true", help="list the kernels of a captured step")
     options = parser.parse_args()
