@@ -66,10 +66,11 @@ def submitting() -> Any:
             result = function(*args, **kwargs)
             name = function.__name__
             writes = "out" in kwargs or name == "__setitem__" or (name.endswith("_") and not name.endswith("__"))
+            given = args[0][0] if isinstance(args[0], list | tuple) else args[0]
             is_new = (
                 isinstance(result, torch.Tensor)
-                and isinstance(args[0], torch.Tensor)
-                and result.untyped_storage().data_ptr() != args[0].untyped_storage().data_ptr()
+                and isinstance(given, torch.Tensor)
+                and result.untyped_storage().data_ptr() != given.untyped_storage().data_ptr()
             )
             if writes or is_new:
                 self.calls[name] += 1
