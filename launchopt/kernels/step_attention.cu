@@ -35,6 +35,10 @@
 // are multiplied together; a tile has LOTS of them.
 enum { VECTORS = HEAD_DIM / WIDTH, THREADS = 32 * BLOCK_WARPS };
 enum { TILE = 8 * 32 / VECTORS, LOT = TILE < 16 ? TILE : 16, LOTS = TILE / LOT };
+enum { STRIDE = BLOCK_WARPS * TILE };  // tokens from one tile of a warp to its next
+#ifndef AHEAD
+#define AHEAD 2  // tiles beyond a warp's next one that are loaded into the L2 cache
+#endif
 enum { LOT_IN_PAGE = PAGE_TOKENS % LOT == 0 };  // all tokens of a lot are in one page
 
 // The cache of one request and kv head.
@@ -67,6 +71,23 @@ struct Tile {
         return __ldcg((const uint4*)cache.row(page, (u32)token, is_value) + vector);
     }
 };
+// Loads the keys and values of tiles into the L2 cache, AHEAD tiles beyond the one whose keys and values are loaded. A lane has
+// a line of 128 bytes of each. The page of its next token is loaded one tile earlier.
+struct Prefetch {
+    enum { LINES = HEAD_DIM * sizeof(storage) / 128 };
+    int token;
+    u32 page;
+    __device__ Prefetch(const Cache& cache, int first) : token(first + threadIdx.x % 32 / LINES), page(cache.page_of(token)) {}
+    // Begin to load a tile, if it is below `end` and in the cache, and move on to the warp's next one.
+    __device__ void next(const Cache& cache, int end) {
+        if (AHEAD == 0) return;
+        if (token < min(end, cache.earlier))
+#pragma unroll
+            for (int is_value = 0; is_value < 2; ++is_value)
+                prefetch_line(cache.row(page, (u32)token, is_value) + threadIdx.x % LINES * 128);
+        token += STRIDE, page = cache.page_of(token);
+    }
+};
 // Rows in shared memory: queries, then the new token's key and value.
 struct Fresh {
     uint4 rows[GROUP + 2][VECTORS];
@@ -92,46 +113,43 @@ struct Span {
     }
 };
 
-#if ROPE
-// Put the queries, the key and the value of the new token into shared memory, and rotate queries and key. A thread has two
-// vectors whose features are rotated together. turned: cosines, then sines. kept: where key and value go; 0: nowhere.
-__device__ inline void gather(
-    const storage* row, const StepAttention& p, const float* turned, Fresh& fresh, char* key, char* value) {
-    enum { HALF = VECTORS / 2, ITEMS = (GROUP + 2) * HALF };
-    const int heads = (int)p.kv_heads, head = blockIdx.y;
-#pragma unroll 1
-    for (int item = threadIdx.x; item - (int)threadIdx.x % 32 < ITEMS; item += THREADS) {
-        const int section = min(item / HALF, GROUP + 1), vector = item % HALF;
-        const int place = section < GROUP ? head * GROUP + section : heads * GROUP + head + (section > GROUP ? heads : 0);
+// Two vectors of the new token's row that the thread puts into shared memory. With ROPE, their features are rotated together.
+// Sections of the row are the queries of the kv head, the key and the value.
+struct Given {
+    enum { HALF = VECTORS / 2, ITEMS = (GROUP + (ROPE ? 2 : 0)) * HALF };
+    int section, vector;
+    Vector x, y;
+
+    // Load the vectors. All threads have some, as whole warps take part in a norm. row: all features of the request.
+    __device__ Given(const storage* row, const StepAttention& p) {
+        static_assert(ITEMS <= THREADS, "a thread has one item");
+        section = min((int)threadIdx.x, ITEMS - 1) / HALF, vector = threadIdx.x % HALF;
+        const int heads = (int)p.kv_heads, head = blockIdx.y, beyond = section > GROUP ? heads : 0;
+        const int place = section < GROUP ? head * GROUP + section : heads * GROUP + head + beyond;
         const uint4* const from = (const uint4*)(row + place * HEAD_DIM);
-        Vector x, y;
         x.whole = from[vector], y.whole = from[HALF + vector];
+    }
+    // Normalize and rotate the vectors, and put them into shared memory. turned: cosines, then sines. key, value: where these
+    // go; 0: nowhere.
+    __device__ void put(const StepAttention& p, const float* turned, Fresh& fresh, char* key, char* value) {
 #if QK_NORM
         const uint4* const gains = (const uint4*)p.gains + (section < GROUP ? 0 : VECTORS);
         normalize_head(x, y, gains[vector], gains[HALF + vector], HALF, section <= GROUP);
 #endif
-        if (section <= GROUP) {
+        if (ROPE && section <= GROUP) {
             float cosines[WIDTH], sines[WIDTH];
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e)
                 cosines[e] = turned[vector * WIDTH + e], sines[e] = turned[HEAD_DIM / 2 + vector * WIDTH + e];
             rotate_pairs(x, y, cosines, sines);
         }
-        if (item >= ITEMS) continue;
+        if (threadIdx.x >= ITEMS) return;
         fresh.rows[section][vector] = x.whole, fresh.rows[section][HALF + vector] = y.whole;
-        if (section < GROUP || !key) continue;
+        if (section < GROUP || !key) return;
         uint4* const to = (uint4*)(section == GROUP ? key : value);
         to[vector] = x.whole, to[HALF + vector] = y.whole;
     }
-}
-#else
-// Copy the queries to shared memory.
-__device__ inline void gather(const storage* row, Fresh& fresh) {
-    const uint4* const from = (const uint4*)(row + blockIdx.y * GROUP * HEAD_DIM);
-#pragma unroll 1
-    for (int i = threadIdx.x; i < GROUP * VECTORS; i += THREADS) (&fresh.rows[0][0])[i] = from[i];
-}
-#endif
+};
 
 // Two neighbouring features, for a query, of the weighted values of all warps, and the factor of a warp's share of them.
 __device__ inline float2 added(const Sums& sums, int query, int feature, float& most, float& total) {
@@ -159,56 +177,51 @@ __device__ inline bool is_last(const Sums& sums, const StepAttention& p, i64 ite
         if (feature == 0) weights[query] = weight;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {  // its fences order the accesses of all threads, since it meets them at the barriers
+    if (threadIdx.x == 0) {  // it orders the accesses of all threads, since it meets them at the barriers
         u32* const counter = (u32*)p.arrived + item;
-        fence();
-        *arrived = atomicAdd(counter, 1u);
-        fence();
+        *arrived = add_ordered(counter, 1);
         if (*arrived == (u32)active - 1) *counter = 0;  // for the next launch
     }
     __syncthreads();
     return *arrived == (u32)active - 1;
 }
 
-// Add up the sums of all splits, and store the result. factors: [active][GROUP], shared memory.
-__device__ inline void combine(const StepAttention& p, i64 item, int active, float* factors, storage* to) {
-    const float* const mixed = (const float*)p.mixed + item * p.splits * GROUP * HEAD_DIM;
+// Add up the sums of all splits, and store the result. Loads of AT_ONCE splits are in flight at once.
+__device__ inline void combine(const StepAttention& p, i64 item, int active, storage* to) {
+    enum { AT_ONCE = 8 };
+    const float2* const mixed = (const float2*)p.mixed + item * p.splits * GROUP * HEAD_DIM / 2;
     const float2* const weights = (const float2*)p.weights + item * p.splits * GROUP;
-    const int lane = threadIdx.x % 32;
-    for (int query = threadIdx.x / 32; query < GROUP; query += BLOCK_WARPS) {
-        float most = -__uint_as_float(0x7F800000u), total = 0.0f;
-        for (int split = lane; split < active; split += 32) most = fmaxf(most, __ldcg(weights + split * GROUP + query).x);
-#pragma unroll
-        for (int step = 16; step; step >>= 1) most = fmaxf(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
-        for (int split = lane; split < active; split += 32) {
-            const float2 weight = __ldcg(weights + split * GROUP + query);
-            total += weight.y * exp2f(weight.x - most);
-        }
-        total = warp_sum(total);
-        for (int split = lane; split < active; split += 32)
-            factors[split * GROUP + query] = exp2f(__ldcg(weights + split * GROUP + query).x - most) / total;
-    }
-    __syncthreads();
     for (int i = threadIdx.x; i < GROUP * HEAD_DIM / 2; i += THREADS) {
-        const int query = i / (HEAD_DIM / 2);
+        float most = -__uint_as_float(0x7F800000u), total = 0.0f;
         float2 sum = {0.0f, 0.0f};
-#pragma unroll 8
-        for (int split = 0; split < active; ++split) {
-            const float factor = factors[split * GROUP + query];
-            const float2 own = __ldcg((const float2*)(mixed + split * GROUP * HEAD_DIM) + i);
-            sum.x += factor * own.x, sum.y += factor * own.y;
+#pragma unroll 1
+        for (int first = 0; first < active; first += AT_ONCE) {
+            float2 weight[AT_ONCE], own[AT_ONCE];
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) {
+                const int split = min(first + j, active - 1);
+                weight[j] = __ldcg(weights + split * GROUP + i / (HEAD_DIM / 2));
+                own[j] = __ldcg(mixed + split * GROUP * HEAD_DIM / 2 + i);
+            }
+            float largest = most;
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) largest = fmaxf(largest, weight[j].x);
+            const float before = exp2f(most - largest);
+            most = largest, total *= before, sum.x *= before, sum.y *= before;
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) {
+                const float factor = first + j < active ? exp2f(weight[j].x - most) : 0.0f;
+                total += factor * weight[j].y, sum.x += factor * own[j].x, sum.y += factor * own[j].y;
+            }
         }
-        ((Pair*)to)[i] = Pair(sum.x, sum.y);
+        ((Pair*)to)[i] = Pair(sum.x / total, sum.y / total);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     step_attention(char* cache, char* rows, char* out, i64 request, const StepAttention p) {
     __shared__ Fresh fresh;
-    __shared__ union {
-        Sums sums;
-        float factors[MOST_SPLITS * GROUP];
-    } memory;
+    __shared__ Sums sums;
     __shared__ u32 arrived;
 #if DTYPE == 0
     __shared__ Scratch scratch[BLOCK_WARPS];
@@ -241,8 +254,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     at.earlier = min(start + 1, (int)p.ctx);
 #endif
     if (tile.first < span.end) it.look_at_keys(at, tile), it.look_at_values(at, tile);
+    Prefetch ahead(at, tile.first + STRIDE);
+#pragma unroll
+    for (int i = 0; i < AHEAD; ++i) ahead.next(at, span.end);
+    const storage* const row = (const storage*)(rows + blockIdx.z * p.stride_in);
 #if PDL
     wait_for_earlier();
+    Given given(row, p);
     const int known = start;
     start = (int)load_relaxed((const u32*)position);
     bool stale = known != start;
@@ -259,19 +277,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         tile = Tile(at, span.first + warp * TILE);
         if (tile.first < span.end) it.look_at_keys(at, tile), it.look_at_values(at, tile);
     }
+#else
+    Given given(row, p);
 #endif
     if ((int)blockIdx.x >= span.active) return;
-    const storage* const row = (const storage*)(rows + blockIdx.z * p.stride_in);
 #if ROPE
-    __syncthreads();  // `turned` is complete
     char *key = 0, *value = 0;
     if ((int)blockIdx.x == span.active - 1 && start < (int)p.ctx) {
         const u32 page = at.page_of(start);
         key = at.row(page, (u32)start, 0), value = at.row(page, (u32)start, 1);
     }
-    gather(row, p, turned, fresh, key, value);
+    __syncthreads();  // `turned` is complete
+    given.put(p, turned, fresh, key, value);
 #else
-    gather(row, fresh);
+    given.put(p, 0, fresh, 0, 0);
 #endif
     __syncthreads();
 #if DTYPE == 0
@@ -279,24 +298,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
 #pragma unroll 1
     while (tile.first < span.end) {
-        const Tile next(at, tile.first + BLOCK_WARPS * TILE);
+        const Tile next(at, tile.first + STRIDE);
+        ahead.next(at, span.end);
         it.score(fresh, tile.first, at.earlier, span.end);
         if (next.first < span.end) it.look_at_keys(at, next);
         it.mix(fresh, tile.first, at.earlier);
         if (next.first < span.end) it.look_at_values(at, next);
         tile = next;
     }
-    it.give(memory.sums, warp);
+    it.give(sums, warp);
     __syncthreads();
     storage* const to = (storage*)(out + blockIdx.z * p.stride_out) + blockIdx.y * GROUP * HEAD_DIM;
     if (span.active == 1) {
         for (int i = threadIdx.x; i < GROUP * HEAD_DIM / 2; i += THREADS) {
             float most, total;
-            const float2 mixed = added(memory.sums, i / (HEAD_DIM / 2), i % (HEAD_DIM / 2) * 2, most, total);
+            const float2 mixed = added(sums, i / (HEAD_DIM / 2), i % (HEAD_DIM / 2) * 2, most, total);
             ((Pair*)to)[i] = Pair(mixed.x / total, mixed.y / total);
         }
         return;
     }
     const i64 item = (i64)blockIdx.z * p.kv_heads + blockIdx.y;
-    if (is_last(memory.sums, p, item, span.active, &arrived)) combine(p, item, span.active, memory.factors, to);
+    if (is_last(sums, p, item, span.active, &arrived)) combine(p, item, span.active, to);
 }

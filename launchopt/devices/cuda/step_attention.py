@@ -37,8 +37,6 @@ HEAD_DIMS = (64, 128)
 BLOCK_WARPS = 8
 TILE_BYTES = 4096  # bytes of keys of a tile, of which a warp has one at once
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, tokens may be divided slightly worse
-LEAST_TILES = 2  # fewest tiles of a warp for which dividing tokens further is worth adding up the sums
-MOST_PAGE_TOKENS = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +94,16 @@ def defines_of(attention: Attention, dtype: Dtype, parts: Parts) -> Mapping[str,
 
 
 def least_tokens(attention: Attention, dtype: Dtype) -> int:
-    """Return the fewest tokens of a block."""
-    return LEAST_TILES * BLOCK_WARPS * TILE_BYTES // (attention.head_dim * dtype.itemsize)
+    """Return the fewest tokens of a block: one tile for each warp."""
+    return BLOCK_WARPS * TILE_BYTES // (attention.head_dim * dtype.itemsize)
 
 
 def splits_of(attention: Attention, dtype: Dtype, requests: int) -> int:
-    """Return the number of blocks that share the tokens of a request and kv head: the GPU is full once."""
-    at_once = MULTIPROCESSORS * blocks_of(dtype) // (requests * attention.kv_heads)
+    """Return the number of blocks that share the tokens of a request and kv head: each multiprocessor has one block.
+
+    With two blocks per multiprocessor, adding up twice as many sums takes longer than it saves (measured).
+    """
+    at_once = MULTIPROCESSORS // (requests * attention.kv_heads)
     return max(1, min(MOST_SPLITS, at_once, -(-attention.ctx // least_tokens(attention, dtype))))
 
 

@@ -65,6 +65,14 @@ __device__ inline u64 load_acquire(const u64* from) {
 __device__ inline void count_release(u32* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
+// Add to a counter and return its value before, with acquire and release semantics.
+__device__ inline u32 add_ordered(u32* counter, u32 value) {
+    u32 before;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
+    return before;
+}
+// Begin to load a line of 128 bytes into the L2 cache.
+__device__ inline void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 // Relaxed loads and stores of words that the host writes or reads. Each word is loaded or stored atomically.
 __device__ inline u64 load_system(const u64* from) {
     u64 value;

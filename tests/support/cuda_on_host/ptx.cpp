@@ -100,6 +100,12 @@ void count_release(u32* counter) {
     fence();
     add(counter, 1u, CALLER);
 }
+u32 add_ordered(u32* counter, u32 value) {
+    fence();
+    const u32 before = add(counter, value, CALLER);
+    fence();
+    return before;
+}
 u32 atomicAdd(u32* to, u32 value) { return add(to, value, CALLER); }
 u64 atomicAdd(u64* to, u64 value) { return add(to, value, CALLER); }
 
