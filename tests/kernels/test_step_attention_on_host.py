@@ -88,10 +88,11 @@ class Step:
 
     def run(self) -> None:
         size = self.dtype.itemsize
-        held = (self.state.positions, self.state.table, self.turns, self.gains, self.mixed, self.weights, self.arrived)
-        at = Addresses(*(array.ctypes.data for array in held))
+        state, held = self.state, (self.turns, self.gains, self.mixed, self.weights, self.arrived)
+        of_state = state.positions.ctypes.data, state.table.ctypes.data, state.requests
+        at = Addresses(*of_state, *(array.ctypes.data for array in held))
         strides = self.rows.shape[1] * size, self.out.shape[1] * size
-        words = step_attention.words_of(self.attention, len(self.starts), self.splits, self.least, strides, at)
+        words = step_attention.words_of(self.attention, self.splits, self.least, strides, at)
         defines = step_attention.defines_of(self.attention, self.dtype, self.parts)
         library = built(step_attention.NAME, CALL, self.races, DTYPE=int(self.dtype), **defines)
         operands = [self.pool.ctypes.data, self.rows[self.first :].ctypes.data, self.out[self.first :].ctypes.data]

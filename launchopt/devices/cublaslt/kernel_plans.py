@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +22,7 @@ from launchopt.devices.cublaslt.launch_tables import KernelColumn, PlanColumn, P
 from launchopt.errors import RunError
 from launchopt.kernels import source
 from launchopt.native import call_words, compiled
-from launchopt.types import Int, Table
+from launchopt.types import Array, Int, Table
 
 # Sizes and offsets from cuda.h (CUDA 12 and 13). CUlaunchConfig: seven unsigned ints, the stream, a pointer to
 # attributes, and their count. CUlaunchAttribute: an id, padding to 8 bytes, and a value of 64 bytes.
@@ -168,6 +168,13 @@ class KernelPlans:
         self._dtype = dtype
         self._modules: dict[tuple[str, ...], KernelModule] = {}
         self._keep: list[object] = []
+        self._memory: dict[Hashable, Array] = {}
+
+    def memory(self, key: Hashable, make: Callable[[], Array]) -> Array:
+        """Return an array of the GPU that plans refer to, which is made once for each key and lives as long as they."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        return self._memory[key]
 
     def function(self, file: str, name: str, head: str = "", **defines: int) -> KernelFunction:
         """Compile a kernel of launchopt/kernels/`file`.cu with -DDTYPE and `defines`. head: text before the source."""

@@ -49,10 +49,11 @@ class Parts:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Device addresses that a launch needs beside its operands; fields of STEP_ATTENTION."""
+    """Addresses that a launch needs beside its operands, and the number of requests: fields of STEP_ATTENTION."""
 
     positions: int
     table: int
+    requests: int
     turns: int = 0
     gains: int = 0
     mixed: int = 0
@@ -107,15 +108,13 @@ def splits_of(attention: Attention, dtype: Dtype, requests: int) -> int:
     return max(1, min(MOST_SPLITS, at_once, -(-attention.ctx // least_tokens(attention, dtype))))
 
 
-def sums_shape(attention: Attention, dtype: Dtype, most_requests: int) -> tuple[int, int, int]:
-    """Return the size of the memory for sums: kv heads of all requests, the same times splits, values of a split.
+def sums_shape(attention: Attention, most_requests: int) -> tuple[int, int, int]:
+    """Return the size of the memory for sums: kv heads of all requests, splits of all of these, values of a split.
 
-    It is the largest of launches of up to `most_requests` requests.
+    It suffices for launches of up to `most_requests` requests.
     """
-    items = [requests * attention.kv_heads for requests in range(1, most_requests + 1)]
-    splits = [splits_of(attention, dtype, requests) for requests in range(1, most_requests + 1)]
-    shared = [item * split for item, split in zip(items, splits, strict=True) if split > 1]
-    return items[-1], max(shared, default=1), group_of(attention) * attention.head_dim
+    items = most_requests * attention.kv_heads
+    return items, max(items, MULTIPROCESSORS), group_of(attention) * attention.head_dim
 
 
 def turns_of(attention: Attention) -> Array:
@@ -129,15 +128,13 @@ def turns_of(attention: Attention) -> Array:
     return turns.reshape(attention.ctx, -1)
 
 
-def words_of(
-    attention: Attention, requests: int, splits: int, least: int, strides: tuple[int, int], at: Addresses
-) -> Table:
+def words_of(attention: Attention, splits: int, least: int, strides: tuple[int, int], at: Addresses) -> Table:
     """Return struct StepAttention as words.
 
-    requests: of the workload stream. strides: bytes from one request's row of q, k and v to the next, and of results.
+    strides: bytes from one request's row of q, k and v to the next, and of results.
     """
     words = np.zeros(1, STEP_ATTENTION)
-    sizes = (attention.kv_heads, attention.ctx, attention.pages_a_request, requests, splits, least)
+    sizes = (attention.kv_heads, attention.ctx, attention.pages_a_request, at.requests, splits, least)
     addresses = (at.positions, at.table, at.turns, at.gains, at.mixed, at.weights, at.arrived)
     words[0] = (*strides, *sizes, *addresses)
     return words.view(np.int64)

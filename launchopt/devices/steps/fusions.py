@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from launchopt.devices.steps.fused import elementwise_kernel, epilogue_gemm, merged_gemm
+from launchopt.devices.steps.own_attention import attention
 from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
@@ -29,6 +30,7 @@ MAKERS: Makers = {
     Kind.elementwise: elementwise_kernel,
     Kind.add_norm: add_norm,
     Kind.rope_kv: rope_kv,
+    Kind.attention: attention,
 }
 
 
