@@ -16,6 +16,7 @@ FLAG_SHIFT = 48  # position of the first bit of `flags` in RecordWord.K_OP_DTYPE
 SHAPE_MASK = np.uint64((1 << FLAG_SHIFT) - 1)  # k, op and dtype in that word, without the flags
 STEP_END = np.uint64(int(Flag.STEP_END) << FLAG_SHIFT)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << FLAG_SHIFT)
+GOES_ON = np.uint64(int(Flag.GOES_ON) << FLAG_SHIFT)
 OP_MASK = np.uint64(0xFF)
 
 
@@ -95,6 +96,12 @@ def token_of(words: Words, i: Int) -> Int:
 def ends_step(words: Words, i: Int) -> bool:
     """Return whether the command is the last of its step."""
     return bool(words[i, RecordWord.K_OP_DTYPE] & STEP_END != np.uint64(0))
+
+
+@compiled
+def ends_steps(words: Words, i: Int) -> bool:
+    """Return whether the command is the last of the steps of its request that are issued together."""
+    return bool(words[i, RecordWord.K_OP_DTYPE] & (STEP_END | GOES_ON) == STEP_END)
 
 
 @compiled

@@ -27,6 +27,8 @@ class Submit(enum.StrEnum):
 
     stream = "stream"
     graph = "graph"
+    graph_loop = "graph_loop"  # a graph whose conditional node repeats a step
+    graph_device = "graph_device"  # a graph that launches itself again after each step
     persistent = "persistent"
     megakernel = "megakernel"
 
@@ -40,6 +42,7 @@ class Kernels(enum.StrEnum):
     torch = "torch"
 
 
+LOOPS = frozenset({Submit.graph_loop, Submit.graph_device})  # one launch generates several tokens of each request
 COALESCE, PDL = "coalesce", "pdl"  # names of the choices that are on or off
 
 

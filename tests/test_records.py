@@ -44,6 +44,8 @@ def test_the_slots_are_those_of_a_b_and_c(records: np.ndarray) -> None:
 def test_flags_are_told_apart(records: np.ndarray) -> None:
     words = as_words(records)
     assert [rec.ends_step(words, i) for i in range(COUNT)] == [bool(f & Flag.STEP_END) for f in records["flags"]]
+    ends = [f & (Flag.STEP_END | Flag.GOES_ON) == Flag.STEP_END for f in records["flags"]]
+    assert [rec.ends_steps(words, i) for i in range(COUNT)] == ends
     assert [rec.ends_round(words, i) for i in range(COUNT)] == [bool(f & Flag.ROUND_END) for f in records["flags"]]
 
 

@@ -64,3 +64,9 @@ class StepBatch(Batch):
         # Not super().__init__, which would double the time.
         self.shape_index, self.words, self.reason = SEVERAL, words, reason
         self.size, self.rows = size, rows
+
+    def step(self, number: int, rows: int) -> StepBatch:
+        """Return a view of one of the steps that were issued together, each of `rows` rows, as a batch."""
+        records = rows * self.size
+        first = number * records
+        return StepBatch(self.words[first : first + records], self.reason, self.size, rows)

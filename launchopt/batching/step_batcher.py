@@ -38,8 +38,11 @@ from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
 from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 
-# Kinds that requests share: whole chunks of prompts, and output tokens. The last chunk of each prompt may differ.
-SHARED_KINDS = 2
+# Kinds that requests share: whole chunks of prompts, output tokens, and the largest number of steps together.
+SHARED_KINDS = 3
+KINDS_A_REQUEST = (
+    2  # kinds that each request may have for itself: the last chunk of its prompt, its last steps together
+)
 WRONG = {
     KindCode.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
     KindCode.OUT_OF_TURN: (
@@ -60,10 +63,11 @@ def steps_of_requests(table: NDArray[np.int64]) -> NDArray[np.int64]:
 class StepBatcher:
     """One bucket per kind of step. A bucket is full at `limit` steps, or at one step of every request.
 
-    steps: [requests], the number of steps of each request (`steps_of_requests`). rows: records of the longest step.
-    kinds: largest number of kinds; None: the shared kinds and one more per request. expected: [requests], whether a
-    request is due at the start, so that the first steps wait for each other. ahead: all records of a step but the last
-    may come once the previous step was flushed; not for steps in rounds.
+    steps: [requests], the number of steps of each request (`steps_of_requests`). rows: records of the longest step, or
+    of the most steps of a request that are issued together. kinds: largest number of kinds; None: the shared kinds, and
+    KINDS_A_REQUEST more per request. expected: [requests], whether a request is due at the start, so that the first
+    steps wait for each other. ahead: all records of a step but the last may come once the previous step was flushed;
+    not for steps in rounds.
     """
 
     def __init__(
@@ -78,7 +82,8 @@ class StepBatcher:
         ahead: bool = False,
     ) -> None:
         requests = len(steps)
-        kinds, limit = requests + SHARED_KINDS if kinds is None else kinds, min(limit, requests)
+        kinds = KINDS_A_REQUEST * requests + SHARED_KINDS if kinds is None else kinds
+        limit = min(limit, requests)
         self._store = np.full((requests * rows, WORDS), 0, np.uint64)  # np.full writes it, so that its pages are mapped
         self._steps = np.zeros((requests, len(StepColumn)), np.int64)
         self._steps[:, StepColumn.TOTAL] = steps

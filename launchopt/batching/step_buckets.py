@@ -1,6 +1,7 @@
 """Buckets of whole steps as arrays, for compiled loops: gather the records of each step, and find its bucket.
 
-A kind of step is a set of steps with the same rows. Each kind has one bucket. `step_policy` says which bucket is
+A kind of step is a set of steps with the same rows. Each kind has one bucket. Steps of a request that are issued
+together (`Flag.GOES_ON`) are one long step here. `step_policy` says which bucket is
 flushed next. No function reads a clock: callers pass the time, CLOCK_MONOTONIC ns.
 """
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from launchopt.command import RecordWord
 from launchopt.native import compiled
-from launchopt.records import ends_round, ends_step, request_of, shape_key_of
+from launchopt.records import ends_round, ends_steps, request_of, shape_key_of
 from launchopt.types import Int, Table, Words
 
 
@@ -216,7 +217,7 @@ def _take_run(words: Words, start: Int, request: Int, row: Int, now_ns: Int, bat
         if request_of(words, i) != request:
             return i
         copy_at(store, place, words, i, np.uint64(now_ns))
-        if ends_step(words, i):
+        if ends_steps(words, i):
             return i + 1
         place += np.uint64(counts[StepWord.ROW_STRIDE])
     return stop
@@ -241,7 +242,7 @@ def take_steps(words: Words, start: Int, now_ns: Int, batcher: StepBuckets) -> t
         stop = _take_run(words, start, request, row, now_ns, batcher)
         rows = row + stop - start
         steps[request, StepColumn.FILLED], start = rows, stop
-        if ends_step(words, stop - 1):
+        if ends_steps(words, stop - 1):
             if steps[request, StepColumn.STATE] == StepState.FLYING:
                 return stop - 1, KindCode.OUT_OF_TURN  # the previous step has not ended
             counts[StepWord.ROUND_ENDED] |= ends_round(words, stop - 1)

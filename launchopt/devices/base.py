@@ -130,6 +130,9 @@ class Device(Protocol):
     def feed_back(self, flights: Flights, count: int) -> None:
         """Turn the results of the first `count` steps in `flights.ended` into their requests' next inputs."""
 
+    def end_step(self, words: NDArray[np.uint64]) -> None:
+        """Feed back the results of steps whose next steps are in the same batch. words: their last records."""
+
     def sampling_ns(self) -> int:
         """Return the ns spent sampling since `start`."""
 
@@ -262,8 +265,8 @@ class GpuDevice(Device, Protocol):
     def left(self, request: int = 0) -> None:
         """End a launch that began at `enter` and that compiled code has recorded."""
 
-    def stage_feedback(self, batch: StepBatch) -> int:
-        """Prepare the next launch, of `batch`, to feed back its own results; `feed_back` then skips these steps.
+    def stage_feedback(self, batch: StepBatch, steps: int = 1) -> int:
+        """Prepare the next launch, of `steps` steps of each request, to feed back its results; `feed_back` skips these.
 
         Return the device address of its feedback arguments, or 0 if it cannot feed back its results.
         """

@@ -82,6 +82,8 @@ HEADERS: Mapping[str, str] = {
     + struct_text("StepAttention", shared.STEP_ATTENTION),
     "shared/sampling.cuh": constants_text(**{kind.name.upper(): i for i, kind in enumerate(SamplingKind)}),
     "shared/feedback.cuh": _constants(shared, "ROW_WORDS") + struct_text("Feedback", shared.FEEDBACK, _FEEDBACK_TYPES),
+    "shared/step_loop.cuh": _constants(shared, "ROW_HISTORY ROW_ID ROW_DRAW")
+    + struct_text("StepLoop", shared.STEP_LOOP, {"arguments": "u64*", "left": "u64*"}),
     "shared/copies.cuh": constants_text(**_COPY_CONSTANTS)
     + enum_text(shared.CopyResult)
     + struct_text("Copies", shared.COPIES, _COPIES_TYPES),

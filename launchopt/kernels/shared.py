@@ -132,6 +132,7 @@ STEP_ATTENTION = np.dtype(
 # Words of a row: addresses of its source, target, history (or 0) and token id; then the counter that selects its random
 # numbers.
 ROW_WORDS = 5
+ROW_HISTORY, ROW_ID, ROW_DRAW = 2, 3, 4  # numbers of the words that differ from one token to the next
 FEEDBACK = np.dtype(
     [
         ("arguments", "<u8"),  # address of u64 [ROW_WORDS, pitch], in pinned memory
@@ -147,6 +148,17 @@ FEEDBACK = np.dtype(
         ("p", "<f8"),  # parameter of top_p: share of the probability that is kept
         ("ns", "<u8"),  # address to which a whole step adds the time of sampling, in ns
         ("found", "<u8"),  # address of u64 [rows, blocks]: largest logit that each block found; 0 between launches
+    ]
+)
+
+# -- Loops of steps (step_loop.cu)
+
+STEP_LOOP = np.dtype(
+    [
+        ("arguments", "<u8"),  # address of the words of the present step's rows, u64 [ROW_WORDS, pitch], on the GPU
+        ("words", "<u8"),  # number of these words
+        ("left", "<u8"),  # address of the number of steps that have not ended, u64 on the GPU
+        ("handle", "<u8"),  # handle of the conditional node; 0: the graph launches itself
     ]
 )
 

@@ -112,6 +112,11 @@ class Mode:
         """Return the form in which the mode gets the commands of `stream`."""
         return Takes.steps if cls.prefers_steps and stream.has_steps else cls.takes
 
+    @property
+    def together(self) -> int:
+        """Most decode steps of a request that the driver issues together, since one launch executes them."""
+        return 1
+
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:
         """Return the nodes of `unwritten` whose outputs a launch of `stream` may leave out."""

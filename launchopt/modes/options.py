@@ -46,6 +46,13 @@ class KeepsGraphs(ModeOptions):
     )
 
 
+@dataclass(slots=True)
+class RepeatsSteps(KeepsGraphs):
+    """Options of a mode whose launches generate several tokens of each request."""
+
+    tokens: int = option(64, "most tokens of each request that one launch generates", low=1, high=4096)
+
+
 def values_of(options: ModeOptions) -> dict[str, Value]:
     """Return the options by name."""
     return {each.name: getattr(options, each.name) for each in fields(options)}

@@ -30,6 +30,8 @@ PRESETS: Mapping[str, Stack] = {
     "fused_qkv": Stack(coalesce=True, fuse=frozenset({Fusion.qkv})),
     "fused_triton": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue}), kernels=Kernels.triton),
     "graph": Stack(coalesce=True, submit=Submit.graph),
+    "graph_device": Stack(coalesce=True, submit=Submit.graph_device),
+    "graph_loop": Stack(coalesce=True, submit=Submit.graph_loop),
     "grouped": Stack(),
     "kernel": Stack(kernels=Kernels.own),
     "megakernel": Stack(coalesce=True, submit=Submit.megakernel, kernels=Kernels.own),

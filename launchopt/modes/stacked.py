@@ -12,9 +12,9 @@ from launchopt.batching.batch import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
-from launchopt.modes.options import KeepsGraphs, ModeOptions
+from launchopt.modes.options import KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import PRESETS, conflict
-from launchopt.stack import Fusion, Kernels, Stack, Submit
+from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.groups import Kind, fused_in, unwritten_of
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import CpuSteps
     from launchopt.devices.steps.fusions import Makers
     from launchopt.devices.steps.graphs import StepGraphs
+    from launchopt.devices.steps.loops import StepLoops
 
+LEAST_CUDA = 12, 4  # oldest CUDA version whose driver repeats a step within one launch
 MEANS: Mapping[Fusion, str] = {  # what a workload must have for each fusion
     Fusion.qkv: "the GEMMs of q, k and v",
     Fusion.gate_up: "the GEMMs of gate and up",
@@ -39,6 +41,13 @@ class Stacked(Mode):
 
     takes = Takes.steps
 
+    @property
+    def together(self) -> int:
+        """Most decode steps of a request that the driver issues together: mode.tokens if one launch repeats steps."""
+        if self.stack.submit not in LOOPS:
+            return 1
+        return (self.options if isinstance(self.options, RepeatsSteps) else RepeatsSteps()).tokens
+
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the stack cannot run `stream`, or None."""
@@ -48,6 +57,8 @@ class Stacked(Mode):
             return why
         if kind == "cpu" and cls.stack.pdl:
             return "mode.pdl needs a GPU: on the cpu device no launch overlaps another"
+        if kind == "cuda" and cls.stack.submit in LOOPS and (why := _cannot_repeat(stream)):
+            return why
         if stream.has_steps:
             return cls._lacking(chain_of(stream))
         if cls.stack != PRESETS[cls.name]:
@@ -80,6 +91,13 @@ class Stacked(Mode):
             gpu.warm_up()  # loads the kernels: a capture fails at a kernel that is not loaded
             graphs.capture_likely()
             return _Graphs(self, gpu, graphs)
+        if self.stack.submit in LOOPS:
+            from launchopt.devices.steps.loops import StepLoops
+
+            loops = StepLoops(gpu, limits, cached_of(self.options), self.stack, self._makers())
+            gpu.warm_up()
+            loops.capture_likely()
+            return _Graphs(self, gpu, loops)
         from launchopt.devices.steps.coalesced import CoalescedSteps
 
         return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits, self.stack, self._makers()).submit)
@@ -97,8 +115,26 @@ def changed(preset: type[Mode], stack: Stack) -> type[Mode]:
     """Return the class of a mode, which began as `preset`, with another stack."""
     base = preset if issubclass(preset, Stacked) else Stacked
     members = {"name": preset.name, "stack": stack, "options": preset.options, "__module__": preset.__module__}
-    own_strategy = "graph" if stack.submit is Submit.graph else ""
+    own_strategy = "graph" if stack.submit in (Submit.graph, *LOOPS) else ""
     return type(preset.__name__, (base,), {**members, "own_strategy": own_strategy, "__doc__": base.__doc__})
+
+
+def _cannot_repeat(stream: Stream) -> str | None:
+    """Return why a GPU cannot repeat a step of `stream` within one launch, or None if it can."""
+    if not stream.has_steps:
+        return None
+    if (copies := chain_of(stream).replicas) > 1:
+        return (
+            f"repeats a step that reads one copy of the weights, and this workload cycles over {copies}: use a model "
+            "larger than the L2, or workload.cache=hot"
+        )
+    from launchopt.devices.cuda.info import cuda_of_driver
+
+    found = cuda_of_driver()
+    if found is not None and found < LEAST_CUDA:
+        least, own = (".".join(map(str, each)) for each in (LEAST_CUDA, found))
+        return f"needs a driver of CUDA {least} or newer, and this one is of CUDA {own}: use mode=graph"
+    return None
 
 
 def cached_of(options: ModeOptions) -> int:
@@ -109,15 +145,15 @@ def cached_of(options: ModeOptions) -> int:
 def _on_host(mode: Mode, host: HostDevice, limits: Mapping[ShapeKey, int]) -> Prepared:
     from launchopt.devices.cpu.fused_steps import CpuSteps
 
-    is_recorded = mode.stack.submit is Submit.graph
+    is_recorded = mode.stack.submit in (Submit.graph, *LOOPS)
     steps = CpuSteps(host, limits, mode.stack, cached_of(mode.options) if is_recorded else 0)
     return _Recorded(mode, host, steps) if is_recorded else PreparedSteps(mode, host, steps.launch)
 
 
 class _Graphs(Prepared):
-    """Replays graphs of whole steps on a GPU."""
+    """Replays graphs of whole steps, or of loops of steps, on a GPU."""
 
-    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs) -> None:
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs | StepLoops) -> None:
         super().__init__(mode, gpu)
         self._graphs = graphs
 
@@ -150,7 +186,7 @@ class _Recorded(Prepared):
         self._counters.start()
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay the steps' list as one launch."""
+        """Replay the lists of the steps as one launch."""
         self._steps.replay(batch, flush_ns)
         self._counters.replayed()
 

@@ -35,6 +35,9 @@ class DriverWord(enum.IntEnum):
     NEXT_AHEAD = 13  # first place whose next step is not prepared yet
     TO_FETCH = 14  # slots from the ring's head on that the prepared steps will fill
     FETCHED = 15  # slots of these whose cache lines this core has fetched since it issued the last step
+    TOGETHER = 16  # request whose steps are being issued together
+    TOGETHER_LEFT = 17  # steps of that request that are left to issue
+    ROUND_STEPS = 18  # steps of each request in the current round
 
 
 class RequestLists(NamedTuple):
@@ -57,6 +60,19 @@ def next_kind(request: Int, stream: StreamArrays, progress: Table) -> Int:
 
 
 @compiled
+def steps_together(request: Int, stream: StreamArrays, progress: Table) -> Int:
+    """Return how many steps of a request are issued together, from its next step on."""
+    settings, step = stream.settings, progress[request, ProgressColumn.ISSUED]
+    most = settings[DriverSetting.TOGETHER]
+    if most == 1 or step == 0 or kind_of(request, step, stream.table, settings) != settings[DriverSetting.DECODE_KIND]:
+        return 1
+    stop = step + 1
+    while stop < step + most and kind_of(request, stop, stream.table, settings) >= 0:
+        stop += 1
+    return stop - step
+
+
+@compiled
 def _columns(request: Int, stream: StreamArrays, progress: Table) -> Int:
     """Return the columns of a request's next step."""
     kind = next_kind(request, stream, progress)
@@ -65,7 +81,7 @@ def _columns(request: Int, stream: StreamArrays, progress: Table) -> Int:
 
 @compiled
 def form_step(stream: StreamArrays, state: Table, progress: Table, lists: RequestLists, issue: Table) -> Int:
-    """Write the requests that take part in the next round to `issue`; return their number."""
+    """Write the requests that take part in the next round to `issue`, and ROUND_STEPS; return their number."""
     settings, queue, running = stream.settings, lists.queue, lists.running
     left, count = settings[DriverSetting.BUDGET], 0
     for wants_prompt in range(2):  # tokens first, then prompts with the rest of the budget
@@ -91,4 +107,8 @@ def form_step(stream: StreamArrays, state: Table, progress: Table, lists: Reques
         issue[count] = request
         count += 1
         left -= columns
+    state[DriverWord.ROUND_STEPS] = settings[DriverSetting.TOGETHER]
+    for i in range(count):
+        steps = steps_together(issue[i], stream, progress)
+        state[DriverWord.ROUND_STEPS] = min(state[DriverWord.ROUND_STEPS], steps)
     return count

@@ -18,6 +18,11 @@ request's next step but the last. It may do so once the consumer has flushed the
 (`HeaderWord.STEPS_LEFT`). It pushes the last record when the running step has ended. Then only one record per request
 has to pass through the ring between two tokens.
 
+Steps together (`Schedule.together`): the driver issues several decode steps of a request at once, for a mode that
+executes them in one launch. The last record of each of these steps but the last carries `Flag.GOES_ON`. A request's
+first step is issued alone, since its input is not where the input of later steps is. In rounds, every request of the
+round has the same number of steps.
+
 The loop is compiled (`driver_loop`). Python sleeps when the loop has no work, and checks whether to stop. Times are
 CLOCK_MONOTONIC ns.
 """
@@ -125,7 +130,7 @@ def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns
     settings[DriverSetting.CHUNK_UNITS] = (stream.chunk_tokens or 0) * stream.units(stream.hidden)
     settings[DriverSetting.SPIN_NS], settings[DriverSetting.CONTINUOUS] = spin_ns, int(schedule.continuous)
     settings[DriverSetting.BUDGET], settings[DriverSetting.MOST_RUNNING] = schedule.budget_tokens, schedule.most_running
-    settings[DriverSetting.AHEAD] = schedule.ahead
+    settings[DriverSetting.AHEAD], settings[DriverSetting.TOGETHER] = schedule.ahead, schedule.together
     return settings
 
 

@@ -10,7 +10,6 @@ import enum
 
 import numpy as np
 
-from launchopt.command import RecordWord
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.continuous import DriverWord, RequestLists, form_step
 from launchopt.producing.prepared_steps import (
@@ -31,12 +30,12 @@ from launchopt.producing.request_steps import (
     TokenTimes,
     arrivals,
     complete,
-    emit,
     emit_queued,
+    emit_rest,
+    emit_together,
 )
 from launchopt.queue.ring import has_record, pop_words
 from launchopt.queue.segment import RingArrays, RingWords
-from launchopt.records import ROUND_END
 from launchopt.types import Int
 
 POLLS = 16  # polls of the second ring between two readings of the clock
@@ -113,14 +112,11 @@ def _push_block(ring: RingWords, run: DriverArrays) -> bool:
 
 @compiled
 def _emit_round(stream: StreamArrays, run: DriverArrays) -> None:
-    """Issue the next step of the round, and mark the last record of the round's last step."""
-    state, issue = run.state, run.issue
+    """Issue the steps of the round's next request."""
+    issue = run.issue
     request = issue[IssueWord.REQUESTS + issue[IssueWord.ISSUED]]
     issue[IssueWord.ISSUED] += 1
-    emit(request, monotonic_ns(), stream, run)
-    if issue[IssueWord.ISSUED] == issue[IssueWord.COUNT]:
-        last = state[DriverWord.BLOCK_COUNT] - 1
-        run.ahead.blocks[state[DriverWord.BLOCK], last, RecordWord.K_OP_DTYPE] |= ROUND_END
+    emit_together(request, run.state[DriverWord.ROUND_STEPS], monotonic_ns(), stream, run)
 
 
 @compiled
@@ -141,6 +137,10 @@ def _drive(ring: RingWords, back: RingWords, stream: StreamArrays, run: DriverAr
         arrivals(run)  # before the push: a full ring must not delay the times of arrival
         if not _push_block(ring, run):
             return DriverExit.BLOCKED
+        if state[DriverWord.TOGETHER_LEFT] > 0:
+            _take_ended(back, stream, run)  # of other requests
+            emit_rest(monotonic_ns(), stream, run)
+            continue
         if issue[IssueWord.COUNT] > issue[IssueWord.ISSUED]:
             _emit_round(stream, run)
             continue

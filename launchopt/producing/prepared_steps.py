@@ -39,6 +39,7 @@ class DriverSetting(enum.IntEnum):
     BUDGET = 7  # largest number of columns of a round
     MOST_RUNNING = 8  # largest number of requests in a round
     AHEAD = 9  # 1: all records of a step but the last are pushed once the previous step was flushed
+    TOGETHER = 10  # most decode steps of a request that are issued together
 
 
 class ProgressColumn(enum.IntEnum):
@@ -51,6 +52,7 @@ class ProgressColumn(enum.IntEnum):
     TOKENS_DONE = 4  # tokens generated
     ENDED_AT = 5  # number of pushed records, up to the last record of the step issued last
     EARLY = 6  # records of the next step that were pushed early
+    ISSUED = 7  # steps issued
 
 
 class ReadyColumn(enum.IntEnum):
@@ -116,6 +118,12 @@ def kind_of(request: Int, step: Int, table: Table, settings: Table) -> Int:
 
 
 @compiled
+def under_way(request: Int, progress: Table) -> Int:
+    """Return the number of steps of a request that were issued and have not ended."""
+    return progress[request, ProgressColumn.ISSUED] - progress[request, ProgressColumn.STEPS]
+
+
+@compiled
 def _origin(of: Int, lane: Int, region: Int, source: Int) -> np.uint64:
     """Return the slot from which a template's slot of origin `of` counts.
 
@@ -173,9 +181,11 @@ def _prepare(request: Int, step: Int, token: Int, stream: StreamArrays, progress
 def next_step(request: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> Int:
     """Issue a request's next step; return its place."""
     ready = ahead.ready
-    place, step = request & (len(ready) - 1), progress[request, ProgressColumn.STEPS]
+    place, step = request & (len(ready) - 1), progress[request, ProgressColumn.ISSUED]
     if ready[place, ReadyColumn.REQUEST] != request or ready[place, ReadyColumn.STEP] != step:
-        _prepare(request, step, progress[request, ProgressColumn.TOKENS_DONE], stream, progress, ahead)
+        token = progress[request, ProgressColumn.TOKENS_DONE] + under_way(request, progress)
+        _prepare(request, step, token, stream, progress, ahead)
+    progress[request, ProgressColumn.ISSUED] += 1
     progress[request, ProgressColumn.COMMANDS] += ready[place, ReadyColumn.COUNT]
     ready[place, ReadyColumn.IS_ISSUED] = True
     return place

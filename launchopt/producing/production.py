@@ -26,13 +26,15 @@ class Schedule:
 
     continuous: issue steps in rounds. budget_tokens: largest number of columns of a round; a chunk with more columns
     has a round of its own. most_running: largest number of requests in a round. ahead: push all records of a step but
-    the last while the previous step runs. It needs a mode that takes whole steps, and is not for rounds.
+    the last while the previous step runs. It needs a mode that takes whole steps, and is not for rounds. together:
+    most decode steps of a request that are issued together, for one launch; not with `ahead`.
     """
 
     continuous: bool = False
     budget_tokens: int = 2048
     most_running: int = 1 << 30
     ahead: bool = False
+    together: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from launchopt.command import LOW_HALF, NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, monotonic_ns
-from launchopt.producing.continuous import DriverWord, ListArrays, RequestLists, next_kind
+from launchopt.producing.continuous import DriverWord, ListArrays, RequestLists, next_kind, steps_together
 from launchopt.producing.prepared_steps import (
     Ahead,
     AheadArrays,
@@ -22,8 +22,9 @@ from launchopt.producing.prepared_steps import (
     StreamArrays,
     lacks_last,
     next_step,
+    under_way,
 )
-from launchopt.records import request_of, token_of
+from launchopt.records import GOES_ON, ROUND_END, request_of, token_of
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Int, Table, Words
 
@@ -68,8 +69,9 @@ DriverFields = tuple[Table, Table, Table, TimeArrays, ListArrays, Table, AheadAr
 def emit(request: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
     """Issue a request's next step: its records become the block that is pushed next, except those pushed early."""
     state, progress, issue_ns = run.state, run.progress[request], run.tokens.issue_ns
-    at = stream.table[request, ChainColumn.FIRST_TOKEN] + progress[ProgressColumn.TOKENS_DONE]
-    enqueue_ns = progress[ProgressColumn.ARRIVED_NS] if progress[ProgressColumn.STEPS] == 0 else now_ns
+    token = progress[ProgressColumn.TOKENS_DONE] + under_way(request, run.progress)
+    at = stream.table[request, ChainColumn.FIRST_TOKEN] + token
+    enqueue_ns = progress[ProgressColumn.ARRIVED_NS] if progress[ProgressColumn.ISSUED] == 0 else now_ns
     place = next_step(request, stream, run.progress, run.ahead)
     count = run.ahead.ready[place, ReadyColumn.COUNT]
     if issue_ns[at] == 0:
@@ -80,6 +82,30 @@ def emit(request: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> 
     state[DriverWord.BLOCK_NEXT], state[DriverWord.BLOCK_COUNT] = early, count
     state[DriverWord.OUTSTANDING] += 1
     state[DriverWord.NEXT_AHEAD] = state[DriverWord.FETCHED] = 0
+
+
+@compiled
+def emit_together(request: Int, steps: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
+    """Issue the first of `steps` steps of a request that are issued together; `emit_rest` issues the others."""
+    state = run.state
+    state[DriverWord.TOGETHER], state[DriverWord.TOGETHER_LEFT] = request, steps
+    emit_rest(now_ns, stream, run)
+
+
+@compiled
+def emit_rest(now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
+    """Issue the next of the steps that are issued together. Mark its last record if it ends no round and others follow.
+
+    In rounds, the last record of the last step of the round's last request is marked with ROUND_END.
+    """
+    state, issue = run.state, run.issue
+    emit(state[DriverWord.TOGETHER], now_ns, stream, run)
+    state[DriverWord.TOGETHER_LEFT] -= 1
+    last = run.ahead.blocks[state[DriverWord.BLOCK], state[DriverWord.BLOCK_COUNT] - 1]
+    if state[DriverWord.TOGETHER_LEFT] > 0:
+        last[RecordWord.K_OP_DTYPE] |= GOES_ON
+    elif issue[IssueWord.COUNT] > 0 and issue[IssueWord.ISSUED] == issue[IssueWord.COUNT]:
+        last[RecordWord.K_OP_DTYPE] |= ROUND_END
 
 
 @compiled
@@ -98,7 +124,7 @@ def emit_queued(stream: StreamArrays, run: DriverArrays) -> None:
         if count > 0 and not is_last:
             break
         state[DriverWord.QUEUE_FIRST] += 1
-        emit(request, now_ns, stream, run)
+        emit_together(request, steps_together(request, stream, run.progress), now_ns, stream, run)
         if not is_last:
             return
         for w in range(WORDS):
@@ -145,6 +171,8 @@ def complete(i: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> No
         tokens.done_ns[at] = now_ns
         tokens.ids[at] = np.int64(np.int32(run.got[i, RecordWord.SLOTS_AB] & LOW_HALF))  # NO_ID is negative
         progress[request, ProgressColumn.TOKENS_DONE] += 1
+    if under_way(request, progress) > 0:
+        return
     is_continuous = stream.settings[DriverSetting.CONTINUOUS] != 0
     if next_kind(request, stream, progress) >= 0:
         if not is_continuous:

@@ -153,6 +153,19 @@ class ChainStream:
         return int(np.diff(self.kind_stops, prepend=0).max())
 
     @property
+    def decode_rows(self) -> int:
+        """Commands of a step that generates a token; 0: the stream has no such step."""
+        return len(self.rows_of(self.decode_kind)) if self.decode_kind >= 0 else 0
+
+    def steps_of(self, rows: int) -> int:
+        """Return the number of steps of a request in a batch of `rows` rows; more than 1: they were issued together."""
+        return rows // self.decode_rows if rows > self.step_rows else 1
+
+    def most_rows(self, together: int) -> int:
+        """Return the most commands of a request that are issued at once: one step, or `together` tokens."""
+        return max(self.step_rows, together * self.decode_rows)
+
+    @property
     def spared_bytes(self) -> int:
         """Bytes of the inputs at the start of the arena of activations. Outputs are written behind them."""
         return int(self.table[0, ChainColumn.LANE]) * UNIT_BYTES

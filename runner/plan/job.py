@@ -26,6 +26,7 @@ class Arm:
     idle_us: float | None
     options: JsonObject = field(default_factory=dict)  # the mode's settings
     ahead: bool = False  # the driver pushes all commands of a step but the last while the previous step runs
+    together: int = 1  # most steps of a request that the driver issues together, for one launch
 
     @property
     def label(self) -> str:
@@ -81,5 +82,5 @@ class Job:
 
     @property
     def back_capacity(self) -> int:
-        """Records in the back ring: a power of two, more than there are requests."""
-        return 1 << self.stream.requests.bit_length()
+        """Records in the back ring: a power of two, more than there are steps in flight."""
+        return 1 << (self.stream.requests * max(arm.together for arm in self.arms)).bit_length()

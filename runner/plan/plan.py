@@ -163,12 +163,14 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
     able, refused = [], {}
     for arm in arms:
         mode, is_own = mode_class(arm.mode, arm.options), arm is arms[-1]
-        why = mode.refusal(kind, stream) or mode.lacks()
+        together = mode(**arm.options).together
+        why = mode.refusal(kind, stream) or mode.lacks() or _samples_elsewhere(config, kind, together)
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
             asked = is_own or takes is Takes.steps  # another mode of against= may keep the order
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
+            arm = replace(arm, together=together)
             able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream, is_own)))
         elif is_own or config.against != [ALL]:
             raise ConfigError("mode" if is_own else "against", arm.label, why)
@@ -193,14 +195,24 @@ def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: boo
     Raises ConfigError with scheduler.ahead if the config's own mode does not take whole steps.
     """
     takes = mode_class(arm.mode, arm.options).takes_of(stream)
-    if not config.scheduler.ahead or takes is Takes.steps:
+    if not config.scheduler.ahead or (takes is Takes.steps and arm.together == 1):
         return config.scheduler.ahead
+    if is_own and arm.together > 1:
+        why = f"mode={arm.label} gets up to {arm.together} whole steps at once: leave it out, or use mode.tokens=1"
+        raise ConfigError("scheduler.ahead", "true", why)
     if is_own:
         able = (name for name in MODES if mode_class(name).refusal(kind, stream) is None)
         others = (name for name in able if mode_class(name).takes_of(stream) is Takes.steps)
         why = f"mode={arm.mode} takes {takes.value}, and only whole steps can wait for their last command"
         raise ConfigError("scheduler.ahead", "true", f"{why}: use one of {', '.join(sorted(others))}")
     return False
+
+
+def _samples_elsewhere(config: Config, kind: str, together: int) -> str | None:
+    """Return why a mode that issues so many steps together cannot run with the config's place of sampling, or None."""
+    if kind == "cpu" or together == 1 or config.sampling.where is not Where.cpu:
+        return None
+    return "samples on the GPU between two steps of a launch, and sampling.where is cpu: must be auto or gpu"
 
 
 def sampling_of(config: Config) -> Sampling:

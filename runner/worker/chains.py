@@ -115,7 +115,7 @@ class Chains:
         """Return the loop of a run for a mode that takes whole steps."""
         batcher = StepBatcher(
             steps_of_requests(self._table),
-            self._stream.step_rows,
+            self._stream.most_rows(arm.together),
             arm.max_batch,
             flush_rules(self._job, arm),
             expected=self._expected(),

@@ -258,12 +258,14 @@ class Consumer:
 def _most_held(job: Job, modes: list[Mode]) -> int:
     """Return how many commands all buckets of an arm can hold together, at most: the maximum over all arms."""
     held = [_held(job, arm, mode) for arm, mode in zip(job.arms, modes, strict=True)]
-    return max(*held, max(arm.max_batch for arm in job.arms) * job.stream.step_rows)
+    if job.stream.has_steps:
+        held += [arm.max_batch * chain_of(job.stream).most_rows(arm.together) for arm in job.arms]
+    return max(held)
 
 
 def _held(job: Job, arm: Arm, mode: Mode) -> int:
     """Return how many commands all buckets of an arm can hold together."""
-    return sum(arm.buckets(job.stream, mode))
+    return sum(arm.buckets(job.stream, mode)) * arm.together
 
 
 def _collections() -> int:

@@ -87,7 +87,8 @@ class StepProducer(Producer):
     def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
         """Issue the steps of every request of the run."""
         job = self._job
-        schedule = replace(job.schedule, ahead=arm.ahead)
+        together = 1 if kind is RunKind.AUDIT else arm.together  # an audit run checks the outputs of every step
+        schedule = replace(job.schedule, ahead=arm.ahead, together=together)
         driver = Driver(self._stream, schedule, job.spin_us, job.sleep_us, kind)
         return drive(driver, self._ring, self._back, self._open_loop)
 

@@ -23,8 +23,10 @@ from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=25)
 request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=7)
+LOOPS = ("graph_loop", "graph_device")
 of_steps = [
     *(("coalesced", name) for name in ("linear", "square", "linear_epilogue")),
+    *((mode, name) for mode in LOOPS for name in ("linear", "square", "linear_epilogue")),
     *(("graph", name) for name in ("linear", "square", "linear_epilogue", "elementwise")),
     ("fused_qkv", "square"),
     ("fused_qkv", "qkv"),
@@ -71,13 +73,14 @@ def test_steps_are_right_whoever_is_together(
     mode, program = what
     stream = stream_of(program, sizes, layers=layers, replicas=replicas)
     with fake_cuda() as device:
-        run = prepared(mode, stream, most, device, **({"cached": cached} if mode == "graph" else {}))
+        options = {"cached": cached} if mode == "graph" else {"tokens": 1 + cached} if mode in LOOPS else {}
+        run = prepared(mode, stream, most, device, **options)
         for _ in range(2):  # what was found out the first time is used the second
             run.run(seed)
             run.check()
             assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
-            assert len(device.runtime.executables) <= max(cached, replicas)
-        if mode == "graph":
+            assert mode in LOOPS or len(device.runtime.executables) <= max(cached, replicas)
+        if mode in ("graph", *LOOPS):
             assert run.launches(LaunchColumn.STRATEGY).count(Strategy.graph) == run.prepared.counters().graph_replays
         run.close()
 

@@ -39,7 +39,7 @@ from launchopt.streams.chain import ChainStream, Stream
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
 from launchopt.timing.sampling import Sampler
-from launchopt.types import Array
+from launchopt.types import Array, Words
 
 CALLS_PER_PACK = 3  # two gathers and a scatter
 
@@ -73,7 +73,12 @@ class CpuDevice:
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Prepare feedback of results, which NumPy does at once. `on_host` makes no difference here."""
         self._steps = CpuSteps(stream, self.arenas, sampling)
-        return Flights(stream, back, self._steps.done)
+        self._flights = Flights(stream, back, self._steps.done)
+        return self._flights
+
+    def end_step(self, words: Words) -> None:
+        """Feed back the results of steps whose next steps are in the same batch. words: their last records."""
+        self.feed_back(self._flights, self._flights.collect(words))
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """Turn the last outputs of the first `count` ended steps into their requests' next inputs."""

@@ -82,16 +82,28 @@ class CpuSteps:
         self.device.leave(own, slice(0, len(own.words)), self._strategy, flush_ns, start_ns)
 
     def replay(self, batch: StepBatch, flush_ns: int) -> None:
-        """Compute the recorded list of a batch as one launch; record the list first if it is not kept."""
+        """Compute the recorded lists of a batch's steps as one launch; record a list first if it is not kept.
+
+        The results of each step but the last are fed back before the next step.
+        """
+        steps = self.stream.steps_of(batch.rows)
+        parts = [batch.step(number, batch.rows // steps) for number in range(steps)]
+        lists = [self._list_of(part) for part in parts]
+        start_ns = self.device.enter(-1, batch.size)
+        for number, calls in enumerate(lists):
+            if number > 0:
+                self.device.end_step(parts[number - 1].words[-batch.size :])
+            for call in calls:
+                call()
+        self.device.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
+
+    def _list_of(self, batch: StepBatch) -> list[Callable[[], None]]:
         key = batch.words[:, KEY_WORDS].tobytes()
         calls = self._lists.pop(key, None) or self._record(batch)
         self._lists[key] = calls
         if len(self._lists) > self._kept:
             self._lists.popitem(last=False)
-        start_ns = self.device.enter(-1, batch.size)
-        for call in calls:
-            call()
-        self.device.leave(batch, slice(0, len(batch.words)), Strategy.graph, flush_ns, start_ns)
+        return calls
 
     def _record(self, batch: StepBatch) -> list[Callable[[], None]]:
         shape_of, groups = self._kind_of(batch)

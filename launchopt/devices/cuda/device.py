@@ -42,6 +42,7 @@ from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
+from launchopt.types import Words
 
 
 class CudaDevice:
@@ -140,13 +141,15 @@ class CudaDevice:
         """Code and arguments with which a launch of whole steps feeds back its own results; None: it cannot."""
         return None if self._steps is None else self._steps.launch_feedback
 
-    def stage_feedback(self, batch: StepBatch) -> int:
-        """Prepare the next launch, of `batch`, to feed back its own results; `feed_back` then skips these steps.
-
-        Return the device address of its feedback arguments, or 0 if it cannot feed back its results.
-        """
+    def stage_feedback(self, batch: StepBatch, steps: int = 1) -> int:
+        """Prepare a launch of `steps` steps of each request to feed back its results; return as `GpuDevice` does."""
         assert self._steps is not None
-        return 0 if self.marks.streams or self.marks.resident else self._steps.stage(batch)
+        return 0 if self.marks.streams or self.marks.resident else self._steps.stage(batch, steps)
+
+    def end_step(self, words: Words) -> None:
+        """Feed back results of steps whose next steps are in the same batch. words: the steps' last records."""
+        assert self._steps is not None
+        self.feed_back(self._steps.flights, self._steps.flights.collect(words))
 
     def feed_back(self, flights: Flights, count: int) -> None:
         """Turn the results of the first `count` steps in `flights.ended` into their requests' next inputs."""

@@ -121,6 +121,18 @@ def gpu_state(index: int) -> JsonObject:
     return state
 
 
+def cuda_of_driver() -> tuple[int, int] | None:
+    """Return the newest CUDA version that the GPU's driver supports, (major, minor); None if NVML does not answer."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        version = int(pynvml.nvmlSystemGetCudaDriverVersion_v2())
+    except pynvml.NVMLError:
+        return None
+    return version // 1000, version % 1000 // 10
+
+
 def driver_version() -> dict[str, str]:
     """Return the version of the GPU's driver, under the key "driver"; {} if NVML does not answer."""
     import pynvml

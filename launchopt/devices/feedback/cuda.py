@@ -103,12 +103,14 @@ class CudaSteps:
         if self._stages is not None:
             self._stages.start()
 
-    def stage(self, batch: StepBatch) -> int:
+    def stage(self, batch: StepBatch, steps: int = 1) -> int:
         """Stage a batch whose launch feeds back its own results; return the address of its arguments, or 0.
+
+        steps: steps of each request in the batch; the address is that of the first step's arguments.
 
         0: the launch cannot feed back all results (`FeedbackStages.stage`), or the host samples.
         """
-        return 0 if self._stages is None else self._stages.stage(batch)
+        return 0 if self._stages is None else self._stages.stage(batch, steps)
 
     def was_staged(self) -> bool:
         """Return whether the last batch was staged, and reset that to False."""

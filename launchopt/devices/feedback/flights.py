@@ -40,13 +40,14 @@ def facts_of(stream: ChainStream, base: int, history: int, done: int) -> Table:
 class Flights:
     """The steps in flight of one workload stream.
 
-    back: the ring that notifies the driver. done: uint64 [places_needed], in memory that the device writes to.
-    ended: uint64 [requests, WORDS], last records of the steps that a batch ended.
+    back: the ring that notifies the driver; its capacity is the largest number of steps in flight. done: uint64
+    [places_needed], in memory that the device writes to. ended: uint64 [requests, WORDS], last records of the steps
+    that a batch ended.
     """
 
     def __init__(self, stream: ChainStream, back: Ring, done: Words) -> None:
         self._stream, self.back, self.done = stream, back, done
-        size = 1 << stream.requests.bit_length()
+        size = max(1 << stream.requests.bit_length(), back.capacity)
         self.ended = np.zeros((stream.requests, WORDS), np.uint64)
         self._rows, self._places = np.zeros((size, WORDS), np.uint64), np.zeros(size, np.int64)
         self._cursor = np.zeros(len(FlightWord), np.int64)

@@ -1,7 +1,8 @@
 """Source text and arguments of kernels that feed back results: constants, and struct Feedback.
 
-Two kernels feed back results: the kernel of `devices.feedback.kernel`, and the megakernel at the end of its own launch.
-Both include kernels/tokens/sampling.cuh. Only the code for one kind of sampling is compiled.
+Three kernels feed back results: the kernel of `devices.feedback.kernel`, the end of a step in a loop
+(`devices.feedback.step_loop`), and the megakernel at the end of its own launch. All include
+kernels/tokens/sampling.cuh. Only the code for one kind of sampling is compiled.
 """
 
 from __future__ import annotations
@@ -69,6 +70,11 @@ def head_of(kind: SamplingKind) -> str:
 def source_of(dtype: Dtype, kind: SamplingKind, threads: int = PARTIAL_SUMS) -> str:
     """Return the source of kernels/feedback.cu for one dtype and kind. threads: per block, a multiple of 32."""
     return _defined({"DTYPE": int(dtype), "THREADS": threads}) + head_of(kind) + source("feedback")
+
+
+def loop_source(dtype: Dtype, head: str, is_while: bool, threads: int = PARTIAL_SUMS) -> str:
+    """Return the source of kernels/step_loop.cu. head: text of `head_of`. is_while: the loop is a conditional node."""
+    return _defined({"DTYPE": int(dtype), "THREADS": threads, "WHILE": int(is_while)}) + head + source("step_loop")
 
 
 def _defined(constants: dict[str, int | str]) -> str:

@@ -156,7 +156,7 @@ def _notify_driver(feedback: FeedbackArrays) -> None:
         if stop == first:
             return
         back = feedback.back
-        # The ring always has space, since it holds one record per request.
+        # The ring always has space, since it holds a record of each step that may be in flight (`Job.back_capacity`).
         push_words(back.header, back.data, rows[first:stop], False)
         cursor[FlightWord.FIRST] += stop - first
 

@@ -68,6 +68,30 @@ def stage_ends(
     return stage
 
 
+@compiled
+def stage_steps(
+    words: Words,
+    size: Int,
+    steps: Int,
+    flights: tuple[Words, Table, Words, Table],
+    staging: tuple[Words, Table, Table, Words, Table],
+    spare: Words,
+) -> Int:
+    """Stage the first of the `steps` steps of each request of a batch, and make all these steps steps in flight.
+
+    Return what `stage_ends` does. The launch derives the arguments of the other steps, which go to `spare`.
+    """
+    ended, table, facts = staging[0], staging[1], staging[2]
+    rows = len(words) // steps
+    stage: Int = stage_ends(words[:rows], size, flights, staging)
+    if stage >= 0:
+        for step in range(1, steps):
+            stop = (step + 1) * rows
+            collect_ends(words[stop - size : stop], ended)
+            take_off(ended, size, table, facts, spare, spare, flights)
+    return stage
+
+
 class FeedbackStages:
     """The stages of one run's launches.
 
@@ -82,20 +106,27 @@ class FeedbackStages:
         self.addresses: Table = np.array([stage.ctypes.data for stage in stages], np.int64)
         self._state = np.zeros(StagingWord.PLACES + len(stages), np.int64)
         self.arrays = flights.ended, table, facts, stages, self._state  # argument `staging` of `stage_ends`
-        stage_ends(flights.ended[:0], 0, flights.arrays, self.arrays)  # compile it, or load its machine code
+        self._spare = np.zeros(stages.shape[1:], np.uint64)
+        self._stage(flights.ended[:0], 0, 1)  # compile it, or load its machine code
         self.start()
 
     def start(self) -> None:
         """Begin a run: all stages are free."""
         self._state[[StagingWord.COUNT, StagingWord.STAGED]] = 0
 
-    def stage(self, batch: StepBatch) -> int:
-        """Stage a batch; return the address of its arguments. Return 0 if its launch cannot feed back all results."""
-        stage = stage_ends(batch.words, batch.size, self._flights.arrays, self.arrays)
+    def _stage(self, words: Words, size: int, steps: int) -> int:
+        return int(stage_steps(words, size, steps, self._flights.arrays, self.arrays, self._spare))
+
+    def stage(self, batch: StepBatch, steps: int = 1) -> int:
+        """Stage a batch of `steps` steps of each request; return the address of the first step's arguments.
+
+        Return 0 if its launch cannot feed back all results.
+        """
+        stage = self._stage(batch.words, batch.size, steps)
         if stage == FULL:
             self._synchronize()
             self._state[StagingWord.COUNT] = 0
-            stage = stage_ends(batch.words, batch.size, self._flights.arrays, self.arrays)
+            stage = self._stage(batch.words, batch.size, steps)
         return 0 if stage < 0 else int(self.addresses[stage])
 
     def was_staged(self) -> bool:

@@ -49,6 +49,17 @@ def is_key(words: Words, size: int, rows: int, probe: int, key: Words, known: in
     return True
 
 
+@compiled
+def are_repeated(words: Words, size: int, steps: int, probe: int, key: Words) -> bool:
+    """Return whether each of the `steps` steps of a batch has the same key. The first step has `key`."""
+    count = len(words) // steps
+    for step in range(1, steps):
+        first = step * count
+        if not is_key(words[first : first + count], size, count // size, probe, key, 0):
+            return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class StepKey:
     """The key of a batch of whole steps, and facts that all batches with this key share."""

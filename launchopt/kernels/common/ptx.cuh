@@ -126,6 +126,20 @@ __device__ inline u64 global_ns() {
     return ns;
 }
 
+// Functions of the driver for kernels of a CUDA graph. No header or library declares them for kernels compiled at run time.
+extern "C" __device__ void cudaGraphSetConditional(u64 handle, u32 value);
+extern "C" __device__ int cudaGraphLaunch(void* graph, void* stream);
+// Set the value of a conditional node's handle.
+__device__ inline void set_condition(u64 handle, u32 value) { cudaGraphSetConditional(handle, value); }
+// Launch this kernel's graph again, to begin when the present launch of it has ended. Return false if the driver refuses.
+__device__ inline bool launch_again() {
+    void* graph;
+    asm volatile("mov.u64 %0, %%current_graph_exec;" : "=l"(graph));
+    return cudaGraphLaunch(graph, (void*)0x0100000000000000ull) == 0;  // cudaStreamGraphTailLaunch
+}
+// End all work of the process on the GPU. The driver's next call returns an error.
+__device__ inline void stop_with_error() { asm volatile("trap;"); }
+
 // mbarriers in shared memory, by their address `at`. A phase of a barrier ends once `count` threads have arrived and bulk
 // copies have written the expected number of bytes.
 __device__ inline void barrier_begin(u32 at, u32 count) {

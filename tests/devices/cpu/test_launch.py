@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
 import numpy as np
 import pytest
+from support.steps.no_driver import NO_DRIVER
 from support.steps.program_interpreter import NONE, SEED, Interpreter, records_of, steps_of
 
 from launchopt.arrivals.requests import Requests
@@ -14,7 +14,6 @@ from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
-from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
@@ -57,7 +56,7 @@ def steps(stream: ChainStream) -> Iterator[list[Records]]:
 def opened(stream: ChainStream) -> CpuDevice:
     device = CpuDevice(threads=1)
     device.open(stream, Recorder(4 * stream.commands), SEED)
-    device.open_steps(stream, NONE, on_host=True, back=cast(Ring, None))
+    device.open_steps(stream, NONE, on_host=True, back=NO_DRIVER)
     device.use_mode("")
     device.warm_up()
     device.arenas.poison()

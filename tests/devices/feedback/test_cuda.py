@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from support.cuda.fake_memory import OnGpu
 from support.cuda.libraries import imported
+from support.steps.no_driver import NO_DRIVER
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
 from launchopt.devices.feedback.in_launch import FIELDS, FeedbackLayout
-from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 
 cuda_steps: Any = imported("launchopt.devices.feedback.cuda")
@@ -51,7 +51,7 @@ class Rig:
         arenas: Any = SimpleNamespace(arrays={self.stream.activations: np.zeros(rows, np.float32).view(OnGpu)})
         queue = SimpleNamespace(synchronize=lambda: None)
         kept = NONE if vocab is None else GREEDY
-        nobody = cast(Ring, None)
+        nobody = NO_DRIVER
         self.steps: Any = cuda_steps.CudaSteps(self.stream, arenas, queue, kept, on_host, nobody, lambda: None)
         self.steps.flights.reset()
 

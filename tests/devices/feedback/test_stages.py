@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
+from support.steps.no_driver import NO_DRIVER
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
@@ -13,7 +14,6 @@ from launchopt.batching.batch import StepBatch
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import StagedRow
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.queue.ring import Ring
 from launchopt.streams.chain import ChainStream
 
 COUNT = 3  # stages
@@ -26,7 +26,7 @@ class Rig:
     def __init__(self, stream: ChainStream) -> None:
         self.stream, self.waited = stream, 0
         self.done = np.zeros(places_needed(stream), np.uint64)
-        self.flights = Flights(stream, cast(Ring, None), self.done)
+        self.flights = Flights(stream, NO_DRIVER, self.done)
         self.flights.reset()
         self.facts = facts_of(stream, BASE, HISTORY, DONE)
         self.memory = np.full((COUNT, WORDS, stream.requests), 7, np.uint64)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.steps.no_driver import NO_DRIVER
 from support.steps.programs import stream_of
 from support.steps.step_runs import batches
 
@@ -23,7 +24,6 @@ from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, look, store_gate_word
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
-from launchopt.queue.ring import Ring
 from launchopt.streams.chain import ChainStream
 
 STAGES, PLACES, PLACE, TAG, LATER_NS = 3, 4, 2, 0xF00D, 1 << 62
@@ -36,7 +36,7 @@ class Rig:
     def __init__(self, stream: ChainStream, limit: int) -> None:
         rows = int(np.diff(stream.kind_stops, prepend=0).max())
         self.batcher = StepBatcher(steps_of_requests(stream.table), rows, limit, FlushRules(1 << 40))
-        self.flights = Flights(stream, cast(Ring, None), np.zeros(places_needed(stream), np.uint64))
+        self.flights = Flights(stream, NO_DRIVER, np.zeros(places_needed(stream), np.uint64))
         self.flights.reset()
         facts = facts_of(stream, BASE, HISTORY, DONE)
         self.memory = np.zeros((STAGES, WORDS, stream.requests), np.uint64)

@@ -24,7 +24,8 @@ from support.cuda.fake_graphs import FakeRuntime
 from support.cuda.libraries import copies, imported, stand_ins
 
 INFO = DeviceInfo("cuda", 0, "Fake", 1 << 40, 1 << 20, "memory of Fake", 0)
-MODULES = ("cuda.device", "cuda.graph_cache")  # modules in which other names than `cupy` are replaced, too
+# Modules in which other names than `cupy` are replaced, too.
+MODULES = ("cuda.device", "cuda.graph_cache", "cuda.loop_graphs")
 
 
 class FakeCuda:
@@ -54,19 +55,23 @@ class FakeCuda:
 
 def _runtime(cupy: FakeCupy) -> FakeRuntime:
     """Return a fake of CUDA's runtime. Its captures hold the launches of fake functions."""
-    runtime = FakeRuntime(execute=lambda call: call())
-    begin, end = runtime.cudaStreamBeginCapture, runtime.cudaStreamEndCapture
+    runtime = FakeRuntime(execute=lambda call: call(), goes_on=lambda: cupy.steps_left > 0)
+    end = runtime.cudaStreamEndCapture
 
-    def begin_capture(stream: Any, mode: Any) -> Any:
-        result = begin(stream, mode)
-        cupy.capture(runtime.recording)
-        return result
+    def capturing(begin: Any) -> Any:
+        def begin_capture(*arguments: Any) -> Any:
+            result = begin(*arguments)
+            cupy.capture(runtime.recording)
+            return result
+
+        return begin_capture
 
     def end_capture(stream: Any) -> Any:
         cupy.capture(None)
         return end(stream)
 
-    vars(runtime).update(cudaStreamBeginCapture=begin_capture, cudaStreamEndCapture=end_capture)
+    begins = ("cudaStreamBeginCapture", "cudaStreamBeginCaptureToGraph")
+    vars(runtime).update({name: capturing(getattr(runtime, name)) for name in begins}, cudaStreamEndCapture=end_capture)
     return runtime
 
 
@@ -85,14 +90,15 @@ def fake_cuda(kind: type[FakeCuda] = FakeCuda) -> Iterator[Any]:
     """Yield a fake device of class `kind` and `CudaDevice`."""
     cupy = FakeCupy()
     with stand_ins(), pytest.MonkeyPatch.context() as patch:
-        device, graphs = (imported(f"launchopt.devices.{name}") for name in MODULES)
+        device, *graphs = (imported(f"launchopt.devices.{name}") for name in MODULES)
         fake_nvmath.alive.clear()
         runtime = _runtime(cupy)
         patch.setitem(sys.modules, "cupy", cupy)
         for module in copies():
             if hasattr(module, "cupy"):
                 patch.setattr(module, "cupy", cupy)
-        patch.setattr(graphs, "cudart", runtime)
+        for module in graphs:
+            patch.setattr(module, "cudart", runtime)
         patch.setattr(ctypes, "CDLL", _libraries(cupy))
         patch.setattr(device, "cuda_info", lambda index: INFO)
         members = {"cupy": cupy, "runtime": runtime, "sampling": NO_SAMPLING}

@@ -18,6 +18,7 @@ from launchopt.devices.cuda.op_kernels import ARGS
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
+from launchopt.kernels.shared import ROW_DRAW, ROW_HISTORY, ROW_ID, STEP_LOOP
 from launchopt.sampling import Sampling, SamplingKind
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
@@ -25,6 +26,7 @@ from support.cuda.fake_lt import FakeMatmul
 from support.cuda.fake_memory import OnGpu
 
 ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS)}
+STEP_LOOP_WORDS = {name: i for i, name in enumerate(STEP_LOOP.names or ())}
 NO_SAMPLING = Sampling(SamplingKind.none)
 
 
@@ -100,6 +102,7 @@ class FakeCupy:
         self.matmul, self.kernels = FakeMatmul(), FakeKernels(len(ARGS))
         self.copy = COPY(self._copied)
         self.sampling, self.fed_back = NO_SAMPLING, 0
+        self.steps_left = 0  # of the loop that runs
         self.on_wait: Callable[[], object] = lambda: None
         self.streams = 0
         runtime = SimpleNamespace(
@@ -176,8 +179,10 @@ class FakeCupy:
         def get_function(name: str) -> Any:
             if name in ("gather", "scatter"):
                 return _gather if name == "gather" else _scatter
-            if name == "feedback":
+            if name in ("feedback", "end_step"):
                 return self.kernels.raw(self._feedback(code))
+            if name == "begin_loop":
+                return self.kernels.raw(self._begin_loop)
             return self.kernels.kernel(self._compute(name))
 
         return SimpleNamespace(get_function=get_function)
@@ -198,15 +203,41 @@ class FakeCupy:
         """Return a fake of kernels/feedback.cu for the dtype and kind of sampling that `code` defines."""
         dtype = Dtype(int(re.findall(r"#define DTYPE (\d+)", code)[0]))
         samples = "#define KIND NONE\n" not in code
+        in_loop = "#define WHILE" in code
 
         def read(config: Any, parameters: int) -> Callable[[], object]:
             words = words_at(int(words_at(parameters, 1)[0]), len(FIELDS)).tolist()
             feed = dict(zip(FIELDS, words, strict=True))
+            row_words = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : config.grid_x]
+            sampling = self.sampling if samples else NO_SAMPLING
+            if in_loop:
+                loop = words_at(int(words_at(parameters, 2)[1]), len(STEP_LOOP.names or ()))
+                return lambda: self._end_step(feed, row_words, dtype, sampling, loop)
             self.fed_back += 1
-            row_words = memory_at(feed["arguments"], (ROW_WORDS, feed["pitch"]), np.uint64)[:, : config.grid_x].copy()
-            return lambda: fed_back(feed, row_words, dtype, self.sampling if samples else NO_SAMPLING)
+            given = row_words.copy()  # the host writes other arguments to that memory later
+            return lambda: fed_back(feed, given, dtype, sampling)
 
         return read
+
+    def _end_step(
+        self, feed: dict[str, int], row_words: NDArray[np.uint64], dtype: Dtype, sampling: Sampling, loop: Any
+    ) -> None:
+        """Do as end_step of kernels/step_loop.cu."""
+        fed_back(feed, row_words.copy(), dtype, sampling)
+        row_words[ROW_HISTORY] += np.where(row_words[ROW_HISTORY] != 0, np.uint64(feed["row_bytes"]), np.uint64(0))
+        row_words[ROW_ID] += np.uint64(8)
+        row_words[ROW_DRAW] += np.uint64(1)
+        left = memory_at(int(loop[STEP_LOOP_WORDS["left"]]), (1,), np.uint64)
+        left -= np.uint64(1)
+        self.steps_left = int(left[0])
+
+    def _begin_loop(self, config: Any, parameters: int) -> Callable[[], object]:
+        """Do as begin_loop of kernels/step_loop.cu."""
+        staged, steps, loop = words_at(parameters, 3).tolist()
+        source, count = int(words_at(staged, 1)[0]), int(words_at(steps, 1)[0])
+        fields = words_at(loop, len(STEP_LOOP_WORDS)).tolist()
+        arguments, words, left = (int(fields[STEP_LOOP_WORDS[name]]) for name in ("arguments", "words", "left"))
+        return lambda: (ctypes.memmove(arguments, source, 8 * words), memory_at(left, (1,), np.uint64).fill(count))
 
 
 def fed_back(feed: dict[str, int], row_words: NDArray[np.uint64], dtype: Dtype, sampling: Sampling) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,12 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
-from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from support.megakernel.instruction_interpreter import Placed, run
+from support.steps.no_driver import NO_DRIVER
 from support.steps.program_interpreter import NONE, SEED
 from support.steps.step_runs import batches
 
@@ -54,7 +54,7 @@ class InstructionRun:
         self.placed = Placed(stream, self.arenas, self.state)
         self.compiler = StepCompiler(self.placed.steps, self.placed.state, fuse=fuse)
         self._steps = CpuSteps(stream, self.arenas, sampling)
-        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # no ring, so no driver is notified
+        self._flights = Flights(stream, NO_DRIVER, self._steps.done)  # no ring, so no driver is notified
         self._flights.reset()
 
     def step(self, batch: StepBatch, ordered: Ordered = in_order) -> Instructions:

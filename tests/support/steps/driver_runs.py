@@ -83,7 +83,7 @@ class Run:
 
 @contextmanager
 def running(stream: ChainStream, schedule: Schedule, capacity: int = 64, kind: RunKind = RunKind.RUN) -> Iterator[Run]:
-    back_capacity = 1 << stream.requests.bit_length()
+    back_capacity = 1 << (stream.requests * schedule.together).bit_length()
     with Ring.create(capacity) as ring, Ring.create(max(2, back_capacity)) as back:
         driver = Driver(stream, schedule, spin_us=20, sleep_us=50, kind=kind)
         run = Run(ring, back, driver)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +11,13 @@ from launchopt.command import COMMAND_DTYPE, RecordWord
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.stages import LtSteps
-from launchopt.queue.ring import Ring
 from launchopt.records import SHAPE_MASK
 from launchopt.streams.chain import ChainStream
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
+from support.steps.no_driver import NO_DRIVER
 from support.steps.program_interpreter import NONE
 from support.steps.step_runs import batches
 
@@ -31,7 +31,7 @@ class FakeSteps:
         self.fake = FakeLt(stream, limits, fail_at)
         self.steps = LtSteps(self.fake, limits, self.fake.base)
         cpu = CpuSteps(stream, self.fake.arenas, NONE)
-        self.flights = Flights(stream, cast(Ring, None), cpu.done)
+        self.flights = Flights(stream, NO_DRIVER, cpu.done)
         self.flights.reset()
         self._feed_back = cpu.feed_back
 

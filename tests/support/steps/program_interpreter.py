@@ -18,7 +18,6 @@ from launchopt.command import NO_TOKEN, Op, Records, ShapeKey, as_words
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
-from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
@@ -26,6 +25,7 @@ from launchopt.streams.lengths import StepKind
 from launchopt.streams.placement import UNIT_BYTES, Origin
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
+from support.steps.no_driver import NO_DRIVER
 
 NORM_EPSILON = 1e-5
 SEED = 8  # seed of weights with which successive tokens differ, so that a stale input shows
@@ -266,7 +266,7 @@ class Run(Interpreter):
         super().__init__(stream, seed)
         self.sampling = sampling
         self._steps = CpuSteps(stream, self.arenas, sampling)
-        self._flights = Flights(stream, cast(Ring, None), self._steps.done)  # no driver to notify
+        self._flights = Flights(stream, NO_DRIVER, self._steps.done)  # no driver to notify
         longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
         for step in range(longest):  # one step of all requests, then the next, as in batches
             for request in range(stream.requests):

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from launchopt.batching.batch import FlushReason, FlushRules, StepBatch
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
-from launchopt.command import COMMAND_DTYPE, as_words
+from launchopt.command import COMMAND_DTYPE, Flag, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.devices.loops.runner import Feedback, LoopSettings
@@ -29,11 +29,15 @@ from launchopt.streams.chain import ChainStream
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.steps.launching import recorded
+from support.steps.no_driver import NO_DRIVER
 from support.steps.program_interpreter import NONE, SEED, records_of, steps_of
 
 
-def batches(stream: ChainStream, most: int, seed: int | None = None) -> Iterator[StepBatch]:
-    """Yield every step of every request once, in batches of up to `most` requests. seed None: requests stay in step."""
+def batches(stream: ChainStream, most: int, seed: int | None = None, together: int = 1) -> Iterator[StepBatch]:
+    """Yield every step of every request once, in batches of up to `most` requests. seed None: requests stay in step.
+
+    together: most decode steps of a request in one batch.
+    """
     generator = None if seed is None else np.random.default_rng(seed)
     kinds = [steps_of(stream, request) for request in range(stream.requests)]
     at, seq = [0] * stream.requests, 0
@@ -46,12 +50,20 @@ def batches(stream: ChainStream, most: int, seed: int | None = None) -> Iterator
         else:
             size = int(generator.integers(1, min(most, len(alike)) + 1))
             alike = sorted(generator.choice(alike, size, replace=False).tolist())
-        records = np.stack([records_of(stream, request, at[request]) for request in alike], axis=1)
+        steps = 1
+        if all(at[request] > 0 for request in alike) and kind == stream.kinds[stream.decode_kind]:
+            steps = min(together, *(len(kinds[request]) - at[request] for request in alike))
+        parts = []
+        for number in range(steps):
+            parts.append(np.stack([records_of(stream, request, at[request]) for request in alike], axis=1))
+            parts[-1]["step"] += np.array([sum(_rows(stream, kinds[r][: at[r]])) for r in alike], np.uint32)
+            if number < steps - 1:
+                parts[-1]["flags"][-1] |= np.uint16(Flag.GOES_ON)
+            for request in alike:
+                at[request] += 1
+        records = np.concatenate(parts)
         records["seq"] = np.arange(seq, seq + records.size).reshape(records.shape)
-        records["step"] += np.array([sum(_rows(stream, kinds[r][: at[r]])) for r in alike], np.uint32)
         seq += records.size
-        for request in alike:
-            at[request] += 1
         yield StepBatch(as_words(records.reshape(-1)), FlushReason.full, len(alike), len(records))
 
 
@@ -109,7 +121,7 @@ class StepRun:
         self.mode = mode_class(mode)() if isinstance(mode, str) else mode
         limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
         self.device.open(stream, self.recorder, seed=SEED)
-        nobody = cast(Ring, None)  # no driver to notify
+        nobody = NO_DRIVER  # no driver to notify
         self.flights = self.device.open_steps(stream, sampling, on_host, nobody)
         self.prepared = self.mode.prepare(self.device, limits)
         self.device.warm_up()
@@ -127,7 +139,7 @@ class StepRun:
     def run(self, seed: int | None = None) -> None:
         """Run every step once."""
         self._begin()
-        for batch in batches(self.stream, self.most, seed):
+        for batch in batches(self.stream, self.most, seed, self.mode.together):
             self.prepared.submit_steps(batch, 0)
             self.device.feed_back(self.flights, self.flights.collect(batch.words[-batch.size :]))
         self.device.finish()
