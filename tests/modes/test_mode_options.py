@@ -36,7 +36,8 @@ def test_those_it_is_compared_with_have_their_defaults() -> None:
     assert options == {"batched": {}, "graph": {"cached": 64}}
     assert mode_settings("multistream").options == {"streams": 4}
     assert {name for name in MODES if mode_settings(name).options} == {
-        *("multistream", "graph", "torch_compile", "torch_graph", "megakernel", "persistent"),
+        *("multistream", "graph", "graph_device", "graph_loop", "torch_compile", "torch_graph", "megakernel"),
+        "persistent",
     }
 
 
