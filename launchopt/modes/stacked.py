@@ -123,10 +123,10 @@ def _cannot_repeat(stream: Stream) -> str | None:
     """Return why a GPU cannot repeat a step of `stream` within one launch, or None if it can."""
     if not stream.has_steps:
         return None
-    if (copies := chain_of(stream).replicas) > 1:
+    if chain_of(stream).replicas > 1:
         return (
-            f"repeats a step that reads one copy of the weights, and this workload cycles over {copies}: use a model "
-            "larger than the L2, or workload.cache=hot"
+            "repeats a step with one copy of the weights, and this workload cycles over several: use a model of at "
+            "least four times the size of the L2, or workload.replicas=1"
         )
     from launchopt.devices.cuda.info import cuda_of_driver
 

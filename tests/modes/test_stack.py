@@ -26,7 +26,7 @@ from launchopt.modes.stack import (
     values_of,
 )
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.stack import Fusion, Kernels, Stack, Submit, preset_of
+from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit, preset_of
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.groups import Kind, groups_of
 from launchopt.streams.model import ModelShape
@@ -42,7 +42,7 @@ PAIRS = [
 ]
 
 
-def all_rows(requests: Requests) -> ChainStream:
+def all_rows(requests: Requests, replicas: int = 2) -> ChainStream:
     """Return a stream whose layer has rows for every fusion: a transformer's layer, then smaller ones."""
     layer = layer_program(MODEL, requests.longest, 4)
     more = (
@@ -55,7 +55,7 @@ def all_rows(requests: Requests) -> ChainStream:
         Node("scale", Op.SCALE, 64, 64, "relu2"),
     )
     program = Program((*layer.layer, *more), 64, layer.prologue, layer.attention, (("q", "k", "v"),))
-    return ChainStream(program, 2, requests, Dtype.fp32, 2)
+    return ChainStream(program, 2, requests, Dtype.fp32, replicas)
 
 
 def options_of(*chosen: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -
     options = options_of(*pair)
     stack = stack_of("coalesced", options)
     kind, rule = mode_class("coalesced", options), conflict("coalesced", stack)
-    stream = all_rows(requests_of([(0, 3), (5, 2), (0, 3)]))
+    stream = all_rows(requests_of([(0, 3), (5, 2), (0, 3)]), replicas_of(stack))
     if rule is not None:
         assert rule in RULES
         assert kind.refusal("cpu", stream) == kind.refusal("cuda", stream) == rule.reason
@@ -92,16 +92,22 @@ def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -
     for seed in (None, 4):
         run.run(seed)
         run.check()
-    is_graph = stack.submit is Submit.graph
+    is_graph = stack.submit in (Submit.graph, *LOOPS)
     assert (set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}) == is_graph
     assert run.mode.label() == label_of("coalesced", stack)
     run.close()
 
 
+def replicas_of(stack: Stack) -> int:
+    """Return the number of copies of the weights: a loop reads one."""
+    return 1 if stack.submit in LOOPS else 2
+
+
 def run_on_fake_gpu(options: dict[str, Any]) -> None:
     """Run what a fake of CUDA can compute of a stack."""
     for program in ("qkv", "linear_epilogue", "elementwise"):
-        stream = stream_of(program, [(0, 3), (2, 2), (0, 3)], layers=2, replicas=2)
+        stack = stack_of("coalesced", options)
+        stream = stream_of(program, [(0, 3), (2, 2), (0, 3)], layers=2, replicas=replicas_of(stack))
         kind = mode_class("coalesced" if program != "elementwise" else "graph", options)
         if kind.refusal("cuda", stream) is None and kind.stack.kernels is not Kernels.own:
             with fake_cuda() as device:
