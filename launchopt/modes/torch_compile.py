@@ -36,6 +36,7 @@ BACKEND = "inductor"
 
 
 ELEMENTWISE = {Op.BIAS, Op.RELU, Op.SCALE}
+TUNED_COPIES = 2  # copies of the operands of a GEMM that tuning may need at a time
 STORED = (Op.ADD, Op.KV_WRITE, Op.SLOT_MAP)  # ops whose outputs are stored, also within a layer
 
 
@@ -80,8 +81,9 @@ class TorchCompile(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Return the bytes that PyTorch allocates."""
-        return torch_bytes(stream, limits)
+        """Return the bytes that PyTorch allocates, also to tune GEMMs on operands of its own."""
+        largest = max(shape.m * shape.k + shape.n * limit * (shape.m + shape.k) for shape, limit in limits.items())
+        return torch_bytes(stream, limits) + TUNED_COPIES * largest * stream.dtype.itemsize
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
         """Compile the functions that are likely to be needed."""
