@@ -63,11 +63,13 @@ class TorchCompile(Mode):
         """
         if not isinstance(stream, ChainStream):
             return frozenset()
-        layer = stream.program.layer
+        layer, merged = stream.program.layer, {name for names in stream.program.merged for name in names}
         return frozenset(
             node.name
             for node in layer[:-1]
-            if node.op not in STORED and any(node.name == each.b and node.m == each.k for each in layer)
+            if node.op not in STORED
+            and node.name not in merged
+            and any(node.name == each.b and node.m == each.k for each in layer)
         )
 
     @classmethod

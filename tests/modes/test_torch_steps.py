@@ -124,6 +124,16 @@ def test_requests_in_step_are_a_launch_a_row_and_one_for_attention() -> None:
 
 
 @needs_torch
+def test_gemms_whose_weights_are_side_by_side_are_one_launch() -> None:
+    stream = users(PROGRAMS["qkv"], Dtype.bf16, 4, 3)
+    run = StepRun("torch_eager", stream, 4)
+    run.run()
+    run.check()
+    assert run.launches(LaunchColumn.SIZE) == [12, 4, 4, 4] * LAYERS * 3
+    run.close()
+
+
+@needs_torch
 @pytest.mark.parametrize("name", ["layer", "qkv"])
 def test_sampled_tokens(name: str) -> None:
     run = StepRun("torch_eager", stream_of(PROGRAMS[name], Dtype.fp32, vocab=300), MOST, sampling=GREEDY)

@@ -1,8 +1,9 @@
 """Make one step of evenly spaced requests, as calls of PyTorch ops on views of the operands.
 
 `Maker` turns the records of a step, [rows, requests], and the rows of the template into a `Step`. A `Step` has one call
-per row, for all requests together; QK, SOFTMAX and AV are one call. A call reads the output of the earlier row that the
-program names; RunError if the records name another slot. An output that is not stored is a tensor of its own.
+per row, for all requests together. QK, SOFTMAX and AV are one call, and so are GEMMs whose weights are stored side by
+side. A call reads the output of the earlier row that the program names; RunError if the records name another slot. An
+output that is not stored is a tensor of its own.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class Maker:
         self._columns, self.step = kind.rows[0].n, Step(records.shape[1], kind.rows[0].n)
         self._shared: dict[Hashable, Tensor] = {}
         self._names: dict[int, str] = {}
+        self._merged = {name: names for names in site.stream.program.merged for name in names}
         self._input = self._inputs(first_input)
         self._input_slot = int(records["slot_b"][first_input, 0])
         self._outputs: list[Tensor | None] = []
@@ -143,6 +145,10 @@ class Maker:
         operand, slot, site = row.operands[2], int(self._records["slot_c"][i, 0]), self._site
         if row.op is Op.KV_WRITE:
             return self._pool(operand, slot)
+        if row.name in self._merged:
+            rows = self._merged_rows(i)
+            first = sum(each.m for each in rows[: self._merged[row.name].index(row.name)])
+            return self._merged_output(i)[:, first : first + row.m]
         key = (slot, row.m, row.op is Op.SLOT_MAP)
         if key not in self._shared:
             if row.op is Op.SLOT_MAP:
@@ -153,6 +159,22 @@ class Maker:
                 self._shared[key] = self._own(tensor, 1 if row.n > 1 else 0)
             else:
                 self._shared[key] = self._own(self._rows(operand, slot, row.m, row.n), 0)
+        return self._shared[key]
+
+    def _merged_rows(self, i: int) -> list[Row]:
+        """Return the rows that are merged with row i, itself among them."""
+        names = self._merged[self._kind.rows[i].name]
+        first = i - names.index(self._kind.rows[i].name)
+        return self._kind.rows[first : first + len(names)]
+
+    def _merged_output(self, i: int) -> Tensor:
+        """Return C of all rows that are merged with row i."""
+        rows = self._merged_rows(i)
+        slot = int(self._records["slot_c"][i - self._merged[self._kind.rows[i].name].index(self._kind.rows[i].name), 0])
+        key = "merged", slot
+        if key not in self._shared:
+            features = sum(each.m for each in rows)
+            self._shared[key] = self._own(self._rows(rows[0].operands[2], slot, features, rows[0].n), 0)
         return self._shared[key]
 
     def _pool(self, operand: Operand, layer: int) -> Tensor:
@@ -189,12 +211,17 @@ class Maker:
             self._own(site.counting[:columns], 0),
         )
 
-    def _weight(self, i: int, row: Row) -> Tensor | Sequences | None:
-        """Return A of a row whose A is not the output of another row: a weight, a vector, a cache or `Sequences`."""
+    def _weight(self, i: int) -> Tensor | Sequences | None:
+        """Return A of row i, which is not the output of another row: a weight, a vector, a cache or `Sequences`.
+
+        The weight of merged rows begins with that of the first one, which is row i.
+        """
+        row = self._kind.rows[i]
         operand, slot = row.operands[0], int(self._records["slot_a"][i, 0])
         first = slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
         if row.op is Op.GEMM:
-            sizes, strides = (row.k, row.m), (1, operand.row_elements)
+            features = sum(each.m for each in self._merged_rows(i)) if row.name in self._merged else row.m
+            sizes, strides = (row.k, features), (1, operand.row_elements)
             return self._own(self._site.arenas.strided(operand.arena, sizes, strides, first))
         if operand.arena.role in VECTOR_ROLES.values():
             return self._own(self._site.arenas.strided(operand.arena, (operand.arena.cols,), (1,), first))
@@ -227,17 +254,19 @@ class Maker:
         return (Reading(wire.row, cut if text[-1] == "]" else None) if tensor is None else tensor[cut]), text
 
     def _call(self, i: int, row: Row) -> None:
-        """Add the call of row i to the step, and its line of source code. That of AV is for all rows of attention."""
-        site, c, first = self._site, self._outputs[i], i
+        """Add a call and its line of source code, once row i is the last of the rows that the call computes."""
+        site, c, group = self._site, self._outputs[i], self._merged.get(row.name, (row.name,))
         a, a_text = self._read(i, "a", row.m)
         b, b_text = self._read(i, "b", row.k)
-        if row.op in ATTENTION[:-1]:
+        if row.op in ATTENTION[:-1] or row.name != group[-1]:
             return
-        if row.op is Op.AV:
-            first = i - 2
+        first = i + 1 - (len(ATTENTION) if row.op is Op.AV else len(group))
+        if first < i:
             b, b_text = self._read(first, "b", self._kind.rows[first].k)
+        if len(group) > 1:
+            c = self._merged_output(i)
         if a is None:
-            a = self._weight(i, row)
+            a = self._weight(i if row.op is Op.AV else first)
             named = a if isinstance(a, Sequences) else (a,)
             a_text = ", ".join("None" if each is None else self._names.get(id(each), "") for each in named)
             a_text = f"Sequences({a_text})" if isinstance(a, Sequences) else a_text
@@ -248,3 +277,7 @@ class Maker:
         stored = "None" if c is None else self._names.get(id(c), "")
         made = "now" if row.op is Op.SLOT_MAP else f"v{i}"
         self.step.lines.append(f"{made} = {row.op.name.lower()}({a_text}, {b_text}, {stored}, now)")
+        if len(group) > 1:
+            widths = ", ".join(str(each.m) for each in self._merged_rows(i))
+            outputs = ", ".join(f"v{each}" for each in range(first, i + 1))
+            self.step.lines.append(f"{outputs} = v{i}.split(({widths}), 1)")
