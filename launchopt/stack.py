@@ -62,6 +62,12 @@ class Stack:
         switched = {name for name, is_on in ((COALESCE, self.coalesce), (PDL, self.pdl)) if is_on}
         return frozenset({*switched, *map(str, self.fuse), str(self.submit), str(self.kernels)})
 
+    def __str__(self) -> str:
+        """Return the choices as options: `coalesce fuse=qkv,norm submit=graph pdl kernels=own`."""
+        fuse = ",".join(each for each in Fusion if each in self.fuse)
+        parts = [COALESCE if self.coalesce else "", f"fuse={fuse}" if fuse else "", f"submit={self.submit}"]
+        return " ".join(filter(None, [*parts, PDL if self.pdl else "", f"kernels={self.kernels}"]))
+
     def replaced(self, options: Mapping[str, object]) -> Stack:
         """Return the stack with the choices that `options` has by name; other names are ignored."""
         fuse = options.get("fuse", self.fuse)

@@ -77,9 +77,9 @@ def candidates(words: Sequence[str]) -> list[str]:
 
 def _settings(last: str) -> Iterator[str]:
     """Yield `KEY=` for every setting and group; behind `KEY=` the values of that one that have names."""
+    from runner.config.against import ALL
     from runner.config.composing import group_options
     from runner.config.names import documented
-    from runner.config.schema import ALL
 
     key, equals, given = last.partition("=")
     options = group_options()

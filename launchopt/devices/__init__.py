@@ -30,15 +30,18 @@ def find_device(kind: str, index: int) -> tuple[DeviceInfo, str]:
         return cpu_info(), why_no_gpu(error)
 
 
-def open_device(kind: str, index: int, threads: int | None) -> Device:
-    """Open the device of `kind`, cpu or cuda, and import the libraries that it needs."""
+def open_device(kind: str, index: int, threads: int | None, tunes: bool = True) -> Device:
+    """Open the device of `kind`, cpu or cuda, and import the libraries that it needs.
+
+    tunes: on a GPU, the algorithms that cuBLASLt proposes are timed.
+    """
     if kind == "cpu":
         from launchopt.devices.cpu.device import CpuDevice
 
         return CpuDevice(threads)
     from launchopt.devices.cuda.device import CudaDevice
 
-    gpu: GpuDevice = CudaDevice(index)
+    gpu: GpuDevice = CudaDevice(index, tunes)
     return gpu
 
 

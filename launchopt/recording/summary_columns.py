@@ -45,7 +45,10 @@ SUMMARY_COLUMNS = (
     column("process", INT32, "0-based: the set of producer and consumer that ran it; null in old files: 0"),
     required("workload", TEXT, "an option of the group: gemv_micro, decode, layer, ..."),
     required("model", TEXT, "the model, or the name of the trace; null for a workload with its own shape"),
-    required("mode", TEXT, "execution strategy"),
+    required(
+        "mode", TEXT, "execution strategy: a mode, and the choices in which its stack differs, as graph+norm+attention"
+    ),
+    column("stack", TEXT, "all choices of the strategy: coalesce, fuse, submit, pdl, kernels; null in older files"),
     required(
         "ordering",
         TEXT,
@@ -167,6 +170,14 @@ SUMMARY_COLUMNS = (
     column("padded_commands", INT64, "commands computed only to fill a batch up to a captured size"),
     column("graph_replays", INT64, "launches of a captured graph; null for a mode that captures none"),
     column("setup_ms", FLOAT, "setup of the mode, before any clock starts: plans, compilation, capture"),
+    column(
+        "tuning",
+        TEXT,
+        "all: of the algorithms that cuBLASLt proposes for one command and for a full batch, the fastest is taken, in"
+        " every mode; none: cuBLASLt's first; null on the cpu device and in older files",
+    ),
+    column("tuning_ms", FLOAT, "of setup_ms: timing these algorithms; a GEMM that an earlier mode timed takes no time"),
+    column("compile_ms", FLOAT, "of setup_ms: compiling kernels, or loading them from a cache; null where none is"),
     column("capture_ms", FLOAT, "of setup_ms: capturing graphs; null for a mode that captures none"),
     column("instantiate_ms", FLOAT, "of setup_ms: making captured graphs executable; null where capture_ms is null"),
     column("upload_ms", FLOAT, "of setup_ms: uploading executable graphs to the device; null where capture_ms is null"),

@@ -25,6 +25,13 @@ class Verify(enum.Enum):
     full = "full"
 
 
+class Tuning(enum.Enum):
+    """Which modes take the fastest of the algorithms that cuBLASLt proposes for a GEMM, instead of its first."""
+
+    all = "all"
+    none = "none"
+
+
 class Ordering(enum.Enum):
     """Order of a request's commands: each waits for the previous one, unless dependencies are ignored or broken."""
 

@@ -15,15 +15,14 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.arrivals import arrivals
-from launchopt.errors import ConfigError, choices, explained, nearest
+from launchopt.errors import ConfigError, choices, explained
 from launchopt.modes import MODES
-from launchopt.modes.stack import choices_of, label_of, stack_of
 from launchopt.options import above_zero, option, within
 from launchopt.sampling import SamplingKind
-from launchopt.stack import preset_of
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
 from runner.config import groups
+from runner.config.against import checked_against
 from runner.config.groups import Ordering, Verify
 from runner.config.tables import tables
 
@@ -46,6 +45,7 @@ class Config:
     record: groups.Recording = field(default_factory=groups.Recording)
     against: Any = option("auto", "modes that run in turn with `mode`; auto: its base; all: every other")
     ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
+    tuning: groups.Tuning = option(groups.Tuning.all, "modes for which cuBLASLt's proposals are timed, on a GPU")
     repeats: Any = option(None, "number; auto: until the noise is low; null: 5 beside a base, else 1")
     processes: int = option(1, "new processes that run the repeats, one set after the other", low=1)
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
@@ -65,7 +65,7 @@ class Config:
         self.against = [] if self.against in (None, AUTO) else self.against
         self.repeats = 1 if self.repeats is None else self.repeats
         self._check_groups()
-        self._check_against()
+        self.against = checked_against(self.against, self.mode)
         self._check_repeats()
         above_zero("job_timeout_s", self.job_timeout_s)
         within("watchdog_s", self.watchdog_s, 0)
@@ -107,33 +107,6 @@ class Config:
             wanted = f"whole numbers from 1 to {MOST_REPEATS}, or {AUTO}"
             raise ConfigError("repeats", self.repeats, explained("not a number of repeats", wanted))
         above_zero("repeats_limit_s", self.repeats_limit_s)
-
-    def _check_against(self) -> None:
-        if isinstance(self.against, str):  # one mode, as `against=baseline`
-            self.against = [self.against]
-        own = label_of(self.mode.name, stack_of(self.mode.name, self.mode.options))
-        others = sorted(set(MODES) - {own})
-        allowed = f"{ALL} alone, or modes other than mode={own}: {', '.join(others)}"
-        names = self.against if isinstance(self.against, list) else [self.against]
-        for i, name in enumerate(names):
-            if isinstance(name, str) and preset_of(name) in MODES:
-                names[i] = name = _normal_label(name)
-            if names.count(name) > 1:
-                raise ConfigError("against", name, "is named twice; name each mode once")
-            is_mode = isinstance(name, str) and preset_of(name) in MODES and name != own
-            if not (is_mode or name == ALL) or (name == ALL and len(names) > 1):
-                near = [] if name == own else nearest(str(name), others)
-                meant = [f"against={each}" for each in near]
-                raise ConfigError("against", name, explained(self._wrong_base(name, own), allowed, meant))
-
-    @staticmethod
-    def _wrong_base(name: object, own: str) -> str:
-        """Return what is wrong with an entry of `against`. own: label of the config's own mode."""
-        if name == own:
-            return "is the mode itself"
-        if name == ALL:
-            return f"{ALL} goes alone, without other modes"
-        return "no such mode" if isinstance(name, str) else "not a list of modes"
 
     def _check_alone(self) -> None:
         """Check a workload of independent commands."""
@@ -218,17 +191,10 @@ class Config:
             raise ConfigError("record.tokens", "all", why)
 
 
-def _normal_label(label: str) -> str:
-    """Return the label as tables show it: choices that the mode's preset has are left out."""
-    name, choices = choices_of(label)
-    return label_of(name, stack_of(name, choices))
-
-
 DEFAULT_MODEL = "small_1024"
 MOST_REPEATS = 10_000
 MOST_PROCESSES = 1_000
 AUTO = "auto"  # value of `repeats`: until the noise is low
-ALL = "all"  # value of `against`: every other mode that can run the workload here
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "workload": dict(workloads()),

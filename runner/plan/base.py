@@ -14,8 +14,9 @@ from omegaconf import DictConfig
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
+from runner.config.against import ALL
 from runner.config.groups import Ordering, TimingKind
-from runner.config.schema import ALL, AUTO, Config, settled
+from runner.config.schema import AUTO, Config, settled
 from runner.plan.plan import Plan, plan_of
 
 REPEATS = FEWEST_REPEATS

@@ -69,6 +69,7 @@ class Job:
     record_launches: bool
     record_commands: bool
     ring_name: str = ""
+    tunes: bool = True  # the algorithms that cuBLASLt proposes are timed, for every mode
     open_loop: bool = False  # independent commands that arrive at times of their own
     first_part: int = 0  # of the tables: runs of the processes before
     is_last: bool = True  # the tables are complete after this process

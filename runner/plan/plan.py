@@ -27,8 +27,9 @@ from launchopt.stack import preset_of
 from launchopt.streams.chain import Stream
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
-from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Verify, Where, options_of_label
-from runner.config.schema import ALL, Config, to_config
+from runner.config.against import ALL
+from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where, options_of_label
+from runner.config.schema import Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
 from runner.plan.minimum import minimum_of
@@ -80,6 +81,7 @@ class Plan:
             record_launches=config.record.launches is Record.all,
             record_commands=config.record.commands is Record.all,
             violated=config.ordering is Ordering.violated,
+            tunes=config.tuning is Tuning.all,
             open_loop=self.due_per_s is not None,
             on_stall=config.batching.stall,
             sampling=sampling_of(config),

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from runner.plan.plan import Plan
 
 PASSING = ("resume", "force", "job_timeout_s", "watchdog_s")  # settings that end or skip a run and change no result
-LATER = {"processes": 1}  # settings that older runs lack, with their value then: it is not part of the hash
+LATER = {
+    "processes": 1,
+    "tuning": "all",
+}  # settings that older runs lack; this value is no part of the hash
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from functools import partial
 from types import TracebackType
 
@@ -40,6 +39,7 @@ from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
 from runner.worker.checks import Checks
 from runner.worker.messages import RepeatResult
+from runner.worker.setup import prepared_with_costs
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
@@ -55,11 +55,11 @@ class Consumer:
         at_once = min(job.capacity, MOST_AT_ONCE)
         modes = [mode_class(arm.mode, arm.options)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
-        self.device = open_device(job.device_kind, job.device_index, job.threads)
+        self.device = open_device(job.device_kind, job.device_index, job.threads, job.tunes)
         self.device.open(job.stream, self.recorder, job.seed)
         self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
-        self._setup_ns: list[int] = []
+        self._setups: list[Row] = []  # columns of the setup of each arm
         self.prepared = [self._prepare(mode, arm) for mode, arm in zip(modes, job.arms, strict=True)]
         self._ceilings = DeviceCeilings(self.device, job)
         self._tracer = tracer() if job.timing == "cupti" else None
@@ -68,11 +68,10 @@ class Consumer:
         self._checks = Checks(job, self.device, self._chains, partial(self._ring.set_word, HeaderWord.CHECKED))
 
     def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
-        """Make a mode ready to launch, and record the time as its setup cost."""
-        start_ns = time.monotonic_ns()
-        prepared = mode.prepare(self.device, arm.limits(self._stream, mode.takes_of(self._stream)))
-        self.device.warm_up()
-        self._setup_ns.append(time.monotonic_ns() - start_ns)
+        """Make a mode ready to launch, and keep the columns of its setup costs."""
+        limits = arm.limits(self._stream, mode.takes_of(self._stream))
+        prepared, costs = prepared_with_costs(mode, self.device, limits)
+        self._setups.append(costs)
         return prepared
 
     def __enter__(self) -> Consumer:
@@ -209,6 +208,7 @@ class Consumer:
             row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
         row |= {
             "mode": arm.label,
+            "stack": str(prepared.mode.stack),
             "repeat": repeat,
             "ordering": self._stream.ordering(self._job.violated, prepared.mode.keeps_order),
             "sampling_ms": self.device.sampling_ns() / 1e6
@@ -247,7 +247,7 @@ class Consumer:
         parts = {f"{name}_ms": counters.costs_ns.get(name) for name in COSTS}
         return {
             **{name: None if ns is None else ns / 1e6 for name, ns in parts.items()},
-            "setup_ms": self._setup_ns[index] / 1e6,
+            **self._setups[index],
             "padded_commands": counters.padded_commands,
             "graph_replays": counters.graph_replays,
             "streams": prepared.path.stream_count,

@@ -21,7 +21,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 from runner import app
-from runner.config.schema import ALL
+from runner.config.against import ALL
 from runner.help import mode_lines
 from runner.plan import plan as plan_module
 from runner.plan.plan import left_out

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import time
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
@@ -168,6 +169,7 @@ class KernelPlans:
         self._dtype = dtype
         self._modules: dict[tuple[str, ...], KernelModule] = {}
         self._keep: list[object] = []
+        self.compilation_ns = 0  # time spent on compiling kernels, or on finding them in CuPy's cache
         self._memory: dict[Hashable, Array] = {}
 
     def memory(self, key: Hashable, make: Callable[[], Array]) -> Array:
@@ -180,11 +182,14 @@ class KernelPlans:
         """Compile a kernel of launchopt/kernels/`file`.cu with -DDTYPE and `defines`. head: text before the source."""
         options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
         key = (file, head, *options)
+        start_ns = time.monotonic_ns()
         if key not in self._modules:
             import cupy  # imported here, since tests make rows without CuPy
 
             self._modules[key] = cupy.RawModule(code=head + source(file), options=("-std=c++17", *options))
-        return self._modules[key].get_function(name)
+        found = self._modules[key].get_function(name)  # the first one compiles the module
+        self.compilation_ns += time.monotonic_ns() - start_ns
+        return found
 
     def row(self, function: KernelFunction, launch: Launch, early: bool = False) -> list[int]:
         """Return the row of the plans table for a launch. early: with programmatic stream serialization (PDL)."""

@@ -7,7 +7,7 @@ k, it may not use its scheme OUTPUT_TYPE, which adds the partial sums in half pr
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,25 @@ class Epilogue(NamedTuple):
     bias_address: int
 
 
+class Gemm(NamedTuple):
+    """A GEMM of `batch` commands in one call.
+
+    stride_bytes: from the A, B and C of one command to those of the next; None: each operand is an array of pointers.
+    leading: elements from one row of A, B, C to the next; None: rows are contiguous.
+    """
+
+    shape: ShapeKey
+    batch: int
+    stride_bytes: Strides | None
+    leading: Strides | None = None
+    epilogue: Epilogue | None = None
+
+    @property
+    def key(self) -> Hashable:
+        """Return what a GEMM has in common with those for which the same algorithm is the fastest."""
+        return self._replace(epilogue=self.epilogue and self.epilogue._replace(bias_address=0))
+
+
 def matmul_address() -> int:
     """Return the address of `cublasLtMatmul` in the library that nvmath loaded."""
     import ctypes
@@ -47,10 +66,15 @@ def matmul_address() -> int:
 
 
 class Plans:
-    """Makes plans for one element type and owns their cuBLASLt objects until `close`."""
+    """Makes plans for one element type and owns their cuBLASLt objects until `close`.
 
-    def __init__(self, dtype: Dtype) -> None:
-        self.dtype = dtype
+    tunes: the algorithms that cuBLASLt proposes are timed (devices/cublaslt/tuning.py).
+    """
+
+    def __init__(self, dtype: Dtype, tunes: bool = True) -> None:
+        self.dtype, self.tunes = dtype, tunes
+        self.choices: dict[Hashable, int] = {}  # number of the fastest algorithm, by the key of a GEMM
+        self.tuning_ns = 0  # time spent on timing algorithms
         self.handle = cublasLt.create()
         self._descriptions: list[int] = []
         self._description = self._describe()
@@ -99,27 +123,18 @@ class Plans:
             self._set(setter, layout, attributes.STRIDED_BATCH_OFFSET, np.int64(stride_elements))
         return layout
 
-    def make(
-        self,
-        shape: ShapeKey,
-        batch: int,
-        stride_bytes: Strides | None,
-        leading: Strides | None = None,
-        epilogue: Epilogue | None = None,
-        choice: int = 0,
-    ) -> PlanRow:
+    def make(self, gemm: Gemm, choice: int = 0) -> PlanRow:
         """Return a row of the plans table (`launch.PlanColumn`), and bytes that identify its algorithm.
 
-        batch: number of commands. stride_bytes: from the A, B and C of one command to those of the next; None: each
-        operand is an array of pointers. leading: elements from one row of A, B, C to the next; None: rows are
-        contiguous. choice: index into the algorithms that cuBLASLt proposes, which are in its order of preference.
-        RunError: cuBLASLt proposes no such algorithm.
+        choice: index into the algorithms that cuBLASLt proposes, which are in its order of preference. RunError:
+        cuBLASLt proposes no such algorithm.
         """
+        shape, batch, epilogue = gemm.shape, gemm.batch, gemm.epilogue
         a: int | None = None
         b, c = a, a
-        if stride_bytes is not None:
-            a, b, c = (stride // self.dtype.itemsize for stride in stride_bytes)
-        leading = leading or (shape.k, shape.k, shape.m)
+        if gemm.stride_bytes is not None:
+            a, b, c = (stride // self.dtype.itemsize for stride in gemm.stride_bytes)
+        leading = gemm.leading or (shape.k, shape.k, shape.m)
         description = self._description if epilogue is None else self._describe(epilogue)
         layouts = [
             self._layout(rows, cols, lead, batch, stride)

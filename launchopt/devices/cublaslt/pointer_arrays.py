@@ -11,7 +11,7 @@ from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.pointer_loops import launch_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import fastest_by_pointers
+from launchopt.devices.cublaslt.tuning import by_pointers
 from launchopt.recording.launch_rows import Strategy
 
 WORDS_A_COMMAND = 3  # pointers to A, B and C
@@ -41,9 +41,7 @@ class LtPointers:
         self._arrays = self.tables.arrays
 
     def _by_cublaslt(self, shape: ShapeKey, size: int) -> Row:
-        if size == self._limits[shape]:  # only full batches are tuned
-            return fastest_by_pointers(self._device, self._device.work.shapes.index(shape), shape, size)
-        return self._device.lt.make(shape, size, None, self._device.row_elements(shape))
+        return by_pointers(self._device, self._device.work.shapes.index(shape), size, self._limits[shape])
 
     def submit(self, batch: Batch, flush_ns: int) -> None:
         """Fill and upload the table of pointers, then launch once."""

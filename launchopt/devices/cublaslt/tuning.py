@@ -1,11 +1,14 @@
-"""Find the fastest of the algorithms that cuBLASLt proposes for a full batch, by timing them.
+"""Find the fastest of the algorithms that cuBLASLt proposes for a GEMM, by timing them.
 
-cuBLASLt ranks algorithms for adjacent operands. The ranking can be wrong for arrays of pointers and for columns that
-are far apart in memory. Timing takes some milliseconds per shape and is part of the mode's setup.
+cuBLASLt ranks algorithms for adjacent operands. The ranking can be wrong for arrays of pointers, and for columns that
+are far apart in memory. Every mode gets the same tuning: with `tuning=all`, the proposals for single commands and for
+the largest batch of each shape are timed, for commands of up to MOST_COLUMNS columns; with `tuning=none`, none are.
+Timing takes some milliseconds for each GEMM, once a run, and is part of the setup of the mode that comes first.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import cupy
@@ -15,6 +18,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, MOVES, PlanKind, ShapeColumn
+from launchopt.devices.cublaslt.plans import Gemm
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.errors import RunError
 from launchopt.types import Table
@@ -23,59 +27,79 @@ PROPOSALS = 6  # most algorithms to time
 TRIES = 3  # timings per algorithm; the fastest counts
 LAUNCHES = 4  # launches of each set of operands per timing
 MOST_WEIGHTS = 16  # weights used in turn, so that not every launch reads its weight from the cache
+MOST_COLUMNS = 16  # columns of a command whose GEMMs are tuned: those of prompts are not, in any mode
 
 Addresses = tuple[int, int, int]  # addresses of A, B and C, or of tables of pointers to them
 
 
-def fastest_by_pointers(device: GpuDevice, index: int, shape: ShapeKey, size: int) -> Row:
-    """Return the fastest plan of `size` commands of shape number `index` that reads tables of pointers.
+def is_tuned(device: GpuDevice, shape: ShapeKey, size: int, most: int) -> bool:
+    """Return whether the proposals for `size` commands of a shape, of at most `most`, are timed."""
+    return device.lt.tunes and shape.n <= MOST_COLUMNS and size in (1, most)
+
+
+def by_pointers(device: GpuDevice, index: int, size: int, most: int) -> Row:
+    """Return the plan of `size` commands of shape number `index` that reads tables of pointers.
 
     The timed commands use the device's own operands, several times if there are too few.
     """
-    row = device.base.shapes[index]
-    there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
-    slots = np.arange(size)[:, None] * row[MOVES] % np.array(there)
-    addresses = row[BASES] + slots * row[BYTES]
-    addresses[:, 2] += device.work.spared_bytes
-    table = cupy.asarray(np.ascontiguousarray(addresses.T))
-    device.synchronize()
+    row, shape = device.base.shapes[index], device.work.shapes[index]
+    gemm = Gemm(shape, size, None, device.row_elements(shape))
+    if not is_tuned(device, shape, size, most):
+        return device.lt.make(gemm)
 
-    def make(choice: int) -> Row:
-        return device.lt.make(shape, size, None, device.row_elements(shape), None, choice)
+    kept = []  # tables of pointers, while they are read
 
-    a, b, c = (int(table[i].data.ptr) for i in range(3))
-    return _fastest(device, make, [(a, b, c)])
+    def operands() -> list[Addresses]:
+        there = [device.work.arenas[operand.arena] for operand in device.work.operands(shape)]
+        slots = np.arange(size)[:, None] * row[MOVES] % np.array(there)
+        addresses = row[BASES] + slots * row[BYTES]
+        addresses[:, 2] += device.work.spared_bytes
+        kept.append(cupy.asarray(np.ascontiguousarray(addresses.T)))
+        device.synchronize()
+        a, b, c = (int(kept[0][i].data.ptr) for i in range(3))
+        return [(a, b, c)]
 
-
-def fastest_of_columns(device: GpuDevice, index: int, make: Callable[[int], Row]) -> Row:
-    """Return the fastest plan of one GEMM for commands that share a weight.
-
-    index: number of the shape. make(i) returns the plan with the i-th algorithm that cuBLASLt proposes.
-    """
-    row = device.base.shapes[index].tolist()
-    shape = device.work.shapes[index]
-    weights = min(MOST_WEIGHTS, device.work.arenas[device.work.operands(shape)[0].arena])
-    b, c = row[ShapeColumn.BASE_B], row[ShapeColumn.BASE_C] + device.work.spared_bytes
-    return _fastest(
-        device, make, [(row[ShapeColumn.BASE_A] + i * row[ShapeColumn.BYTES_A], b, c) for i in range(weights)]
-    )
+    return _fastest(device, gemm, operands)
 
 
-def _fastest(device: GpuDevice, make: Callable[[int], Row], operands: list[Addresses]) -> Row:
-    best: tuple[float, Row] | None = None
+def by_strides(device: GpuDevice, index: int, gemm: Gemm, size: int, most: int) -> Row:
+    """Return the plan of one call for `size` evenly spaced commands of shape number `index`."""
+    if not is_tuned(device, device.work.shapes[index], size, most):
+        return device.lt.make(gemm)
+
+    def operands() -> list[Addresses]:
+        row, shape = device.base.shapes[index].tolist(), device.work.shapes[index]
+        slots = max(1, size * row[ShapeColumn.MOVE_A])  # slots of A of one call
+        calls = device.work.arenas[device.work.operands(shape)[0].arena] // slots
+        step = slots * row[ShapeColumn.BYTES_A]
+        b, c = row[ShapeColumn.BASE_B], row[ShapeColumn.BASE_C] + device.work.spared_bytes
+        return [(row[ShapeColumn.BASE_A] + i * step, b, c) for i in range(max(1, min(MOST_WEIGHTS, calls)))]
+
+    return _fastest(device, gemm, operands)
+
+
+def _fastest(device: GpuDevice, gemm: Gemm, operands: Callable[[], list[Addresses]]) -> Row:
+    """Return the plan with the fastest algorithm. A GEMM of the same sizes and distances is timed only once."""
+    plans = device.lt
+    if gemm.key not in plans.choices:
+        start_ns = time.monotonic_ns()
+        plans.choices[gemm.key] = _timed(device, gemm, operands())
+        plans.tuning_ns += time.monotonic_ns() - start_ns
+    return plans.make(gemm, plans.choices[gemm.key])
+
+
+def _timed(device: GpuDevice, gemm: Gemm, operands: list[Addresses]) -> int:
+    """Return the number of the fastest algorithm."""
+    took_ms: list[float] = []
     for choice in range(PROPOSALS):
         try:
-            made = make(choice)
+            made, _ = device.lt.make(gemm, choice)
         except RunError:  # no more proposals
-            if best is None:
+            if not took_ms:
                 raise
             break
-        plan = np.array([*made[0], PlanKind.MATMUL], np.int64)
-        took_ms = _launches_ms(device, plan, operands)
-        if best is None or took_ms < best[0]:
-            best = took_ms, made
-    assert best is not None
-    return best[1]
+        took_ms.append(_launches_ms(device, np.array([*made, PlanKind.MATMUL], np.int64), operands))
+    return took_ms.index(min(took_ms))
 
 
 def _launches_ms(device: GpuDevice, plan: Table, operands: list[Addresses]) -> float:

@@ -16,7 +16,7 @@ from launchopt.cupy_types import CudaStream
 from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanKind
-from launchopt.devices.cublaslt.plans import Plans
+from launchopt.devices.cublaslt.plans import Gemm, Plans
 from launchopt.streams.operands import ArenaKey
 from launchopt.timing.activity import Bandwidths, Ceilings
 from launchopt.types import Table
@@ -46,7 +46,7 @@ def measure_ceilings(context: Table, dtype: Dtype, stream: CudaStream, check: Ca
     matrices = Arenas(cupy, {key: 3})
     matrices.fill(seed=1)
     plans = Plans(dtype)
-    row, _ = plans.make(shape, 1, (0, 0, 0))
+    row, _ = plans.make(Gemm(shape, 1, (0, 0, 0)))
     plan, context = np.array([*row, PlanKind.MATMUL], np.int64), context.copy()
     context[ContextWord.HANDLE] = plans.handle
     a, b, c = (matrices.arrays[key].data.ptr + slot * key.slot_bytes for slot in range(3))

@@ -46,9 +46,10 @@ from launchopt.types import Words
 
 
 class CudaDevice:
-    """The GPU that CUDA numbers `index`."""
+    """The GPU that CUDA numbers `index`. tunes: as of `Plans`."""
 
-    def __init__(self, index: int = 0) -> None:
+    def __init__(self, index: int = 0, tunes: bool = True) -> None:
+        self._tunes = tunes
         self.info: DeviceInfo = cuda_info(index)
         self._device = cupy.cuda.Device(index)
         self._device.use()
@@ -68,7 +69,7 @@ class CudaDevice:
                 self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, chain_of(stream).seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise no_memory(error, f"while operands were put into {self.info.memory_name}") from None
-        self.lt, self.kernels = Plans(stream.dtype), KernelPlans(stream.dtype)
+        self.lt, self.kernels = Plans(stream.dtype, self._tunes), KernelPlans(stream.dtype)
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
         context = contexts_table(self.lt.handle, self.stream, self._scalars, self._workspace.data.ptr)
         self.base = Tables(shape_table(stream, self.arenas), context)

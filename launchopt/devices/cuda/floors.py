@@ -19,6 +19,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.launch_tables import BASES, PlanColumn
+from launchopt.devices.cublaslt.plans import Gemm
 from launchopt.devices.cuda import dispatch
 from launchopt.devices.cuda.device import CudaDevice
 from launchopt.devices.cuda.floor_loops import launch_burst
@@ -156,7 +157,7 @@ class CudaFloors:
         null, hold = (self._own(name) for name in ("null_kernel", "hold"))
         self._gpu = CudaGpu(device, hold)
         shape = ShapeKey(M, 1, K, Dtype.fp32)
-        row, _ = device.lt.make(shape, 1, (0, 0, 0))
+        row, _ = device.lt.make(Gemm(shape, 1, (0, 0, 0)))
         operands = np.zeros(4, np.int64)
         operands[:3] = device.base.shapes[0, BASES]
         nothing = Kernel("null", "an empty kernel of four parameters", "cuLaunchKernelEx", null, np.zeros(4, np.int64))

@@ -18,8 +18,9 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import launch_address
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, PlanKind, ShapeColumn
 from launchopt.devices.cublaslt.packing import Packing
-from launchopt.devices.cublaslt.plans import matmul_address
-from launchopt.devices.cublaslt.tables import Tables, operand_slots
+from launchopt.devices.cublaslt.plans import Gemm, matmul_address
+from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
+from launchopt.devices.cublaslt.tuning import by_strides
 from launchopt.devices.cuda.op_plans import OpPlans, three
 from launchopt.types import Table
 
@@ -56,7 +57,7 @@ class Planner:
         side, device = LIBRARY_SIDE, self._device
         matrices = cupy.zeros((3, side, side), np.float32)
         a, b, c = (int(matrix.data.ptr) for matrix in matrices)
-        row, _ = device.lt.make(ShapeKey(side, side, side, device.work.dtype), 1, (0, 0, 0))
+        row, _ = device.lt.make(Gemm(ShapeKey(side, side, side, device.work.dtype), 1, (0, 0, 0)))
         device.check(lt.launch(device.base.contexts[0], np.array([*row, PlanKind.MATMUL], np.int64), a, b, c, 0))
         device.synchronize()
 
@@ -70,7 +71,10 @@ class Planner:
             self._packing.grow(max(sizes), slot_bytes.tolist())
             strides, leading = three(slot_bytes), device.row_elements(shape)
             distinct = tables.add(
-                index, sizes, lambda size: device.lt.make(shape, size, strides, leading), ShapeColumn.PACKED0
+                index,
+                sizes,
+                lambda size: by_strides(device, index, Gemm(shape, size, strides, leading), size, max(sizes)),
+                ShapeColumn.PACKED0,
             )
             self._warm += [(tables, index, size, True) for size in distinct]
 
@@ -85,8 +89,12 @@ class Planner:
             # The warm-up run loads these kernels. `warm_up` does not: their operands are not written yet.
             tables.add(index, usable, lambda size: self._op_plans.row(shape, size, strides, early))
             return
-        leading = device.row_elements(shape)
-        self.warm(tables, index, tables.add(index, usable, lambda size: device.lt.make(shape, size, strides, leading)))
+        leading, most = device.row_elements(shape), max(usable)
+
+        def make(size: int) -> Row:
+            return by_strides(device, index, Gemm(shape, size, strides, leading), size, most)
+
+        self.warm(tables, index, tables.add(index, usable, make))
 
     def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
         """Add plans of shape `index` that launch our own GEMV kernel. early: with programmatic dependent launch."""

@@ -7,7 +7,6 @@ copy kernels on the main CUDA stream gather the activations into scratch memory 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import cupy
 import numpy as np
@@ -19,8 +18,9 @@ from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
+from launchopt.devices.cublaslt.plans import Gemm
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import fastest_of_columns
+from launchopt.devices.cublaslt.tuning import by_strides
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.fusions import NO_MAKERS, Makers, fuse_steps
 from launchopt.devices.steps.stages import LtSteps
@@ -70,18 +70,13 @@ class LtCoalesced:
         _, b, c = self.tables.strides_bytes(index).tolist()
         lead_a, *_ = device.row_elements(shape)
 
-        def wide(size: int, lead_b: int, lead_c: int, choice: int = 0) -> Row:
-            columns, leading = ShapeKey(shape.m, size, shape.k, shape.dtype), (lead_a, lead_b, lead_c)
-            return device.lt.make(columns, 1, (0, 0, 0), leading, None, choice)
-
-        def apart(size: int) -> Row:
-            """Plan a GEMM whose columns are a lane apart. For the largest batch, time cuBLASLt's algorithms."""
-            if size < limit or limit == 1:
-                return wide(size, b // itemsize, c // itemsize)
-            return fastest_of_columns(device, index, partial(wide, size, b // itemsize, c // itemsize))
+        def wide(size: int, lead_b: int, lead_c: int) -> Row:
+            columns = ShapeKey(shape.m, size, shape.k, shape.dtype)
+            return by_strides(device, index, Gemm(columns, 1, (0, 0, 0), (lead_a, lead_b, lead_c)), size, limit)
 
         sizes = range(1, limit + 1)
-        device.planner.warm(self.tables, index, self.tables.add(index, sizes, apart))
+        in_place = self.tables.add(index, sizes, lambda size: wide(size, b // itemsize, c // itemsize))
+        device.planner.warm(self.tables, index, in_place)
         self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), ShapeColumn.PACKED0)
         self.tables.shapes[index, ShapeColumn.MANY_ARE] = Strategy.coalesced
 

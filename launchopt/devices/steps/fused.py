@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from nvmath.bindings import cublasLt
 
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES
-from launchopt.devices.cublaslt.plans import Epilogue
+from launchopt.devices.cublaslt.plans import Epilogue, Gemm
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import fastest_of_columns
+from launchopt.devices.cublaslt.tuning import by_strides
 from launchopt.devices.cuda.op_kernels import Three, fused_geometry
 from launchopt.devices.cuda.op_plans import DEPENDENT, three, to_launch
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
@@ -75,22 +74,18 @@ def _columns(
     columns, the GEMM has the columns of that request. leading: elements from one row of A, B and C to the next.
     """
     _, b, c = steps.tables.strides_bytes(index).tolist()
-    itemsize, plans = shape.dtype.itemsize, steps.device.lt
+    itemsize = shape.dtype.itemsize
 
-    def columns(size: int, choice: int = 0) -> Row:
+    def columns(size: int) -> Row:
         if shape.n > 1 or size == 1:
             own = (*leading[:2], max(leading[2], shape.m))  # `leading` may be 0 for one column; cuBLASLt requires m
-            return plans.make(shape, 1, (0, 0, 0), own, epilogue, choice)
-        wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
-        return plans.make(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue, choice)
+            gemm = Gemm(shape, 1, (0, 0, 0), own, epilogue)
+        else:
+            wider = ShapeKey(shape.m, size, shape.k, shape.dtype)
+            gemm = Gemm(wider, 1, (0, 0, 0), (leading[0], b // itemsize, c // itemsize), epilogue)
+        return by_strides(steps.device, index, gemm, size, steps.most)
 
-    def chosen(size: int) -> Row:
-        """Return the plan. For the most requests, time the algorithms that cuBLASLt proposes and take the fastest."""
-        if shape.n == 1 < size == steps.most:
-            return fastest_of_columns(steps.device, index, partial(columns, size))
-        return columns(size)
-
-    return chosen
+    return columns
 
 
 def elementwise_kernel(steps: LtSteps, place: Place) -> Fused:

@@ -25,7 +25,7 @@ from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import fastest_by_pointers
+from launchopt.devices.cublaslt.tuning import by_pointers
 from launchopt.devices.cuda.graph_cache import Executable, Graphs
 from launchopt.devices.steps.coalesced import COALESCED, CoalescedSteps
 from launchopt.devices.steps.fusions import NO_MAKERS, Makers
@@ -49,8 +49,8 @@ class BatchGraphs:
         self._scratch = cupy.empty(widest * device.work.dtype.itemsize, np.uint8)
         graphs = sum(map(len, self._sizes))
         self._graphs = Graphs(device.stream, graphs, self.counters)
-        for index, shape in enumerate(limits):
-            self._tables.add(index, self._sizes[index].tolist(), partial(self._plan, index, shape))
+        for index, sizes in enumerate(self._sizes):
+            self._tables.add(index, sizes.tolist(), partial(self._plan, index))
         for key in ((index, size) for index, sizes in enumerate(self._sizes) for size in sizes.tolist()):
             self._graphs.make(key, key, partial(self._record, *key))
         self.load()
@@ -75,10 +75,8 @@ class BatchGraphs:
         assert graph is not None
         self._graphs.replay(graph)
 
-    def _plan(self, index: int, shape: ShapeKey, size: int) -> Row:
-        if size == self._sizes[index][-1]:
-            return fastest_by_pointers(self._device, index, shape, size)
-        return self._device.lt.make(shape, size, None, self._device.row_elements(shape))
+    def _plan(self, index: int, size: int) -> Row:
+        return by_pointers(self._device, index, size, int(self._sizes[index][-1]))
 
     def _record(self, index: int, size: int) -> None:
         table, row = self._pointers.device, self._tables.shapes[index]

@@ -31,14 +31,14 @@ def test_a_batch_of_more_commands_than_there_are_weights_takes_them_again(
 
         tried: list[NDArray[np.int64]] = []
 
-        def fastest(device: Any, make: Any, operands: list[Any]) -> Any:
+        def timed(device: Any, gemm: Any, operands: list[Any]) -> int:
             tried.extend(pointers_at(address, size) for address in operands[0])
-            return make(0)
+            return 0
 
-        monkeypatch.setattr(lt_tuning, "_fastest", fastest)
+        monkeypatch.setattr(lt_tuning, "_timed", timed)
         device.open(stream, Recorder(stream.commands), seed=SEED)
         (shape,) = stream.shapes
-        lt_tuning.fastest_by_pointers(device, 0, shape, size)
+        lt_tuning.by_pointers(device, 0, size, size)
         for operand, base, addresses in zip(stream.operands(shape), device.base.shapes[0, BASES], tried, strict=True):
             slots, rest = np.divmod(addresses - base, operand.slot_bytes)
             assert not rest.any()

@@ -1,0 +1,45 @@
+"""Check the setting `against`: labels of the modes that a run is compared with, such as engine or graph+norm+pdl."""
+
+from __future__ import annotations
+
+from launchopt.errors import ConfigError, explained, nearest
+from launchopt.modes import MODES
+from launchopt.modes.stack import choices_of, label_of, stack_of
+from launchopt.stack import preset_of
+from runner.config.groups import Mode
+
+ALL = "all"  # value of `against`: every other mode that can run the workload here
+
+
+def checked_against(against: object, mode: Mode) -> list[str]:
+    """Return the labels, as tables show them; ConfigError for one that cannot be compared with `mode`."""
+    given = [against] if isinstance(against, str) else against  # one mode, as `against=baseline`
+    own = label_of(mode.name, stack_of(mode.name, mode.options))
+    found: list[str] = []
+    for name in given if isinstance(given, list) else [given]:
+        label = _normal(name) if isinstance(name, str) and preset_of(name) in MODES else name
+        if label in found:
+            raise ConfigError("against", label, "is named twice; name each mode once")
+        is_allowed = given == [ALL] if label == ALL else isinstance(label, str) and preset_of(label) in MODES
+        if not isinstance(label, str) or not is_allowed or label == own:
+            raise _refused(label, own)
+        found.append(label)
+    return found
+
+
+def _normal(label: str) -> str:
+    """Return the label without choices that the mode's preset has."""
+    name, choices = choices_of(label)
+    return label_of(name, stack_of(name, choices))
+
+
+def _refused(name: object, own: str) -> ConfigError:
+    """Return the error for an entry. own: label of the run's own mode."""
+    others = sorted(set(MODES) - {own})
+    allowed = f"{ALL} alone, or modes other than mode={own}: {', '.join(others)}"
+    if name == own:
+        return ConfigError("against", name, explained("is the mode itself", allowed))
+    why = "no such mode" if isinstance(name, str) else "not a list of modes"
+    why = f"{ALL} goes alone, without other modes" if name == ALL else why
+    meant = [f"against={each}" for each in nearest(str(name), others)]
+    return ConfigError("against", name, explained(why, allowed, meant))
