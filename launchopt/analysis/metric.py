@@ -18,7 +18,7 @@ KEPT_UP = "open loop that kept up: median latency decides, since wall time follo
 OVERLOADED = "overloaded: latencies grow with the length of the run, so wall time decides"
 GROWING = "overloaded: latencies grow with the length of the run; wall time says more"
 # Each row of a process repeats the value of these columns.
-ONCE_A_PROCESS = ("setup_ms", "capture_ms", "instantiate_ms", "upload_ms", "compile_ms")
+ONCE_A_PROCESS = ("setup_ms", "capture_ms", "instantiate_ms", "upload_ms", "compile_ms", "tuning_ms")
 _TIMES = {"_ms": "ms", "_us": "us", "_ns": "ns", "_ns_per_launch": "ns"}
 RATES = {"_gb_per_s": "GB/s", "_tflops": "TFLOP/s", "_per_s": "/s"}
 _NOT_MEASURED = (

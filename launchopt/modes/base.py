@@ -144,7 +144,6 @@ class Prepared:
         self.mode, self.device = mode, device
         self.path = path or LaunchPath()
         self.compiled_loop = mode.compiled_loop
-        self.compilation_ms: float | None = None  # of setup: time of a compiler of its own; None: it has none
         self.takes_commands = mode.takes_of(device.work) is Takes.commands
 
     def start(self, warm_up: bool = False) -> None:

@@ -177,11 +177,10 @@ SUMMARY_COLUMNS = (
         " every mode; none: cuBLASLt's first; null on the cpu device and in older files",
     ),
     column("tuning_ms", FLOAT, "of setup_ms: timing these algorithms; a GEMM that an earlier mode timed takes no time"),
-    column("compile_ms", FLOAT, "of setup_ms: compiling kernels, or loading them from a cache; null where none is"),
+    column("compile_ms", FLOAT, "of setup_ms: torch.compile of steps, or compiling our own kernels or loading them"),
     column("capture_ms", FLOAT, "of setup_ms: capturing graphs; null for a mode that captures none"),
     column("instantiate_ms", FLOAT, "of setup_ms: making captured graphs executable; null where capture_ms is null"),
     column("upload_ms", FLOAT, "of setup_ms: uploading executable graphs to the device; null where capture_ms is null"),
-    column("compile_ms", FLOAT, "of setup_ms: torch.compile of steps; null for a mode that compiles none"),
     column(
         "update_ms",
         FLOAT,

@@ -246,8 +246,9 @@ class Consumer:
         counters = prepared.counters()
         parts = {f"{name}_ms": counters.costs_ns.get(name) for name in COSTS}
         return {
-            **{name: None if ns is None else ns / 1e6 for name, ns in parts.items()},
+            **dict.fromkeys(parts),
             **self._setups[index],
+            **{name: ns / 1e6 for name, ns in parts.items() if ns is not None},
             "padded_commands": counters.padded_commands,
             "graph_replays": counters.graph_replays,
             "streams": prepared.path.stream_count,
