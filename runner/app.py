@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import DictConfig, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
+from launchopt.files import reason
 from launchopt.messages import print_error, say, shortened
 from launchopt.reading.ownership import MULTIRUN, SWEEP
+from runner.config.composed import typed, without_hydra
 from runner.config.loading import start
 from runner.config.schema import settled, to_config
 from runner.config.words import check_settings
@@ -30,13 +32,11 @@ from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
 from runner.run.executing import execute_into, note_refusal, shown_path, unforeseen
-from runner.run.folder_lock import FolderLock, check_writable, chosen_folder
+from runner.run.folder_lock import FolderError, FolderLock, check_writable, chosen_folder
 from runner.run.resume import OUTPUTS, config_hash, is_done, is_timed, newest_sweep, plain, require_own, work_key
 from runner.run.sweep import Sweep, SweepJob, require_given
 
 if TYPE_CHECKING:
-    from hydra.conf import HydraConf
-
     from runner.plan.plan import Plan
 
 RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"
@@ -77,7 +77,7 @@ class Precheck(Callback):
         with _refusing():
             choices = config.hydra.runtime.choices
             is_published = any(choices.get(group) for group in ("experiment", "table"))
-            self._prepare_run(_without_hydra(config), config.hydra.run, is_published)
+            self._prepare_run(without_hydra(config), config.hydra.run, is_published)
 
     def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool) -> None:
         folder = chosen_folder(RUN_KEY, place.dir)
@@ -100,7 +100,7 @@ class Precheck(Callback):
     def on_multirun_start(self, config: DictConfig, **kwargs: object) -> None:
         """Find the sweep's folder and lock it."""
         with _refusing():
-            overrides = _typed(config.hydra)
+            overrides = typed(config.hydra)
             chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
             if config.resume and is_timed(config.hydra.sweep):
                 parent = Path(config.hydra.sweep.dir).parent
@@ -109,9 +109,10 @@ class Precheck(Callback):
             check_writable(SWEEP_KEY, folder)
             params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
             check_settings([*params, *overrides])
-            require_given(_without_hydra(config), [*params, *overrides])
+            require_given(without_hydra(config), [*params, *overrides])
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock = _start.hold(folder, SWEEP_KEY)
+            (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
 
@@ -126,13 +127,6 @@ def _refusing() -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
 
 
-def _typed(about: DictConfig | HydraConf) -> list[str]:
-    """Return the overrides as they were typed, interpolations included."""
-    overrides = OmegaConf.to_container(about.overrides.task, resolve=False)
-    assert isinstance(overrides, list)
-    return list(map(str, overrides))
-
-
 def _place_sweep(config: DictConfig, folder: Path) -> None:
     """Make Hydra write the sweep and its jobs into `folder`."""
     say(f"resuming {folder}")
@@ -142,26 +136,38 @@ def _place_sweep(config: DictConfig, folder: Path) -> None:
         config.hydra.overrides.hydra.append(f"{SWEEP_KEY}='{quoted}'")
 
 
-def _without_hydra(config: DictConfig) -> DictConfig:
-    task = config.copy()
-    OmegaConf.set_readonly(task, False)
-    with open_dict(task):
-        task.pop("hydra")
-    return task
-
-
 def run_job(composed: DictConfig) -> None:
     """Run one job for Hydra. An error is printed and kept in the exit code, since Hydra would show a traceback."""
     about = HydraConfig.get()
-    folder, overrides = Path(about.runtime.output_dir), _typed(about)
+    folder, overrides = Path(about.runtime.output_dir), typed(about)
     sweep = _start.sweep
     if sweep is None:
         _run(_start.plan or _plan(settled(composed)), folder, overrides)
         return
     job = SweepJob(about.job.num, overrides)
-    try:
+    with _ending(sweep, job, folder):
         signals.check()  # Ctrl-C during a repeat that failed
         _run_in_sweep(sweep, job, settled(composed), folder)
+    if job.status == "interrupted":
+        raise SystemExit(job.exit_code)
+
+
+def refuse_job(composed: DictConfig, error: OSError) -> None:
+    """Refuse a job of a sweep whose folder cannot be made. The other jobs run."""
+    folder, sweep = Path(composed.hydra.runtime.output_dir), _start.sweep
+    assert sweep is not None
+    job = SweepJob(composed.hydra.job.num, typed(composed.hydra))
+    with _ending(sweep, job, folder):
+        signals.check_lost()
+        sweep.add(job, folder)
+        raise FolderError(SWEEP_KEY, Path(shown_path(folder)), f"cannot be made as a folder ({reason(error)})")
+
+
+@contextlib.contextmanager
+def _ending(sweep: Sweep, job: SweepJob, folder: Path) -> Iterator[None]:
+    """Record a job that is refused or that fails, and remove its folder if it is empty."""
+    try:
+        yield
     except LaunchoptError as error:
         signals.check_lost()
         job.ended("refused", error)
@@ -173,8 +179,6 @@ def run_job(composed: DictConfig) -> None:
     finally:
         with contextlib.suppress(OSError):  # usually: it is not empty
             folder.rmdir()
-    if job.status == "interrupted":
-        raise SystemExit(job.exit_code)
 
 
 def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
@@ -248,7 +252,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if (code := print_help(words)) is not None:
         return code
     try:
-        start(words, run_job)
+        start(words, run_job, refuse_job)
     except KeyboardInterrupt as stop:
         if _start.sweep is not None:
             _start.sweep.stop(Interrupted(how_stopped(stop), stop_code(stop)))
@@ -285,9 +289,7 @@ def _close() -> None:
             finally:  # also if a full disk made `end` fail
                 _print_sweep(sweep)
         elif sweep is not None and sweep.is_new:
-            (sweep.folder / "multirun.yaml").unlink(
-                missing_ok=True
-            )  # Hydra's file of a sweep whose settings did not compose
+            (sweep.folder / MULTIRUN).unlink(missing_ok=True)  # of a sweep whose settings did not compose
     except LaunchoptError as error:
         fail(error)
     finally:

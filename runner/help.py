@@ -173,5 +173,5 @@ def mode_lines() -> list[str]:
 
 def _summary(name: str) -> str:
     """Return the first line of the mode's file. It is read, not imported, since that would load compilers."""
-    text = (resources.files("launchopt.modes") / f"{name}.py").read_text()
+    text = (resources.files("launchopt.modes") / f"{name}.py").read_text("utf-8")
     return text.splitlines()[0].strip('"').partition(": ")[2].rstrip(".")

@@ -73,6 +73,7 @@ class TorchTrace:
     def write(self, path: Path) -> None:
         """Write the last recording atomically, and delete it from memory. RunError: the file cannot be written."""
         assert self._recording is not None
+        # gzip keeps the name `packed` in the file, by which launchopt.reading.ownership knows it
         plain, packed = (temporary_for(path, kind) for kind in ("json", "gz"))
         try:
             self._recording.export_chrome_trace(str(plain))

@@ -2,8 +2,9 @@
 
 In: the config, merged from all files and words. Out: nothing, or a ConfigError. It does not matter which file, group,
 package or interpolation a setting came from. Settings that Hydra would instantiate, hand to logging, or put into the
-environment must be as Hydra has them. Nodes are compared as they stand, so that no interpolation passes that would be
-resolved later to something else.
+environment must be as Hydra has them. Hydra writes no file but `multirun.yaml`: it would write through links, wait for
+named pipes, and replace files of others. Nodes are compared as they stand, so that no interpolation passes that would
+be resolved later to something else.
 
 `check` adds the only callback: `runner.app.Precheck`.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import cache
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
@@ -23,9 +24,13 @@ from launchopt.errors import ConfigError, one_line
 from runner.config.files import CODE_KEYS
 from runner.config.launchers import check_plugins
 
+if TYPE_CHECKING:
+    from hydra.conf import HydraConf
+
 PRECHECK = {"precheck": {"_target_": "runner.app.Precheck"}}
-ALLOWED = "run.dir, sweep.dir, sweep.subdir, mode, verbose, output_subdir, job.name, job.chdir, sweeper.params"
+ALLOWED = "run.dir, sweep.dir, sweep.subdir, mode, verbose, job.name, job.chdir, sweeper.params"
 MISSING = "???"
+LOGS = ("job_logging/none", "job_logging/stdout", "job_logging/default", "hydra_logging/none", "hydra_logging/default")
 
 
 class Rule(NamedTuple):
@@ -67,31 +72,28 @@ def _are_texts(value: object) -> bool:
 
 
 @cache
-def _logging() -> list[object]:
-    """Return the configs of logs that Hydra comes with. None names a class or a file outside of the run's folder."""
-    folder = resources.files("hydra.conf") / "hydra"
-    files = [
-        folder / group / f"{name}.yaml" for group in ("job_logging", "hydra_logging") for name in ("none", "default")
-    ]
-    return [OmegaConf.to_container(OmegaConf.create(each.read_text())) for each in files]
+def _logging(*names: str) -> list[object]:
+    """Return configs of logs that Hydra comes with. names: `job_logging/none`."""
+    files = [resources.files("hydra.conf") / "hydra" / f"{name}.yaml" for name in names]
+    return [OmegaConf.to_container(OmegaConf.create(file.read_text(encoding="utf-8"))) for file in files]
 
 
 def _is_shipped(value: object) -> bool:
-    return value in _logging()
+    return value in _logging(*LOGS)
 
 
 NOTHING = Rule(lambda value: not value, "nothing")
 TEXT = Rule(_is_text, "text")
 NAME = Rule(_is_name, "a name without slashes")
 PAGE = Rule(_are_texts, "texts")
-LOGGING = Rule(_is_shipped, "hydra/job_logging=none or default")
+LOGGING = Rule(_is_shipped, "hydra/job_logging=none or stdout, hydra/hydra_logging=none or default")
 RULES = {
     "run.dir": TEXT,
     "sweep.dir": TEXT,
     "sweep.subdir": TEXT,
     "mode": Rule(_is_plain, "RUN, MULTIRUN"),
     "verbose": Rule(_is_verbose, "true, false, names of loggers"),
-    "output_subdir": NAME,
+    "output_subdir": Rule(lambda value: value in (None, ".hydra"), "null"),
     "job.name": NAME,
     "job.chdir": Rule(lambda value: value is None or isinstance(value, bool), "true, false, null"),
     **dict.fromkeys(("job.id", "job.num", "job.config_name", "job.override_dirname"), TEXT),
@@ -128,8 +130,41 @@ def check(composed: DictConfig, words: int) -> None:
         name = key.rpartition(".")[2]
         if name in CODE_KEYS and not key.startswith("hydra."):
             raise ConfigError(key, "...", f"names code to be run: no setting takes {name}")
+    _drop_files(node, hydra)
     with read_write(node), open_dict(node):
         node.callbacks = PRECHECK
+
+
+def _drop_files(node: DictConfig, hydra: dict[str, Any]) -> None:
+    """Replace Hydra's defaults by which it writes files; ConfigError if the user typed them.
+
+    A primary config has them that does not set them. hydra: content of `node`.
+    """
+    words = [str(each).lstrip("+").replace("/", ".") for each in hydra["overrides"]["hydra"]]
+    log, none = _logging("job_logging/default", "job_logging/none")
+    for key, theirs, ours in (("output_subdir", ".hydra", None), ("job_logging", log, none)):
+        if hydra.get(key) == theirs:
+            if any(each.startswith(f"hydra.{key}") for each in words):
+                why = "launchopt writes all files of a run itself: leave this out"
+                raise ConfigError(f"hydra.{key}", ".hydra" if key == "output_subdir" else "default", why)
+            with read_write(node), open_dict(node):
+                node[key] = ours
+
+
+def typed(about: DictConfig | HydraConf) -> list[str]:
+    """Return the overrides as they were typed, interpolations included."""
+    overrides = OmegaConf.to_container(about.overrides.task, resolve=False)
+    assert isinstance(overrides, list)
+    return list(map(str, overrides))
+
+
+def without_hydra(config: DictConfig) -> DictConfig:
+    """Return a copy of a composed config without Hydra's node."""
+    task = config.copy()
+    OmegaConf.set_readonly(task, False)
+    with open_dict(task):
+        task.pop("hydra")
+    return task
 
 
 def _require_rules(value: Any, key: str) -> None:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra import version
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra._internal.core_plugins import basic_launcher
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.hydra import Hydra
 from hydra._internal.utils import _run_app, create_config_search_path, get_args_parser
@@ -27,6 +28,7 @@ from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
@@ -138,8 +140,11 @@ def hydra_of(config_path: str | None = None, config_dir: str | None = None) -> I
         everywhere.hydra = before
 
 
-def start(words: Sequence[str], task: TaskFunction) -> None:
-    """Do what the words ask Hydra for: run `task` once or in a sweep, or print something and run nothing."""
+def start(words: Sequence[str], task: TaskFunction, refuse: Callable[[DictConfig, OSError], None]) -> None:
+    """Do what the words ask Hydra for: run `task` once or in a sweep, or print something and run nothing.
+
+    refuse: called instead of `task` for a job of a sweep whose folder cannot be made.
+    """
     parser = get_args_parser()
     asked = parser.parse_args(list(words))
     named = {"config_name": asked.config_name or "config", "overrides": asked.overrides}
@@ -156,7 +161,28 @@ def start(words: Sequence[str], task: TaskFunction) -> None:
             hydra.show_info(asked.info, **named)
         else:
             how = {"run": asked.run or not asked.multirun, "multirun": asked.multirun, "mode": hydra.get_mode(**named)}
-            _run_app(**how, **named, hydra=hydra, task_function=task)
+            with _jobs(refuse):
+                _run_app(**how, **named, hydra=hydra, task_function=task)
+
+
+@contextmanager
+def _jobs(refuse: Callable[[DictConfig, OSError], None]) -> Iterator[None]:
+    """Make Hydra's launcher continue after a job whose folder cannot be made. It would end the sweep."""
+    hydras: Any = basic_launcher
+    whole = hydras.run_job
+
+    def run_job(**job: Any) -> JobReturn:
+        try:
+            return cast(JobReturn, whole(**job))
+        except OSError as error:  # an error of the task itself is kept in what `whole` returns
+            refuse(job["config"], error)
+            return JobReturn(status=JobStatus.COMPLETED)
+
+    hydras.run_job = run_job
+    try:
+        yield
+    finally:
+        hydras.run_job = whole
 
 
 def _folder(option: str, named: str) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 
 from runner.ending.outputs import open_outputs, settled
@@ -32,6 +33,9 @@ def end(program: Callable[[], int], is_loaded: bool = True) -> NoReturn:
 
 def outcome(program: Callable[[], int]) -> int:
     """Return the exit code of a command, however it ends."""
+    if not _has_folder():
+        print("error: the current folder was removed; type: cd FOLDER", file=sys.stderr)
+        return 2
     try:
         try:
             code = program()
@@ -50,6 +54,15 @@ def outcome(program: Callable[[], int]) -> int:
         print(f"error: {how_stopped(stop)}", file=sys.stderr)
         code = stop_code(stop)
     return code
+
+
+def _has_folder() -> bool:
+    """Return whether the current folder exists. Libraries fail without one, and do not say why."""
+    try:
+        os.getcwd()  # noqa: PTH109 (pathlib takes 5 ms)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _code_of(ended: SystemExit) -> int:

@@ -57,7 +57,10 @@ _outputs: list[Output] = []  # standard output, then standard error, once `open_
 
 
 def open_outputs() -> None:
-    """Make `sys.stdout` and `sys.stderr` streams that outlive their readers. Open standard files that are closed."""
+    """Make `sys.stdout` and `sys.stderr` streams that outlive their readers. Open standard files that are closed.
+
+    A character that the encoding of a stream lacks is printed as its escape: `\\u2014`.
+    """
     if _outputs:
         return
     for number in range(3):
@@ -65,10 +68,10 @@ def open_outputs() -> None:
     for number, name in ((1, "stdout"), (2, "stderr")):
         before = getattr(sys, name)
         raw = Output(number, "w", closefd=False)
-        encoding, errors = (before.encoding, before.errors) if before else ("utf-8", "backslashreplace")
+        encoding = before.encoding if before else "utf-8"
         lines = number == 2 or raw.isatty() or getattr(before, "write_through", False)  # of -u
         buffer = io.BufferedWriter(raw)
-        setattr(sys, name, io.TextIOWrapper(buffer, encoding, errors, newline="\n", line_buffering=lines))
+        setattr(sys, name, io.TextIOWrapper(buffer, encoding, "backslashreplace", newline="\n", line_buffering=lines))
         _outputs.append(raw)
 
 

@@ -93,7 +93,9 @@ def unforeseen(folder: Path, error: Exception, fail: Fail) -> LaunchoptError:
     fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {shown_path(folder)}"))
     with contextlib.suppress(OSError):
         text = "".join(traceback.format_exception(error))
-        write_atomically(folder / "traceback.txt", lambda temporary: temporary.write_text(text))
+        write_atomically(
+            folder / "traceback.txt", lambda temporary: temporary.write_text(text, "utf-8", "backslashreplace")
+        )
     _settle(folder, failure)
     return failure
 

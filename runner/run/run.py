@@ -218,7 +218,7 @@ def _keep_error(run: Run, error: LaunchoptError) -> None:
     run.manifest["error"] = str(error)
     with contextlib.suppress(RunError, OSError):
         if isinstance(error, ChildError) and error.trace:
-            (run.folder / "traceback.txt").write_text(error.trace)
+            (run.folder / "traceback.txt").write_text(error.trace, "utf-8", "backslashreplace")
     with contextlib.suppress(RunError, OSError):
         run.end("failed")
 

@@ -21,7 +21,7 @@ def console(stderr: bool = False) -> Console:
     from runner.screen.fitted import SafeConsole
 
     stream = sys.stderr if stderr else sys.stdout
-    return SafeConsole(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False)
+    return SafeConsole(file=stream, width=None if stream.isatty() else PIPED_COLUMNS, highlight=False, emoji=False)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from launchopt.errors import DeviceError, RunError
+from launchopt.reading.ownership import is_own
 from launchopt.timing.torch_trace import TorchTrace, require, trace_path
 
 EVENTS = {"traceEvents": [{"ph": "X", "name": "aten::mm", "ts": 1, "dur": 2}]}
@@ -75,6 +76,7 @@ def test_a_run_leaves_one_gzipped_trace(gpu: bool, activities: list[str], fake_t
     trace.write(path)
     assert path.name == "torch-torch_graph-2.json.gz"
     assert recorded(path) == EVENTS
+    assert is_own(path)
     assert list(tmp_path.iterdir()) == [path]
     assert [(made.activities, made.calls) for made in FakeProfile.made] == [(activities, ["start", "stop"])] * 2
 

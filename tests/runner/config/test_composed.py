@@ -173,8 +173,8 @@ WORDS = {
     "hydra.verbose=false": "+hydra.callbacks.x.y=1",
     "hydra.run.dir=here": "hydra.run.dir=here ++hydra.callbacks={a:{b:c}}",
     "hydra.job.name=mine": "+hydra.job.env_set.LD_PRELOAD=./x.so",
-    "hydra.output_subdir=null": "hydra.output_subdir=/tmp/x",
-    "hydra/job_logging=default": "hydra/job_logging=stdout",
+    "hydra.output_subdir=null": "hydra.output_subdir=.hydra",
+    "hydra/job_logging=stdout": "hydra/job_logging=default",
     "hydra/job_logging=none": "++hydra.job_logging.handlers.x.filename=x",
     "hydra.sweep.dir=there": "hydra.searchpath=[file:///tmp]",
     "hydra.sweep.dir=here": "++hydra.searchpath=[file:///tmp]",
@@ -187,6 +187,20 @@ WORDS = {
 def test_words_count_as_files_do(fine: str, tmp_path: Path) -> None:
     assert outcome_of(["device=cpu", fine], tmp_path).exit_code == 0
     require_refused(outcome_of(["device=cpu", *WORDS[fine].split(" ")], tmp_path))
+
+
+def test_hydra_writes_no_file_for_another_primary_config(tmp_path: Path) -> None:
+    """Its folder `.hydra` and its log are defaults of Hydra. It would write them through links of others."""
+    folder, outside = tmp_path / "here", tmp_path / "outside"
+    folder.mkdir()
+    outside.mkdir()
+    (folder / ".hydra").symlink_to(outside)
+    (folder / "config.log").symlink_to(outside / "log")
+    (folder / "launchopt.log").symlink_to(outside / "log")
+    words = by_primary_folder(tmp_path, f"hydra: {{run: {{dir: {folder}}}}}\n")
+    assert outcome_of(words, tmp_path).exit_code == 0
+    assert not list(outside.iterdir())
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_a_secret_that_hydra_would_copy_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 from support.processes.own_process import environ_of
 from support.processes.own_run import on_linux
 
@@ -54,6 +55,26 @@ def test_a_sweep_without_a_reader_finishes_and_its_files_are_whole(tmp_path: Pat
     about = json.loads((tmp_path / "s/sweep.json").read_text())
     assert (about["status"], about["counts"]) == ("ok", {"ok": 2})
     assert len(results.read_summaries([tmp_path / "s"])) == 4
+
+
+@on_linux
+@pytest.mark.parametrize(
+    ("setting", "printed"),
+    [
+        ("PYTHONIOENCODING=utf-8", "a \u2014 \xe9\n"),
+        ("PYTHONIOENCODING=latin-1", "a \\u2014 \xe9\n"),
+        ("LC_ALL=POSIX PYTHONCOERCECLOCALE=0 PYTHONUTF8=0", "a \\u2014 \\xe9\n"),
+    ],
+)
+def test_a_character_that_an_output_lacks_is_escaped(setting: str, printed: str, tmp_path: Path) -> None:
+    (tmp_path / "dash.py").write_text(
+        "from runner.ending import end\nend(lambda: print('a \\u2014 \\xe9') or 0)\n", encoding="utf-8"
+    )
+    call = ["env", *setting.split(), sys.executable, "dash.py"]
+    environment = environ_of() | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(call, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode("latin-1" if "latin-1" in setting else "utf-8") == printed
 
 
 @on_linux

@@ -1,5 +1,6 @@
 """What counts as finished, and as the same config; what a sweep says of itself."""
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -14,6 +15,7 @@ from support.config.composing import composed
 from support.results.summary_rows import row, write
 
 from launchopt.errors import ConfigError, DataError, Interrupted, RunError
+from launchopt.files import temporary_for
 from runner.run import resume, watchdog
 from runner.run.folder_lock import FolderError
 from runner.run.resume import OUTPUTS, clear, config_hash, is_done, newest_sweep, require_own
@@ -139,10 +141,21 @@ def test_a_manifest_that_cannot_be_read_is_no_licence_to_overwrite(tmp_path: Pat
 
 
 def test_only_what_a_run_leaves_is_cleared(tmp_path: Path) -> None:
-    runs = ("launches.parquet", "torch-graph-0.json.gz", "traceback.txt", ".launchopt-launches.parquet.7.tmp")
-    kept = ("notes.txt", "my.parquet", ".launchopt.lock", ".notes.tmp", ".launches.parquet.7.tmp")
+    runs = ("launches.parquet", "traceback.txt", ".launchopt-launches.parquet.7.tmp")
+    kept = (
+        "notes.txt",
+        "my.parquet",
+        ".launchopt.lock",
+        ".notes.tmp",
+        ".launches.parquet.7.tmp",
+        "torch-mine-0.json.gz",
+    )
     for name in (*runs, *kept):
         (tmp_path / name).touch()
+    trace = temporary_for(tmp_path / "torch-graph-0.json.gz", "gz")
+    gzip.open(trace, "wb").close()
+    trace.rename(tmp_path / "torch-graph-0.json.gz")
+    gzip.open(tmp_path / "torch-mine-0.json.gz", "wb").close()
     pq.write_table(pa.table({"mine": [1]}), tmp_path / "tokens.parquet")
     (tmp_path / "report.md").write_text("# Report\n\nMy own words")
     clear(left(tmp_path, OK))

@@ -171,6 +171,38 @@ def test_a_job_whose_folder_is_in_use_is_refused_and_the_others_run(
         assert list(content(tmp_path / "s/0")) == [".launchopt.lock"]
 
 
+@pytest.mark.parametrize("subdir", ["${hydra.job.num}", "${hydra.job.num}/below"])
+def test_a_job_whose_folder_is_a_file_is_refused_and_the_others_run(subdir: str, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/0").write_text("theirs")
+    ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s hydra.sweep.subdir={subdir}")
+    folder = subdir.replace("${hydra.job.num}", "s/0")
+    assert ran.exit_code == 2
+    assert ran.stderr.startswith(f"error: hydra.sweep.dir={folder}: cannot be made as a folder (")
+    assert ran.stderr.count("\n") == 1
+    assert statuses(tmp_path / "s") == ["refused", "ok"]
+    assert (tmp_path / "s/0").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link to nothing"])
+def test_hydras_file_of_a_sweep_replaces_a_link_or_a_pipe_only_with_force(kind: str, run: Run, tmp_path: Path) -> None:
+    path, outside = tmp_path / "s/multirun.yaml", tmp_path / "outside"
+    words = f"-m {SMALL} seed=1,2 hydra.sweep.dir=s"
+    assert run(words).exit_code == 0
+    assert run(words).exit_code == 0, "our own file is no obstacle"
+    path.unlink()
+    if kind == "link":
+        outside.write_text("runner.app.Precheck")
+    os.mkfifo(path) if kind == "pipe" else path.symlink_to(outside)
+    ran = run(words)
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
+    assert "multirun.yaml was not made by launchopt; force=true replaces it" in ran.stderr
+    assert run(f"{words} force=true").exit_code == 0
+    assert not path.is_symlink()
+    assert path.is_file()
+    assert not outside.exists() or outside.read_text() == "runner.app.Precheck"
+
+
 def test_two_jobs_in_one_folder_are_refused_before_the_second(run: Run, tmp_path: Path) -> None:
     ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s hydra.sweep.subdir=one")
     wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
