@@ -15,6 +15,7 @@
 //   PIECE_BYTES  bytes of each row that a slot holds; WARPS * 64, or a multiple
 //   TILES        most tiles of a pass
 //   SLOTS        slots of the ring
+//   WHOLE        1: k is a multiple of a piece
 //   NORMED       1: B is the input of an RMS norm with the weights `gain`
 //   ADDS         1: C = B @ A.T + R
 //   GATED        1: A has `pair_rows` rows of gates and then as many of ups; C = SiLU(gate) * up
@@ -29,6 +30,7 @@ enum { SLICE = PIECE_BYTES / WARPS, CHUNKS = SLICE / 64 };  // bytes of a warp's
 enum { GROUPS = (COLUMNS + 7) / 8, LANES = COLUMNS < 8 ? COLUMNS / 2 : 4 };  // groups of 8 columns; lanes t that have results
 enum { TOGETHER = CHUNKS < 2 ? 1 : 2 };  // chunks of weights in registers at once
 enum { OF_PIECE = CHUNKS * GROUPS, AHEAD = OF_PIECE > 4 ? 1 : OF_PIECE > 1 ? 8 / OF_PIECE : 4 };  // pieces of inputs held
+enum { CHAINS = TILES * GROUPS > 2 ? 1 : 2 };  // independent sums of each output, so that products overlap
 enum { PASS_HALVES = 2 * TILES, ALL_THREADS = 32 * (WARPS + 1) };
 enum { RESULTS = STEP_ROWS * LANES };  // threads that have results of a tile and a group of columns
 // Tiles whose sums are added up at once: their parts take at most STEP_PART_BYTES.
@@ -59,7 +61,7 @@ struct Copier {
     __device__ void copy(u32 i, u32 slot) const {
         const u32 of_pass = PASS_HALVES * work.pieces, pass = i / of_pass, in_pass = i - pass * of_pass;
         const u32 here = min((u32)PASS_HALVES, work.halves - pass * PASS_HALVES), piece = in_pass / here;
-        const u32 half = work.first + pass * PASS_HALVES + in_pass - piece * here, own = lane % STEP_ROWS;
+        const u32 half = work.first + pass * PASS_HALVES + in_pass - piece * here, own = lane;
         const u32 row = row_of(half, p), rows = min((u32)STEP_ROWS, (u32)p.rows - row);
         const u32 bytes = min((u32)PIECE_BYTES, (u32)p.k_bytes - piece * PIECE_BYTES), barrier = full + 8 * slot;
         if (own == 0) barrier_expect(barrier, rows * bytes);
@@ -67,11 +69,16 @@ struct Copier {
         const u64 from = weights + (row + own + (GATED && half % 2 ? p.pair_rows : 0)) * p.a_step + piece * PIECE_BYTES;
         copy_bulk(ring + slot * SLOT_BYTES + own * ROW_BYTES, from, bytes, barrier, policy);
     }
+    __device__ u32 all() const { return work.halves * work.pieces; }
+    // Fill the whole ring. All warps share this, since a warp issues the copies of its lanes one after another.
+    __device__ void begin(int warp) const {
+        for (u32 i = warp; i < min((u32)SLOTS, all()); i += WARPS + 1)
+            if (lane < STEP_ROWS) copy(i, i);
+    }
+    // Fill each slot again as soon as all warps have read it.
     __device__ void run() const {
-        const u32 all = work.halves * work.pieces, at_once = 32 / STEP_ROWS;
-        for (u32 i = lane / STEP_ROWS; i < min((u32)SLOTS, all); i += at_once) copy(i, i);
         u32 slot = 0, phase = 0;
-        for (u32 i = SLOTS; i < all; ++i) {
+        for (u32 i = SLOTS; i < all(); ++i) {
             barrier_wait(full + 8 * (SLOTS + slot), phase);
             if (lane < STEP_ROWS) copy(i, slot);
             if (++slot == SLOTS) slot = 0, phase ^= 1;
@@ -90,7 +97,7 @@ struct Consumer {
     u64 from[GROUPS];  // addresses of the thread's first inputs
     u32 gain, ring, full, slot, phase;
     int warp, lane;
-    float sums[TILES][GROUPS][4], of_squares[GROUPS];
+    float sums[TILES][CHAINS][GROUPS][4], of_squares[GROUPS];
     Held held[AHEAD];
 
     __device__ Consumer(const StepGemm& p, const Work& work, char* b, u32 gain, u32 ring, u32 full)
@@ -104,7 +111,7 @@ struct Consumer {
     }
     // Return the number of chunks of this warp in a piece.
     __device__ int chunks_of(u32 piece) const {
-        return min((int)CHUNKS, ((int)p.k_bytes - (int)(piece * PIECE_BYTES) - warp * SLICE) / 64);
+        return WHOLE ? CHUNKS : min((int)CHUNKS, ((int)p.k_bytes - (int)(piece * PIECE_BYTES) - warp * SLICE) / 64);
     }
     __device__ void load(Held& to, u32 piece) const {
         const int chunks = chunks_of(piece);
@@ -148,12 +155,12 @@ struct Consumer {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
             if (2 * tile >= here) break;
+            // Without a second half the first one stands for it, and its sums are not used.
             const bool has_two = 2 * tile + 1 < here;
-            const u32 first = slot;
+            const u32 first = slot, low = ring + slot * SLOT_BYTES + within;
             barrier_wait(full + 8 * slot, phase);
-            const u32 low = ring + slot * SLOT_BYTES + within;
             next_slot();
-            const u32 second = slot, high = ring + slot * SLOT_BYTES + within;
+            const u32 second = slot, high = has_two ? ring + slot * SLOT_BYTES + within : low;
             if (has_two) barrier_wait(full + 8 * slot, phase), next_slot();
 #pragma unroll
             for (int chunk = 0; chunk < CHUNKS; chunk += TOGETHER) {
@@ -161,8 +168,7 @@ struct Consumer {
 #pragma unroll
                 for (int i = 0; i < TOGETHER; ++i) {
                     if (chunk + i >= chunks) break;
-                    a[i] = load_shared(low + (chunk + i) * 64);
-                    b[i] = has_two ? load_shared(high + (chunk + i) * 64) : uint4{0, 0, 0, 0};
+                    a[i] = load_shared(low + (chunk + i) * 64), b[i] = load_shared(high + (chunk + i) * 64);
                 }
 #pragma unroll
                 for (int i = 0; i < TOGETHER; ++i) {
@@ -170,10 +176,10 @@ struct Consumer {
                     const uint4(&by)[GROUPS] = x.of[chunk + i];
 #pragma unroll
                     for (int group = 0; group < GROUPS; ++group)
-                        mma(sums[tile][group], a[i].x, b[i].x, a[i].y, b[i].y, by[group].x, by[group].y);
+                        mma(sums[tile][0][group], a[i].x, b[i].x, a[i].y, b[i].y, by[group].x, by[group].y);
 #pragma unroll
                     for (int group = 0; group < GROUPS; ++group)
-                        mma(sums[tile][group], a[i].z, b[i].z, a[i].w, b[i].w, by[group].z, by[group].w);
+                        mma(sums[tile][CHAINS - 1][group], a[i].z, b[i].z, a[i].w, b[i].w, by[group].z, by[group].w);
                 }
             }
             __syncwarp();
@@ -185,9 +191,7 @@ struct Consumer {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-            for (int group = 0; group < GROUPS; ++group)
-#pragma unroll
-                for (int i = 0; i < 4; ++i) sums[tile][group][i] = 0.0f;
+            for (int i = 0; i < CHAINS * GROUPS * 4; ++i) sums[tile][i / (GROUPS * 4)][i / 4 % GROUPS][i % 4] = 0.0f;
 #pragma unroll 1
         for (u32 piece = 0; piece < work.pieces; piece += AHEAD) {
 #pragma unroll
@@ -227,7 +231,11 @@ struct Consumer {
 #pragma unroll
                 for (int group = 0; group < GROUPS; ++group)
                     if (begin + i < TILES && 2 * (begin + i) < here && lane % 4 < LANES) {
-                        const float(&sum)[4] = sums[begin + i < TILES ? begin + i : 0][group];
+                        const int tile = begin + i < TILES ? begin + i : 0;
+                        float sum[4];
+#pragma unroll
+                        for (int j = 0; j < 4; ++j)
+                            sum[j] = sums[tile][0][group][j] + (CHAINS > 1 ? sums[tile][CHAINS - 1][group][j] : 0.0f);
                         parts[warp][i][group][lane / 4 * LANES + lane % 4] = {sum[0], sum[1], sum[2], sum[3]};
                     }
             group_barrier();
@@ -278,10 +286,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
     barriers_begun();
     __syncthreads();
     const Work work(p);
+    const Copier copier{p, work, (u64)a, evict_first(), ring, full, (u32)lane};
+    copier.begin(warp);
     if (warp == WARPS) {
         const u32 bytes = (u32)p.k_bytes, barrier = full + 16 * SLOTS;
         if (NORMED && lane == 0) barrier_expect(barrier, bytes), copy_bulk(gain, p.gain, bytes, barrier);
-        Copier{p, work, (u64)a, evict_first(), ring, full, (u32)lane}.run();
+        copier.run();
         return;
     }
     Consumer own(p, work, b, gain, ring, full);

@@ -36,6 +36,7 @@ def check(case: GemmCase, blocks: int, races: bool = False) -> None:
 def test_gemm_of_requests(dtype: Dtype, requests: int) -> None:
     check(GemmCase(dtype, 45, 352, requests), 3)
     check(GemmCase(dtype, 8, 32, requests), 3)
+    check(GemmCase(dtype, 21, 512, requests), 2)  # whole pieces
 
 
 @pytest.mark.parametrize("fused", ["norm", "add", "silu", "norm silu", "norm add"])

@@ -105,7 +105,7 @@ def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, ho
     defines = {
         **{"COLUMNS": columns, "WARPS": how.warps, "PIECE_BYTES": how.piece_bytes, "TILES": tiles, "SLOTS": slots},
         **{"NORMED": int(gemm.gain > 0), "ADDS": int(gemm.adds), "GATED": int(gemm.gated)},
-        **{"PDL": int(early), "BLOCKS": how.blocks},
+        **{"PDL": int(early), "BLOCKS": how.blocks, "WHOLE": int(k_bytes % how.piece_bytes == 0)},
     }
     words = np.zeros(1, STEP_GEMM)
     pair_rows = gemm.rows if gemm.gated else 0
