@@ -74,7 +74,7 @@ HEADERS: Mapping[str, str] = {
     "shared/args.cuh": struct_text("Args", shared.ARGS),
     "shared/add_norm.cuh": struct_text("AddNorm", shared.ADD_NORM),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
-    "shared/step_gemm.cuh": _constants(shared, "STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
+    "shared/step_gemm.cuh": _constants(shared, "STEP_COPIERS STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
     + struct_text("StepGemm", shared.STEP_GEMM),
     "shared/attention.cuh": _constants(shared, "QUERIES KEY_LANES KEYS AV_LANES")
     + constants_text(WARPS=shared.ATTENTION_WARPS),

@@ -2,9 +2,9 @@
 // once. A norm of the inputs, an ADD to the outputs and SiLU(gate) * up may be fused.
 //
 // The grid has at most one block per multiprocessor, so blocks of two such launches fit on it (PDL). A block multiplies some
-// halves of tiles: 8 rows each. One warp copies their weights to a ring of slots in shared memory; it has no inputs to wait
-// for. The other warps share k: each multiplies its slice, SLICE bytes, of each piece of PIECE_BYTES of all rows. It loads the
-// inputs of its slices from memory into registers. At the end of a pass the block adds up the sums of its warps.
+// halves of tiles: 8 rows each. Two warps copy their weights to a ring of slots in shared memory; they have no inputs to wait
+// for. The other warps share k: each multiplies its slice, SLICE bytes, of each piece of PIECE_BYTES of all rows. It copies the
+// inputs of its slices to shared memory some pieces ahead. At the end of a pass the block adds up the sums of its warps.
 //
 // mma.m16n8k16 multiplies two halves: rows g and g + 8 of thread 4 g + t. Any order of k gives the same sums, as long as inputs
 // and weights agree: a thread has 8 neighbours of 32, k = 8 t to 8 t + 7, and uses them in two products.
@@ -19,8 +19,10 @@
 //   NORMED       1: B is the input of an RMS norm with the weights `gain`
 //   ADDS         1: C = B @ A.T + R
 //   GATED        1: A has `pair_rows` rows of gates and then as many of ups; C = SiLU(gate) * up
-//   PDL          1: programmatic dependent launch: the next launch may begin at once, and copies of weights begin before the
-//                previous launch has ended
+//   HELD         pieces of inputs that are in shared memory, or on their way
+//   BLOCKS       blocks that fit on a multiprocessor
+//   PDL          1: programmatic dependent launch. Copies of weights begin before the previous launch has ended. The next
+//                launch may begin once all copies have been issued: earlier, its copies would only delay those of this launch
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/step_gemm.cuh"
@@ -29,12 +31,15 @@ enum { ROW_BYTES = PIECE_BYTES + STEP_GAP_BYTES, SLOT_BYTES = STEP_ROWS * ROW_BY
 enum { SLICE = PIECE_BYTES / WARPS, CHUNKS = SLICE / 64 };  // bytes of a warp's slice of a row; its chunks
 enum { GROUPS = (COLUMNS + 7) / 8, LANES = COLUMNS < 8 ? COLUMNS / 2 : 4 };  // groups of 8 columns; lanes t that have results
 enum { TOGETHER = CHUNKS < 2 ? 1 : 2 };  // chunks of weights in registers at once
-enum { OF_PIECE = CHUNKS * GROUPS, AHEAD = OF_PIECE > 4 ? 1 : OF_PIECE > 1 ? 8 / OF_PIECE : 4 };  // pieces of inputs held
+// Shared memory: slots of weights; for each warp HELD stages of inputs, which hold the COLUMNS columns of each chunk side by
+// side; the norm's weights.
+enum { CHUNK = 64 * COLUMNS, STAGE = CHUNKS * CHUNK, GAIN_AT = SLOTS * SLOT_BYTES + WARPS * HELD * STAGE };
 enum { CHAINS = TILES * GROUPS > 2 ? 1 : 2 };  // independent sums of each output, so that products overlap
-enum { PASS_HALVES = 2 * TILES, ALL_THREADS = 32 * (WARPS + 1) };
+enum { PASS_HALVES = 2 * TILES, ALL_THREADS = 32 * (WARPS + STEP_COPIERS) };
 enum { RESULTS = STEP_ROWS * LANES };  // threads that have results of a tile and a group of columns
-// Tiles whose sums are added up at once: their parts take at most STEP_PART_BYTES.
-enum { MOST_AT_ONCE = STEP_PART_BYTES / (WARPS * GROUPS * RESULTS * 16) };
+// Tiles whose sums are added up at once: one thread adds up four results, and the parts take at most STEP_PART_BYTES.
+enum { OF_TILE = GROUPS * RESULTS, BY_BYTES = STEP_PART_BYTES / (WARPS * OF_TILE * 16), BY_THREADS = 32 * WARPS / OF_TILE };
+enum { MOST_AT_ONCE = BY_BYTES < BY_THREADS ? BY_BYTES : BY_THREADS };
 enum { AT_ONCE = TILES < MOST_AT_ONCE ? TILES : MOST_AT_ONCE };
 static_assert(CHUNKS >= 1 && SLICE % 64 == 0 && AT_ONCE >= 1, "a warp has whole chunks");
 
@@ -61,74 +66,107 @@ struct Copier {
     __device__ void copy(u32 i, u32 slot) const {
         const u32 of_pass = PASS_HALVES * work.pieces, pass = i / of_pass, in_pass = i - pass * of_pass;
         const u32 here = min((u32)PASS_HALVES, work.halves - pass * PASS_HALVES), piece = in_pass / here;
-        const u32 half = work.first + pass * PASS_HALVES + in_pass - piece * here, own = lane;
+        const u32 half = work.first + pass * PASS_HALVES + in_pass - piece * here;
         const u32 row = row_of(half, p), rows = min((u32)STEP_ROWS, (u32)p.rows - row);
         const u32 bytes = min((u32)PIECE_BYTES, (u32)p.k_bytes - piece * PIECE_BYTES), barrier = full + 8 * slot;
-        if (own == 0) barrier_expect(barrier, rows * bytes);
-        if (own >= rows) return;
-        const u64 from = weights + (row + own + (GATED && half % 2 ? p.pair_rows : 0)) * p.a_step + piece * PIECE_BYTES;
-        copy_bulk(ring + slot * SLOT_BYTES + own * ROW_BYTES, from, bytes, barrier, policy);
+        u64 from = weights + (row + (GATED && half % 2 ? p.pair_rows : 0)) * p.a_step + piece * PIECE_BYTES;
+        u32 to = ring + slot * SLOT_BYTES;
+        barrier_expect(barrier, rows * bytes);
+        for (u32 i = 0; i < rows; ++i, from += p.a_step, to += ROW_BYTES) copy_bulk(to, from, bytes, barrier, policy);
     }
     __device__ u32 all() const { return work.halves * work.pieces; }
-    // Fill the whole ring. All warps share this, since a warp issues the copies of its lanes one after another.
+    // Fill the whole ring. All warps share this, since a warp issues one copy after another.
     __device__ void begin(int warp) const {
-        for (u32 i = warp; i < min((u32)SLOTS, all()); i += WARPS + 1)
-            if (lane < STEP_ROWS) copy(i, i);
+        for (u32 i = warp; i < min((u32)SLOTS, all()); i += WARPS + STEP_COPIERS)
+            if (lane == 0) copy(i, i);
     }
-    // Fill each slot again as soon as all warps have read it.
-    __device__ void run() const {
-        u32 slot = 0, phase = 0;
-        for (u32 i = SLOTS; i < all(); ++i) {
-            barrier_wait(full + 8 * (SLOTS + slot), phase);
-            if (lane < STEP_ROWS) copy(i, slot);
-            if (++slot == SLOTS) slot = 0, phase ^= 1;
+    // Fill each slot again as soon as all warps have read it. The copiers share the slots. copier: number of this one.
+    __device__ void run(int copier) const {
+        for (u32 i = SLOTS + copier; i < all(); i += STEP_COPIERS) {
+            const u32 round = i / SLOTS, slot = i - round * SLOTS;
+            barrier_wait(full + 8 * (SLOTS + slot), round + 1 & 1);
+            if (lane == 0) copy(i, slot);
+        }
+    }
+};
+
+// The results that this thread finishes: two columns of rows g and g + 8 of a tile, which are in different halves.
+struct Results {
+    int tile, group, at, column;
+    __device__ Results()
+        : tile(threadIdx.x / OF_TILE), group(threadIdx.x / RESULTS % GROUPS), at(threadIdx.x % RESULTS),
+          column(8 * group + at % LANES * 2) {}
+    __device__ bool exist(u32 here) const { return tile < AT_ONCE && 2 * tile < here; }
+    // Return whether half j of the tile exists. here: number of halves.
+    __device__ bool has(int j, u32 here) const { return 2 * tile + j < here; }
+    __device__ u32 row(u32 half, int j, const StepGemm& p) const { return row_of(half + 2 * tile + j, p) + at / LANES; }
+};
+// Elements of R that are added to a thread's results, in the order of its sums.
+struct Added {
+    storage of[4];
+    __device__ void load(const Results& own, u32 half, u32 here, const char* r, const StepGemm& p) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const u32 row = own.row(half, i / 2, p);
+            const bool exists = own.exist(here) && own.has(i / 2, here) && row < p.rows && own.column + i % 2 < p.columns;
+            of[i] = exists ? __ldcg((const storage*)(r + (own.column + i % 2) * p.r_step) + row) : (storage)0;
         }
     }
 };
 
 // A thread's inputs of a piece: of each chunk, 8 neighbours of column g, and of column g + 8.
-struct Held {
-    uint4 of[CHUNKS][GROUPS];
-};
+typedef uint4 Inputs[CHUNKS][GROUPS];
 
 struct Consumer {
     const StepGemm& p;
     const Work work;
-    u64 from[GROUPS];  // addresses of the thread's first inputs
-    u32 gain, ring, full, slot, phase;
+    u64 from;  // address of the first input that the thread copies
+    u32 stages, column, gain, ring, full, slot, phase;  // column: offset of this thread's vectors in a stage
     int warp, lane;
     float sums[TILES][CHAINS][GROUPS][4], of_squares[GROUPS];
-    Held held[AHEAD];
 
-    __device__ Consumer(const StepGemm& p, const Work& work, char* b, u32 gain, u32 ring, u32 full)
-        : p(p), work(work), gain(gain), ring(ring), full(full), slot(0), phase(0), warp(threadIdx.x / 32),
-          lane(threadIdx.x % 32), of_squares{} {
+    __device__ Consumer(const StepGemm& p, const Work& work, char* b, u32 shared, u32 full)
+        : p(p), work(work), ring(shared), full(full), slot(0), phase(0), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
+          of_squares{} {
         const u32 within = warp * SLICE + lane % 4 * 16;
-#pragma unroll
-        for (int group = 0; group < GROUPS; ++group)  // a column that does not exist repeats the last one
-            from[group] = (u64)b + min(group * 8 + lane / 4, (int)p.columns - 1) * p.b_step + within;
-        this->gain += within;
+        stages = shared + SLOTS * SLOT_BYTES + warp * HELD * STAGE, gain = shared + GAIN_AT + within;
+        column = min(lane / 4, COLUMNS - 1) * 64 + lane % 4 * 16;
+        from = (u64)b + lane / 4 * p.b_step + within;
     }
     // Return the number of chunks of this warp in a piece.
     __device__ int chunks_of(u32 piece) const {
-        return WHOLE ? CHUNKS : min((int)CHUNKS, ((int)p.k_bytes - (int)(piece * PIECE_BYTES) - warp * SLICE) / 64);
+        return WHOLE ? (int)CHUNKS : min((int)CHUNKS, ((int)p.k_bytes - (int)(piece * PIECE_BYTES) - warp * SLICE) / 64);
     }
-    __device__ void load(Held& to, u32 piece) const {
-        const int chunks = chunks_of(piece);
+    // Begin to copy the warp's inputs of a piece. Columns that do not exist are not copied; their sums are not used.
+    __device__ void fetch(u32 piece) const {
+        const int chunks = piece < work.pieces ? chunks_of(piece) : 0;
+        const u32 to = stages + piece % HELD * STAGE + column;
+        const u64 first = from + piece * PIECE_BYTES;
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                if (chunk < chunks)
-                    to.of[chunk][group] = __ldcg((const uint4*)(from[group] + piece * PIECE_BYTES + chunk * 64));
+                if (chunk < chunks && 8 * group + lane / 4 < p.columns)
+                    copy_later(to + chunk * CHUNK + group * 512, first + group * 8 * p.b_step + chunk * 64);
+        group_copies();
     }
-    __device__ void load_first() {
+    __device__ void fetch_first() const {
+        for (int i = 0; i < HELD; ++i) fetch(i);
+    }
+    // Wait for the inputs of a piece, load them, and begin to copy those of another piece.
+    __device__ void take(Inputs& x, u32 piece) const {
+        wait_for_copies_but<HELD - 1>();
+        __syncwarp();
+        const u32 at = stages + piece % HELD * STAGE + column;
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i)
-            if (i < work.pieces) load(held[i], i);
+        for (int chunk = 0; chunk < CHUNKS; ++chunk)
+#pragma unroll
+            for (int group = 0; group < GROUPS; ++group) x[chunk][group] = load_shared(at + chunk * CHUNK + group * 512);
+        __syncwarp();
+        fetch(piece + HELD);
     }
-    // Multiply inputs by the norm's weights, and add up their squares. The factor 1 / rms follows at the end (`finish`).
-    __device__ void norm(Held& x, u32 piece, int chunks, bool is_first) {
+    // Multiply inputs by the norm's weights, and add up their squares. The factor 1 / rms follows at the end (`store`).
+    __device__ void norm(Inputs& x, u32 piece, int chunks, bool is_first) {
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             if (chunk >= chunks) break;
@@ -136,13 +174,13 @@ struct Consumer {
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group) {
                 Vector v;
-                v.whole = x.of[chunk][group];
+                v.whole = x[chunk][group];
                 if (is_first)
 #pragma unroll
                     for (int i = 0; i < WIDTH; ++i) of_squares[group] += v.wide(i) * v.wide(i);
                 const uint4& w = v.whole;
-                x.of[chunk][group] = {multiply_two(w.x, by.x), multiply_two(w.y, by.y), multiply_two(w.z, by.z),
-                                      multiply_two(w.w, by.w)};
+                x[chunk][group] = {multiply_two(w.x, by.x), multiply_two(w.y, by.y), multiply_two(w.z, by.z),
+                                   multiply_two(w.w, by.w)};
             }
         }
     }
@@ -150,7 +188,7 @@ struct Consumer {
         if (++slot == SLOTS) slot = 0, phase ^= 1;
     }
     // Multiply the piece of all `here` halves of the pass.
-    __device__ void multiply(const Held& x, int chunks, u32 here) {
+    __device__ void multiply(const Inputs& x, int chunks, u32 here) {
         const u32 within = lane / 4 * ROW_BYTES + warp * SLICE + lane % 4 * 16;
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
@@ -173,7 +211,7 @@ struct Consumer {
 #pragma unroll
                 for (int i = 0; i < TOGETHER; ++i) {
                     if (chunk + i >= chunks) break;
-                    const uint4(&by)[GROUPS] = x.of[chunk + i];
+                    const uint4(&by)[GROUPS] = x[chunk + i];
 #pragma unroll
                     for (int group = 0; group < GROUPS; ++group)
                         mma(sums[tile][0][group], a[i].x, b[i].x, a[i].y, b[i].y, by[group].x, by[group].y);
@@ -193,15 +231,12 @@ struct Consumer {
 #pragma unroll
             for (int i = 0; i < CHAINS * GROUPS * 4; ++i) sums[tile][i / (GROUPS * 4)][i / 4 % GROUPS][i % 4] = 0.0f;
 #pragma unroll 1
-        for (u32 piece = 0; piece < work.pieces; piece += AHEAD) {
-#pragma unroll
-            for (int i = 0; i < AHEAD; ++i) {
-                if (piece + i >= work.pieces) break;
-                const int chunks = chunks_of(piece + i);
-                if (NORMED) norm(held[i], piece + i, chunks, is_first);
-                multiply(held[i], chunks, here);
-                if (piece + i + AHEAD < work.pieces) load(held[i], piece + i + AHEAD);
-            }
+        for (u32 piece = 0; piece < work.pieces; ++piece) {
+            const int chunks = chunks_of(piece);
+            Inputs x;
+            take(x, piece);
+            if (NORMED) norm(x, piece, chunks, is_first);
+            multiply(x, chunks, here);
         }
     }
     __device__ void leave_squares() {
@@ -220,12 +255,16 @@ struct Consumer {
         for (int i = 0; i < WARPS; ++i) sum += squares[i][column];
         return 1.0f / sqrtf(sum / (float)(p.k_bytes / sizeof(storage)) + 1e-5f);
     }
-    // Add up the sums of all warps, finish the outputs of a pass, and store them. half: the first half of the pass.
-    __device__ void finish(u32 half, u32 here, char* c, const char* r) {
+    // Add up the sums of all warps, finish the outputs of a pass, and store them. half: the first half of the pass. added: what
+    // the first results are added to.
+    __device__ void finish(const Results& own, Added added, u32 half, u32 here, char* c, const char* r) {
 #pragma unroll
         for (int begin = 0; begin < TILES; begin += AT_ONCE) {
             if (2 * begin >= here) break;
-            if (begin) group_barrier();  // the parts of the tiles before have been read
+            if (begin) {
+                if (ADDS) added.load(own, half + 2 * begin, here - 2 * begin, r, p);
+                group_barrier();  // the parts of the tiles before have been read
+            }
 #pragma unroll
             for (int i = 0; i < AT_ONCE; ++i)
 #pragma unroll
@@ -239,39 +278,32 @@ struct Consumer {
                         parts[warp][i][group][lane / 4 * LANES + lane % 4] = {sum[0], sum[1], sum[2], sum[3]};
                     }
             group_barrier();
-            for (int i = threadIdx.x; i < AT_ONCE * GROUPS * RESULTS; i += 32 * WARPS)
-                result(i / (GROUPS * RESULTS), i / RESULTS % GROUPS, i % RESULTS, half + 2 * begin, here - 2 * begin, c, r);
+            store(own, added, half + 2 * begin, here - 2 * begin, c);
         }
-        group_barrier();
     }
     __device__ static void group_barrier() { barrier_of(1, 32 * WARPS); }
-    // Finish a thread's results of a tile: two rows of two columns.
-    __device__ void result(int tile, int group, int at, u32 half, u32 here, char* c, const char* r) const {
-        if (2 * tile >= here) return;
-        half += 2 * tile;
+    // Store this thread's results of the tiles from `half` on.
+    __device__ void store(const Results& own, const Added& added, u32 half, u32 here, char* c) const {
+        if (!own.exist(here)) return;
         float of[4] = {};
 #pragma unroll
         for (int i = 0; i < WARPS; ++i) {
-            const float4 part = parts[i][tile][group][at];
+            const float4 part = parts[i][own.tile][own.group][own.at];
             of[0] += part.x, of[1] += part.y, of[2] += part.z, of[3] += part.w;
         }
-        const int g = at / LANES;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-            const int column = 8 * group + at % LANES * 2 + i;
-            if (column >= p.columns) return;
-            const float factor = NORMED ? factor_of(column) : 1.0f;
-            const u32 row = row_of(half, p) + g, next = row_of(half + 1, p) + g;
-            storage* const to = (storage*)(c + column * p.c_step);
-            if (GATED) {
-                const float gate = factor * of[i], up = factor * of[i + 2];
-                if (row < p.rows) to[row] = narrow(gate / (1.0f + expf(-gate)) * up);
-                continue;
+            if (own.column + i >= p.columns) return;
+            const float factor = NORMED ? factor_of(own.column + i) : 1.0f;
+            storage* const to = (storage*)(c + (own.column + i) * p.c_step);
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const u32 row = own.row(half, j, p);
+                if (row >= p.rows || !own.has(j, here)) continue;
+                const float sum = factor * of[i + 2 * j], up = factor * of[i + 2];
+                if (!GATED) to[row] = narrow(sum + (ADDS ? widen(added.of[i + 2 * j]) : 0.0f));
+                else if (j == 0) to[row] = narrow(sum / (1.0f + expf(-sum)) * up);
             }
-            const storage* const add = (const storage*)(r + column * p.r_step);
-            if (row < p.rows) to[row] = narrow(factor * of[i] + (ADDS ? widen(__ldcg(add + row)) : 0.0f));
-            if (2 * tile + 1 < here && next < p.rows)
-                to[next] = narrow(factor * of[i + 2] + (ADDS ? widen(__ldcg(add + next)) : 0.0f));
         }
     }
 };
@@ -279,31 +311,38 @@ struct Consumer {
 extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
     step_gemm(char* a, char* b, char* c, char* r, const __grid_constant__ StepGemm p) {
     extern __shared__ __align__(128) char shared[];
-    const u32 ring = shared_address(shared), full = shared_address(barriers), gain = ring + SLOTS * SLOT_BYTES;
+    const u32 ring = shared_address(shared), full = shared_address(barriers);
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    if (PDL) let_next_begin();
     if (threadIdx.x < 2 * SLOTS + 1) barrier_begin(full + 8 * threadIdx.x, threadIdx.x / SLOTS == 1 ? WARPS : 1);
     barriers_begun();
     __syncthreads();
     const Work work(p);
     const Copier copier{p, work, (u64)a, evict_first(), ring, full, (u32)lane};
     copier.begin(warp);
-    if (warp == WARPS) {
+    if (warp >= WARPS) {
         const u32 bytes = (u32)p.k_bytes, barrier = full + 16 * SLOTS;
-        if (NORMED && lane == 0) barrier_expect(barrier, bytes), copy_bulk(gain, p.gain, bytes, barrier);
-        copier.run();
+        if (NORMED && threadIdx.x == 32 * WARPS) {
+            barrier_expect(barrier, bytes);
+            copy_bulk(ring + GAIN_AT, p.gain, bytes, barrier);
+        }
+        copier.run(warp - WARPS);
+        if (PDL) let_next_begin();
         return;
     }
-    Consumer own(p, work, b, gain, ring, full);
+    Consumer own(p, work, b, ring, full);
+    const Results results;
     if (PDL) wait_for_earlier();
-    own.load_first();
+    own.fetch_first();
     if (NORMED) barrier_wait(full + 16 * SLOTS, 0);
 #pragma unroll 1
     for (u32 done = 0; done < work.halves; done += PASS_HALVES) {
-        const u32 here = min((u32)PASS_HALVES, work.halves - done);
+        const u32 half = work.first + done, here = min((u32)PASS_HALVES, work.halves - done);
+        Added added;
+        if (ADDS) added.load(results, half, here, r, p);
+        if (done) Consumer::group_barrier();  // the parts of the pass before have been read
         own.pass(here, done == 0);
         if (NORMED && done == 0) own.leave_squares();
-        if (done + PASS_HALVES < work.halves) own.load_first();
-        own.finish(work.first + done, here, c, r);
+        if (done + PASS_HALVES < work.halves) own.fetch_first();
+        own.finish(results, added, half, here, c, r);
     }
 }

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from launchopt.command import Dtype
-from launchopt.kernels.shared import STEP_GAP_BYTES, STEP_GEMM, STEP_PART_BYTES, STEP_ROWS
+from launchopt.kernels.shared import STEP_COPIERS, STEP_GAP_BYTES, STEP_GEMM, STEP_PART_BYTES, STEP_ROWS
 from launchopt.types import Table
 
 MOST_COLUMNS = 16  # most requests of a launch
@@ -19,6 +19,7 @@ MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a multiprocessor of sm_90
 RESERVED_BYTES = 1024  # shared memory that the driver adds to each block
 MOST_SLOTS = 31  # slots of a ring; two barriers of each, and one more, take at most BARRIER_BYTES
 BARRIER_BYTES = 512
+HELD_BYTES = 64 << 10  # bytes of inputs in shared memory, of all blocks of a multiprocessor
 MOST_GAIN_BYTES = 32 << 10
 ALIGNMENT_BYTES = 16
 
@@ -67,7 +68,7 @@ class Division(NamedTuple):
     blocks: int = 2
 
 
-DIVISION = Division()
+FEW_COLUMNS, MORE_COLUMNS = Division(), Division(piece_bytes=1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +86,12 @@ class GemmLaunch:
     words: Table
 
 
-def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, how: Division = DIVISION) -> GemmLaunch:
+def divided(
+    gemm: StepGemm, requests: int, multiprocessors: int, early: bool, how: Division | None = None
+) -> GemmLaunch:
     """Return the launch for a number of requests. early: with programmatic dependent launch (PDL)."""
     columns = next(most for most in COLUMNS if requests <= most)
+    how = how or (FEW_COLUMNS if columns <= 8 else MORE_COLUMNS)
     k_bytes = gemm.k * gemm.dtype.itemsize
     units = -(-gemm.rows // STEP_ROWS)  # halves of tiles, or pairs of them
     blocks = min(multiprocessors, units)
@@ -98,17 +102,25 @@ def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, ho
     gain_bytes = k_bytes if gemm.gain else 0
     slot_bytes = STEP_ROWS * (how.piece_bytes + STEP_GAP_BYTES)
     tile_bytes = how.warps * groups * lanes * STEP_ROWS * 16
+    pieces = -(-k_bytes // how.piece_bytes)
+    stage_bytes = how.piece_bytes * columns
+    held = max(2, min(pieces, HELD_BYTES // how.blocks // stage_bytes))
     static_bytes = min(tiles, STEP_PART_BYTES // tile_bytes) * tile_bytes + how.warps * 8 * groups * 4 + BARRIER_BYTES
     block_bytes = MULTIPROCESSOR_BYTES // how.blocks - RESERVED_BYTES
-    slots = (block_bytes - gain_bytes - static_bytes) // slot_bytes
-    slots = max(2, min(slots, MOST_SLOTS, halves * -(-k_bytes // how.piece_bytes)))
+    slots = (block_bytes - gain_bytes - held * stage_bytes - static_bytes) // slot_bytes
+    slots = max(2, min(slots, MOST_SLOTS, halves * pieces))
     defines = {
         **{"COLUMNS": columns, "WARPS": how.warps, "PIECE_BYTES": how.piece_bytes, "TILES": tiles, "SLOTS": slots},
         **{"NORMED": int(gemm.gain > 0), "ADDS": int(gemm.adds), "GATED": int(gemm.gated)},
-        **{"PDL": int(early), "BLOCKS": how.blocks, "WHOLE": int(k_bytes % how.piece_bytes == 0)},
+        **{
+            "PDL": int(early),
+            "BLOCKS": how.blocks,
+            "HELD": held,
+            "WHOLE": int(k_bytes % how.piece_bytes == 0),
+        },
     }
     words = np.zeros(1, STEP_GEMM)
     pair_rows = gemm.rows if gemm.gated else 0
     words[0] = (gemm.rows, pair_rows, k_bytes, requests, *gemm.steps, each, more, gemm.gain)
-    shared_bytes, threads = slots * slot_bytes + gain_bytes, WARP * (how.warps + 1)
+    shared_bytes, threads = slots * slot_bytes + held * stage_bytes + gain_bytes, WARP * (how.warps + STEP_COPIERS)
     return GemmLaunch(defines, blocks, threads, shared_bytes, static_bytes, words.view(np.int64))

@@ -148,6 +148,12 @@ uint4 load_shared(u32 address);
 void store_shared(u32 address, const uint4& value);
 void copy_later(u32 to, u64 from);
 void wait_for_copies();
+void group_copies();
+void wait_for_groups(unsigned left);
+template <int GROUPS>
+void wait_for_copies_but() {
+    wait_for_groups(GROUPS);
+}
 uint4 load_relaxed(u64 address);
 u32 load_relaxed(const u32* from);
 u64 load_relaxed(const u64* from);

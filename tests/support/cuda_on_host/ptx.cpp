@@ -134,12 +134,27 @@ void copy_later(u32 address, u64 from) {
     memset(to, 0xA5, 16);
     grid->now->later.push_back({to, (const char*)from});
 }
+static void arrive(const std::pair<char*, const char*>& copy, const char* caller) {
+    if (races::on) races::write(copy.first, 16, caller);
+    memcpy(copy.first, copy.second, 16);
+}
 void wait_for_copies() {
-    for (const auto& [to, from] : grid->now->later) {
-        if (races::on) races::write(to, 16, CALLER);
-        memcpy(to, from, 16);
-    }
+    for (const auto& copy : grid->now->later)
+        if (copy.first) arrive(copy, CALLER);
     grid->now->later.clear();
+}
+// A group ends with an empty entry.
+void group_copies() { grid->now->later.push_back({nullptr, nullptr}); }
+void wait_for_groups(unsigned left) {
+    auto& later = grid->now->later;
+    size_t groups = 0;
+    for (const auto& copy : later) groups += !copy.first;
+    size_t done = 0;
+    for (; groups > left; ++done) {
+        if (later[done].first) arrive(later[done], CALLER);
+        else --groups;
+    }
+    later.erase(later.begin(), later.begin() + done);
 }
 uint4 load_relaxed(u64 address) {
     need_aligned(address, "a vector");
