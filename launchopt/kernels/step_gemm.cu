@@ -10,7 +10,7 @@
 // and weights agree: a thread has 8 neighbours of 32, k = 8 t to 8 t + 7, and uses them in two products.
 //
 // Macros:
-//   COLUMNS      most requests: 2, 8 or 16
+//   COLUMNS      most requests: 1, 8 or 16
 //   WARPS        warps that multiply
 //   PIECE_BYTES  bytes of each row that a slot holds; WARPS * 64, or a multiple
 //   TILES        most tiles of a pass
@@ -29,7 +29,7 @@
 
 enum { ROW_BYTES = PIECE_BYTES + STEP_GAP_BYTES, SLOT_BYTES = STEP_ROWS * ROW_BYTES };  // a slot is half of a tile
 enum { SLICE = PIECE_BYTES / WARPS, CHUNKS = SLICE / 64 };  // bytes of a warp's slice of a row; its chunks
-enum { GROUPS = (COLUMNS + 7) / 8, LANES = COLUMNS < 8 ? COLUMNS / 2 : 4 };  // groups of 8 columns; lanes t that have results
+enum { GROUPS = (COLUMNS + 7) / 8, LANES = COLUMNS < 8 ? (COLUMNS + 1) / 2 : 4 };  // groups of 8 columns; lanes t with results
 enum { TOGETHER = CHUNKS < 2 ? 1 : 2 };  // chunks of weights in registers at once
 // Shared memory: slots of weights; for each warp HELD stages of inputs, which hold the COLUMNS columns of each chunk side by
 // side; the norm's weights.
@@ -146,7 +146,7 @@ struct Consumer {
         for (int chunk = 0; chunk < CHUNKS; ++chunk)
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                if (chunk < chunks && 8 * group + lane / 4 < p.columns)
+                if (chunk < chunks && 8 * group + lane / 4 < (COLUMNS == 1 ? 1 : (u32)p.columns))
                     copy_later(to + chunk * CHUNK + group * 512, first + group * 8 * p.b_step + chunk * 64);
         group_copies();
     }

@@ -11,11 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from launchopt.devices.steps.fused import elementwise_kernel, epilogue_gemm, merged_gemm
+from launchopt.devices.steps.gemm_plan import MOST_COLUMNS
 from launchopt.devices.steps.own_attention import attention
 from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
+from launchopt.devices.steps.own_gemm import step_gemm
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
-from launchopt.stack import Stack
+from launchopt.stack import Fusion, Kernels, Stack
 from launchopt.streams.groups import Group, Kind, groups_of
 
 Maker = Callable[[LtSteps, Place], Fused | None]
@@ -31,6 +33,7 @@ MAKERS: Makers = {
     Kind.add_norm: add_norm,
     Kind.rope_kv: rope_kv,
     Kind.attention: attention,
+    Kind.gemm: step_gemm,
 }
 
 
@@ -51,13 +54,20 @@ def fusions_of(steps: LtSteps, kind: int, replica: int, stack: Stack, makers: Ma
 def fuse_steps(steps: LtSteps, stack: Stack, others: Makers = NO_MAKERS) -> None:
     """Make the stages of every kind of step, and of every copy of the weights. others: makers in place of MAKERS'."""
     stream, makers = steps.stream, {**MAKERS, **others}
-    for most, own in _by_requests(stack):
+    for most, own in _by_requests(stack, steps.most):
         for kind in range(len(stream.kinds)):
             for replica in range(stream.replicas):
                 if fused := fusions_of(steps, kind, replica, own, makers):
                     steps.fuse(kind, replica, fused, most)
 
 
-def _by_requests(stack: Stack) -> list[tuple[int, Stack]]:
-    """Return the stacks to launch with, each with the most requests that it is for."""
-    return [(NEVER_APART, stack)]
+def _by_requests(stack: Stack, most: int) -> list[tuple[int, Stack]]:
+    """Return the stacks to launch with, each with the most requests that it is for.
+
+    most: requests of the largest batch. Our own GEMM takes up to MOST_COLUMNS requests. Larger batches get the
+    library's GEMMs, and the fusions that are possible with them.
+    """
+    if stack.kernels is not Kernels.own or most <= MOST_COLUMNS:
+        return [(NEVER_APART, stack)]
+    library = stack.replaced({"kernels": Kernels.cublaslt, "fuse": stack.fuse - {Fusion.silu}})
+    return [(MOST_COLUMNS, stack), (NEVER_APART, library)]

@@ -12,14 +12,15 @@ from launchopt.kernels.shared import STEP_COPIERS, STEP_GAP_BYTES, STEP_GEMM, ST
 from launchopt.types import Table
 
 MOST_COLUMNS = 16  # most requests of a launch
-COLUMNS = (2, 8, MOST_COLUMNS)  # numbers of columns that the kernel is compiled for
+COLUMNS = (1, 8, MOST_COLUMNS)  # numbers of columns that the kernel is compiled for
 WARP = 32
 CHUNK_BYTES = 64  # bytes of k that a warp multiplies at a time
 MULTIPROCESSOR_BYTES = 228 << 10  # shared memory of a multiprocessor of sm_90
 RESERVED_BYTES = 1024  # shared memory that the driver adds to each block
 MOST_SLOTS = 31  # slots of a ring; two barriers of each, and one more, take at most BARRIER_BYTES
 BARRIER_BYTES = 512
-HELD_BYTES = 64 << 10  # bytes of inputs in shared memory, of all blocks of a multiprocessor
+MOST_HELD = 4  # most pieces of inputs that are in shared memory, or on their way
+HELD_BYTES = 64 << 10  # most bytes of these inputs, of all blocks of a multiprocessor
 MOST_GAIN_BYTES = 32 << 10
 ALIGNMENT_BYTES = 16
 
@@ -68,7 +69,7 @@ class Division(NamedTuple):
     blocks: int = 2
 
 
-FEW_COLUMNS, MORE_COLUMNS = Division(), Division(piece_bytes=1024)
+ONE_COLUMN, MORE_COLUMNS = Division(), Division(piece_bytes=1024)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,20 +92,20 @@ def divided(
 ) -> GemmLaunch:
     """Return the launch for a number of requests. early: with programmatic dependent launch (PDL)."""
     columns = next(most for most in COLUMNS if requests <= most)
-    how = how or (FEW_COLUMNS if columns <= 8 else MORE_COLUMNS)
+    how = how or (ONE_COLUMN if columns == 1 else MORE_COLUMNS)
     k_bytes = gemm.k * gemm.dtype.itemsize
     units = -(-gemm.rows // STEP_ROWS)  # halves of tiles, or pairs of them
     blocks = min(multiprocessors, units)
     each, more = divmod(units, blocks)
     halves = (each + (more > 0)) << gemm.gated
-    groups, lanes = -(-columns // 8), min(columns // 2, 4)
+    groups, lanes = -(-columns // 8), min(-(-columns // 2), 4)
     tiles = min(how.tiles, -(-halves // 2))
     gain_bytes = k_bytes if gemm.gain else 0
     slot_bytes = STEP_ROWS * (how.piece_bytes + STEP_GAP_BYTES)
     tile_bytes = how.warps * groups * lanes * STEP_ROWS * 16
     pieces = -(-k_bytes // how.piece_bytes)
     stage_bytes = how.piece_bytes * columns
-    held = max(2, min(pieces, HELD_BYTES // how.blocks // stage_bytes))
+    held = max(2, min(pieces, MOST_HELD, HELD_BYTES // how.blocks // stage_bytes))
     static_bytes = min(tiles, STEP_PART_BYTES // tile_bytes) * tile_bytes + how.warps * 8 * groups * 4 + BARRIER_BYTES
     block_bytes = MULTIPROCESSOR_BYTES // how.blocks - RESERVED_BYTES
     slots = (block_bytes - gain_bytes - held * stage_bytes - static_bytes) // slot_bytes

@@ -112,13 +112,13 @@ class LtSteps:
                 return (slot - int(self.stream.template["slot_a"][row])) // move
         return 0
 
-    def planned(self, key: Hashable, make: Callable[[int], Row]) -> int:
+    def planned(self, key: Hashable, make: Callable[[int], Row], most: int = NEVER_APART) -> int:
         """Return the row of the plans table for 0 requests of a fused launch, planned once for each key.
 
-        make: returns the plan for a number of requests. Two fused launches of one key have the same plans.
+        make: returns the plan for a number of requests up to `most`. Two fused launches of one key have the same plans.
         """
         if key not in self._plans:
-            self._plans[key], _ = self.tables.append(range(1, self.most + 1), make)
+            self._plans[key], _ = self.tables.append(range(1, min(self.most, most) + 1), make)
         return self._plans[key]
 
     def weight_address(self, place: Place, row: int) -> int:

@@ -1,0 +1,67 @@
+"""Make stages of our own GEMM (kernels/step_gemm.cu), with what is fused with it.
+
+A stage may begin with the norm whose output the GEMM reads, and may end with the ADD or the SiLU(gate) * up that reads
+the GEMM's output. The outputs of all rows but the last one are not stored.
+"""
+
+from __future__ import annotations
+
+from launchopt.command import Op
+from launchopt.devices.cublaslt.kernel_plans import Launch
+from launchopt.devices.cublaslt.tables import Row
+from launchopt.devices.steps.gemm_plan import MOST_COLUMNS, StepGemm, divided
+from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
+from launchopt.devices.steps.stages import LtSteps
+from launchopt.recording.launch_rows import Strategy
+
+LEAST_CAPABILITY = 90  # lowest compute capability that has bulk copies, times 10
+
+
+def step_gemm(steps: LtSteps, place: Place) -> Fused | None:
+    """Return the stage of a GEMM and its neighbours, for up to MOST_COLUMNS requests.
+
+    Decline what the kernel cannot compute (`StepGemm.refusal`); the library's GEMM then stays.
+    """
+    import cupy  # imported here, since tests describe GEMMs without CuPy
+
+    device, gpu = steps.device, cupy.cuda.Device()
+    gemm = described(steps, place)
+    if gemm is None or gemm.refusal or int(gpu.compute_capability) < LEAST_CAPABILITY:
+        return None
+    multiprocessors = int(gpu.attributes["MultiProcessorCount"])
+
+    def make(size: int) -> Row:
+        found = divided(gemm, size, multiprocessors, place.pdl)
+        function = device.kernels.function("step_gemm", "step_gemm", "", **found.defines)
+        launch = Launch((found.blocks, 1, 1), (found.threads, 1, 1), found.shared_bytes, found.words)
+        return device.kernels.row(function, launch, place.pdl), str(found.defines).encode()
+
+    plan = steps.planned((gemm, place.pdl), make, MOST_COLUMNS)
+    return Fused(place.first, place.stop, arguments_of(steps, place), int(Strategy.fused), plan)
+
+
+def described(steps: LtSteps, place: Place) -> StepGemm | None:
+    """Return the GEMM of some rows and what is fused with it; None if it reads only a part of the norm's output."""
+    stream, rows = steps.stream, steps.stream.rows(place.kind)[place.first : place.stop]
+    shapes = steps.indices(place.kind)[place.first : place.stop].tolist()
+    at = 1 if rows[0].op is Op.NORM else 0
+    gemm, last = stream.shapes[shapes[at]], rows[-1]
+    if at and rows[0].m != gemm.k:
+        return None
+    itemsize = gemm.dtype.itemsize
+    row_a, _, _ = steps.device.row_elements(gemm)
+    _, step_b, _ = steps.tables.strides_bytes(shapes[0]).tolist()
+    step_r, _, step_c = steps.tables.strides_bytes(shapes[-1]).tolist()
+    adds, gated = last.op is Op.ADD, last.op is Op.SILU_MUL
+    steps_bytes = (max(row_a, gemm.k) * itemsize, step_b, step_c, step_r if adds else 0)
+    return StepGemm(
+        gemm.dtype, last.m, gemm.k, steps_bytes, steps.weight_address(place, place.first) if at else 0, adds, gated
+    )
+
+
+def arguments_of(steps: LtSteps, place: Place) -> tuple[Argument, ...]:
+    """Return A of the GEMM, B of the first row, C of the last row, and R: A of the ADD, if there is one."""
+    rows, last = steps.stream.rows(place.kind)[place.first : place.stop], place.stop - 1
+    gemm = place.first + (rows[0].op is Op.NORM)
+    fourth = Argument(last, Role.A if rows[-1].op is Op.ADD else Role.REQUEST)
+    return Argument(gemm, Role.A), Argument(place.first, Role.B), Argument(last, Role.C), fourth

@@ -1,0 +1,70 @@
+"""Stages of our own GEMM: which GEMM each group of rows is, and the operands that its launch takes."""
+
+from __future__ import annotations
+
+import pytest
+from support.cuda.libraries import imported
+from support.steps.fake_steps import FakeSteps
+from support.steps.programs import stream_of
+
+from launchopt.command import Dtype
+from launchopt.devices.steps.stage_table import Argument, Place, Role
+from launchopt.stack import Fusion, Kernels, Stack
+from launchopt.streams.groups import Kind, groups_of
+
+OWN = Stack(True, frozenset({Fusion.norm, Fusion.silu, Fusion.epilogue}), kernels=Kernels.own)
+HIDDEN, INNER, Q = 64, 96, 64  # of the program layer
+ITEM = Dtype.bf16.itemsize
+ROWS = ["norm1+qkv", "o+add1", "norm2+gate_up+silu_mul", "down+add2"]
+
+
+@pytest.fixture
+def rig() -> FakeSteps:
+    return FakeSteps(stream_of("layer", [(0, 3)] * 3, Dtype.bf16, layers=1, replicas=2), 3)
+
+
+def places(rig: FakeSteps, replica: int = 0) -> dict[str, Place]:
+    """Return the groups of our own GEMM in a decode step, by the names of their rows."""
+    rows, found = rig.stream.rows(0), {}
+    for group in groups_of(rig.stream, 0, OWN):
+        if group.kind is Kind.gemm:
+            names = "+".join(row.name for row in rows[group.first : group.stop])
+            found[names] = Place(0, replica, group.first, group.stop)
+    return found
+
+
+def test_what_each_group_computes(rig: FakeSteps) -> None:
+    own = imported("launchopt.devices.steps.own_gemm")
+    found = {name: own.described(rig.steps, place) for name, place in places(rig).items()}
+    assert list(found) == ROWS
+    assert [(each.rows, each.k) for each in found.values()] == [
+        (128, HIDDEN),
+        (HIDDEN, Q),
+        (INNER, HIDDEN),
+        (HIDDEN, INNER),
+    ]
+    assert [(each.gain > 0, each.adds, each.gated) for each in found.values()] == [
+        *((True, False, False), (False, True, False)),
+        *((True, False, True), (False, True, False)),
+    ]
+    lane = rig.stream.lane_units * rig.stream.activations.slot_bytes
+    for each in found.values():
+        assert each.refusal is None
+        assert each.steps == (each.k * ITEM, lane, lane, lane if each.adds else 0)
+
+
+def test_each_copy_of_the_weights_has_norms_of_its_own(rig: FakeSteps) -> None:
+    own = imported("launchopt.devices.steps.own_gemm")
+    gains = {own.described(rig.steps, places(rig, i)[name]).gain for i in (0, 1) for name in (ROWS[0], ROWS[2])}
+    assert len(gains) == 4
+
+
+def test_operands_of_a_launch(rig: FakeSteps) -> None:
+    own, (add,) = imported("launchopt.devices.steps.own_gemm"), (places(rig)["down+add2"],)
+    gemm, last = add.first, add.stop - 1
+    expected = (Argument(gemm, Role.A), Argument(gemm, Role.B), Argument(last, Role.C), Argument(last, Role.A))
+    assert own.arguments_of(rig.steps, add) == expected
+    silu = places(rig)["norm2+gate_up+silu_mul"]
+    norm, gemm, last = range(silu.first, silu.stop)
+    expected = (Argument(gemm, Role.A), Argument(norm, Role.B), Argument(last, Role.C), Argument(last, Role.REQUEST))
+    assert own.arguments_of(rig.steps, silu) == expected
