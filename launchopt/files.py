@@ -68,6 +68,12 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
+def require_replaceable(path: Path) -> None:
+    """Raise OSError if there is anything but a regular file at `path`. A name without a file passes."""
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        _require_regular(path, path.stat())
+
+
 def _require_regular(path: Path, found: os.stat_result) -> None:
     if stat.S_ISDIR(found.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -179,9 +185,10 @@ def save_result(path: Path, write: Callable[[Path], object]) -> None:
 def save_text(path: Path, text: str) -> None:
     """Write the file that the user named, atomically and as UTF-8; DataError if the disk refuses it."""
     try:
+        require_replaceable(path)
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+        raise DataError(path, None, f"cannot be written ({reason(error)})") from None
 
 
 def save_json(path: Path, content: object) -> None:

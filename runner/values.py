@@ -10,9 +10,13 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
+from launchopt.files import reason, require_replaceable
+
 
 def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
     """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
+
+    A pipe, a device or a folder of that name is refused: to write the file would remove it.
 
     is_optional: the option also works without a name, so the word after it may have been meant as another argument.
     """
@@ -21,6 +25,10 @@ def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path
     def path(text: str) -> Path:
         if not text.lower().endswith(endings):
             raise ArgumentTypeError(f"{text}: the name must end in {' or '.join(endings)}{hint}")
+        try:
+            require_replaceable(Path(text))
+        except OSError as error:
+            raise ArgumentTypeError(f"{text}: {reason(error)}") from None
         return Path(text)
 
     return path

@@ -215,8 +215,8 @@ class Session:
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         if code == -signal.SIGKILL:
             how += out_of_memory(self._stream, self._oom_kills)
-        if code == -signal.SIGXCPU:
-            how += ": it used the CPU time that it may (ulimit -t)"
+        elif code == -signal.SIGXCPU:
+            how += ": it reached the limit of CPU time (ulimit -t)"
         return ChildError(f"{child.name} {how}", 1)
 
     def __enter__(self) -> Session:

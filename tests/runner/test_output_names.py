@@ -10,9 +10,12 @@ import pytest
 from support.paths import TESTS
 from support.results.summary_rows import repeats, write
 
+from launchopt.errors import DataError
+from launchopt.files import save_text
 from launchopt.recording.results import read_summaries, write_manifest
 from runner import commands, dataset
 from runner.profiles import nsys, trace
+from runner.values import file_named
 
 NAMES = {"short": b"a", "no UTF-8": b"\xff\xfe", "longest": b"a" * 247, "quotes": b"x'\"[b]{a}%s", "line": b"a\nb"}
 Program = Callable[[Path, Path], int]
@@ -44,6 +47,55 @@ def test_a_table_is_written_under_any_name(program: Program, name: str, tmp_path
     assert program(tmp_path, output) == 0
     assert [*output.parent.iterdir()] == [output]
     assert output.read_bytes()[:4] == b"PAR1"
+
+
+OUTPUTS = {
+    "dataset outputs --output": "a.parquet",
+    "trace kineto.json --output": "a.parquet",
+    "nsys nsys.sqlite --output": "a.parquet",
+    "report outputs --output": "a.md",
+    "report outputs --html": "a.html",
+    "report outputs --plot": "a.svg",
+    "report outputs --timeline": "a.json.gz",
+    "report outputs --json": "a.json",
+    "compare outputs outputs --markdown": "a.md",
+    "doctor --save": "a.json",
+}
+
+
+@pytest.mark.parametrize("words", OUTPUTS)
+def test_what_is_no_file_is_not_replaced(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    output = Path(OUTPUTS[words])
+    named = file_named(output.suffix)
+    assert named(str(output)) == output
+    output.write_text("the last one")
+    assert named(str(output)) == output
+    output.unlink()
+    os.mkfifo(output)
+    for kind in ("a named pipe", "a device"):
+        with pytest.raises(SystemExit, match="2"):
+            commands.main([*words.split(), str(output)])
+        line = capsys.readouterr().err.splitlines()[0]
+        option = words.rpartition(" ")[2]
+        assert line == f"error: {option}: {output}: {kind}, not a regular file"
+        assert os.path.lexists(output)
+        output.unlink()
+        output.symlink_to("/dev/null")
+
+
+def test_a_file_is_replaced_and_a_pipe_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "a.md"
+    for text in ("first", "second"):
+        save_text(path, text)
+        assert path.read_text() == text
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=r"a\.md: cannot be written \(a named pipe, not a regular file\)"):
+        save_text(path, "third")
+    assert path.is_fifo()
 
 
 def test_a_run_keeps_its_results_in_a_folder_of_any_name(tmp_path: Path) -> None:

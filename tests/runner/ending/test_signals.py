@@ -291,6 +291,18 @@ def test_an_error_that_a_library_makes_of_a_signal_is_the_signal(
     signal.raise_signal(signal.SIGTERM)  # the exit code is known
 
 
+def test_a_removed_current_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ending, "signals", Signals())
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    assert ending.outcome(lambda: 0) == 0
+    (tmp_path / "gone").rmdir()
+    assert ending.outcome(lambda: 0) == 2
+    assert capsys.readouterr().err == "error: the current folder was removed; type: cd FOLDER\n"
+
+
 def test_ctrl_c_without_handlers_of_ours_is_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,5 +1,6 @@
 """Runs that are killed, interrupted or wrong: a short reason, an exit code, and nothing left behind."""
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -96,11 +97,21 @@ class Gone:
         """It is gone."""
 
 
-def test_a_child_that_died_between_two_repeats_is_named() -> None:
+@pytest.mark.parametrize(
+    ("number", "named"),
+    [
+        (signal.SIGKILL, "producer was killed by signal 9"),
+        (signal.SIGXCPU, "producer was killed by signal 24: it reached the limit of CPU time (ulimit -t)"),
+    ],
+)
+def test_a_child_that_died_between_two_repeats_is_named(number: signal.Signals, named: str) -> None:
     session: Any = object.__new__(Session)
     session._stream, session._oom_kills = None, oom_kills()
-    with pytest.raises(ChildError, match=r"^producer was killed by signal 9$"):
-        session._send(Gone(), Order(OrderKind.RUN))
+    gone = Gone()
+    gone.exitcode = -number
+    with pytest.raises(ChildError) as caught:
+        session._send(gone, Order(OrderKind.RUN))
+    assert str(caught.value) == named
 
 
 # A value in every column without which a summary's row is of no use.

@@ -56,6 +56,14 @@ def test_the_wide_table_shows_everything(capsys: pytest.CaptureFixture[str]) -> 
     assert cells[2:] == ROWS
 
 
+def test_no_name_becomes_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rich replaces `:skull:` by an emoji."""
+    pager.console().print("plain, mode :skull:", FittedTable(HEADINGS, [[":skull:", *ROWS[0][1:]]], ":skull:"))
+    text = capsys.readouterr().out
+    assert "plain" in text
+    assert text.count(":skull:") == 3
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_report_tables(width: int, capsys: pytest.CaptureFixture[str]) -> None:
     tables = build_tables(read_summaries([H200 / "qkv"]))
