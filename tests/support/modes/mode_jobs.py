@@ -32,6 +32,7 @@ PLAIN = tuple(name for name in MODES if not mode_class(name).packages)
 MOST = 8
 DECODE = "workload=decode model=tiny"
 LAYER = "workload=layer model=tiny workload.layers=2"
+PAGED = "workload.kv=paged workload.page_tokens=4 model.head_dim=64 model.qk_norm=true"
 QKV = "workload=qkv model=tiny model.head_dim=64"
 EPILOGUE, ELEMENTWISE = "workload=linear_epilogue workload.hidden=64", "workload=elementwise_chain workload.hidden=70"
 GEMV = "workload=gemv_256 workload.commands=96"
@@ -45,7 +46,7 @@ JOBS = {
     "prefill": "workload=prefill model=tiny workload.prompts=3 workload.tokens=12",
     "layer_1": f"{LAYER} workload.tokens=5",
     "layer_6": f"{LAYER} workload.requests=6 workload.tokens=4 workload.prompt_tokens=3",
-    "layer_paged": f"{LAYER} workload.requests=6 workload.tokens=6 workload.kv=paged workload.page_tokens=4",
+    "layer_paged": f"{LAYER} {PAGED} workload.requests=6 workload.tokens=6",
     "qkv_1": f"{QKV} workload.tokens=4",
     "qkv_6": f"{QKV} workload.requests=6 workload.tokens=4 workload.prompt_tokens=3",
     "linear_epilogue_1": f"{EPILOGUE} workload.tokens=4 workload.layers=2",

@@ -1,44 +1,75 @@
-"""kernels/step_attention.cu on the host: contexts around the limits of tiles and splits, heads, pages, new tokens."""
+"""The attention of one decode step in one launch, on the host or on a GPU, checked in float64 (step_attention.cu)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
-from support.cuda_on_host import built, can_build, can_find_races, launch
-from support.steps.placed import aligned_copy
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import STORAGE, SeqState, from_float32, to_float32
 from launchopt.devices.cuda import step_attention
 from launchopt.devices.cuda.step_attention import Addresses, Parts
+from launchopt.kernels import source
 from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.types import Table
 from launchopt.verify import ops as vo
 from launchopt.verify.ops import Graded, exact
-
-pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
-
-
-def poisoned(dtype: Dtype, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return an array of NaNs, aligned like memory of a GPU."""
-    return (
-        aligned_copy(np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8)).view(STORAGE[dtype]).reshape(shape)
-    )
-
+from support.cuda_on_host import built, launch
+from support.steps.placed import aligned_copy
 
 CALL = (
     "char** p = (char**)arguments; "
     "step_attention(p[0], p[1], p[2], ((i64*)arguments)[3], *(StepAttention*)((i64*)arguments + 4))"
 )
 ROPE, ALONE = Parts(rope=True), Parts()
+OPERANDS = 4  # words of the arguments before the struct
+
+
+def poisoned(dtype: Dtype, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array of NaNs, aligned like memory of a GPU."""
+    flat = aligned_copy(np.full(int(np.prod(shape)) * dtype.itemsize, 0xFF, np.uint8))
+    return flat.view(STORAGE[dtype]).reshape(shape)
+
+
+def on_host(step: Step) -> None:
+    """Launch on the host, where threads run one after another."""
+    library = built(step_attention.NAME, CALL, step.races, **step.defines)
+    words, threads = step.words(lambda array: int(array.ctypes.data)), 32 * step.defines["BLOCK_WARPS"]
+    at_once = min(int(np.prod(step.grid)), 4)
+    launch(library, step.grid, threads, 0, words.ctypes.data, step.seed, at_once=at_once)
+
+
+def on_gpu(step: Step) -> None:
+    """Launch on a GPU, twice, on copies of the step's arrays; copy cache, results and counters back."""
+    import cupy
+
+    copies: dict[int, Any] = {}
+
+    def address(array: Any) -> int:
+        copies[id(array)] = cupy.asarray(array)
+        return int(copies[id(array)].data.ptr)
+
+    options = ("-std=c++17", *(f"-D{key}={value}" for key, value in step.defines.items()))
+    kernel = cupy.RawModule(code=source(step_attention.NAME), options=options).get_function(step_attention.NAME)
+    words = step.words(address)
+    struct = words[OPERANDS:].view(np.dtype(f"V{words[OPERANDS:].nbytes}"))
+    for _ in range(2):  # the second launch finds the counters as the first one leaves them
+        kernel(step.grid, (32 * step.defines["BLOCK_WARPS"],), (*words[:OPERANDS], struct))
+    cupy.cuda.Device().synchronize()
+    for array in (step.pool, step.out, step.arrived):
+        array[...] = copies[id(array)].get()
 
 
 @dataclass
 class Step:
-    """The attention of one decode step: its cache, rows of q, k and v, positions, and the launch."""
+    """The attention of one decode step: its cache, rows of q, k and v, positions, and the launch.
+
+    run: launches on the host (`on_host`) or on a GPU (`on_gpu`).
+    """
 
     dtype: Dtype
     heads: tuple[int, int, int]  # kv heads, queries per kv head, features
@@ -46,13 +77,13 @@ class Step:
     page: int | None
     starts: list[int]  # position of each request's new token
     parts: Parts = ROPE
+    run: Callable[[Step], None] = on_host
     splits: int = 1
     least: int = 1
     races: bool = False
     seed: int = 0
     qk_norm: bool = False
     first: int = 0  # first request of the launch
-    memory: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kv_heads, group, dim = self.heads
@@ -86,20 +117,29 @@ class Step:
         page, within = divmod(token, self.attention.page_tokens)
         return int(self.state.table[request, page]), slice(None), within
 
-    def run(self) -> None:
-        size = self.dtype.itemsize
-        state, held = self.state, (self.turns, self.gains, self.mixed, self.weights, self.arrived)
-        of_state = state.positions.ctypes.data, state.table.ctypes.data, state.requests
-        at = Addresses(*of_state, *(array.ctypes.data for array in held))
+    def words(self, address: Callable[[Any], int]) -> Table:
+        """Return the arguments of the launch. address: returns the address of one of the step's arrays."""
+        state, size = self.state, self.dtype.itemsize
+        held = (self.turns, self.gains, self.mixed, self.weights, self.arrived)
+        of_state = address(state.positions), address(state.table), state.requests
         strides = self.rows.shape[1] * size, self.out.shape[1] * size
+        at = Addresses(*of_state, *map(address, held))
         words = step_attention.words_of(self.attention, self.splits, self.least, strides, at)
-        defines = step_attention.defines_of(self.attention, self.dtype, self.parts)
-        library = built(step_attention.NAME, CALL, self.races, DTYPE=int(self.dtype), **defines)
-        operands = [self.pool.ctypes.data, self.rows[self.first :].ctypes.data, self.out[self.first :].ctypes.data]
-        arguments = np.concatenate([np.array([*operands, self.first], np.int64), words])
-        grid = (self.splits, self.heads[0], len(self.starts) - self.first + 1)  # one request more than exist
-        blocks = int(np.prod(grid))
-        launch(library, grid, 32 * defines["BLOCK_WARPS"], 0, arguments.ctypes.data, self.seed, at_once=min(blocks, 4))
+        operands = [address(self.pool), *(address(x) + self.first * x[0].nbytes for x in (self.rows, self.out))]
+        return np.concatenate([np.array([*operands, self.first], np.int64), words])
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """The macros of the kernel."""
+        return {
+            "DTYPE": int(self.dtype),
+            **step_attention.defines_of(self.attention, self.dtype, self.parts),
+        }
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """The grid of the launch, for one request more than exist."""
+        return self.splits, self.heads[0], len(self.starts) - self.first + 1
 
     def wide(self, array: NDArray[Any]) -> NDArray[np.float64]:
         return to_float32(array, self.dtype).astype(np.float64)
@@ -124,7 +164,7 @@ class Step:
 
     def check(self) -> None:
         before = self.pool.copy()
-        self.run()
+        self.run(self)
         differ = before.view(np.uint8) != self.pool.view(np.uint8)
         changed = np.argwhere(differ.any(axis=(1, 3, 4)))
         stored = []
@@ -143,61 +183,3 @@ class Step:
         assert sorted(changed.tolist()) == sorted(stored)
         assert (self.out[: self.first].view(np.uint8) == 0xFF).all()
         assert not self.arrived.any()
-
-
-# (dtype; kv heads, queries per kv head, features; ctx; page; positions; parts; splits; least tokens of a split)
-STEPS: list[tuple[Any, ...]] = [
-    (Dtype.bf16, (1, 4, 128), 64, None, [0, 1, 15, 63], ROPE, 1, 1),
-    (Dtype.bf16, (2, 4, 64), 300, 16, [255, 256, 31], ROPE, 1, 1),
-    (Dtype.bf16, (2, 4, 128), 300, 16, [299, 128, 0], ROPE, 4, 16),
-    (Dtype.bf16, (1, 8, 64), 300, 5, [299, 128, 7], ROPE, 3, 32),
-    (Dtype.bf16, (1, 3, 128), 300, 5, [200], ALONE, 3, 1),
-    (Dtype.fp16, (2, 1, 64), 290, 32, [289, 31, 32, 33], ALONE, 2, 64),
-    (Dtype.fp16, (1, 2, 128), 150, None, [149, 150, 200], ROPE, 2, 32),  # tokens beyond ctx are not stored
-    (Dtype.fp16, (1, 2, 128), 150, None, [149, 150], ALONE, 2, 32),
-    (Dtype.fp32, (2, 4, 128), 200, 16, [199, 64, 0], ROPE, 4, 16),
-    (Dtype.fp32, (1, 8, 64), 200, None, [199, 15, 16], ROPE, 1, 1),
-    (Dtype.fp32, (1, 1, 64), 200, 3, [150], ALONE, 2, 16),
-]
-
-
-@pytest.mark.parametrize("pdl", [False, True], ids=["alone", "pdl"])
-@pytest.mark.parametrize("given", STEPS, ids=str)
-def test_a_step(given: tuple[Any, ...], pdl: bool) -> None:
-    dtype, heads, ctx, page, starts, parts, splits, least = given
-    Step(dtype, heads, ctx, page, starts, replace(parts, pdl=pdl), splits, least).check()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "heads"),
-    [(Dtype.bf16, (2, 2, 128)), (Dtype.fp16, (1, 4, 64)), (Dtype.fp32, (1, 8, 128)), (Dtype.fp32, (1, 2, 64))],
-    ids=str,
-)
-def test_heads_of_queries_and_keys_are_normed(dtype: Dtype, heads: tuple[int, int, int]) -> None:
-    Step(dtype, heads, 64, 16, [3, 40, 63], qk_norm=True).check()
-
-
-def test_a_launch_for_later_requests() -> None:
-    Step(Dtype.bf16, (1, 4, 64), 64, 16, [3, 40, 63], first=1).check()
-
-
-@pytest.mark.parametrize("dtype", [Dtype.bf16, Dtype.fp32], ids=lambda dtype: dtype.name)
-def test_results_do_not_depend_on_the_order_of_splits(dtype: Dtype) -> None:
-    found = []
-    for seed in range(3):
-        step = Step(dtype, (1, 4, 64), 200, 16, [199], splits=4, least=32, seed=seed)
-        step.run()
-        step.run()
-        found.append(step.out.tobytes())
-    assert len(set(found)) == 1
-
-
-@pytest.mark.skipif(not can_find_races(), reason="needs a newer g++")
-@pytest.mark.parametrize(
-    "given",
-    [(Dtype.bf16, (1, 4, 64), 70, 16, [69, 31], ROPE, 3, 16), (Dtype.fp32, (1, 2, 64), 40, None, [39], ALONE, 2, 16)],
-    ids=str,
-)
-def test_threads_do_not_race(given: tuple[Any, ...]) -> None:
-    dtype, heads, ctx, page, starts, parts, splits, least = given
-    Step(dtype, heads, ctx, page, starts, replace(parts, pdl=True), splits, least, races=True).check()
