@@ -12,6 +12,7 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from launchopt.errors import ArenaMemoryError, ConfigError
+from launchopt.modes.stack import label_of, stack_of
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.against import ALL
@@ -20,7 +21,7 @@ from runner.config.schema import AUTO, Config, settled
 from runner.plan.plan import Plan, plan_of
 
 REPEATS = FEWEST_REPEATS
-INDEPENDENT, STEPS = "baseline", "coalesced"  # bases for independent commands, and for steps: what an engine launches
+INDEPENDENT, STEPS = "baseline", "engine"  # bases for independent commands, and for steps: what an engine launches
 
 
 def bases_of(config: Config) -> tuple[str, ...]:
@@ -28,7 +29,8 @@ def bases_of(config: Config) -> tuple[str, ...]:
     if config.mode.name == INDEPENDENT or _is_traced(config) or config.ordering is Ordering.violated:
         return ()
     has_steps = config.workload.has_requests and config.ordering is not Ordering.none
-    return (STEPS, INDEPENDENT) if has_steps and config.mode.name != STEPS else (INDEPENDENT,)
+    label = label_of(config.mode.name, stack_of(config.mode.name, config.mode.options))
+    return (STEPS, INDEPENDENT) if has_steps and label != STEPS else (INDEPENDENT,)
 
 
 def plan_with_base(config: Config, task: DictConfig) -> Plan:

@@ -18,6 +18,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+from launchopt.analysis.tables.rows import BASES_OF_STEPS
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT
 from launchopt.statistics.power import settled
 from runner.config.schema import AUTO
@@ -107,7 +108,7 @@ class Rounds:
         return self._stopped_by is not None
 
     def _is_settled(self) -> bool:
-        """Return whether the noise is low. It covers the ratio of each arm to `baseline`, or to the first arm."""
-        over = self._modes.index("baseline") if "baseline" in self._modes else 0
+        """Return whether the noise is low. It covers the ratio of each arm to the base, or to the first arm."""
+        over = next((self._modes.index(base) for base in BASES_OF_STEPS if base in self._modes), 0)
         samples = {str(arm): times for arm, times in enumerate(self._wall_ms)}
         return settled(samples, str(over) if len(samples) > 1 else None, HALF_WIDTH)

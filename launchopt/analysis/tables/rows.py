@@ -12,7 +12,7 @@ Traced runs have tables of their own.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from launchopt.analysis.stream_rows import (
     STREAM,
     disorder,
     grouped,
+    is_independent,
     sortable,
     stream_order,
     stream_subtitle,
@@ -35,7 +36,9 @@ from launchopt.statistics.interval import Interval, Verdict, verdict
 from launchopt.statistics.processes import FEWEST_PROCESSES, same_processes, separate
 
 BASELINE = "baseline"
-BASES = (BASELINE, "coalesced")  # modes that others are compared with, the first that ran
+ENGINE = "engine"
+# Modes that others are compared with, the first that ran: for independent commands, and for workloads of steps.
+BASES, BASES_OF_STEPS = (BASELINE, "coalesced"), (ENGINE, BASELINE, "coalesced")
 
 SEPARATE_RUNS = "not interleaved: taken in separate runs"
 SAME_RUN = "not interleaved: taken one after the other in one run"
@@ -136,7 +139,7 @@ def _line_order(line: Line) -> tuple[object, ...]:
 
 
 def _table(rows: list[Row]) -> Table:
-    base = _base_of({str(row["mode"]) for row in rows})
+    base = _base_of({str(row["mode"]) for row in rows}, bases_of(rows[0]))
     lines = [
         Line(members, problem_of(members), is_baseline=members[0]["mode"] == base)
         for members in grouped(rows, CONFIGURATION)
@@ -167,9 +170,14 @@ def _is_above(row: Row) -> bool:
     return (share is None or share > 1) or (tflops is not None and peak is not None and tflops > peak)
 
 
-def _base_of(modes: set[str]) -> str:
-    """Return the mode that the others are compared with: the first of BASES that ran, else the first by name."""
-    known = next((mode for mode in BASES if mode in modes), min(modes))
+def bases_of(row: Row) -> tuple[str, ...]:
+    """Return the modes that others of a row's workload are compared with, the preferred one first."""
+    return BASES if is_independent(row) else BASES_OF_STEPS
+
+
+def _base_of(modes: set[str], bases: Sequence[str]) -> str:
+    """Return the mode that the others are compared with: the first of `bases` that ran, else the first by name."""
+    known = next((mode for mode in bases if mode in modes), min(modes))
     return known if len(modes) > 1 else BASELINE
 
 

@@ -20,13 +20,15 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
+from launchopt.stack import preset_of
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdict
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
 # Modes by their effort for an engine, least first: another library call, a captured step, own kernels, a framework.
 EFFORT = (
-    *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "graph"),
-    *("kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton", "torch_graph", "torch_eager"),
+    *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "engine"),
+    *("graph", "graph_loop", "graph_device", "kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton"),
+    *("torch_graph", "torch_eager"),
 )
 NEAR_CEILING = 0.9  # share of the wall time for bytes or FLOPs at the ceiling, from which no strategy is worth trying
 
@@ -109,7 +111,10 @@ def times(ratio: float) -> str:
 
 
 def _effort(mode: str) -> int:
-    return EFFORT.index(mode) if mode in EFFORT else len(EFFORT)
+    """Return the place of a mode in EFFORT. A changed stack takes more effort than its preset."""
+    preset = preset_of(mode)
+    place = 2 * (EFFORT.index(preset) if preset in EFFORT else len(EFFORT))
+    return place if mode == preset else place + 1
 
 
 def _wall_ms(judged: Judged) -> float:
@@ -130,7 +135,7 @@ def _candidates(subject: Judged) -> Sequence[str]:
     if is_independent(line.rows[0]):
         return ("batched", "triton_batched", "pointer_array", "graph")
     if line["requests"] and line["requests"] > 1:
-        return ("graph", "coalesced", "batched")
+        return ("graph", "engine", "coalesced", "batched")
     return ("graph", "pdl", "kernel") if subject.bound is Bound.LAUNCH else ("pdl", "kernel", "graph")
 
 

@@ -26,13 +26,14 @@ from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.recording.impossible import CEILINGS, Limits, above_ceiling
 from launchopt.recording.results import Row
+from launchopt.stack import preset_of
 from launchopt.timing.activity import Ceilings
 
 _PACKING_CALLS = 2.01  # up to this many calls per batch: one launch, and one call that packs for it
 GRAPHS = frozenset({"graph", "torch_graph"})
 OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
 CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
-    *("grouped", "pointer_array"),
+    *("grouped", "pointer_array", "engine"),
 }
 _MIXED = frozenset(
     {"layer", "linear_epilogue", "elementwise_chain"}
@@ -199,7 +200,7 @@ def is_of(calibration: Calibration, row: Row) -> bool:
 
 
 def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibration) -> LaunchCost | None:
-    mode, replays = strategy.line["mode"], strategy.line.median("graph_replays") or 0.0
+    mode, replays = preset_of(strategy.line["mode"]), strategy.line.median("graph_replays") or 0.0
     gap_us, made = calibration.value("kernel_gap_us") or 0.0, f"calibration of {calibration.made_utc}"
     if mode in GRAPHS and replays:
         host_us, node_us = calibration.value("graph_replay_host_us"), calibration.value("graph_node_gpu_us")

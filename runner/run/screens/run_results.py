@@ -10,7 +10,7 @@ from rich.console import Console
 from launchopt.analysis.stream_rows import counted, is_independent, stream_title
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
-from launchopt.analysis.tables.rows import Line
+from launchopt.analysis.tables.rows import Line, bases_of
 from launchopt.recording.results import Row
 from runner.plan.base import INDEPENDENT, STEPS
 from runner.run.screens.answer import against, answer, fastest, next_command
@@ -27,7 +27,7 @@ QUEUE_FULL = (
 def print_results(rows: Sequence[Row], mode: str, folder: str, out: Console, beside: Sequence[str] = ()) -> None:
     """Print the table, the answer for `mode`, the next command, and last the folder as the user would type it.
 
-    beside: the modes of `against`; the first is the base of the factor where no mode of BASES is. Without rows, print
+    beside: the modes of `against`; the first is the base of the factor where none of `bases_of` is. Without rows, print
     the folder alone.
     """
     if rows:
@@ -50,7 +50,7 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, besi
         out.print(QUEUE_FULL, markup=False)
     if any(row["overloaded"] for row in rows) and all(row["status"] == "ok" for row in rows):
         out.print(_overload(rows), markup=False)
-    bases = [each for each in modes if each in BASES and each != mode]
+    bases = [each for each in modes if each in bases_of(first) and each != mode]
     bases = bases or [each for each in beside if each in modes and each != mode][:1]
     found = [one for base in bases if (one := against(rows, base, mode))]
     for sentence in [*([fastest(rows, modes)] if len(modes) > 2 else []), *map(answer, found)]:
@@ -73,8 +73,8 @@ def _overload(rows: Sequence[Row]) -> str:
 
 def _in_order(rows: Sequence[Row]) -> list[str]:
     """Return the modes: bases first, then the others by name."""
-    modes = sorted({str(row["mode"]) for row in rows})
-    return sorted(modes, key=lambda mode: BASES.index(mode) if mode in BASES else len(BASES))
+    modes, bases = sorted({str(row["mode"]) for row in rows}), bases_of(rows[0])
+    return sorted(modes, key=lambda mode: bases.index(mode) if mode in bases else len(bases))
 
 
 def is_saturated(rows: Sequence[Row]) -> bool:

@@ -193,7 +193,7 @@ def test_order_comes_before_speed() -> None:
 
 @pytest.mark.parametrize(
     ("requests", "refused", "expected"),
-    [(1, {}, "graph"), (1, {"graph": "no"}, "pdl"), (16, {}, "graph"), (16, {"graph": "no"}, "coalesced")],
+    [(1, {}, "graph"), (1, {"graph": "no"}, "pdl"), (16, {}, "graph"), (16, {"graph": "no"}, "engine")],
 )
 def test_what_was_not_run_is_proposed_unless_it_refused(requests: int, refused: dict[str, str], expected: str) -> None:
     rows = decode("baseline", 80.0, 80.0, 80.0, requests=requests)
