@@ -69,9 +69,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def require_replaceable(path: Path) -> None:
-    """Raise OSError if there is anything but a regular file at `path`. A name without a file passes."""
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        _require_regular(path, path.stat())
+    """Raise OSError if there is anything but a regular file at `path`. A path that cannot be looked at passes."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return
+    _require_regular(path, found)
 
 
 def _require_regular(path: Path, found: os.stat_result) -> None:

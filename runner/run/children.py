@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
+import signal
 import threading
 from multiprocessing import Pipe
 from multiprocessing.util import Finalize
@@ -85,6 +87,17 @@ def hire(name: str) -> Child:
     if child is not None:
         child.end()
     return Child(name)
+
+
+def out_of_cpu_time(code: int | None) -> str:
+    """Return what to say of a child that a limit of CPU time ended; no text if it was another cause. code: its own.
+
+    Linux sends SIGXCPU at the soft limit, and SIGKILL at the hard one.
+    """
+    _, hard_s = resource.getrlimit(resource.RLIMIT_CPU)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    is_hard = code == -signal.SIGKILL and 0 <= hard_s <= used.ru_utime + used.ru_stime + 1.0
+    return ": it reached the limit of CPU time (ulimit -t)" if is_hard or code == -signal.SIGXCPU else ""
 
 
 def start_early() -> None:

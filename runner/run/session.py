@@ -24,7 +24,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from runner.ending.signals import signals
 from runner.plan.job import Job
 from runner.plan.memory import oom_kills, out_of_memory
-from runner.run.children import GRACE_S, Child, hire, keep
+from runner.run.children import GRACE_S, Child, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
@@ -213,10 +213,8 @@ class Session:
         child.process.join(GRACE_S)
         code = child.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        if code == -signal.SIGKILL:
-            how += out_of_memory(self._stream, self._oom_kills)
-        elif code == -signal.SIGXCPU:
-            how += ": it reached the limit of CPU time (ulimit -t)"
+        memory = out_of_memory(self._stream, self._oom_kills) if code == -signal.SIGKILL else ""
+        how += memory or out_of_cpu_time(code)
         return ChildError(f"{child.name} {how}", 1)
 
     def __enter__(self) -> Session:
