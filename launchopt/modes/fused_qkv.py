@@ -19,6 +19,6 @@ class FusedQkv(Stacked):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. It must have q, k and v as separate GEMMs."""
-        if stream.program is None or not stream.program.merged:
+        if stream.program is None or not any(names[0] == "q" for names in stream.program.merged):
             return "merges q, k and v, and this workload does not have them as separate GEMMs"
         return super().refusal(kind, stream)

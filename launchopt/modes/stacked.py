@@ -31,7 +31,7 @@ MEANS: Mapping[Fusion, str] = {  # what a workload must have for each fusion
     Fusion.norm: "a norm",
     Fusion.rope_kv: "rotary embedding and a KV write",
     Fusion.attention: "attention",
-    Fusion.silu: "SiLU(gate) * up",
+    Fusion.silu: "SiLU(gate) * up behind one GEMM (if gate and up are two, add gate_up to mode.fuse)",
     Fusion.epilogue: "bias, ReLU and scale in a row, or a residual add behind our own GEMM (mode.kernels=own)",
 }
 

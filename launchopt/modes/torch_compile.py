@@ -27,6 +27,7 @@ from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_eager import TorchPrepared, torch_bytes
 from launchopt.modes.torch_graph import PreparedGraphSteps
 from launchopt.streams.chain import ChainStream, Stream
+from launchopt.streams.program import INPUT
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.compiled import CompiledBatches
@@ -63,14 +64,14 @@ class TorchCompile(Mode):
         """
         if not isinstance(stream, ChainStream):
             return frozenset()
-        layer, merged = stream.program.layer, {name for names in stream.program.merged for name in names}
-        return frozenset(
-            node.name
-            for node in layer[:-1]
-            if node.op not in STORED
-            and node.name not in merged
-            and any(node.name == each.b and node.m == each.k for each in layer)
-        )
+        program, found = stream.program, set[str]()
+        merged = {name: names for names in program.merged for name in names}
+        for node in program.layer:
+            names = program.sources(node)
+            read = [program.node(name) for name in merged.get(names[0], names) if name != INPUT]
+            if sum(each.m for each in read) == node.k:
+                found |= {each.name for each in read if each.op not in STORED}
+        return frozenset(found)
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:

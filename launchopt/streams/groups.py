@@ -33,7 +33,7 @@ class Kind(enum.Enum):
     add_norm = "add_norm"  # the residual add and the norm of its output
     rope_kv = "rope_kv"  # rotary embedding and KV write
     attention = "attention"  # QK, softmax, AV, and perhaps rotary embedding and KV write before them
-    gemm = "gemm"  # our own GEMM, perhaps with the norm before it, and with the add or SiLU(gate) * up behind it
+    gemm = "gemm"  # our own GEMM, or merged GEMMs, perhaps with the norm before, and the add or SiLU(gate) * up behind
 
 
 class Group(NamedTuple):
@@ -72,7 +72,8 @@ def inner(rows: Sequence[Row], kind: Kind) -> list[Row]:
     """Return the rows of a group whose outputs stay inside its launch. A KV write always stores its output."""
     if kind in (Kind.merged, Kind.add_norm, Kind.rope_kv):
         return []
-    return [row for row in rows[:-1] if row.op is not Op.KV_WRITE]
+    stored = (rows[-1].op, Op.KV_WRITE)  # of a group that ends with merged GEMMs, all of them are stored
+    return [row for row in rows[:-1] if row.op not in stored]
 
 
 def has_rows(stream: Stream, ops: Sequence[Op]) -> bool:
@@ -100,6 +101,8 @@ def _has(stream: ChainStream, fusion: Fusion, stack: Stack) -> bool:
         kinds = {group.kind for i in range(len(stream.kinds)) for group in groups_of(stream, i, stack)}
         own = stack.kernels is Kernels.own and Op.ADD in ops
         return own or bool(kinds & {Kind.epilogue, Kind.elementwise})
+    if fusion is Fusion.silu and Fusion.gate_up not in stack.fuse:
+        return "gate_up" in names  # it is behind one GEMM for gate and up
     needed = {Fusion.norm: Op.NORM, Fusion.rope_kv: Op.ROPE, Fusion.attention: Op.QK, Fusion.silu: Op.SILU_MUL}
     return needed[fusion] in ops
 
@@ -112,9 +115,6 @@ def _merges(names: Sequence[str], stack: Stack) -> bool:
 def _begin(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack: Stack) -> Iterator[Group]:
     """Yield the groups that may begin at row `at`, the preferred one first."""
     fuse = stack.fuse
-    for names in merged:
-        if rows[at].name == names[0]:
-            yield Group(Kind.merged, at, at + len(names))
     if {Fusion.rope_kv, Fusion.attention} <= fuse and _are(rows, at, (*ROPE_KV, *ATTENTION)):
         yield Group(Kind.attention, at, at + len(ROPE_KV) + len(ATTENTION))
     if Fusion.rope_kv in fuse and _are(rows, at, ROPE_KV):
@@ -127,20 +127,35 @@ def _begin(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack:
         if _are(rows, at, BIAS_RELU_SCALE):
             yield Group(Kind.elementwise, at, at + len(BIAS_RELU_SCALE))
     if stack.kernels is Kernels.own:
-        yield from _around_gemm(rows, at, fuse)
-    in_gemm = stack.kernels is Kernels.own and _is_gemm(rows, at + 2)
+        yield from _around_gemm(rows, at, merged, fuse)
+    if stop := _merged_stop(rows, at, merged):
+        yield Group(Kind.merged, at, stop)
+    in_gemm = stack.kernels is Kernels.own and _is_norm_of_gemm(rows, at + 1, merged)
     if Fusion.norm in fuse and not in_gemm and _are(rows, at, (Op.ADD, Op.NORM)):
         yield Group(Kind.add_norm, at, at + 2)
 
 
-def _around_gemm(rows: Sequence[Row], at: int, fuse: frozenset[Fusion]) -> Iterator[Group]:
+def _merged_stop(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]]) -> int:
+    """Return the row behind the merged GEMMs that begin at row `at`; 0 if none do."""
+    return next((at + len(names) for names in merged if at < len(rows) and rows[at].name == names[0]), 0)
+
+
+def _is_norm_of_gemm(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]]) -> bool:
+    """Return whether row `at` is a norm whose output only our own GEMM behind it reads, or the merged GEMMs."""
+    if not _are(rows, at, (Op.NORM, Op.GEMM)) or not _is_gemm(rows, at + 1):
+        return False
+    readers = [row for row in rows[at + 1 :] if row.layer == rows[at].layer and rows[at].c in (row.a, row.b)]
+    return len(readers) == (_merged_stop(rows, at + 1, merged) or at + 2) - (at + 1)
+
+
+def _around_gemm(
+    rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], fuse: frozenset[Fusion]
+) -> Iterator[Group]:
     """Yield the group of our own GEMM that begins at row `at`. Steps of several columns keep the library's GEMMs."""
-    gemm = at
-    if Fusion.norm in fuse and rows[at].op is Op.NORM and _are(rows, at, (Op.NORM, Op.GEMM)):
-        gemm = at + 1
+    gemm = at + (Fusion.norm in fuse and _is_norm_of_gemm(rows, at, merged))
     if not _is_gemm(rows, gemm):
         return
-    stop = gemm + 1
+    stop = _merged_stop(rows, gemm, merged) or gemm + 1
     if stop < len(rows) and BEHIND_GEMM.get(rows[stop].op) in fuse and rows[stop].b == rows[gemm].c:
         stop += 1
     yield Group(Kind.gemm, at, stop)

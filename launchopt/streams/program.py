@@ -3,9 +3,11 @@
 In: sizes of a model, or a number of features. Out: a `Program`: nodes that run once per step (`prologue`) and nodes
 that run once per layer. `chain.ChainStream` turns them into commands. B of a node is the output of an earlier node of
 its layer, or "x", the layer's input. A follows from the op (a weight, or the cache); only ADD and KV_WRITE name it.
+Outputs of merged GEMMs are side by side: a node that names the first of them can read them all as one.
 
     linear_program           GEMMs, each on the first k features of the previous one's output
-    layer_program            a transformer's layer: 14 launches, and one per step that maps the cache
+    layer_program            a transformer's layer: 14 launches, and one per step that maps the cache; q, k and v, and
+                             gate and up, are one GEMM each, or GEMMs of their own (17 launches)
     qkv_program              the GEMMs of `linear_program` for a model, with q, k and v as separate GEMMs
     linear_epilogue_program  GEMM, bias, ReLU
     elementwise_program      bias, ReLU, scale
@@ -50,6 +52,7 @@ class Program:
     """The ops of a step. Raises ConfigError if they do not fit together.
 
     merged: names of successive GEMMs whose weights, and whose outputs, are stored side by side like those of one GEMM.
+    A node whose B is the first of them reads either its output or the joined output of all.
     """
 
     layer: tuple[Node, ...]
@@ -76,9 +79,9 @@ class Program:
     def _check(self, node: Node, widths: dict[str, int], ops: dict[str, Op]) -> None:
         if node.b not in widths or ops[node.b] is Op.KV_WRITE:
             raise _misfit(node, f"no node before it gives {node.b}")
-        given, is_gemm = widths[node.b], node.op is Op.GEMM
-        if node.k > given or (node.k != given and not is_gemm):
-            raise _misfit(node, f"it takes {node.k} features and {node.b} gives {given}")
+        given = [widths[node.b], self._joined(node.b, widths)]
+        if node.k > max(given) or (node.k not in given and node.op is not Op.GEMM):
+            raise _misfit(node, f"it takes {node.k} features and {node.b} gives {max(given)}")
         if min(node.m, node.k) < 1 or (node.op in SAME_WIDTH_OPS and node.m != node.k):
             raise _misfit(node, f"it cannot give {node.m} features from {node.k}")
         if node.op is Op.SILU_MUL and node.k != 2 * node.m:
@@ -90,6 +93,11 @@ class Program:
         if node.op not in (Op.ADD, Op.KV_WRITE) and node.a is not None:
             raise _misfit(node, "its A follows from its op")
         self._check_attention(node, ops)
+
+    def _joined(self, name: str, widths: dict[str, int]) -> int:
+        """Return the features of the joined output that begins with a node's, of the nodes that `widths` has."""
+        names = next((names for names in self.merged if names[0] == name), (name,))
+        return sum(widths[each] for each in names) if set(names) <= set(widths) else widths[name]
 
     def _check_attention(self, node: Node, ops: dict[str, Op]) -> None:
         """Check the sizes of an op of attention, and that it reads the output of the right op."""
@@ -124,6 +132,11 @@ class Program:
                 raise ConfigError("program", names, "merged are GEMMs in a row that read the same features")
             if names[-1] == order[-1]:
                 raise ConfigError("program", names, "a layer's output cannot be merged with another")
+
+    def sources(self, node: Node) -> tuple[str, ...]:
+        """Return the names of the nodes whose outputs, side by side, are B of a node; or (INPUT,)."""
+        names = next((names for names in self.merged if names[0] == node.b), (node.b,))
+        return names if names[0] != INPUT and node.k > self.node(node.b).m else (node.b,)
 
     @property
     def weights(self) -> int:
@@ -172,24 +185,28 @@ def linear_program(linears: Sequence[tuple[int, int]]) -> Program:
     )
 
 
-def layer_program(model: ModelShape, ctx: int, page: int | None = None) -> Program:
+def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: bool = True) -> Program:
     """Return a transformer's layer.
 
-    ctx: maximum tokens of a request. page: tokens of a page of the cache; None: a contiguous cache. The activation of
-    the MLP is SiLU(gate) * up, or ReLU in a model without a gate.
+    ctx: maximum tokens of a request. page: tokens of a page of the cache; None: a contiguous cache. merged: q, k and v
+    are one GEMM, and so are gate and up; if not, each is a GEMM of its own, with the same memory. The activation of the
+    MLP is SiLU(gate) * up, or ReLU in a model without a gate.
     """
     heads = AttentionShape(model.q_heads, model.kv_heads, model.head_dim, ctx, page, qk_norm=model.qk_norm)
     hidden, qkv, scores, inner = model.hidden, heads.qkv_width, heads.scores_width, model.intermediate
+    projections = {"q": heads.q_width, "k": heads.kv_width, "v": heads.kv_width}
+    ups = {"gate": inner, "up": inner} if model.gated else {"up": inner}
+    if merged:
+        projections, ups = {"qkv": qkv}, {"gate_up": 2 * inner} if model.gated else ups
+    (projected, *_), (up, *_) = projections, ups
     if model.gated:
-        up, activation = Node("gate_up", Op.GEMM, 2 * inner, hidden, "norm2"), "silu_mul"
-        activated = Node(activation, Op.SILU_MUL, inner, 2 * inner, up.name)
+        activated = Node("silu_mul", Op.SILU_MUL, inner, 2 * inner, up)
     else:
-        up, activation = Node("up", Op.GEMM, inner, hidden, "norm2"), "relu"
-        activated = Node(activation, Op.RELU, inner, inner, up.name)
+        activated = Node("relu", Op.RELU, inner, inner, up)
     layer = (
         Node("norm1", Op.NORM, hidden, hidden, INPUT),
-        Node("qkv", Op.GEMM, qkv, hidden, "norm1"),
-        Node("rope", Op.ROPE, qkv, qkv, "qkv"),
+        *(Node(name, Op.GEMM, width, hidden, "norm1") for name, width in projections.items()),
+        Node("rope", Op.ROPE, qkv, qkv, projected),
         Node("kv_write", Op.KV_WRITE, 2 * heads.kv_width, qkv, "rope", SLOTS),
         Node("qk", Op.QK, scores, qkv, "rope"),
         Node("softmax", Op.SOFTMAX, scores, scores, "qk"),
@@ -197,12 +214,14 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None) -> Progr
         Node("o", Op.GEMM, hidden, heads.q_width, "av"),
         Node("add1", Op.ADD, hidden, hidden, "o", INPUT),
         Node("norm2", Op.NORM, hidden, hidden, "add1"),
-        up,
+        *(Node(name, Op.GEMM, width, hidden, "norm2") for name, width in ups.items()),
         activated,
-        Node("down", Op.GEMM, hidden, inner, activation),
+        Node("down", Op.GEMM, hidden, inner, activated.name),
         Node("add2", Op.ADD, hidden, hidden, "down", "add1"),
     )
-    return Program(layer, hidden, (Node(SLOTS, Op.SLOT_MAP, 1, 1, INPUT),), heads)
+    prologue = (Node(SLOTS, Op.SLOT_MAP, 1, 1, INPUT),)
+    apart = tuple(tuple(names) for names in (projections, ups) if len(names) > 1)
+    return Program(layer, hidden, prologue, heads, apart)
 
 
 def qkv_program(model: ModelShape) -> Program:

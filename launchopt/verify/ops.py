@@ -24,6 +24,7 @@ Arrays are of NumPy or CuPy, [columns, features], where the columns of a request
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -65,6 +66,16 @@ class Graded:
 def exact(xp: ModuleType, value: Array) -> Graded:
     """Return a value that was read from memory, with variance 0."""
     return Graded(value, xp.broadcast_to(xp.zeros((1,) * value.ndim), value.shape))
+
+
+def joined(xp: ModuleType, parts: Sequence[Graded]) -> Graded:
+    """Return the features of several outputs of GEMMs side by side."""
+    if len(parts) == 1:
+        return parts[0]
+    value, variance, storing = (
+        xp.concatenate([getattr(part, name) for part in parts], axis=1) for name in ("value", "variance", "storing")
+    )
+    return Graded(value, variance, storing=storing)
 
 
 def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0, stores: int = 1) -> Graded:

@@ -277,16 +277,18 @@ class Evaluator:
 
     def _layer(self, layer: int, given: Graded, at: Columns, cache: SequenceCache | None) -> Graded:
         """Return the output of a layer for a block of columns."""
-        nodes = self._stream.program.layer
-        last_use = {name: i for i, node in enumerate(nodes) for name in (node.b, node.a) if name}
+        program, nodes = self._stream.program, self._stream.program.layer
+        read = [(*program.sources(node), node.a) for node in nodes]
+        last_use = {name: i for i, names in enumerate(read) for name in names}
         found: dict[str, Graded] = {INPUT: given}
         for i, node in enumerate(nodes):
+            b = vo.joined(self.xp, [found[name] for name in program.sources(node)])
             if node.op is Op.KV_WRITE:
                 assert cache is not None
-                cache.write(layer, at, found[node.b])
+                cache.write(layer, at, b)
             else:
-                found[node.name] = self.node(self._rows[layer, node.name], found[node.b], _a(found, node), at, cache)
-            for name in (node.b, node.a):
+                found[node.name] = self.node(self._rows[layer, node.name], b, _a(found, node), at, cache)
+            for name in read[i]:
                 if name and last_use[name] == i:
                     found.pop(name, None)
         return found[nodes[-1].name]

@@ -26,7 +26,7 @@ from launchopt.streams.program import HEAD
 from launchopt.types import Array
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify.ops import Graded, exact
+from launchopt.verify.ops import Graded, exact, joined
 from launchopt.verify.reference import Columns, Evaluator
 
 NOTHING = np.zeros(0, np.int64)
@@ -160,8 +160,9 @@ class StepCheck:
         if row.op is Op.SLOT_MAP:
             return exact(self._xp, self._xp.asarray(self._slots(part), np.float64)[:, None])
         node = None if row.name == HEAD else self._stream.program.node(row.name)
-        b = self._input(row, "b", node.b if node else self._stream.program.layer[-1].name, part)
-        a = self._input(row, "a", node.a, part) if node and node.a and row.op is Op.ADD else None
+        program = self._stream.program
+        b = self._input(row, "b", program.sources(node) if node else (program.layer[-1].name,), part)
+        a = self._input(row, "a", (node.a,), part) if node and node.a and row.op is Op.ADD else None
         return self._evaluator.node(row, b, a, part.at, self._left)
 
     def _slots(self, part: _Part) -> Numbers:
@@ -170,11 +171,11 @@ class StepCheck:
             [self._left.slots(request, part.at.positions[own]) for request, own in part.at.by_request()]
         )
 
-    def _input(self, row: Row, role: str, name: str, part: _Part) -> Graded:
-        """Return the operand B, or A, that a row read. name: the node whose output the operand is."""
+    def _input(self, row: Row, role: str, names: tuple[str, ...], part: _Part) -> Graded:
+        """Return the operand B, or A, that a row read. names: the nodes whose outputs, side by side, it is."""
         stream, place, operand = self._stream, row.b if role == "b" else row.a, row.operands["ab".index(role)]
-        if name in self._unwritten:
-            return self._expected(part.rows[row.layer, name], part)
+        if not self._unwritten.isdisjoint(names):
+            return joined(self._xp, [self._expected(part.rows[row.layer, name], part) for name in names])
         if place.origin != Origin.INPUT:
             units = self._units(place, part, operand.row_elements)
             return exact(self._xp, self._inputs.rows(units, row.k if role == "b" else row.m, part.copies))

@@ -27,7 +27,9 @@ class Layer(Steps):
     layers: int | None = option(1, "null: the model's, or as many as fit into memory", low=1, high=MOST_LAYERS)
     kv: Kv = option(Kv.contiguous, "layout of a request's KV cache in memory")
     page_tokens: int = option(16, "tokens per page of a paged cache", low=1)
+    merged: bool = option(True, "q, k and v are one GEMM, and so are gate and up; false: each is a GEMM of its own")
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
         """Return the ops of a layer whose KV cache has space for the longest request."""
-        return layer_program(model, requests.longest, self.page_tokens if self.kv is Kv.paged else None)
+        page = self.page_tokens if self.kv is Kv.paged else None
+        return layer_program(model, requests.longest, page, self.merged)

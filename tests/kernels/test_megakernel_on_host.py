@@ -48,7 +48,9 @@ CASES += [
     (Dtype.bf16, *each)
     for each in (("decode", 1), ("decode", 18), ("large", 1), ("large", 2), ("deep", 1), ("deep", 5))
 ]
-CASES += [(Dtype.bf16, *each) for each in (("linear_epilogue", 2), ("odd", 2), ("layer", 1), ("layer", 4))]
+CASES += [
+    (Dtype.bf16, *each) for each in (("linear_epilogue", 2), ("odd", 2), ("layer", 1), ("layer", 4), ("apart", 4))
+]
 CASES += [(dtype, "norms", requests) for dtype in (Dtype.fp16, Dtype.bf16) for requests in (1, 5)]
 
 
@@ -60,7 +62,8 @@ def test_every_row_of_every_step(dtype: Dtype, name: str, requests: int) -> None
         run.step(batch)
     assert run.launches >= TOKENS - 1
     assert run.verify().ok
-    fused = {"layer": [Op.NORM, Op.ROPE, Op.ADD, Op.SILU_MUL], "norms": [Op.NORM]}.get(name, [])
+    of_layer = [Op.NORM, Op.ROPE, Op.ADD, Op.SILU_MUL]
+    fused = {"layer": of_layer, "apart": of_layer, "norms": [Op.NORM]}.get(name, [])
     assert {each.defines["FUSED"] for each in run.lists.values()} == {sum(1 << op for op in fused)}
 
 

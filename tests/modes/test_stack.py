@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cuda.fake_cuda import fake_cuda
-from support.steps.programs import requests_of, stream_of
+from support.modes.torch_runs import cuda_device
+from support.steps.programs import SPLIT, requests_of, stream_of
 from support.steps.step_runs import StepRun
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Op
+from launchopt.devices.arenas import to_float32
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import (
@@ -28,7 +30,8 @@ from launchopt.modes.stack import (
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit, preset_of
 from launchopt.streams.chain import ChainStream
-from launchopt.streams.groups import Kind, groups_of
+from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.groups import Kind, groups_of, unwritten_of
 from launchopt.streams.model import ModelShape
 from launchopt.streams.program import Node, Program, layer_program
 from launchopt.workloads.gemv import gemv
@@ -194,6 +197,65 @@ def test_groups_of_a_layer() -> None:
     own = ["norm1+qkv", attention, "o+add1", "norm2+gate_up+silu_mul", "down+add2"]
     assert grouped(fuse=[*vllm, "silu", "epilogue"], kernels="own") == own * 2
     assert grouped(kernels="own") == ["qkv", "o", "gate_up", "down"] * 2
+
+
+def test_groups_of_a_layer_apart() -> None:
+    """q, k and v, and gate and up, are merged where the stack says so; then a norm and SiLU(gate) * up can join."""
+    stream = stream_of("apart", [(0, 3)], layers=1)
+
+    def grouped(**options: Any) -> list[str]:
+        rows, stack = stream.rows(0), stack_of("coalesced", options)
+        return ["+".join(row.name for row in rows[each.first : each.stop]) for each in groups_of(stream, 0, stack)]
+
+    assert grouped(fuse=["qkv"]) == ["q+k+v"]
+    assert grouped(fuse=["qkv", "gate_up"]) == ["q+k+v", "gate+up"]
+    attention = "rope+kv_write+qk+softmax+av"
+    assert grouped(fuse=list(PRESETS["engine"].fuse)) == ["q+k+v", attention, "add1+norm2", "gate+up"]
+    own = {"kernels": "own", "fuse": ["qkv", "gate_up", "norm", "silu", "epilogue"]}
+    assert grouped(**own) == ["norm1+q+k+v", "o+add1", "norm2+gate+up+silu_mul", "down+add2"]
+    assert unwritten_of(stream, stack_of("coalesced", own)) == {"norm1", "o", "norm2", "gate", "up", "down"}
+    assert grouped(kernels="own") == ["q", "k", "v", "o", "gate", "up", "down"]
+    alone = grouped(kernels="own", fuse=["norm", "gate_up"])
+    assert alone == ["q", "k", "v", "o", "norm2+gate+up", "down"], "three GEMMs read norm1: its output is stored"
+    assert grouped(kernels="own", fuse=["norm"]) == ["q", "k", "v", "o", "add1+norm2", "gate", "up", "down"]
+    silu = {"kernels": "own", "fuse": ["silu"]}
+    assert "add gate_up to mode.fuse" in str(mode_class("graph", silu).refusal("cpu", stream))
+    assert mode_class("graph", {**silu, "fuse": ["silu", "gate_up"]}).refusal("cpu", stream) is None
+
+
+APART: list[tuple[str, dict[str, Any]]] = [
+    *(("coalesced", {}), ("graph", {}), ("engine", {}), ("coalesced", {"fuse": ["qkv"]})),
+    *(("coalesced", {"fuse": ["qkv", "gate_up"]}), ("graph", {"fuse": ["qkv", "gate_up", "norm"], "kernels": "own"})),
+    ("coalesced", {"fuse": ["qkv", "gate_up", "norm", "silu", "epilogue"], "kernels": "own"}),
+]
+SAVED = {"qkv": 2, "gate_up": 1}  # launches of a layer that a fusion saves
+
+
+@pytest.mark.parametrize(("name", "options"), APART, ids=str)
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("on", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_layer_apart_gives_the_outputs_of_one_that_is_merged(
+    name: str, options: dict[str, Any], dtype: Dtype, on: str
+) -> None:
+    """It makes three launches more a layer, or fewer where the stack merges them; the bytes of memory are alike."""
+    requests, layers, left, launches = requests_of([(0, 3), (3, 2)]), 2, [], []
+    for merged in (False, True):
+        program = layer_program(SPLIT, requests.longest, merged=merged)
+        stream = ChainStream(program, layers, requests, dtype, 1)
+        run = StepRun(mode_class(name, options)(), stream, 1, cuda_device() if on == "cuda" else None)
+        run.run()
+        run.check()
+        outputs = run.device.arenas.arrays[stream.activations].reshape(-1)
+        outputs = outputs if on == "cpu" else outputs.get()
+        first = int(stream.table[0, ChainColumn.LANE]) * stream.activations.cols
+        left.append(to_float32(outputs[first : first + stream.hidden], dtype))
+        launches.append(len(run.launches(LaunchColumn.SIZE)))
+        run.close()
+    assert np.isfinite(left[0]).all()
+    assert np.allclose(*left, rtol=0, atol=4 * dtype.unit_roundoff * np.abs(left[1]).max() + 1e-5)
+    stack, steps = stack_of(name, options), 3 + 2  # the first token of the second request is that of its prompt
+    more = 3 - sum(SAVED.get(str(each), 0) for each in stack.fuse)
+    assert launches[0] - launches[1] == (0 if stack.submit is Submit.graph else more * layers * steps)
 
 
 def test_a_declined_group_gives_way_to_a_smaller_one() -> None:

@@ -251,9 +251,13 @@ def test_a_compiled_step_keeps_inside_only_what_its_layer_reads_whole(name: str)
     inside = mode_class("torch_compile").unwritten_of(users(program, Dtype.fp32, 1, 1))
     for node in program.layer:
         if node.name in inside:
-            assert any(each.b == node.name and each.k == node.m for each in program.layer)
+            parts, reader = next(
+                (parts, each) for each in program.layer if node.name in (parts := program.sources(each))
+            )
+            assert reader.k == sum(program.node(part).m for part in parts)
     assert program.layer[-1].name not in inside
-    assert {"k", "v", "add1", "kv_write"}.isdisjoint(inside)
+    assert {"add1", "kv_write"}.isdisjoint(inside)
+    assert {"q", "k", "v"} & inside == ({"q", "k", "v"} if name == "apart" else set())
 
 
 @needs_torch

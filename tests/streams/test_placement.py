@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps.program_interpreter import origins_of, records_of, rows_of, steps_of
-from support.steps.programs import PROGRAMS, WIDE, program_streams, requests_of, stream_of
+from support.steps.programs import PROGRAMS, SPLIT, WIDE, program_streams, requests_of, stream_of
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32
@@ -44,7 +44,13 @@ class Ownership:
         records = records_of(stream, request, step)
         rows = stream.rows(stream.kinds.index(kind))
         for record, row in zip(records, rows, strict=True):
-            for role, name in self.reads(row):
+            for role, *names in self.reads(row):
+                if len(names) > 1:
+                    units = [stream.units(stream.program.node(each).m) for each in names]
+                    parts = np.repeat([written[row.layer, each] for each in names], units)
+                    assert (self.owner[self.units(record, row, role)].reshape(row.n, -1) == parts).all(), row.name
+                    continue
+                (name,) = names
                 if (row.layer, name) == (0, INPUT):
                     expected = TABLE if kind.is_prompt or step == 0 else self.fed[request]
                 elif name == SLOTS:
@@ -60,14 +66,14 @@ class Ownership:
         lane = int(stream.table[request, ChainColumn.LANE])
         self.fed[request] = self.write(request, np.arange(lane, lane + stream.units(stream.hidden)))
 
-    def reads(self, row: Row) -> list[tuple[str, str]]:
-        """Return the activations that a row reads: the role of each, and the node that made it."""
+    def reads(self, row: Row) -> list[tuple[str, ...]]:
+        """Return the activations that a row reads: the role of each, and the nodes that made it, side by side."""
         if row.name == HEAD:
             return [("b", self.stream.program.layer[-1].name)]
         node = self.stream.program.node(row.name)
         if row.op is Op.SLOT_MAP:
             return []
-        return [("b", node.b), *([("a", node.a)] if node.a else [])]
+        return [("b", *self.stream.program.sources(node)), *([("a", node.a)] if node.a else [])]
 
     def units(self, record: np.void, row: Row, role: str) -> np.ndarray:
         """Return the units that an operand of a row covers."""
@@ -226,6 +232,31 @@ def test_outputs_side_by_side_are_the_columns_of_one(prompt: int) -> None:
         if kind.n > 1:
             assert {row.operands[2].row_elements for row in (q, k, v)} == {512} == {o.operands[1].row_elements}
             assert o.operands[2].row_elements == 128
+
+
+@pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("prompt", [0, 5])
+def test_a_layer_apart_has_the_memory_of_one_that_is_merged(prompt: int, dtype: Dtype) -> None:
+    """The same arenas with the same random weights, the same rows but those GEMMs, and the same places."""
+    made = [
+        ChainStream(layer_program(SPLIT, 9, merged=merged), 3, requests_of([(prompt, 2)] * 2), dtype, 2)
+        for merged in (False, True)
+    ]
+    (apart, together) = made
+    assert (apart.arenas, apart.fills, apart.lane_units) == (together.arenas, together.fills, together.lane_units)
+    assert (apart.flops, apart.commands_per_step) == (together.flops, together.commands_per_step + 3 * 3)
+    for index in range(len(apart.kinds)):
+        own, others = (stream.rows(index) for stream in made)
+        split = ("q", "k", "v", "gate", "up")
+        assert [row for row in own if row.name not in split] == [
+            row for row in others if row.name not in ("qkv", "gate_up")
+        ]
+        firsts = [row for row in own if row.name in ("q", "gate")]
+        wholes = [row for row in others if row.name in ("qkv", "gate_up")]
+        for first, whole in zip(firsts, wholes, strict=True):
+            assert (first.b, first.c, first.operands[1]) == (whole.b, whole.c, whole.operands[1])
+            address, same = (row.a.slot * row.operands[0].slot_bytes for row in (first, whole))
+            assert address == same
 
 
 @pytest.mark.parametrize("prompt", [0, 5])

@@ -45,6 +45,26 @@ def test_a_layer_is_fourteen_launches_and_one_a_step() -> None:
     }
 
 
+def test_a_layer_apart_has_a_gemm_for_each_stored_weight() -> None:
+    apart, together = layer_program(GATED, 10, merged=False), layer_program(GATED, 10)
+    names = "norm1 q k v rope kv_write qk softmax av o add1 norm2 gate up silu_mul down add2"
+    assert [node.name for node in apart.layer] == names.split()
+    assert apart.merged == (("q", "k", "v"), ("gate", "up"))
+    assert apart.weights == together.weights
+    assert [(each, apart.node(each).m, apart.node(each).b) for each in ("q", "k", "v", "gate", "up")] == [
+        *(("q", 64, "norm1"), ("k", 32, "norm1"), ("v", 32, "norm1")),
+        *(("gate", 96, "norm2"), ("up", 96, "norm2")),
+    ]
+    shared = {node.name for node in apart.layer} & {node.name for node in together.layer} - {"rope", "silu_mul"}
+    assert all(apart.node(name) == together.node(name) for name in shared)
+    assert [apart.sources(apart.node(name)) for name in ("rope", "silu_mul", "q", "norm1")] == [
+        *(("q", "k", "v"), ("gate", "up"), ("norm1",), (INPUT,)),
+    ]
+    program = qkv_program(WIDE)
+    assert program.sources(program.node("o")) == ("q",), "it reads q alone"
+    assert layer_program(PLAIN, 10, merged=False).merged == (("q", "k", "v"),), "without a gate there is only up"
+
+
 def test_a_model_without_a_gate_has_a_relu() -> None:
     program = layer_program(PLAIN, 10)
     assert [(node.name, node.op, node.m, node.k) for node in program.layer[10:13]] == [
@@ -131,6 +151,7 @@ def changed(name: str, **fields: object) -> Program:
             lambda: Program((GEMM, replace(GEMM, name="other")), 8, merged=(("gemm", "other"),)),
             "a layer's output cannot be merged",
         ),
+        (lambda: replace(layer_program(GATED, 10, merged=False), merged=()), "it takes 128 features and q gives 64"),
         (lambda: AttentionShape(3, 2, 16, 9), "multiple of kv_heads=2"),
         (lambda: AttentionShape(4, 2, 15, 9), "must be even"),
     ],

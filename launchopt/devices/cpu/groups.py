@@ -34,7 +34,7 @@ class Binder:
     def bind_of(self, group: Group) -> Bind:
         """Return the `Bind` of a group."""
         binds: dict[Kind, Callable[[Words, int, int], Callable[[], None]]] = {
-            Kind.merged: self._merged,
+            Kind.merged: self._gemm,
             Kind.epilogue: self._epilogue,
             Kind.elementwise: self._elementwise,
             Kind.add_norm: self._add_norm,
@@ -70,7 +70,11 @@ class Binder:
 
     def _multiplied(self, records: Words, at: int) -> None:
         wide = self._wide(records, at, 1)
-        self._store(records, at, self._products(records, at, wide))
+        self._store(records, at, self._products(records, at, wide, self._features(at)))
+
+    def _features(self, at: int) -> int:
+        """Return the features of the output of row `at`."""
+        return self._device.work.shapes[self._shape_of[at]].m
 
     def _wide(self, records: Words, at: int, role: int) -> Wide:
         """Return an operand of row `at` as fp32, [requests, rows, features]. role: 0, 1, 2 for A, B, C."""
@@ -78,43 +82,30 @@ class Binder:
         return taken
 
     def _store(self, records: Words, at: int, wide: Wide) -> None:
-        self._views[self._shape_of[at]][2][_slots(records, 2)] = from_float32(wide, self._dtype)
+        """Store outputs, [requests, rows, features], in C of row `at` and of merged GEMMs behind it."""
+        outputs, rounded = self._views[self._shape_of[at]][2], from_float32(wide, self._dtype)
+        if wide.shape[2] == outputs.shape[2]:
+            outputs[_slots(records, 2)] = rounded
+            return
+        for slot, own in zip(_slots(records, 2).tolist(), rounded, strict=True):
+            _widened(outputs[slot], wide.shape[2], 1)[:] = own
 
-    def _products(self, records: Words, at: int, inputs: Wide, weights: Array = None) -> Wide:
-        """Return inputs @ A.T in fp32, one product for each weight. weights: a view of every slot of A."""
-        weights = self._views[self._shape_of[at]][0] if weights is None else weights
-        slots, out = _slots(records, 0), np.empty((*inputs.shape[:2], weights.shape[1]), np.float32)
+    def _products(self, records: Words, at: int, inputs: Wide, features: int) -> Wide:
+        """Return inputs @ A.T in fp32, one for each weight. features: those of A, and of GEMMs merged with it."""
+        weights = self._views[self._shape_of[at]][0]
+        slots, out = _slots(records, 0), np.empty((*inputs.shape[:2], features), np.float32)
         for slot in np.unique(slots).tolist():
             own = slots == slot
-            given = inputs[own][..., : weights.shape[2]]
-            flat = given.reshape(-1, weights.shape[2]) @ to_float32(weights[slot], self._dtype).T
+            given, weight = inputs[own][..., : weights.shape[2]], _widened(weights[slot], features, 0)
+            flat = given.reshape(-1, weights.shape[2]) @ to_float32(weight, self._dtype).T
             out[own] = flat.reshape(*given.shape[:2], -1)
         return out
-
-    def _merged(self, words: Words, first: int, stop: int) -> Callable[[], None]:
-        """Bind adjacent GEMMs as one."""
-        index, records = self._shape_of[first], words[0]
-        features = sum(row.m for row in self._rows[first:stop])
-        a, _, c = self._views[index]
-        slots_a, slots_c = _slots(records, 0).tolist(), _slots(records, 2).tolist()
-        outputs = [_widened(c[slot], features, 1) for slot in slots_c]
-        weights = {slot: _widened(a[slot], features, 0) for slot in set(slots_a)}
-
-        def run() -> None:
-            inputs = self._wide(records, first, 1)
-            for slot, weight in weights.items():
-                own = [i for i, each in enumerate(slots_a) if each == slot]
-                flat = inputs[own].reshape(-1, inputs.shape[2]) @ to_float32(weight, self._dtype).T
-                for i, product in zip(own, flat.reshape(len(own), inputs.shape[1], -1), strict=True):
-                    outputs[i][:] = from_float32(product, self._dtype)
-
-        return run
 
     def _epilogue(self, words: Words, first: int, stop: int) -> Callable[[], None]:
         """Bind GEMM, bias and ReLU. The result is rounded once, like that of cuBLASLt's epilogue."""
 
         def run() -> None:
-            wide = self._products(words[0], first, self._wide(words[0], first, 1))
+            wide = self._products(words[0], first, self._wide(words[0], first, 1), self._features(first))
             self._store(words[2], first + 2, np.maximum(wide + self._wide(words[1], first + 1, 0), 0))
 
         return run
@@ -140,21 +131,25 @@ class Binder:
         return run
 
     def _gemm(self, words: Words, first: int, stop: int) -> Callable[[], None]:
-        """Bind a GEMM with the norm before it, and the add or SiLU(gate) * up behind it. Only the result is rounded."""
+        """Bind a GEMM, or merged GEMMs as one, with the norm before, and the add or SiLU(gate) * up behind.
+
+        Only the result is rounded.
+        """
         ops = [row.op for row in self._rows[first:stop]]
-        at = ops.index(Op.GEMM)
+        at, gemms = ops.index(Op.GEMM), [i for i in range(first, stop) if ops[i - first] is Op.GEMM]
+        features, last = sum(map(self._features, gemms)), at if ops[-1] is Op.GEMM else len(ops) - 1
 
         def run() -> None:
             wide = self._wide(words[0], first, 1)
             if at:
                 wide = norm(wide, self._wide(words[0], first, 0))
-            wide = self._products(words[at], first + at, wide)
+            wide = self._products(words[at], first + at, wide, features)
             if ops[-1] is Op.ADD:
                 wide = wide + self._wide(words[-1], stop - 1, 0)
             elif ops[-1] is Op.SILU_MUL:
                 with np.errstate(over="ignore"):  # exp(-x) of a very negative gate is infinite: the gate is 0
                     wide = silu_mul(wide)
-            self._store(words[-1], stop - 1, wide)
+            self._store(words[last], first + last, wide)
 
         return run
 
@@ -204,6 +199,8 @@ def _slots(records: Words, role: int) -> Slots:
 
 def _widened(view: Array, features: int, axis: int) -> Array:
     """Return a view of a matrix with more features than its own op has, those of adjacent ops, along an axis."""
+    if view.shape[axis] == features:
+        return view
     shape = [*view.shape]
     shape[axis] = features
     return np.lib.stride_tricks.as_strided(view, shape, view.strides)

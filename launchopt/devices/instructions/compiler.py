@@ -19,7 +19,7 @@ from launchopt.batching.batch import StepBatch
 from launchopt.command import Op, as_records
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, MOVES
 from launchopt.devices.cuda.op_kernels import SeqAddresses, Three, geometry
-from launchopt.devices.instructions.fusion import fused
+from launchopt.devices.instructions.fusion import fused, merged
 from launchopt.devices.instructions.order import with_dependencies
 from launchopt.devices.instructions.words import WORDS, Instruction, Instructions, Word
 from launchopt.devices.runs import run_end
@@ -33,7 +33,7 @@ class StepCompiler:
     """Compiles lists for the workload stream of `steps`.
 
     state: addresses of positions and page table, if the workload has attention. tile_rows: rows of a GEMM in a virtual
-    block. fuse: fuse neighbouring instructions.
+    block. fuse: merge and fuse neighbouring instructions.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class StepCompiler:
                 first = stop
         itemsize = self._stream.dtype.itemsize
         rows = np.array(made)
-        return with_dependencies(fused(rows, itemsize) if self._fuse else rows, itemsize)
+        if self._fuse:
+            rows = fused(merged(rows, itemsize, self._tile_rows), itemsize)
+        return with_dependencies(rows, itemsize)
 
     def _instruction(self, words: NDArray[np.uint64], first: int, stop: int, row: int, index: int) -> Instruction:
         made, shape = self._blank(index, stop - first).copy(), self._steps.tables.shapes[index]

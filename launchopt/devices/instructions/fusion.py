@@ -7,6 +7,8 @@ output of a norm is the only exception. Three patterns are fused:
   outputs by the factor of the norm (kernels/megakernel/inputs.cuh). The output of the norm is stored nowhere.
 * ADD, or SILU_MUL, behind a GEMM. The threads that have the GEMM's outputs apply the op to them.
 * ROPE, KV_WRITE, QK, SOFTMAX and AV. One block executes all five for one request and kv head.
+
+Before that, `merged` makes one GEMM of neighbouring GEMMs, such as q, k and v, whose memory is like that of one.
 """
 
 from __future__ import annotations
@@ -31,6 +33,36 @@ NORM_BYTES = {1: 8 << 10, MOST_COLUMNS: 4 << 10}  # most bytes of a column in a 
 QUERIES_A_KV_HEAD, MOST_LANES = QUERIES, 32  # limits of fused attention: query heads per kv head; vectors of a head
 ATTENTION_BYTES = 32 << 10  # most bytes of shared memory for fused attention
 CACHE_BYTES = 256 << 10  # most bytes of keys and values for one block; the ops of attention use more blocks for more
+
+
+# Words that are equal in two GEMMs of one merged GEMM.
+SAME = (Word.OP, Word.N, Word.K, Word.REQUESTS, Word.FIRST_REQUEST, Word.B, Word.LDA, Word.LDB)
+SAME_STRIDES = (Word.STRIDE_A, Word.STRIDE_B, Word.STRIDE_C)
+
+
+def merged(rows: Instructions, itemsize: int, tile_rows: int) -> Instructions:
+    """Return the instructions, with one GEMM for neighbouring GEMMs whose weights, and outputs, are adjacent.
+
+    itemsize: bytes of an element. tile_rows: rows of a GEMM in a virtual block.
+    """
+    made: list[Instruction] = []
+    for row in rows:
+        if made and _continues(made[-1], row, itemsize):
+            made[-1][Word.M] += row[Word.M]
+            made[-1][Word.GRID_X] = -(-made[-1][Word.M] // tile_rows)
+        else:
+            made.append(row.copy())
+    return np.array(made)
+
+
+def _continues(one: Instruction, other: Instruction, itemsize: int) -> bool:
+    """Return whether `other` computes the features behind those of the GEMM `one`, from the same inputs."""
+    if one[Word.OP] != Op.GEMM or any(one[word] != other[word] for word in (*SAME, *SAME_STRIDES)):
+        return False
+    is_row_shared = one[Word.N] == 1 or one[Word.LDC] == other[Word.LDC]
+    features = one[Word.M] * itemsize
+    a, c = one[Word.A] + features * one[Word.LDA], one[Word.C] + features
+    return bool(is_row_shared and (a, c) == (other[Word.A], other[Word.C]))
 
 
 def fused(rows: Instructions, itemsize: int) -> Instructions:

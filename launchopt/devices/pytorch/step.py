@@ -9,7 +9,7 @@ output that is not stored is a tensor of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
@@ -28,6 +28,7 @@ from launchopt.streams.placement import VECTOR_ROLES, Origin, Place, Row
 from launchopt.streams.program import HEAD
 
 INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
+PART = -1  # value of `Kind.behind`
 
 
 class Wire(NamedTuple):
@@ -38,12 +39,16 @@ class Wire(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A kind of step: its rows, the index of the shape of each, and the sources of their A and B."""
+    """A kind of step: its rows, the index of the shape of each, and the sources of their A and B.
+
+    behind: for each row, the number of rows behind it that its call also computes; PART for those rows.
+    """
 
     rows: list[Row]
     shapes: list[int]
     a: list[Wire]
     b: list[Wire]
+    behind: list[int]
 
 
 def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
@@ -63,6 +68,20 @@ def wires_of(rows: Sequence[Row]) -> tuple[list[Wire], list[Wire]]:
         if row.op is not Op.KV_WRITE:
             found[row.c] = i
     return a, b
+
+
+def joined(rows: Sequence[Row], merged: Sequence[Sequence[str]]) -> tuple[list[Row], list[int]]:
+    """Return the rows, and `Kind.behind`, with merged GEMMs as one, in the row of the first of them.
+
+    merged: as in `Program`.
+    """
+    made, behind, sizes = list(rows), [0] * len(rows), {names[0]: len(names) for names in merged}
+    for i, row in enumerate(rows):
+        if row.name in sizes:
+            stop = i + sizes[row.name]
+            made[i] = replace(row, m=sum(each.m for each in rows[i:stop]))
+            behind[i:stop] = [stop - 1 - i, *[PART] * (stop - 1 - i)]
+    return made, behind
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +120,14 @@ class Maker:
         self._columns, self.step = kind.rows[0].n, Step(records.shape[1], kind.rows[0].n)
         self._shared: dict[Hashable, Tensor] = {}
         self._names: dict[int, str] = {}
-        self._merged = {name: names for names in site.stream.program.merged for name in names}
         self._input = self._inputs(first_input)
         self._input_slot = int(records["slot_b"][first_input, 0])
         self._outputs: list[Tensor | None] = []
         for i, row in enumerate(kind.rows):
-            self._outputs.append(self._output(i, row) if row.name not in site.unwritten else None)
-            self._call(i, row)
+            is_stored = kind.behind[i] != PART and row.name not in site.unwritten
+            self._outputs.append(self._output(i, row) if is_stored else None)
+            if kind.behind[i] != PART:
+                self._call(i, row)
         if self.step.gather is not None:
             first = self.step.calls[0]
             self.step.calls[0] = first._replace(more=first.more + 1)
@@ -145,10 +165,6 @@ class Maker:
         operand, slot, site = row.operands[2], int(self._records["slot_c"][i, 0]), self._site
         if row.op is Op.KV_WRITE:
             return self._pool(operand, slot)
-        if row.name in self._merged:
-            rows = self._merged_rows(i)
-            first = sum(each.m for each in rows[: self._merged[row.name].index(row.name)])
-            return self._merged_output(i)[:, first : first + row.m]
         key = (slot, row.m, row.op is Op.SLOT_MAP)
         if key not in self._shared:
             if row.op is Op.SLOT_MAP:
@@ -159,22 +175,6 @@ class Maker:
                 self._shared[key] = self._own(tensor, 1 if row.n > 1 else 0)
             else:
                 self._shared[key] = self._own(self._rows(operand, slot, row.m, row.n), 0)
-        return self._shared[key]
-
-    def _merged_rows(self, i: int) -> list[Row]:
-        """Return the rows that are merged with row i, itself among them."""
-        names = self._merged[self._kind.rows[i].name]
-        first = i - names.index(self._kind.rows[i].name)
-        return self._kind.rows[first : first + len(names)]
-
-    def _merged_output(self, i: int) -> Tensor:
-        """Return C of all rows that are merged with row i."""
-        rows = self._merged_rows(i)
-        slot = int(self._records["slot_c"][i - self._merged[self._kind.rows[i].name].index(self._kind.rows[i].name), 0])
-        key = "merged", slot
-        if key not in self._shared:
-            features = sum(each.m for each in rows)
-            self._shared[key] = self._own(self._rows(rows[0].operands[2], slot, features, rows[0].n), 0)
         return self._shared[key]
 
     def _pool(self, operand: Operand, layer: int) -> Tensor:
@@ -211,17 +211,12 @@ class Maker:
             self._own(site.counting[:columns], 0),
         )
 
-    def _weight(self, i: int) -> Tensor | Sequences | None:
-        """Return A of row i, which is not the output of another row: a weight, a vector, a cache or `Sequences`.
-
-        The weight of merged rows begins with that of the first one, which is row i.
-        """
-        row = self._kind.rows[i]
+    def _weight(self, i: int, row: Row) -> Tensor | Sequences | None:
+        """Return A of a row whose A is not the output of another row: a weight, a vector, a cache or `Sequences`."""
         operand, slot = row.operands[0], int(self._records["slot_a"][i, 0])
         first = slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
         if row.op is Op.GEMM:
-            features = sum(each.m for each in self._merged_rows(i)) if row.name in self._merged else row.m
-            sizes, strides = (row.k, features), (1, operand.row_elements)
+            sizes, strides = (row.k, row.m), (1, operand.row_elements)
             return self._own(self._site.arenas.strided(operand.arena, sizes, strides, first))
         if operand.arena.role in VECTOR_ROLES.values():
             return self._own(self._site.arenas.strided(operand.arena, (operand.arena.cols,), (1,), first))
@@ -250,34 +245,29 @@ class Maker:
         text = f"[{'-1' * wire.is_last}:, :{columns.stop or ''}]" if wire.is_last or columns.stop else ""
         if wire.row == INPUT:
             return self._input[cut], self._names.get(id(self._input), "") + text
-        tensor, text = self._outputs[wire.row], f"v{wire.row}{text}"
-        return (Reading(wire.row, cut if text[-1] == "]" else None) if tensor is None else tensor[cut]), text
+        last = wire.row + self._kind.behind[wire.row]
+        tensor, text = self._outputs[wire.row], f"v{last}{text}"
+        return (Reading(last, cut if text[-1] == "]" else None) if tensor is None else tensor[cut]), text
 
     def _call(self, i: int, row: Row) -> None:
-        """Add a call and its line of source code, once row i is the last of the rows that the call computes."""
-        site, c, group = self._site, self._outputs[i], self._merged.get(row.name, (row.name,))
+        """Add the call of row i to the step, and its line of source code. That of AV is for all rows of attention."""
+        site, c, first, last = self._site, self._outputs[i], i, i + self._kind.behind[i]
         a, a_text = self._read(i, "a", row.m)
         b, b_text = self._read(i, "b", row.k)
-        if row.op in ATTENTION[:-1] or row.name != group[-1]:
+        if row.op in ATTENTION[:-1]:
             return
-        first = i + 1 - (len(ATTENTION) if row.op is Op.AV else len(group))
-        if first < i:
+        if row.op is Op.AV:
+            first = i - 2
             b, b_text = self._read(first, "b", self._kind.rows[first].k)
-        if len(group) > 1:
-            c = self._merged_output(i)
         if a is None:
-            a = self._weight(i if row.op is Op.AV else first)
+            a = self._weight(i, row)
             named = a if isinstance(a, Sequences) else (a,)
             a_text = ", ".join("None" if each is None else self._names.get(id(each), "") for each in named)
             a_text = f"Sequences({a_text})" if isinstance(a, Sequences) else a_text
-        shape = SEVERAL if first < i else self._kind.shapes[i]
+        shape = SEVERAL if first < last else self._kind.shapes[i]
         copies = 0 if site.heads is None else site.heads.copies(row.op, self.step.size, row.n)
         more = CALLS[row.op] - 1 + copies
-        self.step.calls.append(Call(site.functions[row.op], a, b, c, first, i, shape, more))
+        self.step.calls.append(Call(site.functions[row.op], a, b, c, first, last, shape, more))
         stored = "None" if c is None else self._names.get(id(c), "")
-        made = "now" if row.op is Op.SLOT_MAP else f"v{i}"
+        made = "now" if row.op is Op.SLOT_MAP else f"v{last}"
         self.step.lines.append(f"{made} = {row.op.name.lower()}({a_text}, {b_text}, {stored}, now)")
-        if len(group) > 1:
-            widths = ", ".join(str(each.m) for each in self._merged_rows(i))
-            outputs = ", ".join(f"v{each}" for each in range(first, i + 1))
-            self.step.lines.append(f"{outputs} = v{i}.split(({widths}), 1)")

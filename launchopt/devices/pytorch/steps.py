@@ -19,7 +19,7 @@ from launchopt.command import COMMAND_DTYPE, WORDS, Records, RecordWord, as_reco
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.calls import Step
 from launchopt.devices.pytorch.ops import PLAIN, Heads
-from launchopt.devices.pytorch.step import Kind, Maker, Site, wires_of
+from launchopt.devices.pytorch.step import Kind, Maker, Site, joined, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import ChainStream, chain_of
@@ -107,7 +107,9 @@ class Steps:
             stream = self.stream
             placed = stream.rows(self._kind_of[key])
             index = {shape: index for index, shape in enumerate(stream.shapes)}
-            self._kinds[key] = Kind(placed, [index[stream.shape_of(row)] for row in placed], *wires_of(placed))
+            shapes = [index[stream.shape_of(row)] for row in placed]
+            rows_of_calls, behind = joined(placed, stream.program.merged)
+            self._kinds[key] = Kind(rows_of_calls, shapes, *wires_of(placed), behind)
         return self._kinds[key]
 
     def gather_memory(self, requests: int) -> Tensor:

@@ -1,7 +1,7 @@
 """Make stages of our own GEMM (kernels/step_gemm.cu), with what is fused with it.
 
 A stage may begin with the norm whose output the GEMM reads, and may end with the ADD or the SiLU(gate) * up that reads
-the GEMM's output. The outputs of all rows but the last one are not stored.
+the GEMM's output. Only the last output is stored. Merged GEMMs, whose weights and outputs are side by side, are one.
 """
 
 from __future__ import annotations
@@ -54,14 +54,19 @@ def described(steps: LtSteps, place: Place) -> StepGemm | None:
     step_r, _, step_c = steps.tables.strides_bytes(shapes[-1]).tolist()
     adds, gated = last.op is Op.ADD, last.op is Op.SILU_MUL
     steps_bytes = (max(row_a, gemm.k) * itemsize, step_b, step_c, step_r if adds else 0)
+    features = sum(row.m for row in rows if row.op is Op.GEMM) if last.op is Op.GEMM else last.m
     return StepGemm(
-        gemm.dtype, last.m, gemm.k, steps_bytes, steps.weight_address(place, place.first) if at else 0, adds, gated
+        gemm.dtype, features, gemm.k, steps_bytes, steps.weight_address(place, place.first) if at else 0, adds, gated
     )
 
 
 def arguments_of(steps: LtSteps, place: Place) -> tuple[Argument, ...]:
-    """Return A of the GEMM, B of the first row, C of the last row, and R: A of the ADD, if there is one."""
+    """Return A of the GEMM, B of the first row, C, and R: A of the ADD, if there is one.
+
+    C is that of the last row; that of the first one of merged GEMMs, if they are last.
+    """
     rows, last = steps.stream.rows(place.kind)[place.first : place.stop], place.stop - 1
     gemm = place.first + (rows[0].op is Op.NORM)
     fourth = Argument(last, Role.A if rows[-1].op is Op.ADD else Role.REQUEST)
-    return Argument(gemm, Role.A), Argument(place.first, Role.B), Argument(last, Role.C), fourth
+    stored = gemm if rows[-1].op is Op.GEMM else last
+    return Argument(gemm, Role.A), Argument(place.first, Role.B), Argument(stored, Role.C), fourth

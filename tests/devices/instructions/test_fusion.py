@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from hypothesis import given, settings
 from support.megakernel.instruction_runs import InstructionRun
+from support.megakernel.kernel_runs import ADDRESSES
 from support.steps.fused_layers import (
     ATTENTION,
     MODEL,
@@ -17,12 +18,12 @@ from support.steps.fused_layers import (
     names_of,
     stages_of,
 )
-from support.steps.programs import requests_of
+from support.steps.programs import SPLIT, requests_of, stream_of
 from support.steps.step_runs import batches
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.instructions import fusion
-from launchopt.devices.instructions.fusion import attention_bytes, fused
+from launchopt.devices.instructions.fusion import attention_bytes, fused, merged
 from launchopt.devices.instructions.words import PART, Word, groups_of
 from launchopt.kernels.shared import MOST_COLUMNS
 from launchopt.streams.chain import ChainStream
@@ -63,6 +64,31 @@ def split(*parts: Sequence[str]) -> list[str]:
 def test_a_layer_is_five_fused_instructions_and_the_slots(requests: int, page: int | None, dtype: Dtype) -> None:
     stream = layer_stream(requests, dtype, layers=2, page=page)
     assert stages_of(compiled(stream), names_of(stream)) == ["slots", *STAGES, *STAGES]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("sizes", [[(0, 3)], [(0, 3)] * 3, [(4, 2), (0, 2)]], ids=str)
+def test_gemms_side_by_side_are_one_instruction(sizes: list[tuple[int, int]], dtype: Dtype) -> None:
+    """A layer whose q, k, v, gate and up are GEMMs of their own gives the list, and the memory, of a merged one."""
+    programs = [layer_program(SPLIT, 8, merged=merged) for merged in (False, True)]
+    runs = [InstructionRun(ChainStream(program, 2, requests_of(sizes), dtype, 1), fuse=True) for program in programs]
+    apart, together = (run.all() for run in runs)
+    own = [word for word in Word if word not in (*ADDRESSES, Word.ROW, Word.LDC)]  # LDC: unused with one column
+    for one, other in zip(apart, together, strict=True):
+        is_alone = len(one) == len(other)  # requests at uneven distances have instructions of their own
+        assert not is_alone or (one[:, own] == other[:, own]).all()
+    assert len(apart[-1]) == len(together[-1]) == 1 + 2 * 14
+    assert runs[0].verify().ok
+    assert runs[0].contents() == runs[1].contents()
+
+
+@pytest.mark.parametrize(("word", "by"), [(Word.A, 16), (Word.B, 16), (Word.C, 16), (Word.K, -4), (Word.REQUESTS, 1)])
+def test_other_gemms_stay_apart(word: Word, by: int) -> None:
+    stream = stream_of("qkv", [(0, 3)], layers=1)
+    rows = compiled(stream, fuse=False)
+    assert merged(rows, 4, 32)[:, Word.M].tolist() == [512, *rows[3:, Word.M]]
+    rows[1, word] += by
+    assert merged(rows, 4, 32)[:, Word.M].tolist() == rows[:, Word.M].tolist()
 
 
 def test_fusion_is_optional() -> None:

@@ -23,10 +23,10 @@ def rig() -> FakeSteps:
     return FakeSteps(stream_of("layer", [(0, 3)] * 3, Dtype.bf16, layers=1, replicas=2), 3)
 
 
-def places(rig: FakeSteps, replica: int = 0) -> dict[str, Place]:
+def places(rig: FakeSteps, replica: int = 0, stack: Stack = OWN) -> dict[str, Place]:
     """Return the groups of our own GEMM in a decode step, by the names of their rows."""
     rows, found = rig.stream.rows(0), {}
-    for group in groups_of(rig.stream, 0, OWN):
+    for group in groups_of(rig.stream, 0, stack):
         if group.kind is Kind.gemm:
             names = "+".join(row.name for row in rows[group.first : group.stop])
             found[names] = Place(0, replica, group.first, group.stop)
@@ -68,3 +68,17 @@ def test_operands_of_a_launch(rig: FakeSteps) -> None:
     norm, gemm, last = range(silu.first, silu.stop)
     expected = (Argument(gemm, Role.A), Argument(norm, Role.B), Argument(last, Role.C), Argument(last, Role.REQUEST))
     assert own.arguments_of(rig.steps, silu) == expected
+
+
+def test_merged_gemms_are_one() -> None:
+    own = imported("launchopt.devices.steps.own_gemm")
+    rig = FakeSteps(stream_of("apart", [(0, 3)] * 3, Dtype.bf16, layers=1), 3)
+    stack = Stack(True, OWN.fuse | {Fusion.qkv, Fusion.gate_up}, kernels=Kernels.own)
+    found = places(rig, stack=stack)
+    assert list(found) == ["norm1+q+k+v", "o+add1", "norm2+gate+up+silu_mul", "down+add2"]
+    both = [own.described(rig.steps, found[name]) for name in ("norm1+q+k+v", "norm2+gate+up+silu_mul")]
+    assert [(each.rows, each.k, each.gated) for each in both] == [(512, 64, False), (128, 64, True)]
+    norm, q, k, v = range(found["norm1+q+k+v"].first, found["norm1+q+k+v"].stop)
+    expected = (Argument(q, Role.A), Argument(norm, Role.B), Argument(q, Role.C), Argument(v, Role.REQUEST))
+    assert own.arguments_of(rig.steps, found["norm1+q+k+v"]) == expected
+    assert k == q + 1

@@ -95,6 +95,14 @@ def test_qkv_is_a_decode_with_three_launches_for_one() -> None:
     assert apart.input_bytes == together.input_bytes
 
 
+def test_a_layer_apart_is_three_more_launches() -> None:
+    job = ("workload=layer", "model=llama_3_2_1b")
+    apart, together = (stream_of(*job, f"workload.merged={value}") for value in ("false", "true"))
+    assert (apart.commands_per_step, together.commands_per_step) == (18, 15)
+    assert (apart.flops, apart.input_bytes) == (together.flops, together.input_bytes)
+    assert stream_of(*job).program == together.program, "the default"
+
+
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
@@ -112,6 +120,8 @@ def test_what_cannot_be_is_refused(overrides: list[str], text: str) -> None:
 def test_rows_that_are_not_whole_units_are_refused() -> None:
     with pytest.raises(ConfigError, match="k of 32 features: side by side, fp32 rows must be a multiple of 256 bytes"):
         stream_of("workload=qkv", "model=tiny")
+    with pytest.raises(ConfigError, match="k of 32 features: side by side, fp32 rows must be a multiple of 256 bytes"):
+        stream_of("workload=layer", "model=tiny", "workload.merged=false")
 
 
 @pytest.mark.parametrize("workload", NARROW)

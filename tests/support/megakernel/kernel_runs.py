@@ -49,6 +49,7 @@ PROGRAMS: dict[str, Program] = {
     "deep": linear_program([(4224, 128), (128, 4224)]),
     "odd": layer_program(ModelShape("odd", 72, 2, 3, 1, 24, 100, gated=False), 2 * TOKENS, 3),
     "layer": layer_program(MODEL, 2 * TOKENS),
+    "apart": layer_program(ModelShape("apart", 256, 2, 4, 2, 64, 384), 2 * TOKENS, merged=False),
     "linear_epilogue": linear_epilogue_program(128),
     # Two pairs of norm and GEMM in a row. With several columns, a thread holds every other row of k.
     "norms": Program(

@@ -47,6 +47,7 @@ JOBS = {
     "layer_1": f"{LAYER} workload.tokens=5",
     "layer_6": f"{LAYER} workload.requests=6 workload.tokens=4 workload.prompt_tokens=3",
     "layer_paged": f"{LAYER} {PAGED} workload.requests=6 workload.tokens=6",
+    "apart_6": f"{LAYER} model.head_dim=64 workload.merged=false workload.requests=6 workload.tokens=4",
     "qkv_1": f"{QKV} workload.tokens=4",
     "qkv_6": f"{QKV} workload.requests=6 workload.tokens=4 workload.prompt_tokens=3",
     "linear_epilogue_1": f"{EPILOGUE} workload.tokens=4 workload.layers=2",

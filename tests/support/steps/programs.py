@@ -24,11 +24,13 @@ GATED = ModelShape("gated", 64, 8, 4, 2, 16, 96)
 PLAIN = ModelShape("plain", 48, 8, 2, 2, 24, 80, gated=False, qk_norm=True)
 WIDE = ModelShape("wide", 128, 8, 2, 1, 128, 160)  # its k and v fill whole units in every dtype
 SQUARE = ModelShape("square", 256, 8, 2, 1, 128, 160)  # its q and o have the same size
+SPLIT = ModelShape("split", 64, 8, 2, 1, 128, 128)  # its gate and up do, too
 
 # Each function takes the largest number of tokens of a request.
 PROGRAMS: dict[str, Callable[[int], Program]] = {
     "layer": lambda ctx: layer_program(GATED, ctx),
     "paged": lambda ctx: layer_program(PLAIN, ctx, 4),
+    "apart": lambda ctx: layer_program(SPLIT, ctx, merged=False),
     "qkv": lambda ctx: qkv_program(WIDE),
     "square": lambda ctx: qkv_program(SQUARE),
     "linear_epilogue": lambda ctx: linear_epilogue_program(40),
