@@ -30,7 +30,7 @@ from launchopt.stack import preset_of
 from launchopt.timing.activity import Ceilings
 
 _PACKING_CALLS = 2.01  # up to this many calls per batch: one launch, and one call that packs for it
-GRAPHS = frozenset({"graph", "torch_graph"})
+GRAPHS = frozenset({"graph", "graph_device", "graph_loop", "torch_graph"})
 OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
 CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
     *("grouped", "pointer_array", "engine"),
