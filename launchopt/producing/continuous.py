@@ -11,6 +11,7 @@ import enum
 from typing import NamedTuple
 
 from launchopt.native import compiled
+from launchopt.producing.early_records import steps_together
 from launchopt.producing.prepared_steps import DriverSetting, ProgressColumn, StreamArrays, kind_of
 from launchopt.records import columns_of
 from launchopt.types import Int, Table
@@ -57,19 +58,6 @@ ListArrays = tuple[Table, Table, Table, Table, Table]  # the fields of RequestLi
 def next_kind(request: Int, stream: StreamArrays, progress: Table) -> Int:
     """Return the kind of a request's next step; -1 if the request has no more steps."""
     return kind_of(request, progress[request, ProgressColumn.STEPS], stream.table, stream.settings)
-
-
-@compiled
-def steps_together(request: Int, stream: StreamArrays, progress: Table) -> Int:
-    """Return how many steps of a request are issued together, from its next step on."""
-    settings, step = stream.settings, progress[request, ProgressColumn.ISSUED]
-    most = settings[DriverSetting.TOGETHER]
-    if most == 1 or step == 0 or kind_of(request, step, stream.table, settings) != settings[DriverSetting.DECODE_KIND]:
-        return 1
-    stop = step + 1
-    while stop < step + most and kind_of(request, stop, stream.table, settings) >= 0:
-        stop += 1
-    return stop - step
 
 
 @compiled

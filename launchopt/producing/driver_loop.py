@@ -12,6 +12,7 @@ import numpy as np
 
 from launchopt.native import compiled, cpu_pause, monotonic_ns
 from launchopt.producing.continuous import DriverWord, RequestLists, form_step
+from launchopt.producing.early_records import push_early
 from launchopt.producing.prepared_steps import (
     Ahead,
     DriverSetting,
@@ -19,7 +20,6 @@ from launchopt.producing.prepared_steps import (
     StreamFields,
     fetch_free_slots,
     prepare_next,
-    push_early,
     push_step,
     records_ahead,
 )
@@ -66,7 +66,7 @@ def _get_ahead(ring: RingWords, stream: StreamArrays, run: DriverArrays) -> bool
             state[DriverWord.TO_FETCH] = min(records_ahead(ready, progress), MOST_FETCHED)
         return True
     if stream.settings[DriverSetting.AHEAD] != 0:
-        early = push_early(ring, EARLY_AT_ONCE, state[DriverWord.SEQ], progress, run.ahead)
+        early = push_early(ring, EARLY_AT_ONCE, state[DriverWord.SEQ], stream, progress, run.ahead)
         if early > 0:
             state[DriverWord.SEQ] += early
             state[DriverWord.FETCHED] = max(0, state[DriverWord.FETCHED] - early)

@@ -4,8 +4,7 @@ All words of a record but two depend on the step only. `push_step` writes these 
 arrival. So the driver prepares next steps while it waits. It also fetches the cache lines of the ring's slots that the
 steps will fill (`fetch_free_slots`).
 
-If steps are pushed ahead, all records of a step but the last go into the ring once the request's previous step was
-flushed (`push_early`). A step cannot be launched without its last record, which is pushed when the step is issued.
+`early_records` pushes records of prepared steps before the steps are issued.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import NO_TOKEN, WORDS, RecordWord
-from launchopt.native import compiled, load_acquire, monotonic_ns, store_release
+from launchopt.native import compiled, store_release
 from launchopt.queue.ring import free_slots
-from launchopt.queue.segment import HeaderWord, RingWords
+from launchopt.queue.segment import HeaderWord
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
 from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 from launchopt.streams.placement import Origin
@@ -51,8 +50,9 @@ class ProgressColumn(enum.IntEnum):
     NOTICED_NS = 3  # time at which the driver noticed that the request is due
     TOKENS_DONE = 4  # tokens generated
     ENDED_AT = 5  # number of pushed records, up to the last record of the step issued last
-    EARLY = 6  # records of the next step that were pushed early
+    EARLY = 6  # records of the next step that were pushed early; whole steps are in EARLY_STEPS
     ISSUED = 7  # steps issued
+    EARLY_STEPS = 8  # steps behind these whose records were all pushed early
 
 
 class ReadyColumn(enum.IntEnum):
@@ -165,7 +165,7 @@ def _fill(request: Int, step: Int, kind: Int, token: Int, command: Int, stream: 
 
 
 @compiled
-def _prepare(request: Int, step: Int, token: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> None:
+def prepare_step(request: Int, step: Int, token: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> None:
     """Prepare a request's next step in its place, if the request has such a step. token: as in `_fill`."""
     blocks, ready = ahead.blocks, ahead.ready
     place = request & (len(ready) - 1)
@@ -178,27 +178,25 @@ def _prepare(request: Int, step: Int, token: Int, stream: StreamArrays, progress
 
 
 @compiled
+def is_prepared(request: Int, progress: Table, ready: Table) -> bool:
+    """Return whether the next of a request's steps that was neither issued nor pushed early is in its place."""
+    entry = ready[request & (len(ready) - 1)]
+    step = progress[request, ProgressColumn.ISSUED] + progress[request, ProgressColumn.EARLY_STEPS]
+    return bool(entry[ReadyColumn.REQUEST] == request and entry[ReadyColumn.STEP] == step)
+
+
+@compiled
 def next_step(request: Int, stream: StreamArrays, progress: Table, ahead: Ahead) -> Int:
     """Issue a request's next step; return its place."""
     ready = ahead.ready
     place, step = request & (len(ready) - 1), progress[request, ProgressColumn.ISSUED]
-    if ready[place, ReadyColumn.REQUEST] != request or ready[place, ReadyColumn.STEP] != step:
+    if not is_prepared(request, progress, ready):
         token = progress[request, ProgressColumn.TOKENS_DONE] + under_way(request, progress)
-        _prepare(request, step, token, stream, progress, ahead)
+        prepare_step(request, step, token, stream, progress, ahead)
     progress[request, ProgressColumn.ISSUED] += 1
     progress[request, ProgressColumn.COMMANDS] += ready[place, ReadyColumn.COUNT]
     ready[place, ReadyColumn.IS_ISSUED] = True
     return place
-
-
-@compiled
-def lacks_last(request: Int, progress: Table, ready: Table) -> bool:
-    """Return whether a request's next step is prepared, and all its records but the last were pushed early."""
-    entry, early = ready[request & (len(ready) - 1)], progress[request, ProgressColumn.EARLY]
-    is_next = entry[ReadyColumn.STEP] == progress[request, ProgressColumn.STEPS]
-    if entry[ReadyColumn.REQUEST] != request or not is_next:
-        return False  # another request has taken the place
-    return bool(early > 0 and early + 1 == entry[ReadyColumn.COUNT])
 
 
 @compiled
@@ -240,32 +238,6 @@ def fetch_free_slots(header: Words, data: Words, first: Int, stop: Int) -> Int:
 
 
 @compiled
-def push_early(ring: RingWords, most: Int, seq: Int, progress: Table, ahead: Ahead) -> Int:
-    """Push up to `most` records of one prepared step whose previous step was flushed; return their number.
-
-    The step's last record is not pushed. The ring must have space for all other records, and for one more record per
-    place, so that early records never delay a last record. `progress` keeps the number of early records, because
-    another request may take the place.
-    """
-    blocks, ready = ahead.blocks, ahead.ready
-    left = load_acquire(ring.header, HeaderWord.STEPS_LEFT)
-    for place in range(len(ready)):
-        request = ready[place, ReadyColumn.REQUEST]
-        if request == NOBODY or ready[place, ReadyColumn.IS_ISSUED] != 0:
-            continue
-        if np.uint64(progress[request, ProgressColumn.ENDED_AT]) > left:
-            continue
-        first, last = progress[request, ProgressColumn.EARLY], ready[place, ReadyColumn.COUNT] - 1
-        wanted = last - first + len(ready)
-        if first < last and free_slots(ring.header, ring.data, wanted) == wanted:
-            stop = min(last, first + most)
-            push_step(ring.header, ring.data, blocks[place, first:stop], seq, monotonic_ns())
-            progress[request, ProgressColumn.EARLY] = stop
-            return stop - first
-    return 0
-
-
-@compiled
 def records_ahead(ready: Table, progress: Table) -> Int:
     """Return the number of records of prepared steps that were neither issued nor pushed early."""
     count = 0
@@ -290,6 +262,6 @@ def prepare_next(first: Int, stream: StreamArrays, progress: Table, ahead: Ahead
             token = progress[request, ProgressColumn.TOKENS_DONE]
             if last_token != NO_TOKEN:
                 token = last_token + 1
-            _prepare(request, ready[place, ReadyColumn.STEP] + 1, token, stream, progress, ahead)
+            prepare_step(request, ready[place, ReadyColumn.STEP] + 1, token, stream, progress, ahead)
             return place + 1
     return len(ready)

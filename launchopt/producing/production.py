@@ -27,7 +27,8 @@ class Schedule:
     continuous: issue steps in rounds. budget_tokens: largest number of columns of a round; a chunk with more columns
     has a round of its own. most_running: largest number of requests in a round. ahead: push all records of a step but
     the last while the previous step runs. It needs a mode that takes whole steps, and is not for rounds. together:
-    most decode steps of a request that are issued together, for one launch; not with `ahead`.
+    most decode steps of a request that are issued together, for one launch; `ahead` then holds back the last record of
+    these steps.
     """
 
     continuous: bool = False

@@ -12,7 +12,8 @@ import numpy as np
 
 from launchopt.command import LOW_HALF, NO_TOKEN, WORDS, RecordWord
 from launchopt.native import compiled, monotonic_ns
-from launchopt.producing.continuous import DriverWord, ListArrays, RequestLists, next_kind, steps_together
+from launchopt.producing.continuous import DriverWord, ListArrays, RequestLists, next_kind
+from launchopt.producing.early_records import lacks_last, steps_together
 from launchopt.producing.prepared_steps import (
     Ahead,
     AheadArrays,
@@ -20,7 +21,6 @@ from launchopt.producing.prepared_steps import (
     ProgressColumn,
     ReadyColumn,
     StreamArrays,
-    lacks_last,
     next_step,
     under_way,
 )
@@ -86,9 +86,19 @@ def emit(request: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> 
 
 @compiled
 def emit_together(request: Int, steps: Int, now_ns: Int, stream: StreamArrays, run: DriverArrays) -> None:
-    """Issue the first of `steps` steps of a request that are issued together; `emit_rest` issues the others."""
-    state = run.state
-    state[DriverWord.TOGETHER], state[DriverWord.TOGETHER_LEFT] = request, steps
+    """Issue the first of `steps` steps of a request that are issued together; `emit_rest` issues the others.
+
+    Steps whose records were all pushed early are issued as well.
+    """
+    state, progress, issue_ns = run.state, run.progress[request], run.tokens.issue_ns
+    early = progress[ProgressColumn.EARLY_STEPS]
+    if early > 0:
+        first = stream.table[request, ChainColumn.FIRST_TOKEN] + progress[ProgressColumn.TOKENS_DONE]
+        issue_ns[first : first + early] = now_ns
+        progress[ProgressColumn.EARLY_STEPS] = 0
+        progress[ProgressColumn.ISSUED] += early
+        state[DriverWord.OUTSTANDING] += early
+    state[DriverWord.TOGETHER], state[DriverWord.TOGETHER_LEFT] = request, steps - early
     emit_rest(now_ns, stream, run)
 
 
@@ -120,7 +130,7 @@ def emit_queued(stream: StreamArrays, run: DriverArrays) -> None:
     lasts, count, now_ns = len(ready), 0, monotonic_ns()
     while state[DriverWord.QUEUE_FIRST] != state[DriverWord.QUEUE_STOP]:
         request = queue[state[DriverWord.QUEUE_FIRST] & (len(queue) - 1)]
-        is_last = lacks_last(request, run.progress, ready)
+        is_last = lacks_last(request, stream, run.progress, ready)
         if count > 0 and not is_last:
             break
         state[DriverWord.QUEUE_FIRST] += 1

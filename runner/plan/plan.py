@@ -197,11 +197,8 @@ def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: boo
     Raises ConfigError with scheduler.ahead if the config's own mode does not take whole steps.
     """
     takes = mode_class(arm.mode, arm.options).takes_of(stream)
-    if not config.scheduler.ahead or (takes is Takes.steps and arm.together == 1):
+    if not config.scheduler.ahead or takes is Takes.steps:
         return config.scheduler.ahead
-    if is_own and arm.together > 1:
-        why = f"mode={arm.label} gets up to {arm.together} whole steps at once: leave it out, or use mode.tokens=1"
-        raise ConfigError("scheduler.ahead", "true", why)
     if is_own:
         able = (name for name in MODES if mode_class(name).refusal(kind, stream) is None)
         others = (name for name in able if mode_class(name).takes_of(stream) is Takes.steps)

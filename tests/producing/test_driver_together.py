@@ -12,6 +12,7 @@ from support.steps.driver_runs import PATIENCE_S, expected_records, running, str
 
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Flag
 from launchopt.producing.production import Schedule, Tokens
+from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 
@@ -22,11 +23,11 @@ def played(stream: ChainStream, schedule: Schedule, seed: int) -> tuple[dict[int
     """Take all records, and end the steps of a request in order, at random times, once all steps together have come.
 
     Return by request how many steps came together, the records in order of arrival, and the driver's times. In rounds
-    no step ends before the round is complete.
+    no step ends before the round is complete. With steps ahead, early records come, but not the last one.
     """
     generator = np.random.default_rng(seed)
     groups, steps, ready = defaultdict[int, list[int]](list), defaultdict[int, list[Any]](list), list[list[Any]]()
-    records = []
+    records, early = [], [0]
     with running(stream, schedule) as run:
         end = time.monotonic() + PATIENCE_S
         is_open = not schedule.continuous
@@ -36,15 +37,21 @@ def played(stream: ChainStream, schedule: Schedule, seed: int) -> tuple[dict[int
             for record in buffer[: run.ring.pop(buffer)]:
                 records.append(record.copy())
                 request = int(record["request"])
-                assert all(int(each[0]["request"]) != request for each in ready), "its steps under way have not ended"
+                is_early = any(int(each[0]["request"]) == request for each in ready)  # its steps have not ended
+                assert schedule.ahead or not is_early
+                early[0] += is_early
                 if record["flags"] & Flag.STEP_END:
                     steps[request].append(record.copy())
                     if not record["flags"] & Flag.GOES_ON:
+                        assert not is_early, "the last record is held back"
                         groups[request].append(len(steps[request]))
                         ready.append(steps.pop(request))
                         is_open = is_open or bool(record["flags"] & Flag.ROUND_END)
                 else:
                     assert not record["flags"]
+            if schedule.ahead and ready:
+                run.ring.set_word(HeaderWord.STEPS_LEFT, len(records))
+                run.ring.await_record(3_000_000)  # time for the driver to push early
             if ready and is_open and generator.random() < 0.5:
                 own = ready[int(generator.integers(len(ready)))]
                 assert run.back.push(np.array([own.pop(0)], COMMAND_DTYPE)) == 1
@@ -52,6 +59,7 @@ def played(stream: ChainStream, schedule: Schedule, seed: int) -> tuple[dict[int
                 is_open = not schedule.continuous or bool(ready)
         tokens, commands, _ = run.finish()
     assert commands == len(records) == stream.commands
+    assert (early[0] > 0) == schedule.ahead
     return groups, records, tokens
 
 
@@ -68,10 +76,11 @@ def check_records(stream: ChainStream, records: list[Any], tokens: Tokens) -> No
         assert own.tolist() == expected_records(stream, request).tolist()
 
 
+@pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 @pytest.mark.parametrize("seed", range(4))
-def test_decode_steps_are_issued_together(seed: int) -> None:
+def test_decode_steps_are_issued_together(seed: int, ahead: bool) -> None:
     stream = stream_of([(0, 8), (5, 4), (0, 1), (2, 7)], chunk=2, replicas=2, vocab=30)
-    groups, records, tokens = played(stream, Schedule(together=TOGETHER), seed)
+    groups, records, tokens = played(stream, Schedule(together=TOGETHER, ahead=ahead), seed)
     assert groups[0] == [1, 3, 3, 1], "the first step is issued alone"
     assert groups[2] == [1]
     for request, chunks in ((1, 3), (3, 1)):

@@ -129,7 +129,6 @@ CASES: dict[str, str] = {
     "sampling=greedy": "sampling=greedy gemv_micro decode prefill",
     "scheduler=continuous": "scheduler=continuous gemv_micro decode prefill",
     f"{DECODE} mode=graph scheduler=continuous scheduler.ahead=true": "scheduler.ahead=true scheduler=none",
-    f"{DECODE} mode=graph_loop scheduler.ahead=true": "scheduler.ahead=true mode=graph_loop mode.tokens=1",
     "mode=graph_loop": "mode=graph_loop takes whole steps independent",
     f"{DECODE} mode=graph_loop mode.tokens=0": "mode.tokens=0 from 1 4096",
     f"{DECODE} mode=batched scheduler.ahead=true": "scheduler.ahead=true mode=batched batches coalesced graph",

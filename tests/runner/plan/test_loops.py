@@ -35,7 +35,7 @@ def refusal(*overrides: str) -> str:
 def test_each_arm_has_its_own_number_of_steps_together() -> None:
     arms = planned(*HOT, "mode=graph_loop", "mode.tokens=100", "against=[graph,graph_device]").arms
     assert [arm.together for arm in arms] == [1, 64, 100]
-    assert planned(*HOT, "mode=graph_loop", "mode.tokens=1", "scheduler.ahead=true").arms[-1].ahead
+    assert planned(*HOT, "mode=graph_loop", "scheduler.ahead=true").arms[-1].ahead
 
 
 @pytest.mark.parametrize("mode", LOOPS)
@@ -55,7 +55,6 @@ def test_an_old_driver_is_refused(mode: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_what_does_not_fit_together_is_refused() -> None:
     greedy = (*HOT, "mode=graph_loop", "sampling=greedy")
     assert "sampling.where is cpu: must be auto or gpu" in refusal(*greedy, "sampling.where=cpu")
-    assert "at once: leave it out, or use mode.tokens=1" in refusal(*greedy, "scheduler.ahead=true")
     assert "takes whole steps" in refusal("workload=gemv_micro", "mode=graph_loop")
     assert "or workload.replicas=1" in refusal(
         "workload=decode", "model=tiny", "workload.replicas=3", "mode=graph_loop"
