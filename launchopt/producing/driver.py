@@ -16,7 +16,7 @@ Steps ahead (`Schedule.ahead`, only with scheduler none): the records of a step 
 because the device feeds that token back itself. So while a step runs, the driver already pushes all records of the
 request's next step but the last. It may do so once the consumer has flushed the running step
 (`HeaderWord.STEPS_LEFT`). It pushes the last record when the running step has ended. Then only one record per request
-has to pass through the ring between two tokens.
+has to pass through the ring between two tokens. If steps are issued together, it holds back the last record of these.
 
 Steps together (`Schedule.together`): the driver issues several decode steps of a request at once, for a mode that
 executes them in one launch. The last record of each of these steps but the last carries `Flag.GOES_ON`. A request's
