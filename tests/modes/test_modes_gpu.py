@@ -13,6 +13,7 @@ from launchopt.devices.cublaslt.launch import MOST_POSTED
 from launchopt.devices.resident.ring import takes
 from launchopt.devices.steps.likely import padded_sizes
 from launchopt.modes import mode_class
+from launchopt.stack import Submit
 
 KINDS = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 ALONE = ("decode_1", "layer_1", "qkv_1", "linear_epilogue_1", "elementwise_1")  # one request, no prompt
@@ -38,7 +39,8 @@ def test_every_mode_that_can_ran_and_is_verified(everything: Everything) -> None
             assert len(each.sizes) <= row["launch_calls"] or mode == "persistent", where
             assert row["setup_ms"] > 0, where
             assert row["streams"] == (4 if mode == "multistream" else 1), where
-            assert (row["graph_replays"] is not None) == (mode == "graph"), where
+            captures = mode_class(mode).stack.submit in (Submit.graph, Submit.graph_loop, Submit.graph_device)
+            assert (row["graph_replays"] is not None) == captures or mode_class(mode).packages, where
             assert mode == "graph" or row["padded_commands"] == 0, where
 
 

@@ -13,8 +13,8 @@ from support.steps.programs import SPLIT, requests_of, stream_of
 from support.steps.step_runs import StepRun
 
 from launchopt.arrivals.requests import Requests
-from launchopt.command import Dtype, Op
-from launchopt.devices.arenas import to_float32
+from launchopt.command import HALF_BITS, LOW_HALF, Dtype, Op, RecordWord
+from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import (
@@ -264,6 +264,61 @@ def test_a_declined_group_gives_way_to_a_smaller_one() -> None:
     found = groups_of(stream, 0, stack, lambda group: group.stop - group.first < 4)
     names = [(each.kind, rows[each.first].name) for each in found]
     assert names == [(Kind.rope_kv, "rope"), (Kind.attention, "qk"), (Kind.add_norm, "add1")]
+
+
+FAULTY = {  # stack, group by the name of its first row, and the name of its last row, whose output is wrong
+    "norm": ({"fuse": ["norm"]}, "add1", "norm2"),
+    "attention": ({"fuse": ["attention"]}, "qk", "av"),
+    "rope_kv": ({"fuse": ["rope_kv"]}, "rope", "rope"),
+    "rope_kv and attention": ({"fuse": ["rope_kv", "attention"]}, "rope", "av"),
+    "norm in GEMM": ({"fuse": ["norm"], "kernels": "own"}, "norm1", "qkv"),
+    "norm and SiLU in GEMM": ({"fuse": ["norm", "silu"], "kernels": "own"}, "norm2", "silu_mul"),
+    "add in GEMM": ({"fuse": ["epilogue"], "kernels": "own"}, "down", "add2"),
+}
+
+
+@pytest.mark.parametrize("dtype", [Dtype.fp32, Dtype.bf16], ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("case", FAULTY)
+def test_a_fault_behind_outputs_that_are_not_stored_is_found(case: str, dtype: Dtype) -> None:
+    """The check computes through unwritten outputs. An error of some roundings exceeds its bound."""
+    options, first, last = FAULTY[case]
+    stream = stream_of("layer", [(0, 4)] * 3, dtype, layers=2)
+    run = StepRun(mode_class("coalesced", options)(), stream, 3)
+    run.run()
+    run.check()
+    steps: Any = run.prepared._launch.__self__  # type: ignore[attr-defined]
+    rows = stream.rows(0)
+    error = 0.1 if dtype is Dtype.bf16 else 1e-4
+    for shape_of, groups in steps.kinds.values():
+        for start, (stop, bind) in groups.items():
+            if rows[start].name == first and rows[start].layer == 1:
+                at = next(i for i in range(start, stop) if rows[i].name == last)
+                view = run.device.compute.views[shape_of[at]][2]
+                groups[start] = (stop, wrong(bind, at - start, view, dtype, error))
+    run.run()
+    with pytest.raises(AssertionError, match="of request 1"):
+        run.check()
+    run.close()
+
+
+def wrong(bind: Any, at: int, view: Any, dtype: Dtype, error: float) -> Any:
+    """Return a bind that adds `error` to one feature of request 1 in the output of row `at` of a group."""
+
+    def bound(words: Any) -> Any:
+        compute = bind(words)
+
+        def both() -> None:
+            compute()
+            slots = (words[at, :, RecordWord.SLOT_C_REQUEST] & np.uint64(LOW_HALF)).tolist()
+            requests = (words[at, :, RecordWord.SLOT_C_REQUEST] >> np.uint64(HALF_BITS)).tolist()
+            for slot, request in zip(slots, requests, strict=True):
+                if request == 1:
+                    out = view[slot].reshape(-1)
+                    out[5:6] = from_float32(to_float32(out[5:6], dtype) + np.float32(error), dtype)
+
+        return both
+
+    return bound
 
 
 def test_without_coalesce_each_request_is_launched_by_itself() -> None:
