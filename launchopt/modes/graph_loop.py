@@ -5,9 +5,10 @@ conditional WHILE node, whose body is the captured step with sampling and feedba
 node needs a driver of CUDA 12.4 or newer. The host learns of each token as soon as the GPU has stored it, so times per
 token are true. A request that arrives during a loop waits for the end of the loop.
 
-Some steps are launched one by one as in mode=coalesced: prompts, the first token of a request, and steps whose operands
-are not evenly spaced in memory. At most mode.cached=64 graphs are kept, one for each set of requests. The body reads
-one copy of the weights, so the mode takes no workload that cycles over several copies.
+The first token of a request is a launch of its own, because its input lies elsewhere. Prompts, and steps whose operands
+are not evenly spaced in memory, are launched one by one as in mode=coalesced. At most mode.cached=64 graphs are kept,
+one for each set of requests. The body reads one copy of the weights, so the mode takes no workload that cycles over
+several copies.
 
 On the CPU device a graph is a recorded list of calls. The results of each token are fed back between two lists.
 """

@@ -40,9 +40,14 @@ class LoopGraphs:
             self._kept.move_to_end(key)
         return found
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the next graph takes the place of another one."""
+        return len(self._kept) >= self._bound
+
     def make(self, key: Hashable, record: Record) -> Executable:
         """Capture the launches that `record` submits to the stream; keep and return the executable graph."""
-        if len(self._kept) >= self._bound:
+        if self.is_full:
             checked(cudart.cudaStreamSynchronize(self._stream))  # the oldest graph may still run
             _, oldest = self._kept.popitem(last=False)
             checked(cudart.cudaGraphExecDestroy(oldest))

@@ -6,7 +6,7 @@ The graph of a loop holds the launches of one step, and the end of a step: sampl
 (`cuda.loop_graphs`). The host learns of each token as soon as the GPU has stored it.
 
 The steps of a loop must use the same copy of the weights, and their operands must be evenly spaced in memory. Other
-batches are launched step by step as in mode=coalesced. So are single steps whose graph was not captured beforehand.
+batches are launched step by step as in mode=coalesced. So are prompts, and single steps that find no space for a graph.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from launchopt.devices.steps.fusions import NO_MAKERS, Makers
 from launchopt.devices.steps.keys import are_repeated
 from launchopt.errors import ConfigError
 from launchopt.recording.launch_rows import Strategy
+from launchopt.records import columns_of
 from launchopt.stack import Stack, Submit
 
 BEGIN_CALLS = 1  # calls besides the launch of the graph
@@ -71,13 +72,18 @@ class StepLoops:
         graph = self._graphs.get(self._steps.key_of(first))
         if steps > 1 and not self._repeats(batch, first, steps):
             graph = None
-        elif steps > 1 and graph is None and self._steps.runs(first, 1) == 1:
+        elif graph is None and self._is_worth_a_graph(first, steps):
             graph = self._make(first)
         arguments = 0 if graph is None else self._device.stage_feedback(batch, steps)
         if graph is not None and arguments:
             self._loop(graph, batch, steps, arguments, flush_ns)
         else:
             self._one_by_one(batch, steps, flush_ns)
+
+    def _is_worth_a_graph(self, first: StepBatch, steps: int) -> bool:
+        """Return whether to capture a step. A single one, such as a first token, may not replace another graph."""
+        is_even = int(columns_of(first.words, 0)) == 1 and self._steps.runs(first, 1) == 1
+        return is_even and (steps > 1 or not self._graphs.is_full)
 
     def _repeats(self, batch: StepBatch, first: StepBatch, steps: int) -> bool:
         known = self._steps.keys.known(first)

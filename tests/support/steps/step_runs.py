@@ -23,7 +23,7 @@ from launchopt.devices.loops.steps import StepLoop
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
-from launchopt.recording.recorder import Recorder
+from launchopt.recording.recorder import LEAST_ROWS, Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream
 from launchopt.verify.commands import CheckSettings
@@ -116,9 +116,9 @@ class StepRun:
         on_host: bool = False,
     ) -> None:
         self.stream, self.most, self.sampling = stream, most, sampling
-        self.recorder = Recorder(stream.commands)
         self.device: Any = device or CpuDevice(threads=1)
         self.mode = mode_class(mode)() if isinstance(mode, str) else mode
+        self.recorder = Recorder(stream.commands, max(LEAST_ROWS // 2, most * stream.most_rows(self.mode.together)))
         limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
         self.device.open(stream, self.recorder, seed=SEED)
         nobody = NO_DRIVER  # no driver to notify
