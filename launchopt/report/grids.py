@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 _UNITS = {
     "speed-up": "speed-up, x [95%]",
     "roofline": "roofline, % of a ceiling",
-    "break-even": "break-even, commands (ms)",
+    "break-even": "break-even, tokens or commands (ms)",
     "launch reduction": "launch reduction, x",
     "headroom": "headroom, x",
     "predicted / measured": "predicted / measured, %",

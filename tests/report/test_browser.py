@@ -61,7 +61,7 @@ def test_the_keyboard_sorts_and_what_is_no_number_comes_last(page: Page) -> None
     (table,) = [at for at in tables if page.locator("table").nth(at).locator("tbody tr").count() == 2]
     page.locator("table").nth(table).evaluate("each => each.closest('.grid').querySelector('.columns').click()")
     heads = page.locator("table").nth(table).locator("th button")
-    at = heads.all_inner_texts().index("break-even, commands (ms)") + 1
+    at = heads.all_inner_texts().index("break-even, tokens or commands (ms)") + 1
     before = column(page, table, at)
     assert "—" in before, "else nothing is tested"
     for key in ("Enter", "Space"):

@@ -26,7 +26,7 @@ Refusals = Mapping[str, Mapping[str, str]]  # run_id -> mode -> the reason why i
 
 
 class Payback(StrEnum):
-    """Results of `break_even` that are no number of commands."""
+    """Results of `break_even` that are no number."""
 
     AT_ONCE = "at once"  # the setup costs no more than that of the baseline
     NEVER = "never"  # the mode saves nothing
@@ -60,22 +60,27 @@ class StrategyLine:
         return max(((share, what) for what, share in shares.items() if share is not None), default=None)
 
     @property
+    def unit(self) -> str:
+        """Unit of `break_even`: tokens of a workload that has them, else commands."""
+        return "tokens" if self.line.median("tokens") else "commands"
+
+    @property
     def break_even(self) -> int | Payback | None:
-        """Number of commands that repays the setup beyond the baseline's; None: unknown."""
+        """Number of tokens, or commands, that repays the setup beyond the baseline's; None: unknown."""
         line, baseline = self.line, self.line.baseline
         if baseline is None or line.speedup is None:
             return None
         cost, base_cost = line.median("setup_ms"), baseline.median("setup_ms")
-        time, base_time = (each.median_ratio("wall_ms", "commands") for each in (line, baseline))
+        time, base_time = (each.median_ratio("wall_ms", self.unit) for each in (line, baseline))
         if cost is None or base_cost is None or time is None or base_time is None:
             return None
         return break_even(cost - base_cost, base_time - time, line.verdict)
 
     @property
     def break_even_ms(self) -> float | None:
-        """Time that the mode takes for `break_even` commands; None if that is no number."""
-        commands, time = self.break_even, self.line.median_ratio("wall_ms", "commands")
-        return commands * time if isinstance(commands, int) and time is not None else None
+        """Time that the mode takes for `break_even` tokens, or commands; None if that is no number."""
+        count, time = self.break_even, self.line.median_ratio("wall_ms", self.unit)
+        return count * time if isinstance(count, int) and time is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,18 +97,18 @@ def refusal_kind(reason: str) -> str:
     return "Not installed" if "pip install" in reason else "Not applicable"
 
 
-def break_even(extra_ms: float, saved_ms_per_command: float, verdict: Verdict | None = None) -> int | Payback:
-    """Return the number of commands whose savings repay `extra_ms`.
+def break_even(extra_ms: float, saved_ms_each: float, verdict: Verdict | None = None) -> int | Payback:
+    """Return the number of tokens, or commands, whose savings repay `extra_ms`. saved_ms_each: saved by one of them.
 
     verdict: whether the saving is more than noise; None if nothing says.
     """
     if verdict is Verdict.UNDECIDED:
         return Payback.UNDECIDED
-    if saved_ms_per_command <= 0 or verdict in (Verdict.SLOWER, Verdict.SAME):
+    if saved_ms_each <= 0 or verdict in (Verdict.SLOWER, Verdict.SAME):
         return Payback.NEVER
     if extra_ms <= 0:
         return Payback.AT_ONCE
-    return max(math.ceil(extra_ms / saved_ms_per_command), 1)  # a saving may round to 0
+    return max(math.ceil(extra_ms / saved_ms_each), 1)  # a saving may round to 0
 
 
 def build_strategies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[StrategyTable]:

@@ -33,11 +33,11 @@ from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, refusal_kind
 
 LEGEND = (
-    "Medians over repeats. Speed-up: wall time of `baseline` over that of the mode, or the metric that the cell "
+    "Medians over repeats. Speed-up: wall time of the first mode over that of the mode, or the metric that the cell "
     "names, paired repeat by repeat; it can differ from the ratio of the medians. In []: its 95% interval; below five "
     "repeats the range in (). Setup: the time to make the mode ready (plans, capture, compile, tune). Break-even: the "
-    "number of commands that repays the "
-    "setup, in brackets the time of the mode for them; `never`: the mode is no faster; `undecided`: there is no "
+    "number of tokens, or of commands in work without tokens, that repays the setup, in brackets the time of the mode "
+    "for them; `never`: the mode is no faster; `undecided`: there is no "
     "interval, or it leaves open whether it is."
 )
 FULL_LEGEND = (
@@ -46,7 +46,7 @@ FULL_LEGEND = (
     "results on the device. Roofline: the larger share of measured bandwidth and measured FLOPs; a weight that "
     "requests share counts once. Padded: commands executed for nothing, to fill a batch up."
 )
-_PARTS = ("capture", "instantiate", "upload")
+_PARTS = ("tuning", "compile", "capture", "instantiate", "upload")
 _WITH_REMARKS, _WITH_PARTS = "speed-up", "setup ms"
 
 
@@ -60,8 +60,10 @@ def _mode(strategy: StrategyLine) -> str:
 
 
 def _short_break_even(strategy: StrategyLine) -> str:
-    commands = strategy.break_even
-    return NOTHING if commands is None else count(commands) if isinstance(commands, int) else commands.value
+    found = strategy.break_even
+    if isinstance(found, int):
+        return count(found) + (" tokens" if strategy.unit == "tokens" else "")
+    return NOTHING if found is None else found.value
 
 
 def _break_even(strategy: StrategyLine) -> str:
