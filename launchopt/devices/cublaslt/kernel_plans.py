@@ -194,7 +194,8 @@ class KernelPlans:
     def row(self, function: KernelFunction, launch: Launch, early: bool = False) -> list[int]:
         """Return the row of the plans table for a launch. early: with programmatic stream serialization (PDL)."""
         if launch.shared_bytes > LARGEST_STATIC_SHARED_BYTES:
-            function.max_dynamic_shared_size_bytes = launch.shared_bytes
+            most = max(function.max_dynamic_shared_size_bytes, launch.shared_bytes)  # of all its plans
+            function.max_dynamic_shared_size_bytes = most
         config = np.zeros(CONFIG_BYTES, np.uint8)
         config[:28].view(np.uint32)[:] = (*launch.grid, *launch.block, launch.shared_bytes)
         if early:

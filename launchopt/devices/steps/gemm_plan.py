@@ -61,15 +61,17 @@ class Division(NamedTuple):
     """How a block is divided: warps that multiply, bytes of a row in a slot, and most tiles of a pass.
 
     blocks: blocks that fit on a multiprocessor. With two, the next launch copies its first weights during this one.
+    left: slots that a block has left to multiply when the next launch may begin.
     """
 
     warps: int = 8
     piece_bytes: int = 2048
-    tiles: int = 4
-    blocks: int = 2
+    tiles: int = 8
+    blocks: int = 1
+    left: int = 2
 
 
-ONE_COLUMN, MORE_COLUMNS = Division(), Division(piece_bytes=1024)
+ONE_COLUMN = MORE_COLUMNS = Division()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +115,8 @@ def divided(
     defines = {
         **{"COLUMNS": columns, "WARPS": how.warps, "PIECE_BYTES": how.piece_bytes, "TILES": tiles, "SLOTS": slots},
         **{"NORMED": int(gemm.gain > 0), "ADDS": int(gemm.adds), "GATED": int(gemm.gated)},
-        **{
-            "PDL": int(early),
-            "BLOCKS": how.blocks,
-            "HELD": held,
-            "WHOLE": int(k_bytes % how.piece_bytes == 0),
-        },
+        **{"PDL": int(early), "LEFT": how.left, "BLOCKS": how.blocks, "HELD": held},
+        **{"WHOLE": int(k_bytes % how.piece_bytes == 0)},
     }
     words = np.zeros(1, STEP_GEMM)
     pair_rows = gemm.rows if gemm.gated else 0

@@ -11,6 +11,7 @@ from launchopt.devices.steps.gemm_plan import (
     MOST_COLUMNS,
     MULTIPROCESSOR_BYTES,
     RESERVED_BYTES,
+    Division,
     StepGemm,
     divided,
 )
@@ -38,9 +39,11 @@ def test_every_row_belongs_to_one_block(rows: int, k: int, requests: int) -> Non
 
 @pytest.mark.parametrize(("rows", "k"), SIZES + GATED)
 @pytest.mark.parametrize("requests", [1, 2, 8, MOST_COLUMNS])
-def test_blocks_of_two_launches_fit_on_a_multiprocessor(rows: int, k: int, requests: int) -> None:
-    found = divided(of(rows, k, 1, (rows, k) in GATED), requests, H200, early=True)
-    assert 2 * (found.shared_bytes + found.static_bytes + RESERVED_BYTES) <= MULTIPROCESSOR_BYTES
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_blocks_fit_on_a_multiprocessor(rows: int, k: int, requests: int, blocks: int) -> None:
+    how = Division(piece_bytes=1024, blocks=blocks)
+    found = divided(of(rows, k, 1, (rows, k) in GATED), requests, H200, True, how)
+    assert blocks * (found.shared_bytes + found.static_bytes + RESERVED_BYTES) <= MULTIPROCESSOR_BYTES
     assert found.defines["SLOTS"] >= 2
 
 
