@@ -19,11 +19,11 @@ __device__ inline void copy_later(u32 to, u64 from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Make a group of this thread's copies that are in no group yet; wait until all groups but the last GROUPS are complete.
+// Make a group of this thread's copies that are in no group yet; wait until all groups but the last NEWEST are complete.
 __device__ inline void group_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int GROUPS>
+template <int NEWEST>
 __device__ inline void wait_for_copies_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+    asm volatile("cp.async.wait_group %0;" ::"n"(NEWEST) : "memory");
 }
 // Force the compiler to compute the value here, not where it is used.
 __device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }

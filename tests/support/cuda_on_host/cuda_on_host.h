@@ -150,9 +150,9 @@ void copy_later(u32 to, u64 from);
 void wait_for_copies();
 void group_copies();
 void wait_for_groups(unsigned left);
-template <int GROUPS>
+template <int NEWEST>
 void wait_for_copies_but() {
-    wait_for_groups(GROUPS);
+    wait_for_groups(NEWEST);
 }
 uint4 load_relaxed(u64 address);
 u32 load_relaxed(const u32* from);
