@@ -39,7 +39,7 @@ PRESETS: Mapping[str, Stack] = {
     "pdl": Stack(pdl=True, kernels=Kernels.own),
     "persistent": Stack(submit=Submit.persistent, kernels=Kernels.own),
     "pointer_array": Stack(),
-    "torch_compile": Stack(coalesce=True, kernels=Kernels.torch),
+    "torch_compile": Stack(coalesce=True, submit=Submit.graph, kernels=Kernels.torch),
     "torch_eager": Stack(coalesce=True, kernels=Kernels.torch),
     "torch_graph": Stack(coalesce=True, submit=Submit.graph, kernels=Kernels.torch),
     "triton_batched": Stack(kernels=Kernels.triton),
