@@ -6,7 +6,7 @@ a time.
 
 A launch is one operator, which may start several kernels. Its time is the time of PyTorch's dispatch. Attention is
 scaled_dot_product_attention over all positions of the longest context, behind a mask, as with a static cache. A paged
-cache is gathered first. Outputs of norms and the scores inside attention are not stored.
+cache is gathered first. Outputs of norms and of attention are tensors of PyTorch's own, which are not kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LIBRARY_BYTES = 256 << 20  # workspaces of cuBLAS, kernels, and the rounding of PyTorch's allocator
 SCORES_ALIVE = 6  # largest number of arrays of attention scores that exist at a time
-UNWRITTEN = frozenset({"norm1", "norm2", "qk", "softmax"})  # norms, and the inside of attention
+UNWRITTEN = frozenset({"norm1", "norm2", "qk", "softmax", "av"})  # outputs of operators that cannot write in place
 
 
 def torch_bytes(stream: Stream, limits: Mapping[ShapeKey, int]) -> int:

@@ -26,10 +26,10 @@ NORM_EPSILON = 1e-5
 HALF_BYTES = 2  # bytes of an element in half precision
 MASK_ALIGNMENT = 16  # positions; the row length of a mask that PyTorch's attention kernels take without a padded copy
 # Number of operators of an op that submit work to the device; making a view submits none. `Heads.copies` counts the
-# copies of operands that cannot be viewed. Attention is one operator and the copy of its output to C.
+# copies of operands that cannot be viewed.
 CALLS = {
-    **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ADD, Op.KV_WRITE), 1),
-    **dict.fromkeys((Op.SILU_MUL, Op.AV), 2),
+    **dict.fromkeys((Op.GEMM, Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ADD, Op.KV_WRITE, Op.AV), 1),
+    Op.SILU_MUL: 2,
     Op.ROPE: 4,
     Op.SLOT_MAP: 11,
 }
@@ -54,7 +54,7 @@ class Now(NamedTuple):
     offset: Tensor  # [rows]: position within that page
     cosines: Tensor  # [requests, columns, 1, head_dim]
     sines: Tensor  # [requests, columns, 1, head_dim]
-    mask: Tensor  # [requests, 1, columns * heads that share a key, ctx]: 0 for positions attended to, else -inf
+    mask: Tensor  # [requests, 1, columns, ctx]: 0 for positions that a column attends to, else -inf
 
 
 Function = Callable[..., "Tensor | Now"]  # (A, B, C, Now | None); the slot map returns Now
@@ -134,7 +134,6 @@ class Heads:
         self.q_heads, self.kv_heads, self.head_dim = attention.q_heads, attention.kv_heads, attention.head_dim
         self.ctx, self.page_tokens, self.is_paged = attention.ctx, attention.page_tokens, attention.is_paged
         self.qk_norm = attention.qk_norm
-        self.group = self.q_heads // self.kv_heads
         self.q_width = self.q_heads * self.head_dim
         half = np.arange(self.head_dim // 2)
         angles = np.outer(np.arange(self.ctx), attention.theta ** (-2.0 * half / self.head_dim))
@@ -157,15 +156,13 @@ class Heads:
 
         C, int32 [requests, columns] = slots of the columns in the cache.
         """
-        requests, columns = len(a.start), len(a.columns)
         a.start.copy_(a.following)
-        a.following.add_(columns)
+        a.following.add_(len(a.columns))
         tokens = a.start.unsqueeze(1) + a.columns
         page, offset = a.pages.gather(1, tokens // self.page_tokens), tokens % self.page_tokens
         into(c, torch.add, offset, page, alpha=self.page_tokens)
         seen = self.positions <= tokens.unsqueeze(2)
-        mask = torch.where(seen, self.shown, self.hidden)[:, None, :, None, : self.ctx]
-        mask = mask.expand(-1, -1, -1, self.group, -1).reshape(requests, 1, columns * self.group, self.ctx)
+        mask = torch.where(seen, self.shown, self.hidden)[:, None, :, : self.ctx]
         cosines, sines = self.cosines[tokens].unsqueeze(2), self.sines[tokens].unsqueeze(2)
         place = page.reshape(-1) if self.is_paged else a.local
         return Now(a.pages, place, offset.reshape(-1), cosines, sines, mask)
@@ -213,28 +210,20 @@ class Heads:
     def av(self, a: Tensor, b: Tensor, c: Tensor | None, now: Now) -> Tensor:
         """C = attention of the queries in B over the cache A. Values that no step wrote must be finite.
 
-        The query heads that share a key are rows of one query, so that keys need not be repeated.
+        The mask is of floats. From one of booleans, PyTorch would make one of floats in every layer.
         """
-        requests, columns = now.cosines.shape[:2]
-        queries = b[:, : self.q_width].view(requests, columns, self.kv_heads, self.group, self.head_dim)
-        queries = queries.transpose(1, 2).reshape(requests, self.kv_heads, columns * self.group, self.head_dim)
+        queries = self._by_head(b[:, : self.q_width], now).transpose(1, 2)
         keys, values = self._cached(a, 0, now), self._cached(a, 1, now)
-        mask = now.mask.expand(-1, self.kv_heads, -1, -1)
-        found = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
-        found = found.view(requests, self.kv_heads, columns, self.group, self.head_dim).transpose(1, 2)
-        if c is None:
-            return found.reshape(len(b), self.q_width)
-        keep(c.view(found.shape), found)
-        return c
+        found = functional.scaled_dot_product_attention(
+            queries, keys, values, attn_mask=now.mask, enable_gqa=self.q_heads > self.kv_heads
+        )
+        return keep(c, found.transpose(1, 2).reshape(len(b), self.q_width))
 
-    def copies(self, op: Op, requests: int, columns: int) -> int:
+    def copies(self, op: Op) -> int:
         """Return the number of operators that submit work in addition to `CALLS`.
 
         They are gathers, copies of operands, and the norms of q and k.
         """
         if op is Op.ROPE and self.qk_norm:
             return 3
-        apart = int(columns > 1 and self.group > 1)  # the rows of a query are not adjacent
-        if op is Op.SLOT_MAP:
-            return apart
-        return apart + 2 * self.is_paged if op is Op.AV else 0
+        return 2 * self.is_paged if op is Op.AV else 0

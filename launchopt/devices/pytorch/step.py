@@ -265,7 +265,7 @@ class Maker:
             a_text = ", ".join("None" if each is None else self._names.get(id(each), "") for each in named)
             a_text = f"Sequences({a_text})" if isinstance(a, Sequences) else a_text
         shape = SEVERAL if first < last else self._kind.shapes[i]
-        copies = 0 if site.heads is None else site.heads.copies(row.op, self.step.size, row.n)
+        copies = 0 if site.heads is None else site.heads.copies(row.op)
         more = CALLS[row.op] - 1 + copies
         self.step.calls.append(Call(site.functions[row.op], a, b, c, first, last, shape, more))
         stored = "None" if c is None else self._names.get(id(c), "")
