@@ -9,10 +9,11 @@ from pathlib import Path
 
 import psutil
 
+from launchopt.command import RECORD_BYTES
 from launchopt.devices.base import DeviceInfo
-from launchopt.errors import ArenaMemoryError
+from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.modes import mode_class
-from launchopt.streams.chain import Stream
+from launchopt.streams.chain import Stream, chain_of
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 from runner.plan.job import Arm
@@ -24,6 +25,8 @@ MEMORY_SHARE = {"cpu": 0.8, "cuda": 0.9}
 CHECK_BYTES_PER_ELEMENT = 40
 OOM_KILLS = Path("/proc/vmstat")
 FIXED_BYTES = {"cpu": 768 << 20, "cuda": 2 << 30}  # buffers of the ceilings, workspace, chunks of the check
+# main memory per record of steps that are issued together: two copies of it, and up to four rows of the recorder
+HELD_RECORD_BYTES = 2 * RECORD_BYTES + 4 * 32
 HOST_RECORD_BYTES = 1 + 160  # per command, for the check after a run: a flag that it ran, and its slots
 
 
@@ -51,6 +54,18 @@ def too_large(commands: str, needed: int, usable: int, info: DeviceInfo, to_lowe
         f"{commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
         f" {usable / 1e9:.1f} GB of {info.memory_name} may be used: lower {to_lower}"
     )
+
+
+def require_held(arm: Arm, stream: Stream) -> None:
+    """Raise ConfigError if the records of steps that an arm gets together do not fit into main memory."""
+    if arm.together == 1:
+        return
+    chain = chain_of(stream)
+    held = min(arm.max_batch, chain.requests) * chain.most_rows(arm.together) * HELD_RECORD_BYTES
+    free = int(psutil.virtual_memory().available * MEMORY_SHARE["cpu"])
+    if held > free:
+        why = f"the records of so many tokens need {held / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory are free"
+        raise ConfigError("mode.tokens", arm.together, f"{why}: lower it")
 
 
 def require_records(commands: int, to_lower: str) -> None:

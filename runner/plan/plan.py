@@ -24,14 +24,22 @@ from launchopt.modes.base import Takes
 from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.stack import preset_of
-from launchopt.streams.chain import Stream
+from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
 from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where, options_of_label
 from runner.config.schema import Config, to_config
 from runner.plan.job import Arm, Job
-from runner.plan.memory import MEMORY_SHARE, needed_bytes, require_memory, require_records, too_large, what_to_lower
+from runner.plan.memory import (
+    MEMORY_SHARE,
+    needed_bytes,
+    require_held,
+    require_memory,
+    require_records,
+    too_large,
+    what_to_lower,
+)
 from runner.plan.minimum import minimum_of
 from runner.plan.streams import requests_of, setting_of
 
@@ -166,6 +174,8 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
     for arm in arms:
         mode, is_own = mode_class(arm.mode, arm.options), arm is arms[-1]
         together = mode(**arm.options).together
+        if stream.has_steps:
+            together = min(together, int(chain_of(stream).outputs.max()))
         why = mode.refusal(kind, stream) or mode.lacks() or _samples_elsewhere(config, kind, together)
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
@@ -173,6 +183,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
             arm = replace(arm, together=together)
+            require_held(arm, stream)
             able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream, is_own)))
         elif is_own or config.against != [ALL]:
             raise ConfigError("mode" if is_own else "against", arm.label, why)

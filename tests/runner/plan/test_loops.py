@@ -9,6 +9,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cuda import info as cuda_info
 from launchopt.errors import ConfigError, LaunchoptError
 from launchopt.modes.base import Mode
+from runner.plan import memory
 from runner.plan import plan as plan_module
 
 HOT = ("workload=decode", "model=tiny", "workload.replicas=1")
@@ -34,7 +35,9 @@ def refusal(*overrides: str) -> str:
 @pytest.mark.usefixtures("gpu")
 def test_each_arm_has_its_own_number_of_steps_together() -> None:
     arms = planned(*HOT, "mode=graph_loop", "mode.tokens=100", "against=[graph,graph_device]").arms
-    assert [arm.together for arm in arms] == [1, 64, 100]
+    assert [arm.together for arm in arms] == [1, 64, 64], "a request has no more tokens"
+    (arm,) = planned(*HOT, "workload.tokens=200", "mode=graph_loop", "mode.tokens=100").arms[-1:]
+    assert arm.together == 100
     assert planned(*HOT, "mode=graph_loop", "scheduler.ahead=true").arms[-1].ahead
 
 
@@ -49,6 +52,12 @@ def test_an_old_driver_is_refused(mode: str, monkeypatch: pytest.MonkeyPatch) ->
             assert refusal(*HOT, f"mode={mode}") == (
                 f"mode={mode}: needs a driver of CUDA 12.4 or newer, and this one is of CUDA 12.2: use mode=graph"
             )
+
+
+@pytest.mark.usefixtures("gpu")
+def test_records_of_steps_together_must_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "HELD_RECORD_BYTES", 1 << 40)
+    assert "mode.tokens=64: the records of so many tokens need " in refusal(*HOT, "mode=graph_loop")
 
 
 @pytest.mark.usefixtures("gpu")
