@@ -112,25 +112,26 @@ def values_of(stack: Stack) -> dict[str, bool | str | list[str]]:
     }
 
 
-def choices_of(label: str) -> tuple[str, dict[str, bool | str | list[str]]]:
+def choices_of(label: str, key: str = "against") -> tuple[str, dict[str, bool | str | list[str]]]:
     """Return the mode and the choices that a label stands for, such as `graph+norm-coalesce`.
 
-    ConfigError if the label has a word that is no choice, or choices that cannot be combined.
+    key: the setting that names the label. ConfigError if the label has a word that is no choice, or choices that cannot
+    be combined.
     """
     name = preset_of(label)
     words = [(sign, word) for sign, word in _WORD.findall(label.removeprefix(name))]
     if "".join(sign + word for sign, word in words) != label.removeprefix(name):
-        raise ConfigError("against", label, "a mode, and its other choices as in graph+norm+pdl or engine-attention")
+        raise ConfigError(key, label, "a mode, and its other choices as in graph+norm+pdl or engine-attention")
     stack = PRESETS[name]
     for sign, word in words:
-        stack = _with(stack, word, sign == "+", label)
+        stack = _with(stack, word, sign == "+", label, key)
     options = values_of(stack)
-    check_stack("against", name, options)
+    check_stack(key, name, options)
     return name, options
 
 
-def _with(stack: Stack, word: str, is_on: bool, label: str) -> Stack:
-    """Return a stack with the choice `word`, or without it."""
+def _with(stack: Stack, word: str, is_on: bool, label: str, key: str) -> Stack:
+    """Return a stack with the choice `word`, or without it. label, key: for an error."""
     if word == COALESCE:
         return replace(stack, coalesce=is_on)
     if word == PDL:
@@ -144,8 +145,8 @@ def _with(stack: Stack, word: str, is_on: bool, label: str) -> Stack:
         return replace(stack, kernels=Kernels(word))
     switched = (*map(str, Fusion), COALESCE, PDL)
     allowed = (*switched, *map(str, Submit), *map(str, Kernels)) if is_on else switched
-    meant = [f"against={label.replace(word, near)}" for near in nearest(word, allowed)]
-    raise ConfigError("against", label, explained(f"{word} is no choice", listed(allowed), meant))
+    meant = [f"{key}={label.replace(word, near)}" for near in nearest(word, allowed)]
+    raise ConfigError(key, label, explained(f"{word} is no choice", listed(allowed), meant))
 
 
 def is_preset(name: str, key: str, value: object) -> bool:

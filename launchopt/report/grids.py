@@ -19,6 +19,8 @@ from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import strategies_grid
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
+from launchopt.analysis.waterfall.markdown import waterfall_grid, waterfall_notes, waterfall_title
+from launchopt.analysis.waterfall.steps import Waterfall
 from launchopt.report.figures.base import ALL_MODES
 
 _AS_NUMBERS = {AT_THE_PEAK: 100.0, "at once": 0.0}  # in % of the peak, and in commands
@@ -35,6 +37,8 @@ _UNITS = {
     "batch size p50 / p99": "batch size p50 / p99, commands",
     "goodput": "goodput, requests/s",
     "C++ loop": "C++ loop, x",
+    "brings us": "brings us [95%]",
+    "share": "share of the whole, %",
     "padded": "padded, commands",
 }
 # Columns of settings, with the text for the caption if all lines have one value.
@@ -197,6 +201,13 @@ def frontier(one: Frontier) -> Grid:
     """Return every point of a sweep."""
     columns, cells = frontier_grid(one, "full")
     return _of_columns("Every point of the sweep, medians over repeats", columns, cells, one["device"])
+
+
+def waterfall(one: Waterfall) -> Grid:
+    """Return what each choice of one order brings."""
+    columns, cells = waterfall_grid(one, "full")
+    caption = f"What each choice brings: {waterfall_title(one)}"
+    return replace(_of_columns(caption, columns, cells, one.stream["device"]), below=waterfall_notes(one))
 
 
 def diagnosis(one: Diagnosis, device: str) -> Grid:

@@ -24,6 +24,7 @@ from launchopt.report.figures.latency import latency_figure
 from launchopt.report.figures.speedup import modes_figure
 from launchopt.report.figures.stages import time_figure
 from launchopt.report.figures.timeline import timeline_figure
+from launchopt.report.figures.waterfall import waterfall_figure
 from launchopt.report.glance import Glance
 from launchopt.report.grids import Grid, Head
 from launchopt.report.source import Source
@@ -128,12 +129,19 @@ def section(
     twins = [other for other in source.tables if other["traced"] and same_work(table, other)]
     frontiers = [one for one in source.frontiers if all(one[name] == table[name] for name in STREAM)]
     sweeps = [one for one in frontiers if is_sweep(one)]
+    waterfalls = [one for one in source.waterfalls if all(one.stream[name] == table[name] for name in STREAM)]
     found: list[Figure | Absent] = [] if is_alone else [modes_figure(strategy)]
+    found += map(waterfall_figure, waterfalls)
     found += [figure for one in frontiers for figure in frontier_figures(one)]
     found += [*([] if sweeps else [time_figure(strategy)]), latency_figure(table, source.histograms)]
     found += [batch_figure(table, source.histograms), timeline_figure([table, *twins], source)]
     tokens = grids.tokens(table)
-    tables = [*map(grids.frontier, sweeps), grids.modes(strategy, table), *([tokens] if tokens else [])]
+    tables = [
+        *map(grids.frontier, sweeps),
+        *map(grids.waterfall, waterfalls),
+        grids.modes(strategy, table),
+        *([tokens] if tokens else []),
+    ]
     best, numbered = glance.best, figures.add(found, title)
     modes = dict.fromkeys(str(line["mode"]) for line in table.lines)
     return Section(

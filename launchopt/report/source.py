@@ -16,6 +16,7 @@ from launchopt.analysis.tables.rows import Table, build_tables
 from launchopt.analysis.tables.strategies import Refusals, StrategyTable, build_strategies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
+from launchopt.analysis.waterfall.steps import Waterfall, build_waterfalls, orders_of
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest, usable_manifest
 from launchopt.recording.results import Row
@@ -60,6 +61,7 @@ class Source:
     runs: list[Run]
     diagnoses: list[Diagnosis]
     calibrations: list[Calibration]
+    waterfalls: list[Waterfall]
 
     def run(self, run_id: str) -> Run | None:
         """Return the run called `run_id`; None if there is none, or several."""
@@ -84,6 +86,7 @@ def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Sou
         runs,
         _diagnoses(rows, runs, refusals, calibrations),
         list(calibrations.values()),
+        build_waterfalls(rows, orders_of(run.manifest for run in runs), refusals),
     )
 
 

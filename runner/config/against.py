@@ -1,13 +1,14 @@
-"""Check the setting `against`: labels of the modes that a run is compared with, such as engine or graph+norm+pdl."""
+"""Check `against` and `waterfall`: labels of the modes that run in turn with `mode`, such as engine or graph+norm+pdl."""
 
 from __future__ import annotations
 
-from launchopt.errors import ConfigError, explained, nearest
+from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, label_of, stack_of
 from launchopt.stack import preset_of
 from runner.config.groups import Mode
 
+WANTED = "lists of modes, such as waterfall=[[baseline,engine,engine+graph]]"
 ALL = "all"  # value of `against`: every other mode that can run the workload here
 
 
@@ -17,7 +18,7 @@ def checked_against(against: object, mode: Mode) -> list[str]:
     own = label_of(mode.name, stack_of(mode.name, mode.options))
     found: list[str] = []
     for name in given if isinstance(given, list) else [given]:
-        label = _normal(name) if isinstance(name, str) and preset_of(name) in MODES else name
+        label = _normal(name, "against") if isinstance(name, str) and preset_of(name) in MODES else name
         if label in found:
             raise ConfigError("against", label, "is named twice; name each mode once")
         is_allowed = given == [ALL] if label == ALL else isinstance(label, str) and preset_of(label) in MODES
@@ -27,10 +28,34 @@ def checked_against(against: object, mode: Mode) -> list[str]:
     return found
 
 
-def _normal(label: str) -> str:
-    """Return the label without choices that the mode's preset has."""
-    name, choices = choices_of(label)
-    return label_of(name, stack_of(name, choices))
+def checked_orders(waterfall: object) -> list[list[str]]:
+    """Return the labels of `waterfall`, a list for each order; ConfigError for any other value."""
+    orders = [] if waterfall is None else waterfall
+    if not isinstance(orders, list):
+        raise ConfigError("waterfall", waterfall, explained("not a list of lists", WANTED))
+    return [_checked_order(order) for order in orders]
+
+
+def _checked_order(order: object) -> list[str]:
+    if not isinstance(order, list) or len(order) < 2:
+        raise ConfigError("waterfall", order, explained("not a list of two or more modes", WANTED))
+    labels = [_checked_mode(name) for name in order]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise ConfigError("waterfall", twice, "is named twice in one order; name each mode once")
+    return labels
+
+
+def _checked_mode(name: object) -> str:
+    if isinstance(name, str) and preset_of(name) in MODES:
+        return _normal(name, "waterfall")
+    raise ConfigError("waterfall", name, explained("no such mode", choices(MODES), nearest(str(name), MODES)))
+
+
+def _normal(label: str, key: str) -> str:
+    """Return the label without choices that the mode's preset has. key: the setting to name in an error."""
+    name, chosen = choices_of(label, key)
+    return label_of(name, stack_of(name, chosen))
 
 
 def _refused(name: object, own: str) -> ConfigError:

@@ -22,7 +22,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
 from runner.config import groups
-from runner.config.against import checked_against
+from runner.config.against import checked_against, checked_orders
 from runner.config.groups import Ordering, Verify
 from runner.config.tables import tables
 
@@ -44,6 +44,7 @@ class Config:
     slo: groups.Slo = field(default_factory=groups.Slo)
     record: groups.Recording = field(default_factory=groups.Recording)
     against: Any = option("auto", "modes that run in turn with `mode`; auto: its base; all: every other")
+    waterfall: Any = option(None, "lists of modes in turn; each mode has one more choice than the one before")
     ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
     tuning: groups.Tuning = option(groups.Tuning.all, "modes for which cuBLASLt's proposals are timed, on a GPU")
     repeats: Any = option(None, "number; auto: until the noise is low; null: 5 beside a base, else 1")
@@ -66,6 +67,10 @@ class Config:
         self.repeats = 1 if self.repeats is None else self.repeats
         self._check_groups()
         self.against = checked_against(self.against, self.mode)
+        self.waterfall = checked_orders(self.waterfall)
+        if self.waterfall and not (self.arrival.is_closed or self.arrival.has_requests):
+            why = "waterfall compares wall times, which follow the arrivals in an open loop: use arrival=closed"
+            raise ConfigError("arrival", self.arrival.kind, why)
         self._check_repeats()
         above_zero("job_timeout_s", self.job_timeout_s)
         within("watchdog_s", self.watchdog_s, 0)

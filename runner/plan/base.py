@@ -1,8 +1,8 @@
 """The base of a run: the mode that a single run is compared with if the user names none.
 
 `against: auto` asks for a base, and `repeats: null` for REPEATS interleaved repeats beside it. A single run without a
-profiler gets both, so that its table ends with a factor. With `against=all` it takes REPEATS repeats, too. A job of a
-sweep, an experiment or a table gets no base and one repeat.
+profiler gets both, so that its table ends with a factor. With `against=all` or a waterfall it takes REPEATS repeats, too.
+A job of a sweep, an experiment or a table gets no base and one repeat.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def bases_of(config: Config) -> tuple[str, ...]:
 
 def plan_with_base(config: Config, task: DictConfig) -> Plan:
     """Return the plan of a single run, with a base if it gets one. `task` is the composed config of `config`."""
-    if task.against != AUTO:
-        takes_all = config.against == [ALL] and not _is_traced(config)
-        return plan_of(settled(task, repeats=REPEATS if takes_all else 1))
+    if task.against != AUTO or config.waterfall:
+        takes_many = (config.against == [ALL] or config.waterfall) and not _is_traced(config)
+        return plan_of(settled(task, repeats=REPEATS if takes_many else 1))
     for base in bases_of(config):
         try:
             plan = plan_of(settled(task, [base], REPEATS))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -62,7 +63,8 @@ class Plan:
     arms: tuple[Arm, ...]
     notices: tuple[str, ...]
     residency: str | None
-    refused: dict[str, str]  # with against=all: mode -> the reason why it cannot run this
+    refused: dict[str, str]  # with against=all, or of a waterfall: arm -> the reason why it cannot run this
+    orders: tuple[tuple[str, ...], ...]  # of the waterfall: labels of arms that run
 
     def job(self, folder: Path) -> Job:
         """Return the job with `folder` for its results."""
@@ -151,7 +153,16 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     assert isinstance(container, dict)
     residency = _residency(config, stream, info)
     plain = {str(k): v for k, v in container.items()}
-    return Plan(config, plain, stream, info, arms, tuple(notices), residency, refused)
+    return Plan(config, plain, stream, info, arms, tuple(notices), residency, refused, _orders(config, refused))
+
+
+def _orders(config: Config, refused: dict[str, str]) -> tuple[tuple[str, ...], ...]:
+    """Return the orders of the waterfall without arms that cannot run; ConfigError if fewer than two remain in one."""
+    orders = tuple(tuple(label for label in order if label not in refused) for order in config.waterfall)
+    for order in orders:
+        if len(order) < 2:
+            raise ConfigError("waterfall", order, f"fewer than two of its modes run here: {left_out(refused)}")
+    return orders
 
 
 def _arms(config: Config) -> tuple[Arm, ...]:
@@ -160,7 +171,7 @@ def _arms(config: Config) -> tuple[Arm, ...]:
     batching = config.batching
     common = (batching.max_batch, batching.timeout_us, batching.idle_us)
     own = Arm(config.mode.name, *common, config.mode.options)
-    labels = list(MODES) if everything else config.against
+    labels = dict.fromkeys([*(MODES if everything else config.against), *chain.from_iterable(config.waterfall)])
     others = [Arm(preset_of(label), *common, options_of_label(label)) for label in labels]
     return (*(other for other in others if other.label != own.label), own)
 
@@ -168,7 +179,7 @@ def _arms(config: Config) -> tuple[Arm, ...]:
 def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
     """Return the arms that can run the stream here, and the modes that cannot, with their reasons.
 
-    Raises ConfigError if one cannot; with `against=all` only if the config's own mode cannot.
+    Raises ConfigError if the config's own mode cannot, or one that `against` names.
     """
     able, refused = [], {}
     for arm in arms:
@@ -185,7 +196,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
             arm = replace(arm, together=together)
             require_held(arm, stream)
             able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream, is_own)))
-        elif is_own or config.against != [ALL]:
+        elif is_own or arm.label in config.against:
             raise ConfigError("mode" if is_own else "against", arm.label, why)
         else:
             refused[arm.label] = why
@@ -193,7 +204,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
 
 
 def left_out(refused: dict[str, str]) -> str:
-    """Return one line on the modes that `against=all` leaves out, grouped by their reasons."""
+    """Return one line on the modes that are left out, grouped by their reasons."""
     by_reason: dict[str, list[str]] = {}
     for mode, why in refused.items():
         by_reason.setdefault(why, []).append(mode)

@@ -4,20 +4,22 @@
     launchopt report DIR... --plot speedup.svg  and a picture
     launchopt report DIR... --frontier --slo-p99-us 500     which bucket size, which timeout? (--plot: a picture)
     launchopt report DIR... --strategies        all modes on each workload: gains, costs, break-even (and --plot)
+    launchopt report DIR... --waterfall         what each choice of a stack brings (and --plot, --json)
     launchopt report DIR... --html              one self-contained page in DIR/report.html, or --html FILE.html
     launchopt report DIR... --json              the rows of the tables as JSON, or --json FILE.json beside the tables
     launchopt report DIR... --pr                Markdown for a pull request: verdict, one table, environment
     launchopt report RUN --timeline FILE.json   the recorded launches of one run, for ui.perfetto.dev (.json.gz too)
     launchopt report --readme README.md         refresh the tables inside a README (--check: only check them)
 
-In: every summary.parquet (--frontier: and histograms.parquet; --strategies: and manifest.json) at or below the folders.
-Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in `report.md`,
-`frontier.md` or `strategies.md` inside the first folder, or in --output. An objective is saved beside frontier.md in
-`frontier.json`, and holds until another is given. In a README, the text between `<!-- report:FOLDER -->` and
-`<!-- /report:FOLDER -->` is replaced: by the frontier if FOLDER has a frontier.json; by the strategies if it has a
-strategies.md, or comes from an experiment that compares them; else by the tables. FOLDER is relative to the folder of
-the README. It may be a file: advice.json, goals.json, which_strategy.json (modules of runner/report) or a calibration.
-Between `<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix` is put.
+In: every summary.parquet (--frontier: and histograms.parquet; --strategies, --waterfall: and manifest.json) at or below
+the folders. Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in
+`report.md`, `frontier.md`, `strategies.md` or `waterfall.md` inside the first folder, or in --output. An objective is
+saved beside frontier.md in `frontier.json`, and holds until another is given. In a README, the text between
+`<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced: by the waterfalls if FOLDER has runs with some; by
+the frontier if it has a frontier.json; by the strategies if it has a strategies.md, or comes from an experiment that
+compares them; else by the tables. FOLDER is relative to the folder of the README. It may be a file: advice.json,
+goals.json, which_strategy.json (modules of runner/report) or a calibration. Between `<!-- matrix -->` and
+`<!-- /matrix -->` the output of `launchopt matrix` is put.
 """
 
 from __future__ import annotations
@@ -25,11 +27,9 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
-
-from rich.console import Console
 
 from launchopt.analysis.tables.as_json import tables_json
 from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
@@ -39,7 +39,7 @@ from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
-from launchopt.errors import DataError, one_line
+from launchopt.errors import DataError
 from launchopt.files import read_json, save_text
 from launchopt.recording import results
 from runner.bench import account, figures
@@ -47,16 +47,15 @@ from runner.ending import end
 from runner.profiles import ncu
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
 from runner.renamed import current_word, current_words
-from runner.report import advice, goals, profilers, provenance, which_strategy
-from runner.report.page import html, pull_request, require_own, timeline
+from runner.report import advice, goals, profilers, provenance, waterfall, which_strategy
+from runner.report.page import html, publish, pull_request, require_own, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
-from runner.screen.pager import console
 from runner.values import file_named, positive, whole_number
 
 FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"
-KINDS = ("frontier", "strategies", "html", "pr", "timeline")
+KINDS = ("frontier", "strategies", "waterfall", "html", "pr", "timeline")
 STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 
 
@@ -77,8 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error("--slo-p99-us goes with --frontier or --html")
     if {"html", "pr", "timeline"} & set(kinds) and (options.output or options.plot):
         parser.error(f"--output and --plot do not go with --{kinds[0]}")
-    if options.json is not None and (kinds or not options.folders):
-        parser.error("--json goes with DIR, for the rows of the tables, and with no other kind of report")
+    if options.json is not None and (kinds not in ([], ["waterfall"]) or not options.folders):
+        parser.error("--json goes with DIR, for the rows of the tables, or with --waterfall")
     if options.timeline_limit is not None and options.timeline is None:
         parser.error("--timeline-limit goes with --timeline")
     return exit_code(lambda: _report(kinds[0] if kinds else "", options))
@@ -101,6 +100,8 @@ def _make(kind: str, options: argparse.Namespace) -> None:
         frontier(folders, options.slo_p99_us, options.output, options.plot)
     elif kind == "strategies":
         strategies(folders, options.output, options.plot)
+    elif kind == "waterfall":
+        waterfall.waterfall(folders, options.output, options.plot, options.json)
     elif kind == "html":
         folder = _folder(folders[0])
         slo_p99_us = options.slo_p99_us or _kept_slo(folder / FRONTIER_FILE)
@@ -124,23 +125,10 @@ def report(
     tables = build_tables(results.read_summaries(folders))
     if as_json != STDOUT:
         shown = report_markdown(tables, "full")
-        _publish(shown, output or _folder(folders[0]) / "report.md", lambda screen: print_tables(tables, screen))
+        publish(shown, output or _folder(folders[0]) / "report.md", lambda screen: print_tables(tables, screen))
     put_json(as_json, tables_json(tables))
     if plot is not None:
         draw_speedups(tables, plot)
-
-
-def _publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
-    """Show the report on a terminal, else print its Markdown; write the Markdown to `path`."""
-    is_terminal = sys.stdout.isatty()
-    if is_terminal:
-        show(console())
-    else:
-        print(markdown, end="")
-    # Print before writing, so that the tables of a read-only folder still appear.
-    save_text(path, markdown)
-    if is_terminal:
-        print(f"all columns: {one_line(path)}")
 
 
 def frontier(
@@ -155,7 +143,7 @@ def frontier(
     slo_p99_us = slo_p99_us or _kept_slo(kept)
     frontiers = _frontiers(folders, slo_p99_us)
     shown = f"{frontier_markdown(frontiers, 'full')}\n{provenance.line(folders)}"
-    _publish(shown, output or kept.with_name("frontier.md"), lambda screen: print_frontiers(frontiers, screen))
+    publish(shown, output or kept.with_name("frontier.md"), lambda screen: print_frontiers(frontiers, screen))
     if slo_p99_us is not None and output is None:
         save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
     if plot is not None:
@@ -169,7 +157,7 @@ def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path |
     """
     tables = _strategies(folders)
     shown = f"{strategies_markdown(tables, 'full')}\n{provenance.line(folders)}"
-    _publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda screen: print_strategies(tables, screen))
+    publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda screen: print_strategies(tables, screen))
     if plot is not None:
         draw_strategies(tables, plot)
 
@@ -253,6 +241,8 @@ def _block(folder: Path) -> str:
         return ncu.markdown(folder)
     if (folder / "bench.parquet").is_file():
         return figures.markdown(folder)
+    if waterfall.is_waterfall(folder):
+        return waterfall.compact(folder)
     if (folder / FRONTIER_FILE).is_file():
         return frontier_markdown(_frontiers([folder], _read_slo(folder / FRONTIER_FILE)), "compact")
     if _compares_strategies(folder):
@@ -271,6 +261,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--plot", type=file_named(*FORMATS), metavar="FILE.svg", help="the same as a picture")
     parser.add_argument("--frontier", action="store_true", help="throughput against tail latency, instead of speed-ups")
     parser.add_argument("--strategies", action="store_true", help="all modes side by side: gains, costs, break-even")
+    parser.add_argument("--waterfall", action="store_true", help="what each choice of a stack brings")
     parser.add_argument(
         "--slo-p99-us", type=positive, metavar="X", help="recommend a point whose p99 latency keeps this"
     )

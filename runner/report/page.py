@@ -6,17 +6,39 @@ In: folders with runs. Out: files, under a temporary name until they are whole, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launchopt.errors import DataError
+from rich.console import Console
+
+from launchopt.errors import DataError, one_line
 from launchopt.files import save_text
 from launchopt.messages import say
 from launchopt.reading.ownership import foreign
 from launchopt.report.perfetto import DEFAULT_LIMIT, write_timeline
 from launchopt.report.source import read_source
+from runner.screen.pager import console
 
-DEFAULT_FILES = {"": "report.md", "frontier": "frontier.md", "strategies": "strategies.md", "html": "report.html"}
+DEFAULT_FILES = {
+    "": "report.md",
+    "frontier": "frontier.md",
+    "strategies": "strategies.md",
+    "waterfall": "waterfall.md",
+    "html": "report.html",
+}
+
+
+def publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
+    """Show the report on a terminal, else print its Markdown; write the Markdown to `path`."""
+    is_terminal = sys.stdout.isatty()
+    if is_terminal:
+        show(console())
+    else:
+        print(markdown, end="")
+    # Print before writing, so that the tables of a read-only folder still appear.
+    save_text(path, markdown)
+    if is_terminal:
+        print(f"all columns: {one_line(path)}")
 
 
 def require_own(folder: Path, kind: str, page: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""Pictures of a report: speed-ups, strategies and frontiers, as SVG, PNG or PDF.
+"""Pictures of a report: speed-ups, strategies, waterfalls and frontiers, as SVG, PNG or PDF.
 
 In: tables. Out: one complete file, or none. Needs the `report` extra, which only this module imports.
 """
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from launchopt.analysis.tables.rows import Table
     from launchopt.analysis.tables.speedup_plot import Chart
     from launchopt.analysis.tables.strategies import StrategyTable
+    from launchopt.analysis.waterfall.steps import Waterfall
 
 Format: TypeAlias = Literal["svg", "png", "pdf"]
 FORMATS: Mapping[str, Format] = {".svg": "svg", ".png": "png", ".pdf": "pdf"}
 DOTS_PER_INCH = 110  # resolution of a PNG
 DRAWING_BYTES = 72 << 30  # of address space, which the JavaScript engine of vl-convert reserves
 NO_SPEEDUP = "no speed-up to draw: no verified, untraced line has a baseline"
+NO_WATERFALL = "no waterfall to draw: no order has two verified arms"
 NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
 
 
@@ -53,6 +55,14 @@ def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
     from launchopt.analysis.tables.frontier_plot import frontier_chart
 
     _write(frontier_chart(frontiers), path, NO_FRONTIER)
+
+
+def draw_waterfalls(found: Sequence[Waterfall], path: Path) -> None:
+    """Write a panel per order to `path`. Raises as `draw_speedups` does."""
+    _require_extra()
+    from launchopt.analysis.waterfall.plot import waterfall_chart
+
+    _write(waterfall_chart(found), path, NO_WATERFALL)
 
 
 def lacking() -> list[str]:

@@ -15,6 +15,13 @@ from launchopt.analysis.tables.markdown import grid, terminal_caption, tokens_gr
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
+from launchopt.analysis.waterfall.markdown import (
+    waterfall_grid,
+    waterfall_notes,
+    waterfall_sentence,
+    waterfall_title,
+)
+from launchopt.analysis.waterfall.steps import Waterfall
 from runner.screen.pager import drawn
 
 # Columns that a narrow terminal leaves out, the least important first.
@@ -65,6 +72,17 @@ def print_strategies(tables: Sequence[StrategyTable], console: Console) -> None:
         columns, cells, notes = strategies_grid(table, "terminal")
         _print_table(console, stream_title(table.stream), strategies_subtitle(table), columns, cells)
         for note in [*(f"({index}) {note}" for index, note in enumerate(notes, 1)), *refusals(table)]:
+            console.print(f"  {escape(note)}", style="dim")
+
+
+def print_waterfalls(found: Sequence[Waterfall], console: Console) -> None:
+    """Print a table per order, with its whole and the arms that are left out."""
+    for one in found:
+        columns, cells = waterfall_grid(one, "terminal")
+        caption = f"{stream_subtitle(one.stream)}, {waterfall_title(one)}"
+        _print_table(console, stream_title(one.stream), caption, columns, cells)
+        console.print(f"  {escape(waterfall_sentence(one))}")
+        for note in waterfall_notes(one):
             console.print(f"  {escape(note)}", style="dim")
 
 

@@ -37,7 +37,14 @@ LATER = {
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
-_REPORTS = ("report.md", "report.html", "frontier.md", "strategies.md", "remedies.md")  # made from the results
+_REPORTS = (
+    "report.md",
+    "report.html",
+    "frontier.md",
+    "strategies.md",
+    "waterfall.md",
+    "remedies.md",
+)  # made from the results
 
 
 def plain(composed: DictConfig) -> JsonObject:

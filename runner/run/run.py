@@ -173,6 +173,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "overrides": overrides,
         "refused": plan.refused,
+        "waterfall": plan.orders,
         "config": plan.composed,
         "config_hash": config_hash(plan.composed),
         "stream": _stream_facts(plan),
