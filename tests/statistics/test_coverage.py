@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 from support import thorough
 
+from launchopt.statistics.difference import difference
 from launchopt.statistics.interval import Interval, Verdict, median_interval, verdict
 from launchopt.statistics.power import FOUND, detectable_effect, settled
 from launchopt.statistics.processes import levels, process_noise, same_processes, separate
@@ -74,6 +75,25 @@ def test_pairs_cover_and_a_against_a_is_seldom_wrong(noise: Callable[..., Logs],
     found = [factor(*np.exp(pairs(noise, generator, repeats)), paired=True).interval for _ in range(EXPERIMENTS)]
     assert sum(covers(each, 1.0) for each in found) >= COVERAGE * EXPERIMENTS
     assert wrong(Counter(map(verdict, found))) <= WRONG * EXPERIMENTS
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("repeats", [5, 10, 20])
+@pytest.mark.parametrize("after", [1.0, 0.9, 0.6])
+def test_a_difference_within_one_process_covers(noise: Callable[..., Logs], repeats: int, after: float) -> None:
+    """The truth is that of the process, with its drift. The mean of heavy tails has none; they are symmetric to 1."""
+    generator, hits = np.random.default_rng(repeats), 0
+    mean = float(np.exp(noise(generator, (1_000_000,))).mean()) if noise is bimodal else 1.0
+    for _ in range(EXPERIMENTS):
+        if noise is drifting:
+            slope = generator.normal(0, 0.03)
+            times = np.exp(slope * np.linspace(0, 1, 2 * repeats) + generator.normal(0, 0.003, 2 * repeats))
+            truth = (1 - after) * float(np.exp(slope * np.linspace(0, 1, 2 * repeats)).mean())
+            both = generator.permuted(times.reshape(repeats, 2), axis=1).T
+        else:
+            both, truth = np.exp(noise(generator, (2, repeats))), (1 - after) * mean
+        hits += covers(difference(both[0], after * both[1]), truth)
+    assert hits >= COVERAGE * EXPERIMENTS
 
 
 def wrong(verdicts: Counter[Verdict]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,9 @@ from support.paths import ROOT
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
+from launchopt.modes.stack import stack_of
+from launchopt.stack import preset_of
+from runner.config.groups import options_of_label
 from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, tables
 from runner.plan.memory import MEMORY_SHARE
@@ -95,6 +98,30 @@ def test_resident_kernels_and_what_they_are_compared_with_can_run_it(job: list[s
     assert config.mode.name in ("persistent", "megakernel")
     for mode in (config.mode.name, *config.against):
         assert mode_class(mode).refusal("cuda", stream) is None, mode
+
+
+@pytest.mark.parametrize("job", [*jobs("waterfall"), ["table=waterfall_tiny"]], ids=" ".join)
+def test_every_stack_of_a_waterfall_can_run_it_and_orders_share_their_ends(job: list[str]) -> None:
+    config = checked(job)
+    stream = stream_on(config, H200)
+    assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES / 4
+    assert len({(order[0], order[-1]) for order in config.waterfall}) == 1
+    assert len(set(map(frozenset, config.waterfall))) == len(config.waterfall) == 2
+    assert config.repeats >= 5, "fewer have no interval"
+    for label in {label for order in config.waterfall for label in order}:
+        mode = mode_class(preset_of(label), options_of_label(label))
+        assert mode.refusal("cuda", stream) is None, label
+        assert job != ["table=waterfall_tiny"] or mode.refusal("cpu", stream) is None, label
+
+
+def test_a_waterfall_adds_one_choice_at_a_time() -> None:
+    """The last step replaces the stack."""
+    for order in checked(jobs("waterfall")[0]).waterfall:
+        stacks = [stack_of(preset_of(label), options_of_label(label)) for label in order]
+        added = [after.choices - before.choices for before, after in pairwise(stacks)]
+        assert added[0] == {"coalesce"}
+        assert added[-1] == {"megakernel"}
+        assert [len(each) for each in added] == [1] * (len(order) - 1)
 
 
 def test_a_table_is_an_option_of_its_experiment_too() -> None:

@@ -66,8 +66,17 @@ def test_a_run_on_a_cpu_has_fewer_commands_by_default() -> None:
         ("against=all repeats=2", 2),
         ("against=[graph]", 1),
         ("against=[]", 1),
+        ("waterfall=[[baseline,batched]]", 5),
+        ("waterfall=[[baseline,batched]] against=[] repeats=2", 2),
     ],
 )
 def test_all_modes_take_five_repeats_as_a_base_does(words: str, repeats: int) -> None:
     task = composed("mode=batched", "device=cpu", "workload.commands=8", "workload.m=16", *words.split())
     assert plan_with_base(to_config(task), task).config.rounds == repeats
+
+
+def test_a_waterfall_brings_its_own_base() -> None:
+    task = composed(
+        "mode=batched", "device=cpu", "workload.commands=8", "workload.m=16", "waterfall=[[grouped,batched]]"
+    )
+    assert [arm.label for arm in plan_with_base(to_config(task), task).arms] == ["grouped", "batched"]

@@ -21,6 +21,7 @@ from launchopt.analysis.tables.markdown import grid, report_markdown
 from launchopt.analysis.tables.rows import NO_VERDICT, SAME_RUN, SEPARATE_RUNS, build_tables
 from launchopt.recording import results
 from runner.report import __main__ as report
+from runner.report import page
 from runner.report.screen import print_tables
 
 GOLDEN = TESTS / "golden" / "report.md"
@@ -302,7 +303,7 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
 
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setattr(report, "console", lambda: Console(file=screen, width=140, color_system=None))
+    monkeypatch.setattr(page, "console", lambda: Console(file=screen, width=140, color_system=None))
     report.report([write(tmp_path, everything())])
     shown = screen.getvalue()
     words = [line.split() for line in shown.splitlines() if line.strip()]
