@@ -1,4 +1,4 @@
-"""Check `against` and `waterfall`: labels of the modes that run in turn with `mode`, such as engine or graph+norm+pdl."""
+"""Check `against` and `waterfall`: labels of modes that run in turn with `mode`, such as engine or graph+norm+pdl."""
 
 from __future__ import annotations
 

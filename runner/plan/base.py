@@ -1,8 +1,8 @@
 """The base of a run: the mode that a single run is compared with if the user names none.
 
 `against: auto` asks for a base, and `repeats: null` for REPEATS interleaved repeats beside it. A single run without a
-profiler gets both, so that its table ends with a factor. With `against=all` or a waterfall it takes REPEATS repeats, too.
-A job of a sweep, an experiment or a table gets no base and one repeat.
+profiler gets both, so that its table ends with a factor. With `against=all` or a waterfall it takes REPEATS repeats,
+too. A job of a sweep, an experiment or a table gets no base and one repeat.
 """
 
 from __future__ import annotations
