@@ -96,8 +96,18 @@ def test_resident_kernels_and_what_they_are_compared_with_can_run_it(job: list[s
     stream = stream_on(config, H200)
     assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES
     assert config.mode.name in ("persistent", "megakernel")
-    for mode in (config.mode.name, *config.against):
-        assert mode_class(mode).refusal("cuda", stream) is None, mode
+    for label in (config.mode.name, *config.against):
+        assert mode_class(preset_of(label), options_of_label(label)).refusal("cuda", stream) is None, label
+
+
+@pytest.mark.parametrize("requests", [1, 16])
+def test_own_kernels_dependent_launches_fused_graphs_and_the_megakernel_stand_in_one_table(requests: int) -> None:
+    config = checked(["experiment=resident", f"table=resident_llama_{requests}"])
+    stacks = [stack_of(preset_of(label), options_of_label(label)) for label in config.against]
+    alone = [stack.choices - {"coalesce", "stream", "own"} for stack in stacks if stack.kernels == "own"]
+    assert alone[:2] == [set(), {"pdl"}]
+    assert {"pdl", "graph", "norm", "attention", "silu", "epilogue"} <= alone[2]
+    assert config.mode.name == "megakernel"
 
 
 @pytest.mark.parametrize("job", [*jobs("waterfall"), ["table=waterfall_tiny"]], ids=" ".join)
