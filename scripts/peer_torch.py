@@ -35,6 +35,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 MODELS = Path(__file__).parents[1] / "conf" / "model"
+DEVICE = "cuda"
 EPSILON, THETA = 1e-5, 500_000.0
 WAYS = ("eager", "graph", "compiled_graph", "cudagraph_tree")
 BACKENDS = {
@@ -93,24 +94,24 @@ class Model:
         frequencies = THETA ** -(torch.arange(0, shape.head_dim, 2).double() / shape.head_dim)
         angles = torch.outer(torch.arange(context).double(), frequencies)
         both = torch.cat([angles, angles], -1)
-        self.cosines, self.sines = (f(both).to(torch.bfloat16).cuda() for f in (torch.cos, torch.sin))
-        self.positions = torch.arange(context, device="cuda")
+        self.cosines, self.sines = (f(both).to(torch.bfloat16).to(DEVICE) for f in (torch.cos, torch.sin))
+        self.positions = torch.arange(context, device=DEVICE)
         self.weight_bytes = sum(
             each.nbytes for layer in self.layers for each in (layer.qkv, layer.o, layer.gate_up, layer.down)
         )
         self.weight_bytes += self.embedding.nbytes  # the LM head is the embedding
 
     def _weight(self, rows: int, columns: int) -> Tensor:
-        return torch.randn(rows, columns, device="cuda", dtype=torch.bfloat16) / columns**0.5
+        return torch.randn(rows, columns, device=DEVICE, dtype=torch.bfloat16) / columns**0.5
 
     def _ones(self, features: int) -> Tensor:
-        return torch.ones(features, device="cuda", dtype=torch.bfloat16)
+        return torch.ones(features, device=DEVICE, dtype=torch.bfloat16)
 
     def _layer(self) -> Layer:
         s = self.shape
         width, kv_width = s.q_heads * s.head_dim, s.kv_heads * s.head_dim
         caches = [
-            torch.zeros(self.requests, s.kv_heads, self.context, s.head_dim, device="cuda", dtype=torch.bfloat16)
+            torch.zeros(self.requests, s.kv_heads, self.context, s.head_dim, device=DEVICE, dtype=torch.bfloat16)
             for _ in range(2)
         ]
         for cache in caches:
@@ -190,8 +191,8 @@ class Loop:
     """Token and position of all requests, at fixed addresses, and the ways to run steps on them."""
 
     def __init__(self, requests: int, steps: int) -> None:
-        self.token = torch.zeros(requests, device="cuda", dtype=torch.long)
-        self.position = torch.zeros(1, device="cuda", dtype=torch.long)
+        self.token = torch.zeros(requests, device=DEVICE, dtype=torch.long)
+        self.position = torch.zeros(1, device=DEVICE, dtype=torch.long)
         self.steps = steps
 
     def start(self) -> None:

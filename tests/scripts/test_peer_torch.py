@@ -1,0 +1,83 @@
+"""The decode step in PyTorch alone computes what a plain evaluation of the model gives, here on the CPU."""
+
+from __future__ import annotations
+
+import math
+import sys
+from types import ModuleType
+
+import pytest
+from support.modes.torch_runs import needs_torch
+from support.paths import ROOT
+
+CONTEXT, REQUESTS, STEPS = 16, 3, 5
+
+
+@pytest.fixture
+def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import peer_torch
+
+    monkeypatch.setattr(peer_torch, "DEVICE", "cpu")
+    monkeypatch.delitem(sys.modules, "peer_torch")
+    return peer_torch
+
+
+def plain(model, tokens: list[int]):  # type: ignore[no-untyped-def]
+    """Return the logits behind the last of `tokens` in float64, with no cache and no merged weights."""
+    import torch
+
+    s, d = model.shape, model.shape.head_dim
+    positions = torch.arange(len(tokens)).double()
+    angles = torch.outer(positions, 500_000.0 ** -(torch.arange(0, d, 2).double() / d))
+    cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
+
+    def norm(x, gain):  # type: ignore[no-untyped-def]
+        return x / ((x**2).mean(-1, keepdim=True) + 1e-5).sqrt() * gain.double()
+
+    def turn(x):  # type: ignore[no-untyped-def]
+        a, b = x[..., : d // 2], x[..., d // 2 :]
+        return torch.cat([a * cosine - b * sine, b * cosine + a * sine], -1)
+
+    x = model.embedding.double()[tokens]
+    for layer in model.layers:
+        y = norm(x, layer.norm1) @ layer.qkv.double().T
+        q, k, v = (part.unflatten(1, (-1, d)) for part in y.split((s.q_heads * d, s.kv_heads * d, s.kv_heads * d), 1))
+        if s.normalizes_heads:
+            q, k = norm(q, layer.q_norm), norm(k, layer.k_norm)
+        k, v = (part.repeat_interleave(s.q_heads // s.kv_heads, 1) for part in (turn(k), v))
+        scores = torch.einsum("qhd,khd->hqk", turn(q), k) / math.sqrt(d)
+        scores += torch.full((len(tokens),) * 2, -math.inf).triu(1)
+        attended = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v).flatten(1)
+        x = x + attended @ layer.o.double().T
+        gate, up = (norm(x, layer.norm2) @ layer.gate_up.double().T).chunk(2, 1)
+        x = x + (gate / (1 + (-gate).exp()) * up) @ layer.down.double().T
+    return (norm(x, model.gain) @ model.embedding.double().T)[-1]
+
+
+@needs_torch
+@pytest.mark.parametrize("attention", ["gqa", "math"])
+@pytest.mark.parametrize("normalizes_heads", [False, True])
+def test_each_token_is_the_largest_logit_of_a_plain_evaluation(
+    peer: ModuleType, attention: str, normalizes_heads: bool
+) -> None:
+    import torch
+
+    torch.manual_seed(1)
+    shape = peer.shape_of("tiny")._replace(normalizes_heads=normalizes_heads)
+    model = peer.Model(shape, REQUESTS, CONTEXT, attention)
+    token, position, seen = torch.zeros(REQUESTS, dtype=torch.long), torch.zeros(1, dtype=torch.long), [0]
+    with torch.inference_mode():
+        for _ in range(STEPS):
+            token = model.step(token, position)
+            logits = plain(model, seen)
+            assert token.unique().numel() == 1, "all requests are alike"
+            assert logits[token[0]] > logits.max() - 0.05, "but for rounding, the largest"
+            seen.append(int(token[0]))
+            position += 1
+
+
+@needs_torch
+def test_models_of_qwen_normalize_heads_and_sizes_are_those_of_their_card(peer: ModuleType) -> None:
+    assert peer.shape_of("qwen3_0_6b") == (1024, 28, 16, 8, 128, 3072, 151936, True)
+    assert peer.shape_of("llama_3_2_1b").normalizes_heads is False
