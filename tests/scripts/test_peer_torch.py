@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
 import math
-import sys
 from types import ModuleType
 
 import pytest
@@ -11,16 +11,14 @@ from support.modes.torch_runs import needs_torch
 from support.paths import ROOT
 
 CONTEXT, REQUESTS, STEPS = 16, 3, 5
+CARDS = ROOT / "conf" / "model"
 
 
 @pytest.fixture
 def peer(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(ROOT / "scripts")
-    import peer_torch
-
-    monkeypatch.setattr(peer_torch, "DEVICE", "cpu")
-    monkeypatch.delitem(sys.modules, "peer_torch")
-    return peer_torch
+    module = importlib.import_module("scripts.peer_torch_step")
+    monkeypatch.setattr(module, "DEVICE", "cpu")
+    return module
 
 
 def plain(model, tokens: list[int]):  # type: ignore[no-untyped-def]
@@ -64,7 +62,7 @@ def test_each_token_is_the_largest_logit_of_a_plain_evaluation(
     import torch
 
     torch.manual_seed(1)
-    shape = peer.shape_of("tiny")._replace(normalizes_heads=normalizes_heads)
+    shape = peer.shape_of(CARDS / "tiny.yaml")._replace(normalizes_heads=normalizes_heads)
     model = peer.Model(shape, REQUESTS, CONTEXT, attention)
     token, position, seen = torch.zeros(REQUESTS, dtype=torch.long), torch.zeros(1, dtype=torch.long), [0]
     with torch.inference_mode():
@@ -79,5 +77,13 @@ def test_each_token_is_the_largest_logit_of_a_plain_evaluation(
 
 @needs_torch
 def test_models_of_qwen_normalize_heads_and_sizes_are_those_of_their_card(peer: ModuleType) -> None:
-    assert peer.shape_of("qwen3_0_6b") == (1024, 28, 16, 8, 128, 3072, 151936, True)
-    assert peer.shape_of("llama_3_2_1b").normalizes_heads is False
+    assert peer.shape_of(CARDS / "qwen3_0_6b.yaml") == (1024, 28, 16, 8, 128, 3072, 151936, True)
+    assert peer.shape_of(CARDS / "llama_3_2_1b.yaml").normalizes_heads is False
+
+
+@pytest.mark.parametrize("words", [["--models=nothing"], ["--ways=fast"], ["--requests=0"], ["--requests=1,x"]])
+def test_a_mistake_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        importlib.import_module("scripts.peer_torch").main(words)
+    assert ended.value.code == 2
+    assert words[0] in capsys.readouterr().err

@@ -13,6 +13,7 @@ SCRIPTS = {
     "fuzz": ("--minuts=1", "--minutes"),
     "kill_campaign": ("--kils=1", "--kills"),
     "limits": ("--jsn=x.json", "--json"),
+    "peer_torch": ("--modles=tiny", "--models"),
     "readme_figures": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
     "revisions": ("--hlep", "--help"),
