@@ -35,10 +35,10 @@ def mode_class(name: str, options: Mapping[str, object] = NO_OPTIONS) -> type[Mo
     options: the mode's options. If they change its stack, the class is that of the changed stack.
     """
     check_mode(name)
-    from launchopt.modes.stack import PRESETS, stack_of
+    from launchopt.modes.stack import preset_stack, stack_of
 
     found, stack = _found(name), stack_of(name, options)
-    if stack == PRESETS[name]:
+    if stack == preset_stack(name):
         return found
     from launchopt.modes.stacked import changed
 

@@ -46,6 +46,11 @@ PRESETS: Mapping[str, Stack] = {
 }
 
 
+def preset_stack(name: str) -> Stack:
+    """Return the stack of a mode. A mode that PRESETS lacks is launched in its own way, and its stack is fixed."""
+    return PRESETS.get(name, Stack())
+
+
 class Rule(NamedTuple):
     """Choices that cannot be combined, and the reason. A stack that has all of them is refused.
 
@@ -60,7 +65,7 @@ def _rule(reason: str, *choices: str) -> Rule:
     return Rule(frozenset(map(str, choices)), reason)
 
 
-CHANGED = "changed"
+CHANGED, OTHER = "changed", "a mode without a preset"
 _BATCHES = "takes commands of one shape, and only whole steps can be stacked: begin with baseline, coalesced or graph"
 _TORCH = "PyTorch's modes are torch_eager, torch_compile and torch_graph as they are: PyTorch chooses its own fusions"
 _MEGAKERNEL = "a megakernel is one launch for a whole step, with fusions of its own: use mode=megakernel as it is"
@@ -69,7 +74,10 @@ _TRITON = "our Triton kernel for steps computes bias, ReLU and scale only, and w
 _SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own"
 _STREAMS = "spreads single commands over CUDA streams, and a stack has one stream: begin with baseline"
 
+_OTHER = "has launches of its own, which are no stack of choices: begin with baseline, coalesced or graph"
+
 RULES: tuple[Rule, ...] = (
+    _rule(_OTHER, CHANGED, OTHER),
     *(_rule(_BATCHES, CHANGED, f"mode={name}") for name in ("batched", "grouped", "pointer_array", "triton_batched")),
     _rule(_STREAMS, CHANGED, "mode=multistream"),
     *(_rule(_TORCH, CHANGED, f"mode={name}") for name in ("torch_compile", "torch_eager", "torch_graph")),
@@ -84,19 +92,19 @@ RULES: tuple[Rule, ...] = (
 
 def stack_of(name: str, options: Mapping[str, object]) -> Stack:
     """Return the stack of a mode with these options; an option that is absent or None has the preset's value."""
-    return PRESETS[name].replaced({key: value for key, value in options.items() if value is not None})
+    return preset_stack(name).replaced({key: value for key, value in options.items() if value is not None})
 
 
 def label_of(name: str, stack: Stack) -> str:
     """Return the label of an arm: the mode's name, and how its stack differs, such as `graph+norm+pdl`."""
-    return name + stack.over(PRESETS[name])
+    return name + stack.over(preset_stack(name))
 
 
 def conflict(name: str, stack: Stack) -> Rule | None:
     """Return the rule that refuses a stack which began as the mode `name`; None if its choices can be combined."""
     own = stack.choices | {f"no {each}" for each in (*Fusion, COALESCE, PDL) if each not in stack.choices}
-    if stack != PRESETS[name]:
-        own |= {f"mode={name}", CHANGED}
+    if stack != preset_stack(name):
+        own |= {f"mode={name}", CHANGED, *([] if name in PRESETS else [OTHER])}
     return next((rule for rule in RULES if rule.choices <= own), None)
 
 
@@ -122,7 +130,7 @@ def choices_of(label: str, key: str = "against") -> tuple[str, dict[str, bool | 
     words = [(sign, word) for sign, word in _WORD.findall(label.removeprefix(name))]
     if "".join(sign + word for sign, word in words) != label.removeprefix(name):
         raise ConfigError(key, label, "a mode, and its other choices as in graph+norm+pdl or engine-attention")
-    stack = PRESETS[name]
+    stack = preset_stack(name)
     for sign, word in words:
         stack = _with(stack, word, sign == "+", label, key)
     options = values_of(stack)
@@ -151,7 +159,7 @@ def _with(stack: Stack, word: str, is_on: bool, label: str, key: str) -> Stack:
 
 def is_preset(name: str, key: str, value: object) -> bool:
     """Return whether the value of a choice is that of a mode's preset; None is."""
-    own = values_of(PRESETS[name])[key]
+    own = values_of(preset_stack(name))[key]
     if isinstance(value, list) and isinstance(own, list):
         return set(value) == set(own)
     return value is None or value == own

@@ -13,7 +13,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.options import KeepsGraphs, ModeOptions, RepeatsSteps
-from launchopt.modes.stack import PRESETS, conflict
+from launchopt.modes.stack import conflict, preset_stack
 from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.groups import Kind, fused_in, unwritten_of
@@ -61,7 +61,7 @@ class Stacked(Mode):
             return why
         if stream.has_steps:
             return cls._lacking(chain_of(stream))
-        if cls.stack != PRESETS[cls.name]:
+        if cls.stack != preset_stack(cls.name):
             return (
                 "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
             )
@@ -70,7 +70,7 @@ class Stacked(Mode):
     @classmethod
     def _lacking(cls, stream: Stream) -> str | None:
         """Return which fusion, of those that the user added to the preset, the workload has no rows for; or None."""
-        lacking = cls.stack.fuse - PRESETS[cls.name].fuse - fused_in(chain_of(stream), cls.stack)
+        lacking = cls.stack.fuse - preset_stack(cls.name).fuse - fused_in(chain_of(stream), cls.stack)
         named = [each for each in Fusion if each in lacking]
         return f"mode.fuse={named[0]}: this workload does not have {MEANS[named[0]]}" if named else None
 

@@ -13,7 +13,7 @@ from omegaconf import MISSING
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
 from launchopt.modes.options import options_of
-from launchopt.modes.stack import CHOICES, PRESETS, check_stack, choices_of, is_preset, values_of
+from launchopt.modes.stack import CHOICES, check_stack, choices_of, is_preset, preset_stack, values_of
 from launchopt.options import Value, check_options, fixed, option
 from launchopt.sampling import SamplingKind
 
@@ -69,7 +69,7 @@ class Mode:
 
 def mode_settings(name: str) -> Mode:
     """Return the settings of a mode with every option at its default."""
-    preset = values_of(PRESETS[name])
+    preset = values_of(preset_stack(name))
     declared = [
         (each.name, each.type, _with_default(each, preset.get(each.name, each.default)))
         for each in fields(options_of(name))
