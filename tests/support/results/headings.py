@@ -6,12 +6,14 @@ from launchopt.analysis.tables import columns, strategies_markdown
 from launchopt.analysis.tables.frontier import Frontier
 from launchopt.analysis.tables.frontier_markdown import frontier_grid
 from launchopt.analysis.verdict import markdown as verdict
+from launchopt.analysis.waterfall import markdown as waterfall
 from support.results.recorded_runs import summary_row
 
 
 def headings() -> set[str]:
-    """Return the headings of runs, tokens, strategies, frontiers and diagnoses, the run's included."""
+    """Return the headings of runs, tokens, strategies, frontiers, diagnoses and waterfalls, the run's included."""
     frontiers = [Frontier(summary_row("run", "batched", 0), unit, [], []) for unit in ("commands", "tokens")]
     tables = [columns.COLUMNS, columns.TOKEN_COLUMNS, strategies_markdown.COLUMNS, verdict.COLUMNS, verdict._DIFFERING]
     tables += [frontier_grid(one, kind)[0] for one in frontiers for kind in ("full", "compact", "terminal")]
+    tables.append(waterfall.COLUMNS)
     return {column.heading for table in tables for column in table} | set(strategies_markdown._DIFFERING)

@@ -128,7 +128,7 @@ def write_run(folder: Path, run_id: str = "run", *, kernels: bool = True, **colu
     results.write_rows(folder / "commands.parquet", results.COMMANDS, command_rows(run_id), {})
     if kernels:
         results.write_rows(folder / "kernels.parquet", results.KERNELS, kernel_rows(run_id), {})
-    results.write_manifest(folder, manifest(run_id))
+    results.write_manifest(folder, manifest(run_id, waterfall=[["baseline", "batched"]]))
     return folder
 
 
