@@ -238,7 +238,8 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
     from runner.screen.pager import console
 
     config = plan.config
-    print_results(rows, config.mode.name, shown_path(folder), console(), config.against)
+    place, orders = shown_path(folder), bool(plan.orders)
+    print_results(rows, config.mode.name, place, console(), config.against, has_orders=orders)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -43,3 +43,11 @@ def test_the_same_command_with_the_proposed_repeats_takes_that_many(
 def test_a_folder_in_a_proposed_command_is_quoted_for_the_shell() -> None:
     command = next_command([], "out/night ly").partition("    (")[0]
     assert shlex.split(command) == ["launchopt", "verdict", "out/night ly"]
+
+
+def test_a_run_with_a_waterfall_says_how_to_see_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of(f"{TINY} waterfall=[[baseline,grouped,batched]] hydra.run.dir=first", tmp_path)
+    assert lines[-2] == "what each choice brings: launchopt report first --waterfall"
+    assert any(re.fullmatch(r" +repeats +5 +5 +5 +", line) for line in lines), "each mode runs once a repeat"
+    assert commands.main(["report", str(tmp_path / lines[-1]), "--waterfall"]) == 0
+    assert "### baseline to batched, 5 repeats" in capsys.readouterr().out

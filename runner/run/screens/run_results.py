@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import statistics
 from collections.abc import Callable, Sequence
 
@@ -24,14 +25,20 @@ QUEUE_FULL = (
 )
 
 
-def print_results(rows: Sequence[Row], mode: str, folder: str, out: Console, beside: Sequence[str] = ()) -> None:
+def print_results(
+    rows: Sequence[Row], mode: str, folder: str, out: Console, beside: Sequence[str] = (), *, has_orders: bool = False
+) -> None:
     """Print the table, the answer for `mode`, the next command, and last the folder as the user would type it.
 
     beside: the modes of `against`; the first is the base of the factor where none of `bases_of` is. Without rows, print
-    the folder alone.
+    the folder alone. has_orders: the run has a waterfall, and a line says how to see it.
     """
     if rows:
         _print_table(rows, mode, folder, out, beside)
+    if rows and has_orders:
+        out.print(
+            f"what each choice brings: launchopt report {shlex.quote(folder)} --waterfall", soft_wrap=True, markup=False
+        )
     out.print(folder, soft_wrap=True, markup=False)
 
 
