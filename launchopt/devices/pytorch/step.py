@@ -126,7 +126,9 @@ class Maker:
         for i, row in enumerate(kind.rows):
             is_stored = kind.behind[i] != PART and row.name not in site.unwritten
             self._outputs.append(self._output(i, row) if is_stored else None)
-            if kind.behind[i] != PART:
+            if kind.behind[i] == PART:
+                self._read(i, "b", row.k)  # refuses a record that reads elsewhere than the first of the merged GEMMs
+            else:
                 self._call(i, row)
         if self.step.gather is not None:
             first = self.step.calls[0]
