@@ -15,7 +15,9 @@ from launchopt.errors import DataError
 from launchopt.files import open_regular, read_json
 
 MANIFEST, SWEEP, MULTIRUN = "manifest.json", "sweep.json", "multirun.yaml"
-_REPORT = re.compile(rb"# (Report|Frontier|Strategies|Remedies)\n\nMedians? over repeats")
+_REPORT = re.compile(
+    rb"# (Report|Frontier|Strategies|Remedies)\n\nMedians? over repeats|# Waterfall\n\nEach row adds one choice"
+)
 _PAGE = (b'<meta name="generator" content="launchopt">', b'<p class="told" id="told" role="status">')
 _HOOK = b"runner.app.Precheck"  # in Hydra's record of a sweep of this program
 _TRACE = re.compile(rb"\x1f\x8b\x08\x08.{6}\.launchopt-", re.DOTALL)  # gzip keeps the name of its file, a temporary one

@@ -46,6 +46,9 @@ def test_markdown_json_and_a_picture(folder: Path, capsys: pytest.CaptureFixture
     assert "| whole | graph | 1,000.0 | 200.0 | 800 [800, 800] | 100.0% |" in shown
     assert "- Left out: megakernel (needs a GPU)" in shown
     assert (folder / "waterfall.md").read_text(encoding="utf-8") == shown
+    assert report.main([str(folder), "--waterfall"]) == 0, "it replaces its own file"
+    (folder / "waterfall.md").write_text("# Waterfall\n\nof the Nile\n")
+    assert report.main([str(folder), "--waterfall"]) == 2, "but no other one"
     first, second = json.loads((folder / "w.json").read_text())["waterfalls"]
     assert [each["mode"] for each in first["steps"]] == ["coalesced", "graph"]
     assert [each["choice"] for each in second["steps"]] == ["coalesce, norm", "graph"]
