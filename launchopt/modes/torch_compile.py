@@ -7,8 +7,8 @@ recorded addresses. Of a layer of a transformer only the KV cache and the two su
 other programs, only the last output of a layer.
 
 Functions are compiled before the clock starts: for one request, for the most requests of a batch, and one for any
-number between. A launch is a replay, or one call of a compiled function, for steps that come for the first time. A
-launch after it samples and feeds results back, as in other modes.
+number between, which is not tuned. A launch is a replay, or one call of a compiled function, for steps that come for
+the first time. A launch after it samples and feeds results back, as in other modes.
 
 Independent commands: one call of a compiled torch.bmm per evenly spaced run, which reads weights and inputs in place.
 """

@@ -2,9 +2,10 @@
 
 A step is compiled as a whole, from generated source code that calls its ops one after another, and then captured in a
 CUDA graph. Each of its tensors has its own storage object, although their rows alternate in memory. Otherwise, the
-compiler would treat a write to one view as a write to all of them. Functions are compiled before the clock starts: for
-one request, for the most requests of a batch, and for any number between. Runs of independent commands are compiled for
-one command, and for any larger number.
+compiler would treat a write to one view as a write to all of them. Functions are compiled before the clock starts, and
+tuned for one request and for the most requests of a batch. A function for any number between, which takes minutes to
+tune, is not tuned; nor is that for prompts. Runs of independent commands are compiled for one command, and for any
+larger number.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ def options_of(backend: str) -> dict[str, str | int | bool] | None:
     return {name: value for name, value in OPTIONS.items() if name in known}
 
 
-def compiled(function: Callable[..., None], backend: str) -> Callable[..., None]:
+def compiled(function: Callable[..., None], backend: str, is_tuned: bool = True) -> Callable[..., None]:
     """Return a function, compiled as a whole."""
     # Each kind of step has its own function, so the number of functions is large.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_FUNCTIONS
     made: Callable[..., None] = torch.compile(
-        function, fullgraph=True, dynamic=False, backend=backend, options=options_of(backend)
+        function, fullgraph=True, dynamic=False, backend=backend, options=options_of(backend) if is_tuned else None
     )
     return made
 
@@ -118,7 +119,7 @@ class CompiledSteps(GraphSteps):
             if key not in self._made:
                 ops = {op.name.lower(): function for op, function in self.site.functions.items()}
                 function = made_of(source, "step", {**ops, "Sequences": Sequences})
-                self._made[key] = compiled(function, self._backend)
+                self._made[key] = compiled(function, self._backend, is_tuned=is_fixed)
             if not is_fixed:
                 let_grow(step.tensors, step.dims)
             for cache in step.caches:
