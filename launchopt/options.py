@@ -39,13 +39,13 @@ class Limits:
     is_power_of_two: bool = False
     choices: tuple[str, ...] = ()  # the allowed texts; empty: no restriction
 
-    def check(self, key: str, value: object) -> None:
-        """Raise ConfigError if a value is not within these limits."""
+    def check(self, key: str, value: object, form: str = "{}") -> None:
+        """Raise ConfigError if a value is not within these limits. form: how the value is typed, as in an error."""
         if isinstance(value, list | tuple):
             self._check_each(key, value)
             return
         if self.choices and value is not None and value not in self.choices:
-            meant = [f"{key}={each}" for each in nearest(str(value), self.choices)]
+            meant = [f"{key}={form.format(each)}" for each in nearest(str(value), self.choices)]
             raise ConfigError(key, value, explained("not one of its values", listed(self.choices), meant))
         number = value if isinstance(value, int | float) else None
         if self.low is not None:
@@ -61,7 +61,7 @@ class Limits:
     def _check_each(self, key: str, values: Sequence[object]) -> None:
         """Raise ConfigError for the first element of a list that is not within these limits, or that comes twice."""
         for value in values:
-            self.check(key, value)
+            self.check(key, value, "[{}]")
             if values.count(value) > 1:
                 raise ConfigError(key, value, "is named twice; name each once")
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.options import Limits
@@ -183,6 +183,8 @@ def _wanted(key: str, hint: Any, declared: Field[Any], typed: str) -> str:
             "not one of its values", ", ".join(values) + null, [f"{key}={each}" for each in nearest(typed, values)]
         )
     limits = str(declared.metadata.get("limits", ""))
+    if get_origin(inner) is list:
+        return explained("not a list", f"lists of {limits}{null}", [f"{key}=[{typed}]"])
     what = KINDS.get(inner, "the values that --help shows")
     meant = [f"{key}={_number(typed)}"] if inner is int and _number(typed) is not None else []
     return explained("not of the right type", f"{what}{f' {limits}' if limits else ''}{null}", meant)

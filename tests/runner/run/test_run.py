@@ -22,7 +22,8 @@ def test_a_mode_s_own_way_is_one_of_those_that_are_recorded(name: str) -> None:
 
 def test_modes_of_which_it_is_the_point_have_one() -> None:
     named = {name: mode_class(name).own_strategy for name in MODES if mode_class(name).own_strategy}
-    assert named == {"graph": "graph", "megakernel": "megakernel", "persistent": "resident"}
+    loops = dict.fromkeys(("graph", "graph_device", "graph_loop"), "graph")
+    assert named == {**loops, "megakernel": "megakernel", "persistent": "resident"}
 
 
 def test_a_line_a_mode_of_the_repeat_with_most() -> None:
