@@ -9,12 +9,20 @@ from __future__ import annotations
 from launchopt.command import Op
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.steps.gemm_plan import MOST_COLUMNS, StepGemm, divided
+from launchopt.devices.steps.gemm_plan import (
+    MOST_COLUMNS,
+    MULTIPROCESSOR_BYTES,
+    RESERVED_BYTES,
+    StepGemm,
+    divided,
+)
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
 
-LEAST_CAPABILITY = 90  # lowest compute capability that has bulk copies, times 10
+LEAST_CAPABILITY = (
+    90  # lowest compute capability that has bulk copies, times 10; some later ones have less shared memory
+)
 
 
 def step_gemm(steps: LtSteps, place: Place) -> Fused | None:
@@ -27,6 +35,8 @@ def step_gemm(steps: LtSteps, place: Place) -> Fused | None:
     device, gpu = steps.device, cupy.cuda.Device()
     gemm = described(steps, place)
     if gemm is None or gemm.refusal or int(gpu.compute_capability) < LEAST_CAPABILITY:
+        return None
+    if int(gpu.attributes["MaxSharedMemoryPerBlockOptin"]) < MULTIPROCESSOR_BYTES - RESERVED_BYTES:
         return None
     multiprocessors = int(gpu.attributes["MultiProcessorCount"])
 
