@@ -83,7 +83,7 @@ SHAPE = np.dtype(
 STEP_COPIERS = 2  # warps of a block that copy weights; one could not issue the copies as fast as memory reads
 STEP_ROWS = 8  # rows of half of a tile
 STEP_GAP_BYTES = 64  # bytes of the gap behind each row of a slot: a quarter of a warp reads 64 bytes of two rows
-STEP_PART_BYTES = 16 << 10  # most bytes of the sums that warps exchange at once
+STEP_PART_BYTES = 32 << 10  # most bytes of the sums that warps exchange at once
 STEP_GEMM = np.dtype(
     [
         # Rows of C, and of A; if A has gates and ups, rows of the gates, and rows from a gate to its up (else 0).

@@ -125,7 +125,7 @@ struct Consumer {
     u32 stages, column, gain, ring, full, slot, phase;  // column: offset of this thread's vectors in a stage
     int left;  // slots of the block that are left to multiply
     int warp, lane;
-    float sums[TILES][CHAINS][GROUPS][4], of_squares[GROUPS];
+    float sums[TILES][CHAINS][GROUPS][4], of_squares[GROUPS], factors[2];
 
     __device__ Consumer(const StepGemm& p, const Work& work, char* b, u32 shared, u32 full)
         : p(p), work(work), ring(shared), full(full), slot(0), phase(0), left(work.halves * work.pieces),
@@ -252,16 +252,19 @@ struct Consumer {
             if (lane % 4 == 0) squares[warp][8 * group + lane / 4] = sum;
         }
     }
-    // Return 1 / rms of a column's inputs.
-    __device__ float factor_of(int column) const {
-        float sum = 0.0f;
+    // Compute 1 / rms of the inputs of the two columns of this thread's results.
+    __device__ void find_factors(const Results& own) {
 #pragma unroll
-        for (int i = 0; i < WARPS; ++i) sum += squares[i][column];
-        return 1.0f / sqrtf(sum / (float)(p.k_bytes / sizeof(storage)) + 1e-5f);
+        for (int i = 0; i < 2 && own.tile < AT_ONCE; ++i) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < WARPS; ++j) sum += squares[j][min(own.column + i, 8 * GROUPS - 1)];
+            factors[i] = 1.0f / sqrtf(sum / (float)(p.k_bytes / sizeof(storage)) + 1e-5f);
+        }
     }
     // Add up the sums of all warps, finish the outputs of a pass, and store them. half: the first half of the pass. added: what
     // the first results are added to.
-    __device__ void finish(const Results& own, Added added, u32 half, u32 here, char* c, const char* r) {
+    __device__ void finish(const Results& own, Added added, u32 half, u32 here, bool is_first, char* c, const char* r) {
 #pragma unroll
         for (int begin = 0; begin < TILES; begin += AT_ONCE) {
             if (2 * begin >= here) break;
@@ -282,6 +285,7 @@ struct Consumer {
                         parts[warp][i][group][lane / 4 * LANES + lane % 4] = {sum[0], sum[1], sum[2], sum[3]};
                     }
             group_barrier();
+            if (NORMED && is_first && !begin) find_factors(own);
             store(own, added, half + 2 * begin, here - 2 * begin, c);
         }
     }
@@ -298,7 +302,7 @@ struct Consumer {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             if (own.column + i >= p.columns) return;
-            const float factor = NORMED ? factor_of(own.column + i) : 1.0f;
+            const float factor = NORMED ? factors[i] : 1.0f;
             storage* const to = (storage*)(c + (own.column + i) * p.c_step);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
@@ -347,6 +351,6 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
         own.pass(here, done == 0);
         if (NORMED && done == 0) own.leave_squares();
         if (done + PASS_HALVES < work.halves) own.fetch_first();
-        own.finish(results, added, half, here, c, r);
+        own.finish(results, added, half, here, done == 0, c, r);
     }
 }
