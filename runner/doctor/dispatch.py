@@ -1,7 +1,7 @@
 """Split what an operator costs the host into framework, library and driver, by differences of floors.
 
     driver      launches of the operator x CPU time of the launch of an empty kernel from compiled code
-    library     of a GEMM: CPU time of cublasLtMatmul for the same GEMM from compiled code, less its launch
+    library     of a GEMM: CPU time of cublasLtMatmul for the same GEMM from compiled code, less its launches
     framework   the rest: Python, dispatch and allocation
 
 Nothing is traced, since a tracer makes each part longer. PyTorch and CuPy call cuBLAS, whose own time may differ from
@@ -40,17 +40,26 @@ def splits(floors: Mapping[str, Floor]) -> Iterator[Split]:
     if LAUNCH not in floors or GEMM not in floors:
         return
     launch_us, gemm_us = floors[LAUNCH].value, floors[GEMM].value
-    library_us = max(0.0, gemm_us - launch_us)
+    of_gemm = _launches(floors, "cublaslt")
+    library_us = max(0.0, gemm_us - of_gemm * launch_us)
     for name, floor in floors.items():
         if not (name.startswith(PREFIX) and name.endswith("_us")):
             continue
         operator = name.removeprefix(PREFIX).removesuffix("_us")
-        counted = floors.get(f"{PREFIX}{operator}_launches")
-        launches = 1 if counted is None else round(counted.value)
+        launches = _launches(floors, operator)
         own_us = library_us if operator in GEMMS else 0.0
         driver_us = launches * launch_us
         yield Split(operator, launches, floor.value, floor.value - own_us - driver_us, own_us, driver_us)
-    yield Split(OURS, 1, gemm_us, 0.0, library_us, launch_us)
+    driver_us = min(gemm_us, of_gemm * launch_us)
+    yield Split(OURS, of_gemm, gemm_us, 0.0, library_us, driver_us)
+
+
+def _launches(floors: Mapping[str, Floor], operator: str) -> int:
+    """Return the launches of a call. An operator that was not counted has one; CuPy's GEMM has those of cuBLASLt."""
+    counted = floors.get(f"{PREFIX}{operator}_launches")
+    if counted is None and operator == "cupy_matmul":
+        counted = floors.get(f"{PREFIX}cublaslt_launches")
+    return 1 if counted is None else round(counted.value)
 
 
 def print_dispatch(floors: Mapping[str, Floor]) -> None:

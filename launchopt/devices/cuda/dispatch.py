@@ -13,8 +13,12 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import cupy
+from cuda.bindings import runtime as cudart
 
+from launchopt.cupy_types import CudaStream
+from launchopt.devices.cuda.graph_cache import RELAXED, checked
 from launchopt.devices.floors import CALLS, Measured
+from launchopt.errors import RunError
 
 PREFIX = "dispatch_"
 HIDDEN, HEADS, HEAD_DIM, CONTEXT = 1024, 8, 64, 256
@@ -28,8 +32,20 @@ class Operator(NamedTuple):
     call: Callable[[], object]
 
 
-def measure(m: int, k: int, repeats: int, absent: dict[str, str]) -> Iterator[Measured]:
-    """Measure each operator; m, k: the sizes of the GEMM (with one column). absent: gets what cannot be measured."""
+class OwnGemm(NamedTuple):
+    """The GEMM that compiled code launches by cublasLtMatmul: its sizes (n = 1), and its launch on a stream."""
+
+    m: int
+    k: int
+    stream: CudaStream
+    launch: Callable[[], None]
+
+
+def measure(gemm: OwnGemm, repeats: int, absent: dict[str, str]) -> Iterator[Measured]:
+    """Measure each operator, GEMMs of the sizes of `gemm`. absent: gets what cannot be measured."""
+    m, k = gemm.m, gemm.k
+    how = f"kernels of one cublasLtMatmul, {m}x1x{k} fp32, captured in a CUDA graph"
+    yield Measured(f"{PREFIX}cublaslt_launches", "launches", [float(_captured(gemm))] * repeats, how)
     inputs, weights = cupy.ones((1, k), cupy.float32), cupy.ones((k, m), cupy.float32)
     outputs = cupy.empty((1, m), cupy.float32)
     matmul = Operator("cupy_matmul", f"cupy.matmul, {m}x1x{k} fp32", lambda: cupy.matmul(inputs, weights, out=outputs))
@@ -89,6 +105,27 @@ def _timed(operator: Operator, repeats: int, synchronize: Callable[[], object]) 
     return Measured(f"{PREFIX}{operator.name}_us", "us", samples[2:], how)
 
 
+def _captured(gemm: OwnGemm) -> int:
+    """Return the kernels of one launch of a GEMM."""
+    stream = cudart.cudaStream_t(gemm.stream.ptr)
+    checked(cudart.cudaStreamBeginCapture(stream, RELAXED))
+    try:
+        gemm.launch()
+    finally:
+        graph = checked(cudart.cudaStreamEndCapture(stream))
+    count = _nodes(int(graph))
+    checked(cudart.cudaGraphDestroy(graph))
+    return count
+
+
+def _nodes(graph: int) -> int:
+    count = ctypes.c_size_t()
+    status = ctypes.CDLL("libcuda.so.1").cuGraphGetNodes(ctypes.c_void_p(graph), None, ctypes.byref(count))
+    if status:
+        raise RunError(f"cuGraphGetNodes failed with CUresult {status}")
+    return count.value
+
+
 def _launches(operator: Operator) -> int | None:
     """Return the kernels of one call, by capturing it; None before PyTorch 2.8."""
     import torch
@@ -99,7 +136,4 @@ def _launches(operator: Operator) -> int | None:
         return None
     with torch.cuda.graph(graph):
         operator.call()
-    count = ctypes.c_size_t()
-    driver = ctypes.CDLL("libcuda.so.1")
-    status = driver.cuGraphGetNodes(ctypes.c_void_p(graph.raw_cuda_graph()), None, ctypes.byref(count))
-    return None if status else count.value
+    return _nodes(graph.raw_cuda_graph())

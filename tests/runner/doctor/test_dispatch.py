@@ -25,8 +25,15 @@ def test_a_gemm_has_a_library_and_other_operators_have_their_launches() -> None:
     }
 
 
-def test_the_parts_add_up() -> None:
-    for each in splits(FLOORS):
+def test_launches_of_a_split_gemm_are_the_drivers() -> None:
+    split = FLOORS | {"dispatch_torch_mm_launches": floor(2.0), "dispatch_cublaslt_launches": floor(2.0)}
+    found = {each.operator: each[1:] for each in splits(split)}
+    assert found == {"torch_mm": (2, 9.0, 3.0, 1.0, 5.0), OURS: (2, 6.0, 0.0, 1.0, 5.0)}
+
+
+@pytest.mark.parametrize("launches", [1.0, 2.0, 3.0])
+def test_the_parts_add_up(launches: float) -> None:
+    for each in splits(FLOORS | {"dispatch_cublaslt_launches": floor(launches)}):
         assert each.framework_us + each.library_us + each.driver_us == pytest.approx(each.whole_us)
 
 
