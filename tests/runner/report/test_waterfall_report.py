@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from support.paths import ROOT
 from support.results.summary_rows import repeats, row, write
 
 from launchopt.recording import results
@@ -59,7 +60,15 @@ def test_markdown_json_and_a_picture(folder: Path, capsys: pytest.CaptureFixture
 
 def test_json_alone_prints_nothing_else(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main([str(folder), "--waterfall", "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["waterfalls"]) == 2
+    first, _ = json.loads(capsys.readouterr().out)["waterfalls"]
+    page_text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    for place, keys in {
+        "waterfalls[]": first,
+        "waterfalls[].steps[]": first["steps"][0],
+        "waterfalls[].steps[].brings": first["steps"][0]["brings"],
+    }.items():
+        assert f"- `{place}`: {', '.join(keys)}\n" in page_text, "docs/results.md has the keys"
+    assert first["whole"].keys() == first["steps"][0].keys()
     assert not (folder / "waterfall.md").exists()
 
 
