@@ -256,7 +256,9 @@ def test_a_layer_apart_gives_the_outputs_of_one_that_is_merged(
     assert np.allclose(*left, rtol=0, atol=4 * dtype.unit_roundoff * np.abs(left[1]).max() + 1e-5)
     stack, steps = stack_of(name, options), 3 + 2  # the first token of the second request is that of its prompt
     more = 3 - sum(SAVED.get(str(each), 0) for each in stack.fuse)
-    assert launches[0] - launches[1] == (0 if stack.submit is Submit.graph else more * layers * steps)
+    if stack.submit is Submit.graph:
+        steps = 1 if on == "cuda" else 0  # a GPU has no graph for the prompt, which comes once
+    assert launches[0] - launches[1] == more * layers * steps
 
 
 def test_a_declined_group_gives_way_to_a_smaller_one() -> None:
