@@ -55,6 +55,17 @@ def test_no_line_is_too_long(name: str) -> None:
     assert [line for line in text_of(name).splitlines() if len(line) > LINE] == []
 
 
+def test_no_template_of_a_shared_header_has_the_name_of_a_macro() -> None:
+    macros = {
+        name for file in SOURCES + HEADERS for name in re.findall(r"^//   ([A-Z_]+)  ", text_of(file), re.MULTILINE)
+    }
+    assert {"GROUPS", "COLUMNS", "HEAD_DIM", "TILES"} <= macros
+    shared_headers = [name for name in HEADERS if name.startswith("common/")]
+    named = {each for file in shared_headers for each in re.findall(r"(?:template <|, )int (\w+)[,>]", text_of(file))}
+    assert {"NEWEST", "N", "R"} <= named
+    assert not named & macros
+
+
 def test_every_header_is_included() -> None:
     assert {header for name in SOURCES for header in included(name)} == set(HEADERS)
 
