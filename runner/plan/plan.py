@@ -187,7 +187,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
         together = mode(**arm.options).together
         if stream.has_steps:
             together = min(together, int(chain_of(stream).outputs.max()))
-        why = mode.refusal(kind, stream) or mode.lacks() or _samples_elsewhere(config, kind, together)
+        why = mode.refusal(kind, stream) or mode.lacks() or _unfit(config, kind, together)
         takes = mode.takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
             asked = is_own or takes is Takes.steps  # another mode of against= may keep the order
@@ -229,11 +229,16 @@ def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: boo
     return False
 
 
-def _samples_elsewhere(config: Config, kind: str, together: int) -> str | None:
-    """Return why a mode that issues so many steps together cannot run with the config's place of sampling, or None."""
-    if kind == "cpu" or together == 1 or config.sampling.where is not Where.cpu:
+def _unfit(config: Config, kind: str, together: int) -> str | None:
+    """Return why a mode with so many steps in a launch cannot run with this sampling or timing, or None if it can."""
+    if kind == "cpu" or together == 1:
         return None
-    return "samples on the GPU between two steps of a launch, and sampling.where is cpu: must be auto or gpu"
+    if config.sampling.where is Where.cpu:
+        return "samples on the GPU between two steps of a launch, and sampling.where is cpu: must be auto or gpu"
+    if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
+        tool = f"timing={config.timing.kind.value}"
+        return f"{tool} records the kernels of a repeated step only once: use timing=host, or mode.tokens=1"
+    return None
 
 
 def sampling_of(config: Config) -> Sampling:

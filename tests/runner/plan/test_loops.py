@@ -23,6 +23,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "find_device", lambda kind, index: (info, "faked"))
     monkeypatch.setattr(cuda_info, "cuda_of_driver", lambda: (13, 0))
     monkeypatch.setattr(Mode, "lacks", classmethod(lambda cls: None))
+    for tool in (plan_module.cupti, plan_module.torch_trace):
+        monkeypatch.setattr(tool, "require", lambda: None)
 
 
 def refusal(*overrides: str) -> str:
@@ -65,6 +67,10 @@ def test_what_does_not_fit_together_is_refused() -> None:
     greedy = (*HOT, "mode=graph_loop", "sampling=greedy")
     assert "sampling.where is cpu: must be auto or gpu" in refusal(*greedy, "sampling.where=cpu")
     assert "takes whole steps" in refusal("workload=gemv_micro", "mode=graph_loop")
+    for timing in ("cupti", "torch"):
+        why = f"timing={timing} records the kernels of a repeated step only once: use timing=host, or mode.tokens=1"
+        assert refusal(*HOT, "mode=graph_loop", f"timing={timing}") == f"mode=graph_loop: {why}"
+        assert planned(*HOT, "mode=graph_loop", "mode.tokens=1", f"timing={timing}").arms
     assert "or workload.replicas=1" in refusal(
         "workload=decode", "model=tiny", "workload.replicas=3", "mode=graph_loop"
     )
