@@ -34,7 +34,7 @@ from launchopt.types import Array, Table
 
 NAME = "step_attention"  # the source and its function
 HEAD_DIMS = (64, 128)
-BLOCK_WARPS = 8
+WARPS, FEWER_WARPS = 8, 4  # warps of a block: of most launches; of those that have more blocks than fit on the GPU
 TILE_BYTES = 4096  # bytes of keys of a tile, of which a warp has one at once
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, tokens may be divided slightly worse
 
@@ -75,19 +75,25 @@ def group_of(attention: Attention) -> int:
     return attention.q_heads // attention.kv_heads
 
 
-def blocks_of(dtype: Dtype) -> int:
-    """Return the number of blocks per multiprocessor."""
-    return 1 if dtype is Dtype.fp32 else 2
+def warps_of(attention: Attention, dtype: Dtype, requests: int) -> int:
+    """Return the warps of a block. With fewer warps, more blocks run at once; fp32 needs all threads for a head."""
+    fits = requests * attention.kv_heads <= MULTIPROCESSORS * _blocks(dtype, WARPS)
+    return WARPS if fits or dtype is Dtype.fp32 else FEWER_WARPS
 
 
-def defines_of(attention: Attention, dtype: Dtype, parts: Parts) -> Mapping[str, int]:
-    """Return the macros of the kernel, but DTYPE."""
+def _blocks(dtype: Dtype, warps: int) -> int:
+    """Return the blocks that fit on a multiprocessor, by their registers."""
+    return (8 if dtype is Dtype.fp32 else 16) // warps
+
+
+def defines_of(attention: Attention, dtype: Dtype, parts: Parts, warps: int = WARPS) -> Mapping[str, int]:
+    """Return the macros of the kernel, but DTYPE. warps: of a block."""
     return {
         "HEAD_DIM": attention.head_dim,
         "GROUP": group_of(attention),
         "PAGE_TOKENS": attention.page_tokens if attention.is_paged else 0,
-        "BLOCK_WARPS": BLOCK_WARPS,
-        "BLOCKS": blocks_of(dtype),
+        "BLOCK_WARPS": warps,
+        "BLOCKS": _blocks(dtype, warps),
         "ROPE": int(parts.rope),
         "QK_NORM": int(parts.rope and attention.qk_norm),
         "PDL": int(parts.pdl),
@@ -96,7 +102,7 @@ def defines_of(attention: Attention, dtype: Dtype, parts: Parts) -> Mapping[str,
 
 def least_tokens(attention: Attention, dtype: Dtype) -> int:
     """Return the fewest tokens of a block: one tile for each warp."""
-    return BLOCK_WARPS * TILE_BYTES // (attention.head_dim * dtype.itemsize)
+    return WARPS * TILE_BYTES // (attention.head_dim * dtype.itemsize)
 
 
 def splits_of(attention: Attention, dtype: Dtype, requests: int) -> int:

@@ -33,14 +33,15 @@ def attention(steps: LtSteps, place: Place) -> Fused | None:
     strides = int(steps.tables.strides_bytes(of_first)[1]), int(steps.tables.strides_bytes(of_last)[2])
     gains = steps.weight_address(place, first) if parts.rope and shape.qk_norm else 0
     at = _addresses(steps, shape, state, gains)
-    defines = kernel.defines_of(shape, dtype, parts)
-    function = device.kernels.function(kernel.NAME, kernel.NAME, "", **defines)
 
     def make(size: int) -> Row:
-        splits = kernel.splits_of(shape, dtype, size)
+        warps, splits = kernel.warps_of(shape, dtype, size), kernel.splits_of(shape, dtype, size)
+        function = device.kernels.function(
+            kernel.NAME, kernel.NAME, "", **kernel.defines_of(shape, dtype, parts, warps)
+        )
         words = kernel.words_of(shape, splits, kernel.least_tokens(shape, dtype), strides, at)
-        launch = Launch((splits, shape.kv_heads, size), (32 * kernel.BLOCK_WARPS, 1, 1), 0, words)
-        return device.kernels.row(function, launch, place.pdl), b"step_attention"
+        launch = Launch((splits, shape.kv_heads, size), (32 * warps, 1, 1), 0, words)
+        return device.kernels.row(function, launch, place.pdl), b"step_attention %d" % warps
 
     arguments = (
         Argument(last - 2, Role.A),  # the cache

@@ -70,6 +70,13 @@ def test_heads_of_queries_and_keys_are_normed(where: Any, dtype: Dtype, heads: t
 
 
 @on_each
+@pytest.mark.parametrize("heads", [(1, 8, 128), (1, 4, 64)], ids=str)
+def test_blocks_of_fewer_warps(where: Any, heads: tuple[int, int, int]) -> None:
+    step = Step(Dtype.bf16, heads, 300, 16, [299, 40, 128], ROPE, where, warps=step_attention.FEWER_WARPS)
+    step.check()
+
+
+@on_each
 def test_a_launch_for_later_requests(where: Any) -> None:
     Step(Dtype.bf16, (1, 4, 64), 64, 16, [3, 40, 63], ROPE, where, first=1).check()
 
@@ -113,6 +120,12 @@ def test_blocks_share_tokens_until_each_multiprocessor_has_one(requests: int) ->
     most_items, most_splits, width = sums_shape(long, requests)
     assert (most_items, width) == (items, 4 * 128)
     assert splits == 1 or items * splits <= most_splits
+
+
+def test_blocks_have_fewer_warps_if_not_all_fit_on_the_gpu() -> None:
+    attention = shape(32, 8, 128, 100)
+    assert [step_attention.warps_of(attention, Dtype.bf16, requests) for requests in (1, 33, 34)] == [8, 8, 4]
+    assert step_attention.warps_of(attention, Dtype.fp32, 64) == 8
 
 
 def test_shapes_that_the_kernel_declines() -> None:

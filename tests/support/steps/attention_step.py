@@ -83,6 +83,7 @@ class Step:
     races: bool = False
     seed: int = 0
     qk_norm: bool = False
+    warps: int = step_attention.WARPS
     first: int = 0  # first request of the launch
 
     def __post_init__(self) -> None:
@@ -133,7 +134,7 @@ class Step:
         """The macros of the kernel."""
         return {
             "DTYPE": int(self.dtype),
-            **step_attention.defines_of(self.attention, self.dtype, self.parts),
+            **step_attention.defines_of(self.attention, self.dtype, self.parts, self.warps),
         }
 
     @property
