@@ -77,8 +77,6 @@ __device__ inline u32 add_ordered(u32* counter, u32 value) {
     asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;" : "=r"(before) : "l"(counter), "r"(value) : "memory");
     return before;
 }
-// Begin to load a line of 128 bytes into the L2 cache.
-__device__ inline void prefetch_line(const void* line) { asm volatile("prefetch.global.L2 [%0];" ::"l"(line)); }
 // Relaxed loads and stores of words that the host writes or reads. Each word is loaded or stored atomically.
 __device__ inline u64 load_system(const u64* from) {
     u64 value;

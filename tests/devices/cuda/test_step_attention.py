@@ -53,10 +53,10 @@ def test_a_step(where: Any, given: tuple[Any, ...], pdl: bool) -> None:
 @pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("page", [None, 16])
 def test_long_contexts(where: Any, dtype: Dtype, parts: Any, page: int | None) -> None:
-    step = Step(dtype, (2, 4, 128), 4000, page, [3999, 2500, 17], parts, where)
-    step.splits, step.least = splits_of(step.attention, dtype, 3), step_attention.least_tokens(step.attention, dtype)
-    assert step.splits > 8
-    step.check()
+    heads, attention = (2, 4, 128), shape(8, 2, 128, 4000)
+    splits, least = splits_of(attention, dtype, 3), step_attention.least_tokens(attention, dtype)
+    assert splits > 8
+    Step(dtype, heads, attention.ctx, page, [3999, 2500, 17], parts, where, splits, least).check()
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,6 @@ void __syncwarp();
 void __threadfence();
 void count_release(u32* counter);
 u32 add_ordered(u32* counter, u32 value);
-inline void prefetch_line(const void*) {}
 inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { host::yield(); }
 u32 atomicAdd(u32* to, u32 value);
