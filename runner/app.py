@@ -239,7 +239,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
 
     config = plan.config
     place, orders = shown_path(folder), bool(plan.orders)
-    print_results(rows, config.mode.name, place, console(), config.against, has_orders=orders)
+    print_results(rows, config.mode.label, place, console(), config.against, has_orders=orders)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,7 +15,7 @@ ALL = "all"  # value of `against`: every other mode that can run the workload he
 def checked_against(against: object, mode: Mode) -> list[str]:
     """Return the labels, as tables show them; ConfigError for one that cannot be compared with `mode`."""
     given = [against] if isinstance(against, str) else against  # one mode, as `against=baseline`
-    own = label_of(mode.name, stack_of(mode.name, mode.options))
+    own = mode.label
     found: list[str] = []
     for name in given if isinstance(given, list) else [given]:
         label = _normal(name, "against") if isinstance(name, str) and preset_of(name) in MODES else name

@@ -13,7 +13,16 @@ from omegaconf import MISSING
 from launchopt.errors import ConfigError
 from launchopt.modes import check_mode
 from launchopt.modes.options import options_of
-from launchopt.modes.stack import CHOICES, check_stack, choices_of, is_preset, preset_stack, values_of
+from launchopt.modes.stack import (
+    CHOICES,
+    check_stack,
+    choices_of,
+    is_preset,
+    label_of,
+    preset_stack,
+    stack_of,
+    values_of,
+)
 from launchopt.options import Value, check_options, fixed, option
 from launchopt.sampling import SamplingKind
 
@@ -65,6 +74,11 @@ class Mode:
         return {
             key: value for key, value in values.items() if not (key in CHOICES and is_preset(self.name, key, value))
         }
+
+    @property
+    def label(self) -> str:
+        """Name in tables: that of the mode, and how its stack differs from the preset's."""
+        return label_of(self.name, stack_of(self.name, self.options))
 
 
 def mode_settings(name: str) -> Mode:

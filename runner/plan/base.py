@@ -12,7 +12,6 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from launchopt.errors import ArenaMemoryError, ConfigError
-from launchopt.modes.stack import label_of, stack_of
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.against import ALL
@@ -26,11 +25,10 @@ INDEPENDENT, STEPS = "baseline", "engine"  # bases for independent commands, and
 
 def bases_of(config: Config) -> tuple[str, ...]:
     """Return the modes that can be the base of a single run, the preferred one first; empty: it gets none."""
-    if config.mode.name == INDEPENDENT or _is_traced(config) or config.ordering is Ordering.violated:
+    if config.mode.label == INDEPENDENT or _is_traced(config) or config.ordering is Ordering.violated:
         return ()
     has_steps = config.workload.has_requests and config.ordering is not Ordering.none
-    label = label_of(config.mode.name, stack_of(config.mode.name, config.mode.options))
-    return (STEPS, INDEPENDENT) if has_steps and label != STEPS else (INDEPENDENT,)
+    return (STEPS, INDEPENDENT) if has_steps and config.mode.label != STEPS else (INDEPENDENT,)
 
 
 def plan_with_base(config: Config, task: DictConfig) -> Plan:
@@ -41,7 +39,7 @@ def plan_with_base(config: Config, task: DictConfig) -> Plan:
     for base in bases_of(config):
         try:
             plan = plan_of(settled(task, [base], REPEATS))
-            notice = f"{base} runs beside {config.mode.name}, as the base of its factor ('against=[]' leaves it out)"
+            notice = f"{base} runs beside {config.mode.label}, as the base of its factor ('against=[]' leaves it out)"
             return replace(plan, notices=(*plan.notices, notice))
         except ArenaMemoryError:
             continue

@@ -31,6 +31,17 @@ def test_settings_reach_the_mode() -> None:
     assert plan.composed["mode"] == {"name": "graph", "cached": 7, **stack}, "the manifest says so"
 
 
+def test_choices_of_a_stack_reach_the_mode_and_name_its_arm() -> None:
+    words = ("workload=layer", "model=tiny", "mode=graph", "mode.fuse=[norm,attention]", "against=[graph,engine-norm]")
+    config = configured(*words, "mode.submit=stream")
+    assert config.mode.label == "graph+norm+attention+stream"
+    assert config.mode.options == {"cached": 64, "fuse": ["norm", "attention"], "submit": "stream"}
+    plan = planned(*words)
+    assert [arm.label for arm in plan.arms] == ["graph", "engine-norm", "graph+norm+attention"]
+    assert [mode_class(arm.mode, arm.options).label() for arm in plan.arms] == [arm.label for arm in plan.arms]
+    assert configured("workload=layer", "model=tiny", "mode=graph", "mode.fuse=[]").mode.label == "graph"
+
+
 def test_those_it_is_compared_with_have_their_defaults() -> None:
     options = {arm.mode: arm.options for arm in planned("mode=batched", "against=[graph]", *SMALL).arms}
     assert options == {"batched": {}, "graph": {"cached": 64}}
