@@ -55,7 +55,7 @@ class LtSteps:
     def __init__(
         self, device: GpuDevice, limits: Mapping[ShapeKey, int], tables: Tables, coalesce: bool = True
     ) -> None:
-        self._most_together = NEVER_APART if coalesce else 1
+        self._coalesce = coalesce
         self.device, self.stream, self.most = device, chain_of(device.work), max(limits.values())
         self.tables, self._limits = tables, limits
         self._index = {shape: index for index, shape in enumerate(self.stream.shapes)}
@@ -166,13 +166,12 @@ class LtSteps:
     def even_parts(self, batch: StepBatch) -> list[StepBatch]:
         """Return `batch` if its requests are evenly spaced in memory; otherwise return copies of parts that are."""
         shape_of = self.indices(self.kind_of(batch))
-        columns = int(columns_of(batch.words, 0))
+        if batch.size > 1 and (not self._coalesce or int(columns_of(batch.words, 0)) > 1):
+            return _apart(batch)  # a plan of several columns holds the columns of one request
         parts: list[StepBatch] = []
         left = batch
         while True:
             even = int(even_requests(left.words, left.size, left.rows, shape_of, self.tables.shapes))
-            # A plan of several columns holds the columns of one request.
-            even = 1 if columns > 1 else min(even, self._most_together)
             if even == left.size:
                 return [*parts, left]
             whole = left.words.reshape(left.rows, left.size, -1)
@@ -250,6 +249,14 @@ class LtSteps:
         for part in self.even_parts(batch):
             stages = self.stages_of(part)
             self.device.check(launch_stages(part.words, part.size, stages, self.tables.arrays, self._unrecorded, facts))
+
+
+def _apart(batch: StepBatch) -> list[StepBatch]:
+    """Return a copy of each request's step."""
+    return [
+        StepBatch(np.ascontiguousarray(batch.words[request :: batch.size]), batch.reason, 1, batch.rows)
+        for request in range(batch.size)
+    ]
 
 
 def step_of(stream: ChainStream, requests: int, replica: int) -> StepBatch:
