@@ -4,7 +4,10 @@ After a run these are the last steps of all requests (`StepCheck.last_steps`); d
 ended (`verify.audit`). Of a decode step all commands can be checked. Of a chunk of a prompt these are the commands of
 the last layer, and the slot map, since all layers write to the same memory. Inputs that were fed back are reconstructed
 from the outputs that the run kept (`verify.inputs`). If one launch computed a node and its successor, the node's output
-was never written. The check then computes that output from the inputs in memory.
+was never written. The check then computes that output in float64 from the inputs in memory, through as many unwritten
+nodes as there are. Each adds the variance of its own fp32 errors and of being stored once (`verify.ops.stored`),
+although the launch may keep it unrounded; the op behind passes the variance on by its derivative. So the bound of the
+output that was written holds for launches that round in between, and for those that do not.
 """
 
 from __future__ import annotations
