@@ -1,10 +1,10 @@
 // C = B @ A.T for the requests of a decode step: one column per request, halves only, accumulated in fp32. Each weight is read
 // once. A norm of the inputs, an ADD to the outputs and SiLU(gate) * up may be fused.
 //
-// The grid has at most one block per multiprocessor, so blocks of two such launches fit on it (PDL). A block multiplies some
-// halves of tiles: 8 rows each. Two warps copy their weights to a ring of slots in shared memory; they have no inputs to wait
-// for. The other warps share k: each multiplies its slice, SLICE bytes, of each piece of PIECE_BYTES of all rows. It copies the
-// inputs of its slices to shared memory some pieces ahead. At the end of a pass the block adds up the sums of its warps.
+// The grid has at most one block per multiprocessor. A block multiplies some halves of tiles: 8 rows each. Two warps copy their
+// weights to a ring of slots in shared memory; they have no inputs to wait for. The other warps share k: each multiplies its
+// slice, SLICE bytes, of each piece of PIECE_BYTES of all rows. It copies the inputs of its slices to shared memory some pieces
+// ahead. At the end of a pass the block adds up the sums of its warps.
 //
 // mma.m16n8k16 multiplies two halves: rows g and g + 8 of thread 4 g + t. Any order of k gives the same sums, as long as inputs
 // and weights agree: a thread has 8 neighbours of 32, k = 8 t to 8 t + 7, and uses them in two products.
@@ -26,94 +26,9 @@
 //                its copies would delay those of this launch. It begins at once if all weights of a block fit into the ring
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
-#include "shared/step_gemm.cuh"
-
-enum { ROW_BYTES = PIECE_BYTES + STEP_GAP_BYTES, SLOT_BYTES = STEP_ROWS * ROW_BYTES };  // a slot is half of a tile
-enum { SLICE = PIECE_BYTES / WARPS, CHUNKS = SLICE / 64 };  // bytes of a warp's slice of a row; its chunks
-enum { GROUPS = (COLUMNS + 7) / 8, LANES = COLUMNS < 8 ? (COLUMNS + 1) / 2 : 4 };  // groups of 8 columns; lanes t with results
-enum { TOGETHER = CHUNKS < 2 ? 1 : 2 };  // chunks of weights in registers at once
-// Shared memory: slots of weights; for each warp HELD stages of inputs, which hold the COLUMNS columns of each chunk side by
-// side; the norm's weights.
-enum { CHUNK = 64 * COLUMNS, STAGE = CHUNKS * CHUNK, GAIN_AT = SLOTS * SLOT_BYTES + WARPS * HELD * STAGE };
-enum { CHAINS = TILES * GROUPS > 2 ? 1 : 2 };  // independent sums of each output, so that products overlap
-enum { PASS_HALVES = 2 * TILES, ALL_THREADS = 32 * (WARPS + STEP_COPIERS) };
-enum { RESULTS = STEP_ROWS * LANES };  // threads that have results of a tile and a group of columns
-// Tiles whose sums are added up at once: one thread adds up four results, and the parts take at most STEP_PART_BYTES.
-enum { OF_TILE = GROUPS * RESULTS, BY_BYTES = STEP_PART_BYTES / (WARPS * OF_TILE * 16), BY_THREADS = 32 * WARPS / OF_TILE };
-enum { MOST_AT_ONCE = BY_BYTES < BY_THREADS ? BY_BYTES : BY_THREADS };
-enum { AT_ONCE = TILES < MOST_AT_ONCE ? TILES : MOST_AT_ONCE };
-static_assert(CHUNKS >= 1 && SLICE % 64 == 0 && AT_ONCE >= 1, "a warp has whole chunks");
-
-__shared__ u64 barriers[2 * SLOTS + 1];  // "full" of each slot, "empty" of each slot, and "full" of the gain
-__shared__ float4 parts[WARPS][AT_ONCE][GROUPS][RESULTS];
-__shared__ float squares[WARPS][8 * GROUPS];
-
-// The share of a block: `halves` halves of tiles from `first` on.
-struct Work {
-    u32 first, halves, pieces;
-    __device__ Work(const StepGemm& p) : pieces(((u32)p.k_bytes + PIECE_BYTES - 1) / PIECE_BYTES) {
-        const u32 block = blockIdx.x, each = (u32)p.each, more = (u32)p.more;
-        first = (block * each + min(block, more)) << GATED, halves = (each + (block < more)) << GATED;
-    }
-};
-__device__ inline u32 row_of(u32 half, const StepGemm& p) { return GATED ? half / 2 * STEP_ROWS : half * STEP_ROWS; }
-
-// Copies slot contents in the order in which they are multiplied: pass by pass, piece by piece, half by half.
-struct Copier {
-    const StepGemm& p;
-    const Work work;
-    u64 weights, policy;
-    u32 ring, full, lane;
-    __device__ void copy(u32 i, u32 slot) const {
-        const u32 of_pass = PASS_HALVES * work.pieces, pass = i / of_pass, in_pass = i - pass * of_pass;
-        const u32 here = min((u32)PASS_HALVES, work.halves - pass * PASS_HALVES), piece = in_pass / here;
-        const u32 half = work.first + pass * PASS_HALVES + in_pass - piece * here;
-        const u32 row = row_of(half, p), rows = min((u32)STEP_ROWS, (u32)p.rows - row);
-        const u32 bytes = min((u32)PIECE_BYTES, (u32)p.k_bytes - piece * PIECE_BYTES), barrier = full + 8 * slot;
-        u64 from = weights + (row + (GATED && half % 2 ? p.pair_rows : 0)) * p.a_step + piece * PIECE_BYTES;
-        u32 to = ring + slot * SLOT_BYTES;
-        barrier_expect(barrier, rows * bytes);
-        for (u32 i = 0; i < rows; ++i, from += p.a_step, to += ROW_BYTES) copy_bulk(to, from, bytes, barrier, policy);
-    }
-    __device__ u32 all() const { return work.halves * work.pieces; }
-    // Fill the whole ring. All warps share this, since a warp issues one copy after another.
-    __device__ void begin(int warp) const {
-        for (u32 i = warp; i < min((u32)SLOTS, all()); i += WARPS + STEP_COPIERS)
-            if (lane == 0) copy(i, i);
-    }
-    // Fill each slot again as soon as all warps have read it. The copiers share the slots. copier: number of this one.
-    __device__ void run(int copier) const {
-        for (u32 i = SLOTS + copier; i < all(); i += STEP_COPIERS) {
-            const u32 round = i / SLOTS, slot = i - round * SLOTS;
-            barrier_wait(full + 8 * (SLOTS + slot), round + 1 & 1);
-            if (lane == 0) copy(i, slot);
-        }
-    }
-};
-
-// The results that this thread finishes: two columns of rows g and g + 8 of a tile, which are in different halves.
-struct Results {
-    int tile, group, at, column;
-    __device__ Results()
-        : tile(threadIdx.x / OF_TILE), group(threadIdx.x / RESULTS % GROUPS), at(threadIdx.x % RESULTS),
-          column(8 * group + at % LANES * 2) {}
-    __device__ bool exist(u32 here) const { return tile < AT_ONCE && 2 * tile < here; }
-    // Return whether half j of the tile exists. here: number of halves.
-    __device__ bool has(int j, u32 here) const { return 2 * tile + j < here; }
-    __device__ u32 row(u32 half, int j, const StepGemm& p) const { return row_of(half + 2 * tile + j, p) + at / LANES; }
-};
-// Elements of R that are added to a thread's results, in the order of its sums.
-struct Added {
-    storage of[4];
-    __device__ void load(const Results& own, u32 half, u32 here, const char* r, const StepGemm& p) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const u32 row = own.row(half, i / 2, p);
-            const bool exists = own.exist(here) && own.has(i / 2, here) && row < p.rows && own.column + i % 2 < p.columns;
-            of[i] = exists ? __ldcg((const storage*)(r + (own.column + i % 2) * p.r_step) + row) : (storage)0;
-        }
-    }
-};
+#include "steps/layout.cuh"
+#include "steps/weights.cuh"
+#include "steps/results.cuh"
 
 // A thread's inputs of a piece: of each chunk, 8 neighbours of column g, and of column g + 8.
 typedef uint4 Inputs[CHUNKS][GROUPS];
