@@ -78,6 +78,7 @@ class ChainStream:
         self.commands_per_step = len(self.program.prologue) + len(self.program.layer) * layers  # without the LM head
         self.gemms_per_step = len(self.linears) * layers
         self.attention = self._attention()
+        self._latest_rows: tuple[int, list[Row]] = (-1, [])  # a kind, and its rows
         self._place = Placement(self.program, layers, replicas, self.vocab, dtype, self.attention)
         self.lane_units, self.logits_offset = self._place.lane_units, self._place.logits_offset
         self._layout(requests, self.seed)
@@ -126,9 +127,11 @@ class ChainStream:
         self.arenas = self._arenas()
 
     def rows(self, kind: int) -> list[Row]:
-        """Return the op and the operands of each command in the template of a kind."""
-        before, layers, after = self._place.rows(self.kinds[kind], self.layers)
-        return [*before, *(row for rows in layers for row in rows), *after]
+        """Return the op and the operands of each command in the template of a kind, in a list that stays as it is."""
+        if self._latest_rows[0] != kind:  # making them takes some ms, and callers ask for one kind many times
+            before, layers, after = self._place.rows(self.kinds[kind], self.layers)
+            self._latest_rows = kind, [*before, *(row for rows in layers for row in rows), *after]
+        return self._latest_rows[1]
 
     def rows_of(self, kind: int) -> range:
         """Return the rows of `template` that belong to a kind."""

@@ -54,6 +54,8 @@ def fusions_of(steps: LtSteps, kind: int, replica: int, stack: Stack, makers: Ma
 def fuse_steps(steps: LtSteps, stack: Stack, others: Makers = NO_MAKERS) -> None:
     """Make the stages of every kind of step, and of every copy of the weights. others: makers in place of MAKERS'."""
     stream, makers = steps.stream, {**MAKERS, **others}
+    if not stack.fuse and stack.kernels is not Kernels.own:
+        return
     for most, own in _by_requests(stack, steps.most):
         for kind in range(len(stream.kinds)):
             for replica in range(stream.replicas):
