@@ -8,7 +8,9 @@ from support.steps.fake_steps import FakeSteps
 from support.steps.programs import stream_of
 
 from launchopt.command import Dtype
-from launchopt.devices.steps.stage_table import Argument, Place, Role
+from launchopt.devices.steps.gemm_plan import MOST_COLUMNS
+from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
+from launchopt.devices.steps.stages import LtSteps, step_of
 from launchopt.stack import Fusion, Kernels, Stack
 from launchopt.streams.groups import Kind, groups_of
 
@@ -82,3 +84,23 @@ def test_merged_gemms_are_one() -> None:
     expected = (Argument(q, Role.A), Argument(norm, Role.B), Argument(q, Role.C), Argument(v, Role.REQUEST))
     assert own.arguments_of(rig.steps, found["norm1+q+k+v"]) == expected
     assert k == q + 1
+
+
+def test_batches_of_more_requests_keep_the_library() -> None:
+    """A batch of up to 16 requests has our own GEMM. A larger one has one stage for each row that is not fused."""
+    fusions, many = imported("launchopt.devices.steps.fusions"), MOST_COLUMNS + 4
+    big = FakeSteps(stream_of("layer", [(0, 3)] * many, Dtype.bf16, layers=1), many)
+    made: list[Place] = []
+
+    def own(steps: LtSteps, place: Place) -> Fused:
+        made.append(place)
+        arguments = tuple(Argument(place.first, role) for role in Role)
+        return Fused(place.first, place.stop, arguments, 0, 0)
+
+    makers = {kind: (lambda steps, place: None) for kind in Kind} | {Kind.gemm: own}
+    fusions.fuse_steps(big.steps, OWN, makers)
+    assert len(made) == len(ROWS)
+    rows = len(big.stream.rows(0))
+    inner = sum(place.stop - place.first - 1 for place in made)
+    sizes = {size: len(big.steps.stages_of(step_of(big.stream, size, 0))) for size in (1, MOST_COLUMNS, many)}
+    assert sizes == {1: rows - inner, MOST_COLUMNS: rows - inner, many: rows}
