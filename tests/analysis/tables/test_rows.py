@@ -48,6 +48,24 @@ def test_several_modes_on_one_stream_are_compared_whether_or_not_a_usual_base_is
     assert [line.remarks for line in others] == [named, named]
 
 
+@pytest.mark.parametrize(
+    ("modes", "base"),
+    [
+        (["graph", "coalesced", "baseline", "engine"], "engine"),
+        (["graph+norm", "graph", "engine"], "engine"),
+        (["graph", "coalesced", "baseline"], "baseline"),
+        (["graph", "coalesced"], "coalesced"),
+    ],
+)
+def test_factors_of_workloads_of_steps_are_over_engine(modes: list[str], base: str) -> None:
+    rows = [each for mode in modes for each in repeats(10.0, 10.1, 9.9, 10.0, 10.0, mode=mode, **DECODE)]
+    (table,) = build_tables(rows)
+    assert table.lines[0]["mode"] == base
+    named = [f"speed-up over {base}"] if base != "baseline" else []
+    assert [line.remarks for line in table.lines[1:]] == [named] * (len(modes) - 1)
+    assert {line.baseline["mode"] for line in table.lines if line.baseline} == {base}
+
+
 def test_one_mode_has_nothing_to_be_compared_with() -> None:
     rows = [*repeats(10.0, 11.0, mode="graph", max_batch=16), *repeats(9.0, 9.5, mode="graph", max_batch=64)]
     (table,) = build_tables(rows)
