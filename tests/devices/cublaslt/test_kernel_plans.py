@@ -25,7 +25,7 @@ STREAM = 0x5EA1
 
 
 def kernel(handle: int = 77) -> Any:
-    return SimpleNamespace(kernel=SimpleNamespace(ptr=handle), max_dynamic_shared_size_bytes=None)
+    return SimpleNamespace(kernel=SimpleNamespace(ptr=handle), max_dynamic_shared_size_bytes=0)
 
 
 def test_structures_are_as_large_as_in_cuda_h() -> None:
@@ -85,7 +85,7 @@ def test_a_row_points_to_what_was_asked_for(
     values = [ctypes.c_int64.from_address(pointer).value for pointer in pointers]
     assert values == [0, 0, 0, 0, *words]
     assert list(np.diff(list(pointers))) == [8] * (3 + len(words)), "the words are one struct, too"
-    more = shared_bytes if shared_bytes > kp.LARGEST_STATIC_SHARED_BYTES else None
+    more = shared_bytes if shared_bytes > kp.LARGEST_STATIC_SHARED_BYTES else 0
     assert function.max_dynamic_shared_size_bytes == more, "beyond 48 KiB a kernel must be told"
 
 

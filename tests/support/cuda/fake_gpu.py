@@ -142,7 +142,7 @@ def fake_floors(gpu: FakeGpu) -> tuple[LaunchFloors, dict[str, str]]:
     )
     context[ContextWord.STREAM] = STREAM
     plans = KernelPlans(Dtype.fp32)
-    handle = SimpleNamespace(kernel=SimpleNamespace(ptr=77), max_dynamic_shared_size_bytes=None)
+    handle = SimpleNamespace(kernel=SimpleNamespace(ptr=77), max_dynamic_shared_size_bytes=0)
     row = plans.row(handle, Launch((1, 1, 1), (1, 1, 1), 0, np.zeros(1, np.int64)))
     operands, absent = np.zeros(4, np.int64), dict[str, str]()
     null = Kernel("null", "an empty kernel", "cuLaunchKernelEx", np.array(row, np.int64), operands)
