@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -93,3 +94,9 @@ class Stack:
 def preset_of(label: str) -> str:
     """Return the name of the mode in the label of an arm: `graph` of `graph+norm-coalesce`."""
     return label.partition("+")[0].partition("-")[0]
+
+
+def parts_of(label: str) -> tuple[str, frozenset[str]]:
+    """Return the name of the mode in a label, and its choices with their signs, in whatever order they are."""
+    name = preset_of(label)
+    return name, frozenset(re.findall(r"[+-][^+-]*", label.removeprefix(name)))

@@ -29,7 +29,7 @@ from launchopt.modes.stack import (
     values_of,
 )
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit, preset_of
+from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit, parts_of, preset_of
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.groups import Kind, groups_of, unwritten_of
@@ -147,6 +147,12 @@ def test_a_label_names_its_choices(label: str) -> None:
     name, options = choices_of(label)
     assert (name, preset_of(label)) == (label.partition("+")[0].partition("-")[0],) * 2
     assert label_of(name, stack_of(name, options)) == label == mode_class(name, options).label()
+
+
+def test_labels_whose_choices_have_another_order_are_of_one_arm() -> None:
+    assert parts_of("engine-norm+own") == parts_of("engine+own-norm") == ("engine", {"-norm", "+own"})
+    assert parts_of("graph") == ("graph", frozenset())
+    assert parts_of("graph+norm") != parts_of("graph-norm")
 
 
 @pytest.mark.parametrize(

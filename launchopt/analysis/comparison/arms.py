@@ -16,6 +16,7 @@ from launchopt.analysis.stream_rows import stream_title
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
+from launchopt.stack import parts_of
 
 _CONFIGURATION = ("max_batch", "timeout_us")
 
@@ -89,7 +90,8 @@ def arms_of(side: Side, key: str) -> list[Arm]:
     """Return the arms of one side. Raises ConfigError, which names the setting `key`, if its mode did not run."""
     arms: list[Arm] = []
     for run in side.runs:
-        chosen = [row for row in run.rows if side.mode in (None, row["mode"])]
+        asked = None if side.mode is None else parts_of(side.mode)
+        chosen = [row for row in run.rows if asked is None or asked == parts_of(str(row["mode"]))]
         arms += [Arm(run, sorted(rows, key=lambda row: int(row["repeat"]))) for rows in _by_columns(chosen)]
     if not arms:
         modes = {str(row["mode"]) for run in side.runs for row in run.rows}
