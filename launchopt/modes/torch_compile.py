@@ -1,10 +1,10 @@
 """torch_compile: one replay of a CUDA graph of a function that torch.compile made from a whole step.
 
-Settings: fullgraph, max-autotune-no-cudagraphs (with coordinate descent tuning, which turns a GEMM of one row into a
-reduction that is fused with neighbouring ops), KV caches with static addresses. The compiled step is then captured by
-hand, as in mode=torch_graph. The graphs that torch.compile itself makes would copy every operand, weights too, to the
-recorded addresses. Of a layer of a transformer only the KV cache and the two sums with the residual are stored; of
-other programs, only the last output of a layer.
+Settings: fullgraph, coordinate descent tuning (which turns a GEMM of one row into a reduction that is fused with
+neighbouring ops), for one request max-autotune-no-cudagraphs, KV caches with static addresses. The compiled step is
+then captured by hand, as in mode=torch_graph. The graphs that torch.compile itself makes would copy every operand,
+weights too, to the recorded addresses. Of a layer of a transformer only the KV cache and the two sums with the residual
+are stored; of other programs, only the last output of a layer.
 
 Functions are compiled before the clock starts: for one request, for the most requests of a batch, and one for any
 number between, which is not tuned. A launch is a replay, or one call of a compiled function, for steps that come for
@@ -105,7 +105,7 @@ class _PreparedCompiledSteps(PreparedGraphSteps):
     """Replays graphs of compiled steps."""
 
     settings: tuple[str, ...] = (
-        *("inductor", "fullgraph", "max-autotune-no-cudagraphs", "coordinate descent"),
+        *("inductor", "fullgraph", "coordinate descent", "max-autotune-no-cudagraphs for one request"),
         *("SDPA", "static cache addresses", "captured in a CUDA graph"),
     )
 
@@ -113,7 +113,7 @@ class _PreparedCompiledSteps(PreparedGraphSteps):
 class _PreparedBatches(TorchPrepared):
     """Makes one call of a compiled function per evenly spaced run."""
 
-    settings: tuple[str, ...] = ("inductor", "fullgraph", "max-autotune-no-cudagraphs", "coordinate descent")
+    settings: tuple[str, ...] = ("inductor", "fullgraph", "coordinate descent")
 
     def __init__(self, mode: Mode, device: Device, arenas: TorchArenas, compiled: CompiledBatches) -> None:
         super().__init__(mode, device, arenas)

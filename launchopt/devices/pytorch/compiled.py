@@ -30,13 +30,11 @@ from launchopt.devices.pytorch.views import Tensor, TorchArenas
 
 MOST_FUNCTIONS = 4096  # most compiled variants that torch.compile may make
 INDUCTOR = "inductor"
-# The options of mode="max-autotune-no-cudagraphs", without its tables on the screen. Coordinate descent also makes a
-# product with a single row a reduction, which is fused with neighbouring ops.
-OPTIONS: dict[str, str | int | bool] = {
-    "max_autotune": True,
-    "coordinate_descent_tuning": True,
-    "max_autotune_report_choices_stats": False,
-}
+# Coordinate descent also makes a product with a single row a reduction, which is fused with neighbouring ops.
+TUNED: dict[str, str | int | bool] = {"coordinate_descent_tuning": True}
+# With the options of mode="max-autotune-no-cudagraphs", without its tables on the screen. Only for one request: for
+# several, it chose GEMMs in Triton that took longer in the step than those of cuBLAS.
+ONE_REQUEST = TUNED | {"max_autotune": True, "max_autotune_report_choices_stats": False}
 
 
 def strided(a: Tensor, b: Tensor, c: Tensor) -> None:
@@ -44,20 +42,16 @@ def strided(a: Tensor, b: Tensor, c: Tensor) -> None:
     c.copy_(torch.bmm(b, a.transpose(1, 2)))
 
 
-def options_of(backend: str) -> dict[str, str | int | bool] | None:
-    """Return the options for a backend, as far as this version of PyTorch has them."""
-    if backend != INDUCTOR:
-        return None
-    known = set(torch._inductor.list_options())
-    return {name: value for name, value in OPTIONS.items() if name in known}
-
-
-def compiled(function: Callable[..., None], backend: str, is_tuned: bool = True) -> Callable[..., None]:
-    """Return a function, compiled as a whole."""
+def compiled(
+    function: Callable[..., None], backend: str, options: Mapping[str, str | int | bool] | None = None
+) -> Callable[..., None]:
+    """Return a function, compiled as a whole. options: of Inductor; those that this PyTorch lacks are left out."""
     # Each kind of step has its own function, so the number of functions is large.
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = MOST_FUNCTIONS
+    known = set(torch._inductor.list_options()) if options and backend == INDUCTOR else set[str]()
+    kept = {name: value for name, value in (options or {}).items() if name in known}
     made: Callable[..., None] = torch.compile(
-        function, fullgraph=True, dynamic=False, backend=backend, options=options_of(backend) if is_tuned else None
+        function, fullgraph=True, dynamic=False, backend=backend, options=kept or None
     )
     return made
 
@@ -119,7 +113,8 @@ class CompiledSteps(GraphSteps):
             if key not in self._made:
                 ops = {op.name.lower(): function for op, function in self.site.functions.items()}
                 function = made_of(source, "step", {**ops, "Sequences": Sequences})
-                self._made[key] = compiled(function, self._backend, is_tuned=is_fixed)
+                tuned = ONE_REQUEST if step.size == 1 else TUNED
+                self._made[key] = compiled(function, self._backend, tuned if is_fixed else None)
             if not is_fixed:
                 let_grow(step.tensors, step.dims)
             for cache in step.caches:
@@ -148,7 +143,7 @@ class CompiledBatches(Batches):
     def function(self, shape: ShapeKey) -> Multiply:
         """Return a compiled function for a shape."""
         source = "def run(a, b, c):\n    strided(a, b, c)\n"
-        return compiled(made_of(source, "run", {"strided": strided}), self._backend)
+        return compiled(made_of(source, "run", {"strided": strided}), self._backend, TUNED)
 
     def first_call(self, function: Multiply, operands: list[Tensor]) -> None:
         """Compile a function for one command, or for any larger number."""
