@@ -21,9 +21,8 @@
 //   GATED        1: A has `pair_rows` rows of gates and then as many of ups; C = SiLU(gate) * up
 //   HELD         pieces of inputs that are in shared memory, or on their way
 //   BLOCKS       blocks that fit on a multiprocessor
-//   PDL          1: programmatic dependent launch. Copies of weights begin before the previous launch has ended
-//   LEFT         with PDL, the next launch may begin when a block has at most this number of slots left to multiply; earlier,
-//                its copies would delay those of this launch. It begins at once if all weights of a block fit into the ring
+//   PDL          1: programmatic dependent launch. Copies of weights begin before the previous launch has ended. The next
+//                launch may begin once all copies have been issued: earlier, its copies would delay those of this launch
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "steps/layout.cuh"
@@ -38,13 +37,12 @@ struct Consumer {
     const Work work;
     u64 from;  // address of the first input that the thread copies
     u32 stages, column, gain, ring, full, slot, phase;  // column: offset of this thread's vectors in a stage
-    int left;  // slots of the block that are left to multiply
     int warp, lane;
     float sums[TILES][CHAINS][GROUPS][4], of_squares[GROUPS], factors[2];
 
     __device__ Consumer(const StepGemm& p, const Work& work, char* b, u32 shared, u32 full)
-        : p(p), work(work), ring(shared), full(full), slot(0), phase(0), left(work.halves * work.pieces),
-          warp(threadIdx.x / 32), lane(threadIdx.x % 32), of_squares{} {
+        : p(p), work(work), ring(shared), full(full), slot(0), phase(0), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
+          of_squares{} {
         const u32 within = warp * SLICE + lane % 4 * 16;
         stages = shared + SLOTS * SLOT_BYTES + warp * HELD * STAGE, gain = shared + GAIN_AT + within;
         column = min(lane / 4, COLUMNS - 1) * 64 + lane % 4 * 16;
@@ -140,8 +138,6 @@ struct Consumer {
             __syncwarp();
             if (lane == 0) barrier_arrive(full + 8 * (SLOTS + first));
             if (lane == 0 && has_two) barrier_arrive(full + 8 * (SLOTS + second));
-            left -= 1 + has_two;
-            if (PDL && left <= LEFT) let_next_begin();
         }
     }
     __device__ void pass(u32 here, bool is_first) {
@@ -248,8 +244,8 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
             barrier_expect(barrier, bytes);
             copy_bulk(ring + GAIN_AT, p.gain, bytes, barrier);
         }
-        if (PDL && copier.all() <= SLOTS) let_next_begin();
         copier.run(warp - WARPS);
+        if (PDL) let_next_begin();
         return;
     }
     Consumer own(p, work, b, ring, full);

@@ -60,18 +60,17 @@ class StepGemm:
 class Division(NamedTuple):
     """How a block is divided: warps that multiply, bytes of a row in a slot, and most tiles of a pass.
 
-    blocks: blocks that fit on a multiprocessor. With two, the next launch copies its first weights during this one.
-    left: slots that a block has left to multiply when the next launch may begin.
+    blocks: blocks that fit on a multiprocessor. With two, the next launch copies its first weights during this one, but
+    large GEMMs are slower than with one, whose ring is longer.
     """
 
     warps: int = 8
     piece_bytes: int = 2048
     tiles: int = 8
     blocks: int = 1
-    left: int = 2
 
 
-ONE_COLUMN = MORE_COLUMNS = Division()
+DIVISION = Division()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,9 @@ class GemmLaunch:
     words: Table
 
 
-def divided(
-    gemm: StepGemm, requests: int, multiprocessors: int, early: bool, how: Division | None = None
-) -> GemmLaunch:
+def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, how: Division = DIVISION) -> GemmLaunch:
     """Return the launch for a number of requests. early: with programmatic dependent launch (PDL)."""
     columns = next(most for most in COLUMNS if requests <= most)
-    how = how or (ONE_COLUMN if columns == 1 else MORE_COLUMNS)
     k_bytes = gemm.k * gemm.dtype.itemsize
     units = -(-gemm.rows // STEP_ROWS)  # halves of tiles, or pairs of them
     blocks = min(multiprocessors, units)
@@ -115,7 +111,7 @@ def divided(
     defines = {
         **{"COLUMNS": columns, "WARPS": how.warps, "PIECE_BYTES": how.piece_bytes, "TILES": tiles, "SLOTS": slots},
         **{"NORMED": int(gemm.gain > 0), "ADDS": int(gemm.adds), "GATED": int(gemm.gated)},
-        **{"PDL": int(early), "LEFT": how.left, "BLOCKS": how.blocks, "HELD": held},
+        **{"PDL": int(early), "BLOCKS": how.blocks, "HELD": held},
         **{"WHOLE": int(k_bytes % how.piece_bytes == 0)},
     }
     words = np.zeros(1, STEP_GEMM)
