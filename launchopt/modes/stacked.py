@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import StepBatch
-from launchopt.command import ShapeKey
+from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.options import KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
 from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.streams.groups import Kind, fused_in, unwritten_of
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Stacked(Mode):
         if kind == "cuda" and cls.stack.submit in LOOPS and (why := _cannot_repeat(stream)):
             return why
         if stream.has_steps:
-            return cls._lacking(chain_of(stream))
+            return cls._lacking(chain_of(stream)) or (cls._unsupported(chain_of(stream)) if kind == "cuda" else None)
         if cls.stack != preset_stack(cls.name):
             return (
                 "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
@@ -73,6 +73,20 @@ class Stacked(Mode):
         lacking = cls.stack.fuse - preset_stack(cls.name).fuse - fused_in(chain_of(stream), cls.stack)
         named = [each for each in Fusion if each in lacking]
         return f"mode.fuse={named[0]}: this workload does not have {MEANS[named[0]]}" if named else None
+
+    @classmethod
+    def _unsupported(cls, stream: ChainStream) -> str | None:
+        """Return which choice, of those that the user added to the preset, our kernels do not support; or None.
+
+        A preset leaves such a fusion out: its rows are launched alone.
+        """
+        if cls.stack.kernels is Kernels.own and stream.dtype is Dtype.fp32:
+            return "mode.kernels=own: our GEMM of decode steps takes fp16 and bf16"
+        if Fusion.attention in cls.stack.fuse - preset_stack(cls.name).fuse and stream.attention is not None:
+            from launchopt.devices.cuda.step_attention import refusal
+
+            return None if (why := refusal(stream.attention)) is None else f"mode.fuse=attention: {why}"
+        return None
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:

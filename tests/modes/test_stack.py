@@ -37,7 +37,7 @@ from launchopt.streams.model import ModelShape
 from launchopt.streams.program import Node, Program, layer_program
 from launchopt.workloads.gemv import gemv
 
-MODEL = ModelShape("all", 64, 2, 4, 2, 16, 96)
+MODEL = ModelShape("all", 128, 2, 2, 1, 64, 96)
 CHOICES = ("coalesce", "no coalesce", *map(str, Fusion), *map(str, Submit), "pdl", *map(str, Kernels))
 PAIRS = [
     pair
@@ -50,16 +50,16 @@ def all_rows(requests: Requests, replicas: int = 2) -> ChainStream:
     """Return a stream whose layer has rows for every fusion: a transformer's layer, then smaller ones."""
     layer = layer_program(MODEL, requests.longest, 4)
     more = (
-        *(Node(name, Op.GEMM, 64, 64, "add2") for name in "qkv"),
-        Node("gemm", Op.GEMM, 64, 64, "q"),
-        Node("bias", Op.BIAS, 64, 64, "gemm"),
-        Node("relu", Op.RELU, 64, 64, "bias"),
-        Node("bias2", Op.BIAS, 64, 64, "relu"),
-        Node("relu2", Op.RELU, 64, 64, "bias2"),
-        Node("scale", Op.SCALE, 64, 64, "relu2"),
+        *(Node(name, Op.GEMM, 128, 128, "add2") for name in "qkv"),
+        Node("gemm", Op.GEMM, 128, 128, "q"),
+        Node("bias", Op.BIAS, 128, 128, "gemm"),
+        Node("relu", Op.RELU, 128, 128, "bias"),
+        Node("bias2", Op.BIAS, 128, 128, "relu"),
+        Node("relu2", Op.RELU, 128, 128, "bias2"),
+        Node("scale", Op.SCALE, 128, 128, "relu2"),
     )
-    program = Program((*layer.layer, *more), 64, layer.prologue, layer.attention, (("q", "k", "v"),))
-    return ChainStream(program, 2, requests, Dtype.fp32, replicas)
+    program = Program((*layer.layer, *more), 128, layer.prologue, layer.attention, (("q", "k", "v"),))
+    return ChainStream(program, 2, requests, Dtype.bf16, replicas)
 
 
 def options_of(*chosen: str) -> dict[str, Any]:
@@ -185,6 +185,17 @@ def test_a_fusion_that_the_workload_lacks_is_refused_and_one_of_the_preset_is_le
     assert mode_class("baseline", {"fuse": ["norm"]}).refusal("cpu", alone) == why
     assert str(mode_class("graph", {"fuse": ["norm"]}).refusal("cpu", alone)).startswith(why)
     assert "needs a GPU" in str(mode_class("graph", {"pdl": True}).refusal("cpu", linear))
+
+
+def test_what_our_kernels_do_not_support_is_refused_on_a_gpu_and_left_out_of_a_preset() -> None:
+    small, wide = stream_of("layer", [(0, 2)]), stream_of("layer", [(0, 2)], Dtype.bf16)
+    own, attention = mode_class("graph", {"kernels": "own"}), mode_class("graph", {"fuse": ["attention"]})
+    assert own.refusal("cuda", small) == "mode.kernels=own: our GEMM of decode steps takes fp16 and bf16"
+    why = "mode.fuse=attention: has head_dim=16; our attention kernel takes 64 or 128"
+    assert attention.refusal("cuda", small) == why
+    assert own.refusal("cuda", wide) is None
+    assert own.refusal("cpu", small) is attention.refusal("cpu", small) is None
+    assert mode_class("engine").refusal("cuda", small) is None
 
 
 def test_groups_of_a_layer() -> None:
