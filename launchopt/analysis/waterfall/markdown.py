@@ -59,11 +59,13 @@ def waterfall_sentence(one: Waterfall) -> str:
 
 
 def waterfall_notes(one: Waterfall) -> list[str]:
-    """Return a line per reason for which arms are left out."""
+    """Return a line per reason for which arms are left out, and one on arms of which a repeat was far off."""
     modes: dict[str, list[str]] = {}
     for mode, reason in one.left_out.items():
         modes.setdefault(reason, []).append(mode)
-    return [f"Left out: {', '.join(names)} ({reason})" for reason, names in modes.items()]
+    notes = [f"Left out: {', '.join(names)} ({reason})" for reason, names in modes.items()]
+    far = [f"{mode} {ratio:.1f}x" for mode, ratio in one.outliers.items()]
+    return [*notes, f"Slowest repeat over median: {', '.join(far)}. It moves the mean."] if far else notes
 
 
 def waterfalls_markdown(found: Sequence[Waterfall], kind: str) -> str:
@@ -78,11 +80,6 @@ def waterfalls_markdown(found: Sequence[Waterfall], kind: str) -> str:
         name = escaped(waterfall_title(one))
         parts += [f"### {name}" if kind == "full" else f"{name}:", escaped(waterfall_sentence(one))]
         parts.append(body(*waterfall_grid(one, kind)))
-        if one is _last_of(found, one) and one.left_out:
-            parts.append("\n".join(f"- {escaped(note)}" for note in waterfall_notes(one)))
+        if notes := waterfall_notes(one):
+            parts.append("\n".join(f"- {escaped(note)}" for note in notes))
     return "\n\n".join(parts) + "\n"
-
-
-def _last_of(found: Sequence[Waterfall], one: Waterfall) -> Waterfall:
-    """Return the last waterfall of the same run, below which its arms that are left out are named once."""
-    return [each for each in found if each.stream["run_id"] == one.stream["run_id"]][-1]

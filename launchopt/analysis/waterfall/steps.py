@@ -29,6 +29,7 @@ from launchopt.statistics.difference import difference
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval
 from launchopt.statistics.processes import FEWEST_PROCESSES
 
+OUTLIER = 1.5  # a repeat that takes this many times the median of its arm moves the mean visibly
 Orders = Mapping[str, Sequence[Sequence[str]]]  # run_id -> the orders of its arms
 _CHOICE = re.compile(r"\w+(?=[ ,]|$)")  # in a stack such as `coalesce fuse=qkv,norm submit=graph pdl kernels=own`
 _SHOWN = {"own": "own kernels", "triton": "Triton's kernels", "torch": "PyTorch's kernels", "cublaslt": "cuBLASLt"}
@@ -66,6 +67,7 @@ class Waterfall:
     whole: Step  # from the first to the last arm
     repeats: int  # of each arm
     left_out: dict[str, str]  # arm -> the reason
+    outliers: dict[str, float]  # arm -> its slowest repeat over its median, from OUTLIER on
 
     @property
     def unit(self) -> str:
@@ -125,7 +127,15 @@ def _waterfall(arms: Mapping[str, list[Row]], number: int, orders: int, left_out
     first, *_, last = arms
     whole = _step(arms, first, last, None)
     steps = [_step(arms, before, after, whole.brings.value) for before, after in pairwise(arms)]
-    return Waterfall(arms[first][0], number, orders, first, steps, whole, len(arms[first]), left_out)
+    slowest = {label: _slowest(rows) for label, rows in arms.items()}
+    outliers = {label: ratio for label, ratio in slowest.items() if ratio >= OUTLIER}
+    return Waterfall(arms[first][0], number, orders, first, steps, whole, len(arms[first]), left_out, outliers)
+
+
+def _slowest(rows: Sequence[Row]) -> float:
+    """Return the time of the slowest repeat over the median."""
+    times = [float(row["wall_ms"]) for row in rows]
+    return max(times) / statistics.median(times)
 
 
 def _step(arms: Mapping[str, list[Row]], before: str, after: str, whole_us: float | None) -> Step:
@@ -192,6 +202,7 @@ def _json(one: Waterfall) -> JsonObject:
         "steps": list(map(_step_json, one.steps)),
         "whole": _step_json(one.whole),
         "left_out": one.left_out,
+        "outliers": one.outliers,
     }
 
 

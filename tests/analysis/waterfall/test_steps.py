@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.summary_rows import repeats
 
-from launchopt.analysis.waterfall.markdown import waterfall_sentence, waterfalls_markdown
+from launchopt.analysis.waterfall.markdown import waterfall_notes, waterfall_sentence, waterfalls_markdown
 from launchopt.analysis.waterfall.steps import Waterfall, build_waterfalls, choice_between, orders_of, waterfalls_json
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
@@ -113,6 +113,17 @@ def test_an_arm_that_failed_is_left_out_and_the_next_step_spans_it() -> None:
     assert fuse_first.left_out == {"coalesced+norm": "failed: not verified"}
 
 
+def test_an_arm_of_which_one_repeat_was_far_off_is_named() -> None:
+    fuse_first, graph_first = both(
+        rows(graph=(110, 190, 109, 111, 110), **{"coalesced+norm": (170, 200, 169, 171, 170)})
+    )
+    assert fuse_first.outliers.keys() == {"baseline", "coalesced", "coalesced+norm+graph", "megakernel"}
+    assert graph_first.outliers["graph"] == pytest.approx(190 / 110)
+    assert "graph 1.7x" in waterfall_notes(graph_first)[-1]
+    quiet = both([row for row in rows() if row["repeat"] != 1])[0]
+    assert (quiet.outliers, waterfall_notes(quiet)) == ({}, [])
+
+
 def test_only_repeats_that_all_arms_have_count() -> None:
     found = [row for row in rows() if not (row["mode"] == "graph" and row["repeat"] == 1)]
     first, second = both(found)
@@ -186,7 +197,7 @@ def test_the_table_has_every_choice_and_the_whole() -> None:
     assert "| graph | coalesced+norm+graph | 2,700.0 | 1,900.0 | 800 [782, 818] | 8.6% |" in text
     assert "| whole | megakernel | 11,000.0 | 1,700.0 | 9300 [9291, 9309] | 100.0% |" in text
     assert text.count("### baseline to megakernel, order ") == 2
-    assert text.count("- Left out: pdl (needs &lt;a> GPU)") == 1
+    assert text.count("- Left out: pdl (needs &lt;a> GPU)") == 2
     compact = waterfalls_markdown(both(), "compact")
     assert compact.count("**layer fp32, 10,000 commands of 16 requests**") == 1
 
