@@ -32,7 +32,7 @@ def test_the_lines_of_a_summary_add_up() -> None:
     assert kernel_sum(TABLE.splitlines(), "x") == Sum(6, 1000)
 
 
-@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 60))))
+@given(st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 54)), max_size=50))
 def test_any_summary_adds_up(rows: list[tuple[int, int]]) -> None:
     lines = ["Total Time (ns),Instances,Name", *(f'{total},{count},"a, b"' for count, total in rows)]
     wanted = Sum(sum(count for count, _ in rows), sum(total for _, total in rows))
