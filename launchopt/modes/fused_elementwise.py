@@ -8,6 +8,7 @@ computed from the kernel's inputs.
 from __future__ import annotations
 
 from launchopt.modes.stacked import Stacked
+from launchopt.stack import Fusion
 from launchopt.streams.chain import Stream
 from launchopt.streams.groups import BIAS_RELU_SCALE, has_rows
 
@@ -20,6 +21,6 @@ class FusedElementwise(Stacked):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. It must have bias, ReLU and scale, in this order."""
-        if not has_rows(stream, BIAS_RELU_SCALE):
+        if Fusion.epilogue in cls.stack.fuse and not has_rows(stream, BIAS_RELU_SCALE):
             return "fuses bias, ReLU and scale in a row: this workload has none"
         return super().refusal(kind, stream)

@@ -7,6 +7,7 @@ verified. The output of ReLU is verified against a float64 reference computed fr
 from __future__ import annotations
 
 from launchopt.modes.stacked import Stacked
+from launchopt.stack import Fusion
 from launchopt.streams.chain import Stream
 from launchopt.streams.groups import GEMM_BIAS_RELU, has_rows
 
@@ -19,6 +20,6 @@ class FusedEpilogue(Stacked):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. It must have GEMM, bias and ReLU, in this order."""
-        if not has_rows(stream, GEMM_BIAS_RELU):
+        if Fusion.epilogue in cls.stack.fuse and not has_rows(stream, GEMM_BIAS_RELU):
             return "fuses GEMM, bias and ReLU in a row: this workload has none"
         return super().refusal(kind, stream)

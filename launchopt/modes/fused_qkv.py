@@ -8,6 +8,7 @@ mode=coalesced.
 from __future__ import annotations
 
 from launchopt.modes.stacked import Stacked
+from launchopt.stack import Fusion
 from launchopt.streams.chain import Stream
 
 
@@ -19,6 +20,7 @@ class FusedQkv(Stacked):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. It must have q, k and v as separate GEMMs."""
-        if stream.program is None or not any(names[0] == "q" for names in stream.program.merged):
+        has_qkv = stream.program is not None and any(names[0] == "q" for names in stream.program.merged)
+        if Fusion.qkv in cls.stack.fuse and not has_qkv:
             return "merges q, k and v, and this workload does not have them as separate GEMMs"
         return super().refusal(kind, stream)

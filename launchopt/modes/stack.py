@@ -127,19 +127,26 @@ def choices_of(label: str, key: str = "against") -> tuple[str, dict[str, bool | 
     be combined.
     """
     name = preset_of(label)
-    words = [(sign, word) for sign, word in _WORD.findall(label.removeprefix(name))]
-    if "".join(sign + word for sign, word in words) != label.removeprefix(name):
-        raise ConfigError(key, label, "a mode, and its other choices as in graph+norm+pdl or engine-attention")
+    words = list(_WORD.finditer(label, len(name)))
+    if name + "".join(each[0] for each in words) != label:
+        wanted = "the name of a mode with its other choices, such as graph+norm+pdl or engine-attention"
+        raise ConfigError(key, label, explained("+ and - come before the name of a choice", wanted))
     stack = preset_stack(name)
-    for sign, word in words:
-        stack = _with(stack, word, sign == "+", label, key)
+    for each in words:
+        stack = _with(stack, each, key)
     options = values_of(stack)
     check_stack(key, name, options)
     return name, options
 
 
-def _with(stack: Stack, word: str, is_on: bool, label: str, key: str) -> Stack:
-    """Return a stack with the choice `word`, or without it. label, key: for an error."""
+def _with(stack: Stack, written: re.Match[str], key: str) -> Stack:
+    """Return a stack with a choice, or without it, as `written` in a label. key: for an error."""
+    word, is_on, label = written[2], written[1] == "+", written.string
+    switched = (*map(str, Fusion), COALESCE, PDL)
+    if not is_on and word in switched and word not in stack.choices:
+        without = label[: written.start()] + label[written.end() :]
+        meant = [f"{key}={without}"]
+        raise ConfigError(key, label, explained(f"{label[: written.start()]} has no {word} to leave out", meant=meant))
     if word == COALESCE:
         return replace(stack, coalesce=is_on)
     if word == PDL:
@@ -151,10 +158,23 @@ def _with(stack: Stack, word: str, is_on: bool, label: str, key: str) -> Stack:
         return replace(stack, submit=Submit(word))
     if is_on and word in list(Kernels):
         return replace(stack, kernels=Kernels(word))
-    switched = (*map(str, Fusion), COALESCE, PDL)
     allowed = (*switched, *map(str, Submit), *map(str, Kernels)) if is_on else switched
-    meant = [f"{key}={label.replace(word, near)}" for near in nearest(word, allowed)]
+    before, after = label[: written.start(2)], label[written.end() :]
+    meant = [f"{key}={before}{near}{after}" for near in nearest(word, allowed)]
     raise ConfigError(key, label, explained(f"{word} is no choice", listed(allowed), meant))
+
+
+def options_in(label: str) -> str:
+    """Return a label as settings of the command line: `mode=graph 'mode.fuse=[norm]'` for graph+norm."""
+    name, options = choices_of(label, "mode")
+    changed = [(key, value) for key, value in options.items() if not is_preset(name, key, value)]
+    return " ".join([f"mode={name}", *(_setting(key, value) for key, value in changed)])
+
+
+def _setting(key: str, value: bool | str | list[str]) -> str:
+    if isinstance(value, list):
+        return f"'mode.{key}=[{','.join(value)}]'"
+    return f"mode.{key}={str(value).lower()}"
 
 
 def is_preset(name: str, key: str, value: object) -> bool:

@@ -20,10 +20,10 @@ def checked_against(against: object, mode: Mode) -> list[str]:
     for name in given if isinstance(given, list) else [given]:
         label = _normal(name, "against") if isinstance(name, str) and preset_of(name) in MODES else name
         if label in found:
-            raise ConfigError("against", label, "is named twice; name each mode once")
+            raise ConfigError("against", name, f"{_twice(name, label)}; name each mode once")
         is_allowed = given == [ALL] if label == ALL else isinstance(label, str) and preset_of(label) in MODES
         if not isinstance(label, str) or not is_allowed or label == own:
-            raise _refused(label, own)
+            raise _refused(name, label, own)
         found.append(label)
     return found
 
@@ -38,11 +38,12 @@ def checked_orders(waterfall: object) -> list[list[str]]:
 
 def _checked_order(order: object) -> list[str]:
     if not isinstance(order, list) or len(order) < 2:
-        raise ConfigError("waterfall", order, explained("not a list of two or more modes", WANTED))
+        shown = f"[{','.join(map(str, order))}]" if isinstance(order, list) else order
+        raise ConfigError("waterfall", shown, explained("not a list of two or more modes", WANTED))
     labels = [_checked_mode(name) for name in order]
-    twice = next((label for label in labels if labels.count(label) > 1), None)
-    if twice is not None:
-        raise ConfigError("waterfall", twice, "is named twice in one order; name each mode once")
+    for at, label in enumerate(labels):
+        if label in labels[:at]:
+            raise ConfigError("waterfall", order[at], f"{_twice(order[at], label)} in one order; name each mode once")
     return labels
 
 
@@ -58,12 +59,18 @@ def _normal(label: str, key: str) -> str:
     return label_of(name, stack_of(name, chosen))
 
 
-def _refused(name: object, own: str) -> ConfigError:
-    """Return the error for an entry. own: label of the run's own mode."""
+def _twice(name: object, label: object) -> str:
+    """Return that an entry, as typed, is one more name of `label`."""
+    return "is named twice" if name == label else f"is {label}, which has these choices, and is named twice"
+
+
+def _refused(name: object, label: object, own: str) -> ConfigError:
+    """Return the error for an entry, as typed. label: its normal form. own: label of the run's own mode."""
     others = sorted(set(MODES) - {own})
     allowed = f"{ALL} alone, or modes other than mode={own}: {', '.join(others)}"
-    if name == own:
-        return ConfigError("against", name, explained("is the mode itself", allowed))
+    if label == own:
+        why = "is the mode itself" if name == own else f"is mode={own} itself, which has these choices"
+        return ConfigError("against", name, explained(why, allowed))
     why = "no such mode" if isinstance(name, str) else "not a list of modes"
     why = f"{ALL} goes alone, without other modes" if name == ALL else why
     meant = [f"against={each}" for each in nearest(str(name), others)]

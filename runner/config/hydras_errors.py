@@ -50,6 +50,8 @@ def _missing(error: MissingConfigException) -> LaunchoptError:
 
 def _about_key(error: OmegaConfBaseException, key: str, settings: Sequence[str]) -> LaunchoptError:
     """Return the error for a setting that does not exist or whose value does not fit."""
+    key = re.sub(r"\[\d+\]$", "", key)  # an element of a list
+    key = re.sub(r"\[\d+\]$", "", key)  # of a list's element the list is the setting
     word = _word(key, settings)
     typed_key, _, typed = word.partition("=")
     typed_key = typed_key.lstrip("+~") or key
@@ -95,7 +97,8 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
 
 def _word(key: str, settings: Sequence[str]) -> str:
     """Return the word that set a key, a setting within it, or a section that contains it; "" if there is none."""
-    for word in reversed(settings):
+    exact = [word for word in settings if word.partition("=")[0].lstrip("+~") == key]
+    for word in reversed(exact or settings):
         name = word.partition("=")[0].lstrip("+~")
         if word == key or name == key or name.startswith(f"{key}.") or (name and key.startswith(f"{name}.")):
             return word

@@ -14,12 +14,14 @@ from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from launchopt.errors import ConfigError, choices, explained, nearest
+from launchopt.modes.stack import options_in
 from launchopt.options import Limits
+from launchopt.stack import preset_of
 from launchopt.workloads import workloads
 from runner.config.composing import group_options
 from runner.config.schema import FOUND, SCHEMAS, Config
 
-MOST_NAMES = 20  # maximum of options that a message lists beside a proposal
+MOST_NAMES = 24  # maximum of options that a message lists beside a proposal
 USUAL = ("arrival=poisson", "mode=graph", "workload=decode", "workload=gemv_micro")
 KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "text", NoneType: "null"}
 SYNONYMS = {  # words of other programs
@@ -138,10 +140,21 @@ def unknown_option(group: str, option: str, options: Iterable[str]) -> ConfigErr
     group, _, table = group.partition("/") if group.startswith("experiment/") else (group, "", "")
     option = f"{table}/{option}" if table else option
     names = sorted(options)
+    if group == "mode" and option not in names and preset_of(option) in names:
+        return _label(option)
     near = [OPTION_SYNONYMS[group, option]] if (group, option) in OPTION_SYNONYMS else nearest(option, names)
     meant = [f"{group}={each}" for each in near] or _same_name(option)
     allowed = "" if meant and len(names) > MOST_NAMES else ", ".join(names)
     return ConfigError(group, option, explained(f"no such {group}", allowed, meant))
+
+
+def _label(label: str) -> ConfigError:
+    """Return the error for a label, such as graph+norm, in place of a mode's name."""
+    try:
+        settings = options_in(label)
+    except ConfigError as error:
+        return error
+    return ConfigError("mode", label, f"a label of against and of tables; on the command line type {settings}")
 
 
 def _same_name(option: str) -> list[str]:
@@ -184,7 +197,8 @@ def _wanted(key: str, hint: Any, declared: Field[Any], typed: str) -> str:
         )
     limits = str(declared.metadata.get("limits", ""))
     if get_origin(inner) is list:
-        return explained("not a list", f"lists of {limits}{null}", [f"{key}=[{typed}]"])
+        meant = [] if typed[:1] == "[" else [f"{key}=[{typed}]"]
+        return explained("not a list of names" if typed[:1] == "[" else "not a list", f"lists of {limits}{null}", meant)
     what = KINDS.get(inner, "the values that --help shows")
     meant = [f"{key}={_number(typed)}"] if inner is int and _number(typed) is not None else []
     return explained("not of the right type", f"{what}{f' {limits}' if limits else ''}{null}", meant)

@@ -161,6 +161,8 @@ def _sources(path: Path) -> Iterator[Path]:
         yield from (each for name in CARRIERS for each in path.rglob(name))
     elif path.name in CARRIERS:
         yield path
+    elif path.suffix == ".parquet":
+        yield from (path.parent / name for name in CARRIERS if (path.parent / name).is_file())
     else:
         for folder in _named(read_json(path), path.parent):
             yield from _sources(folder)

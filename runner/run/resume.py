@@ -72,7 +72,10 @@ def config_hash(config: Mapping[str, object]) -> str:
     kept = {key: value for key, value in config.items() if key not in PASSING and LATER.get(key) != value}
     if isinstance(mode := kept.get("mode"), Mapping):  # runs of before have no choices of a stack
         name = str(mode.get("name"))
-        kept["mode"] = {k: v for k, v in mode.items() if not (k in CHOICES and is_preset(name, k, v))}
+        chosen = {k: v for k, v in mode.items() if not (k in CHOICES and is_preset(name, k, v))}
+        if isinstance(fuse := chosen.get("fuse"), list):  # a set
+            chosen["fuse"] = sorted(fuse)
+        kept["mode"] = chosen
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -160,7 +160,10 @@ def test_labels_whose_choices_have_another_order_are_of_one_arm() -> None:
     [
         ("graph+nrm", "nrm is no choice; allowed: .*did you mean against=graph[+]norm[?]"),
         ("graph-graph", "graph is no choice; allowed: "),
-        ("graph+norm,", "a mode, and its other choices as in graph[+]norm[+]pdl"),
+        ("graph+norm,", "before the name of a choice; allowed: the name of a mode with its other choices, such as"),
+        ("graph+", "[+] and - come before the name of a choice; allowed: the name of a mode with its other choices"),
+        ("graph-norm+pdl", "graph has no norm to leave out; did you mean against=graph[+]pdl[?]"),
+        ("graph+norm+nor", "nor is no choice; .*did you mean against=graph[+]norm[+]norm[?]"),
         ("graph+silu", "cuBLASLt has no epilogue for SiLU"),
         ("batched+norm", "takes commands of one shape, and only whole steps can be stacked"),
         ("torch_graph+norm", "PyTorch's modes are torch_eager, torch_compile and torch_graph as they are"),
@@ -170,6 +173,15 @@ def test_a_wrong_label_is_refused_in_one_line(label: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         choices_of(label)
     assert "\n" not in str(caught.value)
+
+
+def test_a_preset_without_its_fusion_does_not_need_the_rows_of_it() -> None:
+    layer = stream_of("layer", [(0, 2)] * 2)
+    assert mode_class("fused_epilogue", {"fuse": []}).refusal("cpu", layer) is None
+    assert mode_class("fused_elementwise", {"fuse": ["attention"]}).refusal("cpu", layer) is None
+    assert mode_class("fused_epilogue").refusal("cpu", layer) == (
+        "fuses GEMM, bias and ReLU in a row: this workload has none"
+    )
 
 
 def test_a_fusion_that_the_workload_lacks_is_refused_and_one_of_the_preset_is_left_out() -> None:

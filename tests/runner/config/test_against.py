@@ -34,7 +34,12 @@ def test_labels_are_those_of_tables() -> None:
         ([["graph", "graph+nrm"]], "waterfall=graph+nrm: nrm is no choice; allowed: "),
         ([["graph", "graph+nrm"]], "did you mean waterfall=graph+norm?"),
         ([["graph", "graph+silu"]], "waterfall=graph+silu: cuBLASLt has no epilogue for SiLU"),
-        ([["graph", "graph+coalesce"]], "waterfall=graph: is named twice in one order"),
+        ([["graph", "graph"]], "waterfall=graph: is named twice in one order; name each mode once"),
+        (
+            [["graph", "graph+coalesce"]],
+            "waterfall=graph+coalesce: is graph, which has these choices, and is named twice in one order",
+        ),
+        ([["engine"]], "waterfall=[engine]: not a list of two or more modes"),
     ],
 )
 def test_a_mistake_in_an_order_is_one_line(value: object, text: str) -> None:
@@ -42,6 +47,21 @@ def test_a_mistake_in_an_order_is_one_line(value: object, text: str) -> None:
         checked_orders(value)
     assert text in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("label", "text"),
+    [
+        ("engine", "against=engine: is the mode itself; allowed: all alone, or modes other than mode=engine: "),
+        ("engine+norm", "against=engine+norm: is mode=engine itself, which has these choices; allowed: "),
+        ("graph-norm", "against=graph-norm: graph has no norm to leave out; did you mean against=graph?"),
+        ("engine+norm+nor", "did you mean against=engine+norm+norm?"),
+    ],
+)
+def test_a_mistake_in_against_names_what_was_typed(label: str, text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        checked_against([label], mode_settings("engine"))
+    assert text in str(refused.value)
 
 
 def test_every_mode_of_an_order_runs_once_and_one_that_cannot_is_left_out() -> None:

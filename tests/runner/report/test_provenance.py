@@ -146,6 +146,14 @@ def test_a_file_of_a_report_has_the_origins_of_the_folders_it_names(tmp_path: Pa
     assert provenance.line([goals]) == said
 
 
+def test_a_table_of_results_has_the_origin_of_the_manifest_beside_it(tmp_path: Path) -> None:
+    run = put(tmp_path / "run", CLEAN)
+    (run / "summary.parquet").write_bytes(b"PAR1\xca\xfe")
+    assert provenance.line([run / "summary.parquet"]) == provenance.line([run])
+    (tmp_path / "alone.parquet").write_bytes(b"PAR1")
+    assert provenance.line([tmp_path / "alone.parquet"]) == f"{provenance.NOT_RECORDED}\n"
+
+
 def test_a_short_sentence_has_the_first_and_last_day_and_counts_revisions_and_clean_runs(tmp_path: Path) -> None:
     put(tmp_path / "one", CLEAN)
     put(tmp_path / "two", CLEAN | {"git_revision": REVISION[:7], "git_dirty": True})

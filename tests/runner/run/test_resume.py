@@ -43,6 +43,11 @@ def test_settings_that_leave_results_alone_are_not_in_it_and_all_others_are(
     assert config_hash(kept | {"one more": 1}) != config_hash(kept)
 
 
+def test_the_order_of_fusions_is_not_in_it() -> None:
+    one, other = ({"mode": {"name": "graph", "fuse": fuse}} for fuse in (["norm", "silu"], ["silu", "norm"]))
+    assert config_hash(one) == config_hash(other) != config_hash({"mode": {"name": "graph", "fuse": ["norm"]}})
+
+
 def test_every_setting_of_the_config_is_hashed_or_passing() -> None:
     config = resume.plain(composed("device=cpu"))
     assert set(resume.PASSING) <= set(config)
