@@ -16,7 +16,7 @@ A `Prepared` has one method per form: `submit_each`, `submit`, `submit_steps`. E
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from launchopt.batching.batch import Batch, StepBatch
     from launchopt.devices.base import Device
     from launchopt.streams.chain import Stream
+    from launchopt.streams.groups import LeftOut
 
 
 class Takes(enum.Enum):
@@ -136,9 +137,11 @@ class Prepared:
     """A mode that is ready to launch the workload that `device` has open. A subclass overrides methods.
 
     library: version and settings of the library that launches, for the column of that name; None: launchopt launches.
+    left_out: rows that the mode's stack asks to launch together, and that are not.
     """
 
     library: str | None = None
+    left_out: Sequence[LeftOut] = ()
 
     def __init__(self, mode: Mode, device: Device, path: LaunchPath | None = None) -> None:
         self.mode, self.device = mode, device
@@ -172,9 +175,15 @@ class Prepared:
 class PreparedSteps(Prepared):
     """A mode that takes whole steps, and launches them with the function `launch`."""
 
-    def __init__(self, mode: Mode, device: Device, launch: Callable[[StepBatch, int], None]) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        device: Device,
+        launch: Callable[[StepBatch, int], None],
+        left_out: Sequence[LeftOut] = (),
+    ) -> None:
         super().__init__(mode, device)
-        self._launch = launch
+        self._launch, self.left_out = launch, left_out
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch whole steps, flushed at `flush_ns`."""

@@ -114,7 +114,8 @@ class Stacked(Mode):
             return _Graphs(self, gpu, loops)
         from launchopt.devices.steps.coalesced import CoalescedSteps
 
-        return PreparedSteps(self, gpu, CoalescedSteps(gpu, limits, self.stack, self._makers()).submit)
+        steps = CoalescedSteps(gpu, limits, self.stack, self._makers())
+        return PreparedSteps(self, gpu, steps.submit, steps.left_out)
 
     def _makers(self) -> Makers:
         """Return the makers of groups by kernels that are not our own or cuBLASLt's."""
@@ -169,7 +170,7 @@ class _Graphs(Prepared):
 
     def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs | StepLoops) -> None:
         super().__init__(mode, gpu)
-        self._graphs = graphs
+        self._graphs, self.left_out = graphs, graphs.left_out
 
     def start(self, warm_up: bool = False) -> None:
         """Begin a run."""

@@ -2,13 +2,14 @@
 
 In: the rows of a kind of step, and a `Stack`. Out: `Group`s in the order of the rows; each other row is launched alone.
 Makers compute the groups (devices/steps/fusions.py on a GPU, devices/cpu/groups.py on the CPU). A maker may decline
-a group, whose rows are then launched alone.
+a group; a smaller one, or an add with its norm, is then tried. `LeftOut` says which groups were declined.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -44,6 +45,31 @@ class Group(NamedTuple):
     stop: int
 
 
+class LeftOut(NamedTuple):
+    """Rows that a stack asks to launch together, and that are not: `launches` of the `of` such launches of a step.
+
+    rows: names of the rows, joined by +. reason: why a maker declined them.
+    """
+
+    rows: str
+    launches: int
+    of: int
+    reason: str
+
+
+def left_out(
+    stream: ChainStream, kind: int, stack: Stack, made: Collection[Group], reasons: Mapping[Group, str]
+) -> list[LeftOut]:
+    """Return what of a stack is left out of a kind of step. made: its groups. reasons: why others were declined."""
+    rows, missing, wanted = stream.rows(kind), Counter[tuple[str, str]](), Counter[str]()
+    for group in groups_of(stream, kind, stack):
+        name = "+".join(row.name for row in rows[group.first : group.stop])
+        wanted[name] += 1
+        if group not in made:
+            missing[name, reasons[group]] += 1
+    return [LeftOut(name, count, wanted[name], reason) for (name, reason), count in missing.items()]
+
+
 def groups_of(
     stream: ChainStream, kind: int, stack: Stack, accepts: Callable[[Group], bool] = lambda _: True
 ) -> list[Group]:
@@ -51,7 +77,7 @@ def groups_of(
     rows, found, at = stream.rows(kind), list[Group](), 0
     merged = [names for names in stream.program.merged if _merges(names, stack)]
     while at < len(rows):
-        group = next((each for each in _begin(rows, at, merged, stack) if accepts(each)), None)
+        group = next((each for each in _next(rows, at, merged, stack) if accepts(each)), None)
         if group is not None:
             found.append(group)
         at = at + 1 if group is None else group.stop
@@ -112,9 +138,14 @@ def _merges(names: Sequence[str], stack: Stack) -> bool:
     return (Fusion.qkv if names[0] == "q" else Fusion.gate_up) in stack.fuse
 
 
-def _begin(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack: Stack) -> Iterator[Group]:
-    """Yield the groups that may begin at row `at`, the preferred one first."""
+def _next(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack: Stack) -> Iterator[Group]:
+    """Yield the groups that may be the next one from row `at` on, the preferred one first.
+
+    They begin at row `at`. Only our own GEMM with a norm begins behind it, if row `at` is the add before that norm.
+    """
     fuse = stack.fuse
+    if stack.kernels is Kernels.own and Fusion.norm in fuse and _are(rows, at, (Op.ADD, Op.NORM)):
+        yield from _around_gemm(rows, at + 1, merged, fuse)
     if {Fusion.rope_kv, Fusion.attention} <= fuse and _are(rows, at, (*ROPE_KV, *ATTENTION)):
         yield Group(Kind.attention, at, at + len(ROPE_KV) + len(ATTENTION))
     if Fusion.rope_kv in fuse and _are(rows, at, ROPE_KV):
@@ -122,7 +153,7 @@ def _begin(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack:
     if Fusion.attention in fuse and _are(rows, at, ATTENTION):
         yield Group(Kind.attention, at, at + len(ATTENTION))
     if Fusion.epilogue in fuse:
-        if _are(rows, at, GEMM_BIAS_RELU):
+        if stack.kernels is not Kernels.triton and _are(rows, at, GEMM_BIAS_RELU):
             yield Group(Kind.epilogue, at, at + len(GEMM_BIAS_RELU))
         if _are(rows, at, BIAS_RELU_SCALE):
             yield Group(Kind.elementwise, at, at + len(BIAS_RELU_SCALE))
@@ -130,8 +161,7 @@ def _begin(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack:
         yield from _around_gemm(rows, at, merged, fuse)
     if stop := _merged_stop(rows, at, merged):
         yield Group(Kind.merged, at, stop)
-    in_gemm = stack.kernels is Kernels.own and _is_norm_of_gemm(rows, at + 1, merged)
-    if Fusion.norm in fuse and not in_gemm and _are(rows, at, (Op.ADD, Op.NORM)):
+    if Fusion.norm in fuse and _are(rows, at, (Op.ADD, Op.NORM)):
         yield Group(Kind.add_norm, at, at + 2)
 
 

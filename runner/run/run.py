@@ -7,7 +7,7 @@ repeats, and the manifest says how it ended.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,22 +16,19 @@ from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.devices.cuda.info import uuid_of
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
 from launchopt.files import Reserve, reason
-from launchopt.modes import mode_class
 from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
 from launchopt.recording.impossible import settle
-from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
-from launchopt.stack import Submit, preset_of
 from launchopt.timing.nvml import GpuWatch, open_watch
-from launchopt.verify.chance import chance_to_find
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
+from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, summary_row
@@ -99,7 +96,8 @@ class Run:
         sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
         changed = [why] if (why := unsteady(self.rows)) else []
-        return [*ends, *forwarded_lines(self.manifest["runs"]), *throttling, *sampled, *changed]
+        launched = [*left_out_lines(self.manifest["runs"]), *forwarded_lines(self.manifest["runs"])]
+        return [*ends, *launched, *throttling, *sampled, *changed]
 
     def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:
         """Add what was measured behind the last repeat of a process to the manifest and to the rows of that process."""
@@ -107,59 +105,6 @@ class Run:
             self.manifest |= {name: about[name] for name in ("ceilings_after", "ceilings_change")}
             for row in rows:
                 settle(row, about["ceilings_change"])
-
-
-def sampled_check(rows: Sequence[results.Row]) -> list[str]:
-    """Return a notice if only a sample of the independent commands was checked."""
-    sampled = [row for row in rows if (row["checked_commands"] or row["commands"]) < row["commands"]]
-    if not sampled:
-        return []
-    row = min(sampled, key=lambda row: row["checked_commands"])
-    commands, checked = row["commands"], row["checked_commands"]
-    found = chance_to_find(max(1, commands // 10_000), commands, checked)
-    return [
-        f"{checked:,} of {commands:,} commands were checked, at random, in the time allowed (verify_budget_s);"
-        f" if one of 10,000 is wrong, that is found with a probability of {found:.3g}; verify=full checks all"
-    ]
-
-
-def audited_check(rows: Sequence[results.Row]) -> list[str]:
-    """Return a notice if only a sample of the layers of steps was compared."""
-    share = min((row["audited_share"] for row in rows if row["audited_share"] is not None), default=1.0)
-    if share >= 1.0:
-        return []
-    many = 1 - (1 - share) ** 20
-    return [
-        f"{share:.1%} of all layers of all steps were compared, at random, in an untimed run: a fault in one of them is"
-        f" found with a probability of {share:.3g}, in 20 of them with {many:.3g}; verify=full compares all"
-    ]
-
-
-def own_strategy_of(label: str) -> str:
-    """Return the strategy of an arm's own launches, from its label; "" if it has no strategy of its own."""
-    return Strategy.graph.name if f"+{Submit.graph}" in label else mode_class(preset_of(label)).own_strategy
-
-
-def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
-    """Return a line for each mode that did not launch every command by its own strategy.
-
-    `megakernel: 32 of 640 commands were launched otherwise: strided 32` counts the repeat with the most such commands.
-    `runs` are the manifest's entries of repeats: mode, and the number of commands of each `launch_rows.Strategy`.
-    """
-    most: dict[str, tuple[int, int, str]] = {}
-    for run in runs:
-        own, by = own_strategy_of(run["mode"]), run["commands_by_strategy"]
-        if not own:
-            continue
-        others = {name: count for name, count in by.items() if name != own}
-        listed = ", ".join(f"{name} {count:,}" for name, count in others.items())
-        found = sum(others.values()), sum(by.values()), listed
-        most[run["mode"]] = max(most.get(run["mode"], found), found)
-    return [
-        f"{mode}: {others:,} of {commands:,} commands were launched otherwise: {listed}"
-        for mode, (others, commands, listed) in most.items()
-        if others
-    ]
 
 
 def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None = None) -> Run:

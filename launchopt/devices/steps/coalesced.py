@@ -141,7 +141,8 @@ class LtCoalesced:
 class CoalescedSteps:
     """Launches of whole steps, each row or fused group for all requests. Rows with scattered operands may be copied.
 
-    stack: its fusions, `coalesce` and `pdl` are those of the launches. others: as in `fuse_steps`.
+    stack: its fusions, `coalesce` and `pdl` are those of the launches. others: as in `fuse_steps`. left_out: what of
+    the stack no maker could make.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class CoalescedSteps:
         sizes = limits if stack.coalesce else dict.fromkeys(limits, 1)
         self._rows = LtCoalesced(device, sizes, stack.pdl)
         self.steps = LtSteps(device, limits, self._rows.tables, stack.coalesce)
-        fuse_steps(self.steps, stack, others)
+        self.left_out = fuse_steps(self.steps, stack, others)
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch a step of all requests of the batch.

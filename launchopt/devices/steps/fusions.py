@@ -1,13 +1,14 @@
 """Fuse the rows of every kind of step as a stack asks: the groups of `streams.groups`, made by the makers in `makers`.
 
-A maker takes an `LtSteps` and a `Place`, and returns a `Fused`: one launch for the rows of a group. It returns None to
-decline, for example for a shape that its kernel does not support. Then a smaller group is tried, or rows are launched
-alone.
+A maker takes an `LtSteps` and a `Place`, and returns a `Fused`: one launch for the rows of a group. It returns the
+reason to decline, for example a shape that its kernel does not support. Then a smaller group is tried, or rows are
+launched alone. `fuse_steps` returns what was declined, so that a run can say which launches its stack lacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from launchopt.devices.steps.fused import elementwise_kernel, epilogue_gemm, merged_gemm
@@ -18,12 +19,12 @@ from launchopt.devices.steps.own_gemm import step_gemm
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
 from launchopt.stack import Fusion, Kernels, Stack
-from launchopt.streams.groups import Group, Kind, groups_of
+from launchopt.streams.groups import Group, Kind, LeftOut, groups_of, left_out
 
-Maker = Callable[[LtSteps, Place], Fused | None]
-
+Maker = Callable[[LtSteps, Place], Fused | str]
 
 Makers = Mapping[Kind, Maker]
+LARGE = f"our GEMM of a step takes up to {MOST_COLUMNS} requests, and larger batches get cuBLASLt's"
 NO_MAKERS: Makers = MappingProxyType({})
 # The maker of each kind of group. Groups of other kinds are launched row by row.
 MAKERS: Makers = {
@@ -37,30 +38,46 @@ MAKERS: Makers = {
 }
 
 
-def fusions_of(steps: LtSteps, kind: int, replica: int, stack: Stack, makers: Makers = MAKERS) -> Sequence[Fused]:
-    """Return the fused stages of a kind of step, and of a copy of the weights."""
-    made = list[Fused]()
+def fusions_of(
+    steps: LtSteps, kind: int, replica: int, stack: Stack, makers: Makers = MAKERS
+) -> tuple[dict[Group, Fused], dict[Group, str]]:
+    """Return the fused stages of a kind of step, and of a copy of the weights; and why other groups were declined."""
+    made, declined = dict[Group, Fused](), dict[Group, str]()
 
     def accepts(group: Group) -> bool:
         maker = makers.get(group.kind)
-        fused = maker(steps, Place(kind, replica, group.first, group.stop, stack.pdl)) if maker else None
-        made.extend([fused] if fused else [])
-        return fused is not None
+        place = Place(kind, replica, group.first, group.stop, stack.pdl)
+        found = "has no kernel of ours" if maker is None else maker(steps, place)
+        if isinstance(found, str):
+            declined[group] = found
+            return False
+        made[group] = found
+        return True
 
     groups_of(steps.stream, kind, stack, accepts)
-    return made
+    return made, declined
 
 
-def fuse_steps(steps: LtSteps, stack: Stack, others: Makers = NO_MAKERS) -> None:
-    """Make the stages of every kind of step, and of every copy of the weights. others: makers in place of MAKERS'."""
-    stream, makers = steps.stream, {**MAKERS, **others}
+def fuse_steps(steps: LtSteps, stack: Stack, others: Makers = NO_MAKERS) -> list[LeftOut]:
+    """Make the stages of every kind of step, and of every copy of the weights; return what of the stack is left out.
+
+    others: makers in place of MAKERS'.
+    """
+    stream, makers, lacking = steps.stream, {**MAKERS, **others}, dict[tuple[str, str], LeftOut]()
     if not stack.fuse and stack.kernels is not Kernels.own:
-        return
+        return []
     for most, own in _by_requests(stack, steps.most):
         for kind in range(len(stream.kinds)):
             for replica in range(stream.replicas):
-                if fused := fusions_of(steps, kind, replica, own, makers):
-                    steps.fuse(kind, replica, fused, most)
+                made, declined = fusions_of(steps, kind, replica, own, makers)
+                if made:
+                    steps.fuse(kind, replica, list(made.values()), most)
+                # No maker sees those groups of larger batches that the library's GEMMs replace.
+                reasons = declined if own is stack else defaultdict(lambda: LARGE, declined)
+                for each in left_out(stream, kind, stack, made, reasons):
+                    known = lacking.setdefault((each.rows, each.reason), each)
+                    lacking[each.rows, each.reason] = max(known, each)  # of the step with the most such launches
+    return list(lacking.values())
 
 
 def _by_requests(stack: Stack, most: int) -> list[tuple[int, Stack]]:

@@ -44,7 +44,7 @@ class StepLoops:
     ) -> None:
         self._device, self.counters = device, Counters(graph_replays=0)
         self._launched = CoalescedSteps(device, limits, stack, others)
-        self._steps = self._launched.steps
+        self._steps, self.left_out = self._launched.steps, self._launched.left_out
         self._bound = bound
         feedback = device.launch_feedback
         if feedback is None:

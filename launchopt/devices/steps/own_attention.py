@@ -21,12 +21,16 @@ from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.attention import Attention
 
 
-def attention(steps: LtSteps, place: Place) -> Fused | None:
-    """Fuse QK, softmax and AV, and ROPE and KV_WRITE if the rows begin with them. Decline what the kernel cannot do."""
+def attention(steps: LtSteps, place: Place) -> Fused | str:
+    """Fuse QK, softmax and AV, and ROPE and KV_WRITE if the rows begin with them; or return why the kernel cannot."""
     device, shape = steps.device, steps.stream.attention
     rows, state = steps.stream.rows(place.kind)[place.first : place.stop], device.state_of_sequences
-    if shape is None or state is None or rows[0].n > 1 or kernel.refusal(shape):
-        return None
+    if rows[0].n > 1:
+        return "our attention kernel takes decode steps, and not prompts"
+    if shape is None or state is None:
+        return "our attention kernel needs the KV cache of a layer"
+    if (why := kernel.refusal(shape)) is not None:
+        return f"attention {why}"
     parts, dtype = Parts(rope=rows[0].op is Op.ROPE, pdl=place.pdl), steps.stream.dtype
     first, last = place.first, place.stop - 1
     of_first, of_last = (int(steps.indices(place.kind)[row]) for row in (first, last))

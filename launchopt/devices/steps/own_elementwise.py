@@ -18,14 +18,14 @@ FUSED = int(Strategy.fused)
 FILE = "step_elementwise"
 
 
-def add_norm(steps: LtSteps, place: Place) -> Fused | None:
-    """Fuse the residual add and the norm of its output. Decline if their outputs move apart between requests."""
+def add_norm(steps: LtSteps, place: Place) -> Fused | str:
+    """Fuse the residual add and the norm of its output. Return why not if these move apart between requests."""
     device, stream = steps.device, steps.stream
     add, norm = stream.rows(place.kind)[place.first : place.stop]
     of_add, of_norm = steps.indices(place.kind)[place.first : place.stop].tolist()
     strides = steps.tables.strides_bytes(of_add)
     if add.c.origin != norm.c.origin or strides[2] != steps.tables.strides_bytes(of_norm)[2]:
-        return None
+        return "our kernel of add and norm needs outputs that move together between requests"
     shape, function = (
         stream.shapes[of_norm],
         device.kernels.function(FILE, "ADD_NORM", "", **(DEPENDENT if place.pdl else {})),

@@ -25,19 +25,24 @@ LEAST_CAPABILITY = (
 )
 
 
-def step_gemm(steps: LtSteps, place: Place) -> Fused | None:
+def step_gemm(steps: LtSteps, place: Place) -> Fused | str:
     """Return the stage of a GEMM and its neighbours, for up to MOST_COLUMNS requests.
 
-    Decline what the kernel cannot compute (`StepGemm.refusal`); the library's GEMM then stays.
+    Return the reason if the kernel cannot compute it (`StepGemm.refusal`); the library's GEMM then stays.
     """
     import cupy  # imported here, since tests describe GEMMs without CuPy
 
     device, gpu = steps.device, cupy.cuda.Device()
     gemm = described(steps, place)
-    if gemm is None or gemm.refusal or int(gpu.compute_capability) < LEAST_CAPABILITY:
-        return None
+    if gemm is None:
+        return "our GEMM of a step reads all features of the norm before it"
+    if gemm.refusal:
+        return gemm.refusal
+    if int(gpu.compute_capability) < LEAST_CAPABILITY:
+        found, least = int(gpu.compute_capability) / 10, LEAST_CAPABILITY / 10
+        return f"our GEMM of a step needs a GPU of compute capability {least}, and this one has {found}"
     if int(gpu.attributes["MaxSharedMemoryPerBlockOptin"]) < MULTIPROCESSOR_BYTES - RESERVED_BYTES:
-        return None
+        return f"our GEMM of a step needs {(MULTIPROCESSOR_BYTES - RESERVED_BYTES) >> 10} KiB of shared memory a block"
     multiprocessors = int(gpu.attributes["MultiProcessorCount"])
 
     def make(size: int) -> Row:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from support.cuda.libraries import imported
 from support.steps.fake_steps import FakeSteps
@@ -97,10 +99,42 @@ def test_batches_of_more_requests_keep_the_library() -> None:
         arguments = tuple(Argument(place.first, role) for role in Role)
         return Fused(place.first, place.stop, arguments, 0, 0)
 
-    makers = {kind: (lambda steps, place: None) for kind in Kind} | {Kind.gemm: own}
-    fusions.fuse_steps(big.steps, OWN, makers)
+    makers = {kind: (lambda steps, place: "declined") for kind in Kind} | {Kind.gemm: own}
+    lacking = fusions.fuse_steps(big.steps, OWN, makers)
+    assert [tuple(each) for each in lacking] == [(name, 1, 1, fusions.LARGE) for name in ROWS]
     assert len(made) == len(ROWS)
     rows = len(big.stream.rows(0))
     inner = sum(place.stop - place.first - 1 for place in made)
     sizes = {size: len(big.steps.stages_of(step_of(big.stream, size, 0))) for size in (1, MOST_COLUMNS, many)}
     assert sizes == {1: rows - inner, MOST_COLUMNS: rows - inner, many: rows}
+
+
+def test_the_add_takes_the_norm_that_our_gemm_declines() -> None:
+    """A stack says which launches it lacks, and why; the add and the norm are then one launch, as without our GEMM."""
+    fusions = imported("launchopt.devices.steps.fusions")
+    rig = FakeSteps(stream_of("layer", [(0, 3)] * 3, Dtype.bf16, layers=2), 3)
+    rows = rig.stream.rows(0)
+
+    def made(why_not: Callable[[list[str]], str]) -> tuple[list[str], list[tuple[object, ...]]]:
+        launched = dict[tuple[int, int], str]()
+
+        def maker(steps: LtSteps, place: Place) -> Fused | str:
+            names = [row.name for row in rows[place.first : place.stop]]
+            if reason := why_not(names):
+                return reason
+            launched[place.first, place.stop] = "+".join(names)
+            arguments = tuple(Argument(place.first, role) for role in Role)
+            return Fused(place.first, place.stop, arguments, 0, 0)
+
+        stack = Stack(True, frozenset({Fusion.norm}), kernels=Kernels.own)
+        lacking = fusions.fuse_steps(rig.steps, stack, dict.fromkeys(Kind, maker))
+        return [launched[key] for key in sorted(launched)], [tuple(each) for each in lacking]
+
+    gemms = ["norm1+qkv", "o", "norm2+gate_up", "down"]
+    assert made(lambda names: "") == (gemms * 2, [])
+    no_gemm = made(lambda names: "" if "add" in names[0] else "old GPU")
+    assert no_gemm == (["add1+norm2", "add2+norm1", "add1+norm2"], [(name, 2, 2, "old GPU") for name in gemms])
+    wide = made(lambda names: "wide norm" if "norm" in names[0] else "")
+    own = ["qkv", "o", "add1+norm2", "gate_up", "down"]
+    assert wide[0] == [*own, "add2+norm1", *own]
+    assert wide[1] == [("norm1+qkv", 2, 2, "wide norm"), ("norm2+gate_up", 2, 2, "wide norm")]

@@ -8,7 +8,7 @@ import pytest
 
 from launchopt.modes import MODES, mode_class
 from launchopt.recording.launch_rows import Strategy
-from runner.run.run import forwarded_lines, sampled_check
+from runner.run.notices import forwarded_lines, left_out_lines, own_strategy_of, sampled_check
 
 
 def run(mode: str, **by: int) -> dict[str, Any]:
@@ -58,3 +58,24 @@ def test_a_check_of_a_sample_says_how_likely_it_finds_a_fault() -> None:
 
 def test_a_check_of_everything_says_nothing() -> None:
     assert sampled_check(checked(20_000, None)) == []
+
+
+def test_the_stack_of_an_arm_says_what_its_own_launches_are() -> None:
+    """`graph+stream` launches no graphs, and `engine+graph` does."""
+    own = {label: own_strategy_of(label) for label in ("graph+stream", "engine+graph", "graph+norm+own", "engine+pdl")}
+    assert own == {"graph+stream": "", "engine+graph": "graph", "graph+norm+own": "graph", "engine+pdl": ""}
+    assert forwarded_lines([run("graph+stream", coalesced=60)]) == []
+    assert forwarded_lines([run("coalesced+graph", coalesced=6, graph=4)]) == [
+        "coalesced+graph: 6 of 10 commands were launched otherwise: coalesced 6"
+    ]
+
+
+def test_a_line_for_each_reason_that_rows_are_not_launched_as_a_stack_asks() -> None:
+    old, own = "our GEMM needs a newer GPU", {"mode": "graph+own"}
+    rows = [{"rows": name, "launches": 8, "of": 8, "reason": old} for name in ("qkv", "o")]
+    attention = {"rows": "qk+softmax+av", "launches": 4, "of": 8, "reason": "has head_dim=16"}
+    runs = [own | {"left_out": [*rows, attention]}, own | {"left_out": rows}, run("graph", graph=7)]
+    assert left_out_lines(runs) == [
+        f"graph+own: not launched as its stack asks, in each step: qkv (8 of 8), o (8 of 8): {old}",
+        "graph+own: not launched as its stack asks, in each step: qk+softmax+av (4 of 8): has head_dim=16",
+    ]

@@ -1,0 +1,80 @@
+"""Notices that follow from the repeats of a run: what was checked by sample, and what was launched otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from launchopt.modes import mode_class
+from launchopt.modes.stack import choices_of
+from launchopt.recording import results
+from launchopt.recording.manifest import Manifest
+from launchopt.verify.chance import chance_to_find
+
+
+def sampled_check(rows: Sequence[results.Row]) -> list[str]:
+    """Return a notice if only a sample of the independent commands was checked."""
+    sampled = [row for row in rows if (row["checked_commands"] or row["commands"]) < row["commands"]]
+    if not sampled:
+        return []
+    row = min(sampled, key=lambda row: row["checked_commands"])
+    commands, checked = row["commands"], row["checked_commands"]
+    found = chance_to_find(max(1, commands // 10_000), commands, checked)
+    return [
+        f"{checked:,} of {commands:,} commands were checked, at random, in the time allowed (verify_budget_s);"
+        f" if one of 10,000 is wrong, that is found with a probability of {found:.3g}; verify=full checks all"
+    ]
+
+
+def audited_check(rows: Sequence[results.Row]) -> list[str]:
+    """Return a notice if only a sample of the layers of steps was compared."""
+    share = min((row["audited_share"] for row in rows if row["audited_share"] is not None), default=1.0)
+    if share >= 1.0:
+        return []
+    many = 1 - (1 - share) ** 20
+    return [
+        f"{share:.1%} of all layers of all steps were compared, at random, in an untimed run: a fault in one of them is"
+        f" found with a probability of {share:.3g}, in 20 of them with {many:.3g}; verify=full compares all"
+    ]
+
+
+def own_strategy_of(label: str) -> str:
+    """Return the strategy of an arm's own launches, from its label; "" if it has no strategy of its own."""
+    return mode_class(*choices_of(label)).own_strategy
+
+
+def left_out_lines(runs: Iterable[Manifest]) -> list[str]:
+    """Return a line for each arm, and reason, that some rows are not launched as the arm's stack asks.
+
+    `runs` are the manifest's entries of repeats: mode, and the fields of each `streams.groups.LeftOut`.
+    """
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for run in runs:
+        for each in run.get("left_out", ()):
+            text = f"{each['rows']} ({each['launches']} of {each['of']})"
+            found.setdefault((run["mode"], each["reason"]), {})[text] = None
+    return [
+        f"{mode}: not launched as its stack asks, in each step: {', '.join(texts)}: {reason}"
+        for (mode, reason), texts in found.items()
+    ]
+
+
+def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
+    """Return a line for each mode that did not launch every command by its own strategy.
+
+    `megakernel: 32 of 640 commands were launched otherwise: strided 32` counts the repeat with the most such commands.
+    `runs` are the manifest's entries of repeats: mode, and the number of commands of each `launch_rows.Strategy`.
+    """
+    most: dict[str, tuple[int, int, str]] = {}
+    for run in runs:
+        own, by = own_strategy_of(run["mode"]), run["commands_by_strategy"]
+        if not own:
+            continue
+        others = {name: count for name, count in by.items() if name != own}
+        listed = ", ".join(f"{name} {count:,}" for name, count in others.items())
+        found = sum(others.values()), sum(by.values()), listed
+        most[run["mode"]] = max(most.get(run["mode"], found), found)
+    return [
+        f"{mode}: {others:,} of {commands:,} commands were launched otherwise: {listed}"
+        for mode, (others, commands, listed) in most.items()
+        if others
+    ]
