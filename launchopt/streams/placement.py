@@ -165,7 +165,10 @@ class Placement:
             for name in names:
                 if widths[name] * self._dtype.itemsize % UNIT_BYTES:
                     why = f"side by side, {self._dtype.name} rows must be a multiple of {UNIT_BYTES} bytes"
-                    raise ConfigError("model", f"{name} of {widths[name]} features", why)
+                    size = f"model.{'head_dim' if name in 'qkv' else 'intermediate'}"
+                    stored = " or workload.merged=true" if self._program.prologue else ""  # workload=layer
+                    meant = f"{why}; use {size}=64 or another multiple of 64{stored}"
+                    raise ConfigError("model", f"{name} of {widths[name]} features", meant)
             widths |= dict.fromkeys(names, sum(widths[name] for name in names))
         return {name: self.row_elements(width) for name, width in widths.items()}
 

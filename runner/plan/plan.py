@@ -22,6 +22,7 @@ from launchopt.errors import ConfigError, DeviceError
 from launchopt.files import JsonObject, as_utf8
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Takes
+from launchopt.modes.stack import CHOICES
 from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.stack import preset_of
@@ -161,18 +162,26 @@ def _orders(config: Config, refused: dict[str, str]) -> tuple[tuple[str, ...], .
     orders = tuple(tuple(label for label in order if label not in refused) for order in config.waterfall)
     for order in orders:
         if len(order) < 2:
-            raise ConfigError("waterfall", order, f"fewer than two of its modes run here: {left_out(refused)}")
+            shown = f"[{','.join(order)}]"
+            raise ConfigError("waterfall", shown, f"fewer than two of its modes run here: {left_out(refused)}")
     return orders
 
 
 def _arms(config: Config) -> tuple[Arm, ...]:
-    """Return the arms of the modes to compare with, then that of the config's own mode."""
+    """Return the arms of the modes to compare with, then that of the config's own mode.
+
+    Other stacks of the own mode have its options, such as mode.tokens; other modes have their defaults.
+    """
     everything = config.against == [ALL]
     batching = config.batching
     common = (batching.max_batch, batching.timeout_us, batching.idle_us)
     own = Arm(config.mode.name, *common, config.mode.options)
     labels = dict.fromkeys([*(MODES if everything else config.against), *chain.from_iterable(config.waterfall)])
-    others = [Arm(preset_of(label), *common, options_of_label(label)) for label in labels]
+    kept = {key: value for key, value in own.options.items() if key not in CHOICES}
+    shared = {own.mode: kept}
+    others = [
+        Arm(name := preset_of(label), *common, options_of_label(label) | shared.get(name, {})) for label in labels
+    ]
     return (*(other for other in others if other.label != own.label), own)
 
 

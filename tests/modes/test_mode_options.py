@@ -42,6 +42,13 @@ def test_choices_of_a_stack_reach_the_mode_and_name_its_arm() -> None:
     assert configured("workload=layer", "model=tiny", "mode=graph", "mode.fuse=[]").mode.label == "graph"
 
 
+def test_other_stacks_of_the_mode_have_its_options() -> None:
+    words = ("workload=layer", "model=tiny", "mode=graph_loop", "mode.tokens=2", "workload.tokens=9")
+    plan = planned(*words, "against=[graph,graph_loop+norm,graph_loop-coalesce]")
+    tokens = {arm.label: arm.options.get("tokens") for arm in plan.arms}
+    assert tokens == {"graph": None, "graph_loop+norm": 2, "graph_loop-coalesce": 2, "graph_loop": 2}
+
+
 def test_those_it_is_compared_with_have_their_defaults() -> None:
     options = {arm.mode: arm.options for arm in planned("mode=batched", "against=[graph]", *SMALL).arms}
     assert options == {"batched": {}, "graph": {"cached": 64}}

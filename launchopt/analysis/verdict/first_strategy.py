@@ -4,7 +4,7 @@ In: the judged lines of one stream, the baseline first. Out: a `Choice`, and one
 
 Measured beats predicted. Modes that were certainly faster than the baseline and kept the order of commands are
 candidates. Those within CLOSE_ENOUGH of the fastest count as equals; of them the one with the least effort for an
-engine (EFFORT) comes first. If no candidate was measured, the bottleneck determines which strategy usually helps, and
+engine (`effort`) comes first. If no candidate was measured, the bottleneck determines which strategy usually helps, and
 the roofline how much it can gain.
 """
 
@@ -18,18 +18,12 @@ from launchopt.analysis.stream_rows import is_independent
 from launchopt.analysis.tables.columns import count, number, speedup
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
+from launchopt.analysis.verdict.effort import effort
 from launchopt.analysis.verdict.evidence import call_time_ms
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
-from launchopt.stack import preset_of
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdict
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
-# Modes by their effort for an engine, least first: another library call, a captured step, own kernels, a framework.
-EFFORT = (
-    *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "engine"),
-    *("graph", "graph_loop", "graph_device", "kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton"),
-    *("torch_graph", "torch_eager"),
-)
 NEAR_CEILING = 0.9  # share of the wall time for bytes or FLOPs at the ceiling, from which no strategy is worth trying
 
 
@@ -90,7 +84,7 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
         times_of = _times(gains)
         fastest = min(times_of.values())
         equals = [each for each in gains if times_of[id(each)] <= CLOSE_ENOUGH * fastest]
-        best = min(equals, key=lambda each: (_effort(each.strategy.line["mode"]), times_of[id(each)]))
+        best = min(equals, key=lambda each: (effort(each.strategy.line), times_of[id(each)]))
         return Choice(best.strategy.line["mode"], best)
     if _lacks_repeats(lines):
         return None
@@ -108,13 +102,6 @@ def _lacks_repeats(lines: Sequence[Judged]) -> bool:
 def times(ratio: float) -> str:
     """Return a factor to three digits: `1.23x`, `1,234x`."""
     return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
-
-
-def _effort(mode: str) -> int:
-    """Return the place of a mode in EFFORT. A changed stack takes more effort than its preset."""
-    preset = preset_of(mode)
-    place = 2 * (EFFORT.index(preset) if preset in EFFORT else len(EFFORT))
-    return place if mode == preset else place + 1
 
 
 def _wall_ms(judged: Judged) -> float:

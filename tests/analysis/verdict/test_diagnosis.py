@@ -191,6 +191,15 @@ def test_order_comes_before_speed() -> None:
     assert "Warning: dependencies ignored." in only([*base, *loose]).sentence
 
 
+def test_a_changed_stack_takes_the_work_of_its_choices() -> None:
+    base = decode("baseline", 100.0, 100.0, 100.0)
+    kernels = decode("coalesced+own+pdl", 5.0, 5.0, 5.0, stack="coalesce submit=stream pdl kernels=own")
+    captured = decode("engine+graph", 5.05, 5.05, 5.05, stack="coalesce fuse=qkv,norm submit=graph kernels=cublaslt")
+    found = only([*base, *kernels, *captured])
+    assert found.first_to_try == "engine+graph"
+    assert "Fastest is coalesced+own+pdl (5.000 ms), but takes more work in an engine." in found.sentence
+
+
 @pytest.mark.parametrize(
     ("requests", "refused", "expected"),
     [(1, {}, "graph"), (1, {"graph": "no"}, "pdl"), (16, {}, "graph"), (16, {"graph": "no"}, "engine")],

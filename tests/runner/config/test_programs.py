@@ -120,8 +120,9 @@ def test_what_cannot_be_is_refused(overrides: list[str], text: str) -> None:
 def test_rows_that_are_not_whole_units_are_refused() -> None:
     with pytest.raises(ConfigError, match="k of 32 features: side by side, fp32 rows must be a multiple of 256 bytes"):
         stream_of("workload=qkv", "model=tiny")
-    with pytest.raises(ConfigError, match="k of 32 features: side by side, fp32 rows must be a multiple of 256 bytes"):
+    with pytest.raises(ConfigError, match=r"256 bytes; use model.head_dim=64 .*multiple of 64 or workload"):
         stream_of("workload=layer", "model=tiny", "workload.merged=false")
+    stream_of("workload=layer", "model=tiny", "workload.merged=false", "model.head_dim=64")
 
 
 @pytest.mark.parametrize("workload", NARROW)
