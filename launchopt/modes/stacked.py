@@ -57,6 +57,8 @@ class Stacked(Mode):
             return why
         if kind == "cpu" and cls.stack.pdl:
             return "mode.pdl needs a GPU: on the cpu device no launch overlaps another"
+        if kind == "cpu" and cls.stack.kernels is not Kernels.cublaslt:
+            return f"mode.kernels={cls.stack.kernels} needs a GPU: the cpu device has no kernels to choose from"
         if kind == "cuda" and cls.stack.submit in LOOPS and (why := _cannot_repeat(stream)):
             return why
         if stream.has_steps:
@@ -130,6 +132,8 @@ def changed(preset: type[Mode], stack: Stack) -> type[Mode]:
     """Return the class of a mode, which began as `preset`, with another stack."""
     base = preset if issubclass(preset, Stacked) else Stacked
     members = {"name": preset.name, "stack": stack, "options": preset.options, "__module__": preset.__module__}
+    if stack.kernels is Kernels.triton:
+        members |= {"packages": ("triton",), "extra": "torch"}
     own_strategy = "graph" if stack.submit in (Submit.graph, *LOOPS) else ""
     return type(preset.__name__, (base,), {**members, "own_strategy": own_strategy, "__doc__": base.__doc__})
 

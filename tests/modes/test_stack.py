@@ -91,7 +91,10 @@ def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -
         return
     if stack.kernels is Kernels.triton:  # runs on a GPU only; tests/modes/test_fused_triton.py
         return
-    assert kind.refusal("cpu", stream) is None
+    if stack.kernels is Kernels.own:  # refused on a CPU, which yet computes the rows of its launches for the check
+        assert str(kind.refusal("cpu", stream)).startswith("mode.kernels=own needs a GPU")
+    else:
+        assert kind.refusal("cpu", stream) is None
     run = StepRun(kind(), stream, 3)
     for seed in (None, 4):
         run.run(seed)
@@ -206,7 +209,7 @@ def test_what_our_kernels_do_not_support_is_refused_on_a_gpu_and_left_out_of_a_p
     why = "mode.fuse=attention: has head_dim=16; our attention kernel takes 64 or 128"
     assert attention.refusal("cuda", small) == why
     assert own.refusal("cuda", wide) is None
-    assert own.refusal("cpu", small) is attention.refusal("cpu", small) is None
+    assert attention.refusal("cpu", small) is None
     assert mode_class("engine").refusal("cuda", small) is None
 
 
@@ -231,7 +234,7 @@ def test_groups_of_a_layer() -> None:
 
 def test_groups_of_a_layer_apart() -> None:
     """q, k and v, and gate and up, are merged where the stack says so; then a norm and SiLU(gate) * up can join."""
-    stream = stream_of("apart", [(0, 3)], layers=1)
+    stream = stream_of("apart", [(0, 3)], Dtype.bf16, layers=1)
 
     def grouped(**options: Any) -> list[str]:
         rows, stack = stream.rows(0), stack_of("coalesced", options)
@@ -249,8 +252,39 @@ def test_groups_of_a_layer_apart() -> None:
     assert alone == ["q", "k", "v", "o", "norm2+gate+up", "down"], "three GEMMs read norm1: its output is stored"
     assert grouped(kernels="own", fuse=["norm"]) == ["q", "k", "v", "o", "add1+norm2", "gate", "up", "down"]
     silu = {"kernels": "own", "fuse": ["silu"]}
-    assert "add gate_up to mode.fuse" in str(mode_class("graph", silu).refusal("cpu", stream))
-    assert mode_class("graph", {**silu, "fuse": ["silu", "gate_up"]}).refusal("cpu", stream) is None
+    assert "add gate_up to mode.fuse" in str(mode_class("graph", silu).refusal("cuda", stream))
+    assert mode_class("graph", {**silu, "fuse": ["silu", "gate_up"]}).refusal("cuda", stream) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("coalesced", {"kernels": "own"}),
+        ("baseline", {"kernels": "own"}),
+        ("kernel", {"coalesce": True}),
+        ("pdl", {"pdl": False}),
+        ("coalesced", {"kernels": "triton", "fuse": ["epilogue"]}),
+    ],
+    ids=str,
+)
+def test_a_cpu_has_no_kernels_to_choose_from(name: str, options: dict[str, Any]) -> None:
+    kind, stream = mode_class(name, options), stream_of("linear_epilogue", [(0, 3)])
+    why = f"mode.kernels={kind.stack.kernels} needs a GPU: the cpu device has no kernels to choose from"
+    assert kind.refusal("cpu", stream) == why
+
+
+def test_triton_fuses_no_gemm_and_must_be_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """cuBLASLt's epilogue of bias and ReLU is not Triton's: a stack of Triton's kernels leaves it out."""
+    triton = {"kernels": "triton", "fuse": ["epilogue"]}
+    kind = mode_class("graph", triton)
+    epilogue, elementwise = (stream_of(name, [(0, 3)]) for name in ("linear_epilogue", "elementwise"))
+    assert {each.kind for each in groups_of(epilogue, 0, stack_of("coalesced", {"fuse": ["epilogue"]}))} == {
+        Kind.epilogue
+    }
+    monkeypatch.setattr("launchopt.modes.base.missing", lambda *packages: list(packages))
+    assert "does not have bias, ReLU and scale in a row" in str(kind.refusal("cuda", epilogue))
+    assert kind.refusal("cuda", elementwise) is None
+    assert str(kind.lacks()).startswith("needs triton: pip install")
 
 
 APART: list[tuple[str, dict[str, Any]]] = [
