@@ -26,6 +26,7 @@ from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.composed import typed, without_hydra
 from runner.config.loading import start
 from runner.config.schema import settled, to_config
+from runner.config.tables import on_a_cpu
 from runner.config.words import check_settings
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
@@ -113,6 +114,8 @@ class Precheck(Callback):
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock = _start.hold(folder, SWEEP_KEY)
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
+            if warning := on_a_cpu(config.hydra.runtime.choices):
+                say(warning)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
 

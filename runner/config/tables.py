@@ -5,6 +5,7 @@ A user can run one alone with `table=EXPERIMENT_TABLE`, or `table=TABLE` for tho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import takewhile
@@ -49,3 +50,16 @@ def tables() -> dict[str, str]:
             name = table if experiment.name == NAMED_ALONE else f"{experiment.name}_{table}"
             found[name] = f"/experiment/{experiment.name}/{table}"
     return dict(sorted(found.items()))
+
+
+def on_a_cpu(choices: Mapping[str, str | None]) -> str | None:
+    """Return the line to print if an experiment for a GPU begins with device=cpu, or None. choices: by group."""
+    experiment = choices.get("experiment")
+    if choices.get("device") != "cpu":
+        return None
+    mark = experiments().get(experiment or "", "").partition(")")[0].removeprefix("(")
+    if not mark.startswith("needs a GPU"):
+        return None
+    small = [name for name in tables() if name == f"{experiment}_tiny"]
+    less = f"; for a CPU there is table={small[0]}" if small else ""
+    return f"experiment={experiment}: {mark}, and takes far longer on a CPU{less}"

@@ -41,7 +41,11 @@ def read_waterfalls(folders: Sequence[Path]) -> list[Waterfall]:
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in manifests}
     found = build_waterfalls(results.read_summaries(folders), orders, refusals) if orders else []
     if not found:
-        raise DataError(folders[0], None, "no waterfall: none of its untraced runs has two arms of waterfall=[[...]]")
+        raise DataError(
+            folders[0],
+            None,
+            "no waterfall: no untraced run has the same repeats of two verified modes of waterfall=[[...]]",
+        )
     return found
 
 

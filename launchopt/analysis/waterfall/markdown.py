@@ -50,11 +50,14 @@ def waterfall_title(one: Waterfall) -> str:
 
 
 def waterfall_sentence(one: Waterfall) -> str:
-    """Return the whole and the two choices that bring most, in one or two sentences."""
+    """Return the whole and the two choices that bring most, in one or two sentences.
+
+    A choice whose interval contains 0 is not named.
+    """
     whole = one.whole
     start = f"From {number(whole.before_us)} to {number(whole.after_us)} {one.unit}: {whole.brings} in all."
     most = sorted(one.steps, key=lambda step: -step.brings.value)[:2]
-    named = [f"{step.choice} {step.brings}" for step in most if step.brings.value > 0]
+    named = [f"{step.choice} {step.brings}" for step in most if step.brings.value > 0 and step.sign != 0]
     return f"{start} Most by {' and '.join(named)}." if named else start
 
 

@@ -25,6 +25,7 @@ from launchopt.files import JsonObject
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 from launchopt.recording.summary_columns import SUMMARY_COLUMNS
+from launchopt.stack import Kernels, Submit
 from launchopt.statistics.difference import difference
 from launchopt.statistics.interval import FEWEST_REPEATS, Interval
 from launchopt.statistics.processes import FEWEST_PROCESSES
@@ -33,6 +34,7 @@ OUTLIER = 1.5  # a repeat that takes this many times the median of its arm moves
 Orders = Mapping[str, Sequence[Sequence[str]]]  # run_id -> the orders of its arms
 _CHOICE = re.compile(r"\w+(?=[ ,]|$)")  # in a stack such as `coalesce fuse=qkv,norm submit=graph pdl kernels=own`
 _SHOWN = {"own": "own kernels", "triton": "Triton's kernels", "torch": "PyTorch's kernels", "cublaslt": "cuBLASLt"}
+_VALUES = {*map(str, Submit), *map(str, Kernels)}
 _STREAM_COLUMNS = tuple(each.name for each in SUMMARY_COLUMNS if each.name in STREAM)
 
 
@@ -99,7 +101,8 @@ def _of_run(rows: list[Row], orders: Orders, refused: Mapping[str, str]) -> list
     arms = {str(members[0]["mode"]): members for members in grouped(rows, ("mode",)) if members[0]["mode"] in named}
     problems = {label: why for label, members in arms.items() if (why := _problem(members)) is not None}
     kept = _shared({label: members for label, members in arms.items() if label not in problems})
-    left_out = {**refused, **{label: f"failed: {why}" for label, why in problems.items()}}
+    absent = dict.fromkeys(sorted(named - arms.keys() - refused.keys()), "no untraced repeat")
+    left_out = {**refused, **absent, **problems}
     found = [(at, [each for each in order if each in kept]) for at, order in enumerate(mine, 1)]
     return [
         _waterfall({label: kept[label] for label in order}, at, len(mine), left_out)
@@ -110,7 +113,9 @@ def _of_run(rows: list[Row], orders: Orders, refused: Mapping[str, str]) -> list
 
 def _problem(rows: list[Row]) -> str | None:
     """Return the reason why an arm proves nothing, or None."""
-    return problem_of(rows) or ("no wall time" if any(_time_us(row) is None for row in rows) else None)
+    if (why := problem_of(rows)) is not None:
+        return why if why == "failed" else f"failed: {why}"
+    return "failed: no wall time" if any(_time_us(row) is None for row in rows) else None
 
 
 def _shared(arms: Mapping[str, list[Row]]) -> dict[str, list[Row]]:
@@ -178,13 +183,17 @@ def _time_us(row: Row) -> float | None:
 
 
 def choice_between(before: Row, after: Row) -> str:
-    """Return what the stack of a row has beyond that of the row before; the mode if the stacks do not say it."""
+    """Return what the stack of a row has beyond that of the row before; the mode if the stacks do not say it.
+
+    Choices that it lacks follow, as in `graph, without norm`. A value of `submit` or `kernels` takes the place of the
+    other one, which needs no mention. A megakernel has fusions of its own.
+    """
     old, new = (_CHOICE.findall(str(row["stack"] or "")) for row in (before, after))
     added = [_SHOWN.get(each, each) for each in new if each not in old]
-    absent = [_SHOWN.get(each, each) for each in old if each not in new]
-    if added:
-        return ", ".join(added)
-    return f"without {', '.join(absent)}" if absent else str(after["mode"])
+    is_whole = {Submit.megakernel, Submit.persistent, Kernels.torch} & set(new)
+    absent = [] if is_whole else [each for each in old if each not in new and each not in _VALUES]
+    without = [f"without {', '.join(absent)}"] if absent else []
+    return ", ".join([*added, *without]) or str(after["mode"])
 
 
 def waterfalls_json(found: Sequence[Waterfall]) -> JsonObject:

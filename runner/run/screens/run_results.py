@@ -31,11 +31,11 @@ def print_results(
     """Print the table, the answer for `mode`, the next command, and last the folder as the user would type it.
 
     beside: the modes of `against`; the first is the base of the factor where none of `bases_of` is. Without rows, print
-    the folder alone. has_orders: the run has a waterfall, and a line says how to see it.
+    the folder alone. has_orders: the run has a waterfall, and a line says how to see it if it was not traced.
     """
     if rows:
         _print_table(rows, mode, folder, out, beside)
-    if rows and has_orders:
+    if has_orders and any(not row["traced"] for row in rows):
         out.print(
             f"what each choice brings: launchopt report {shlex.quote(folder)} --waterfall", soft_wrap=True, markup=False
         )

@@ -21,7 +21,7 @@ def waterfall(**wall_ms: float) -> Waterfall:
     rows = [
         row
         for mode, ms in wall_ms.items()
-        for row in repeats(ms, ms + 0.1, ms, ms - 0.1, ms, mode=mode, stack=f"fuse={mode}", **WORK)
+        for row in repeats(ms, ms + 0.1, ms, ms - 0.1, ms, mode=mode, stack=None, **WORK)
     ]
     (one,) = build_waterfalls(rows, {"run": [list(wall_ms)]})
     return one

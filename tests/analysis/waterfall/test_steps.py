@@ -113,6 +113,14 @@ def test_an_arm_that_failed_is_left_out_and_the_next_step_spans_it() -> None:
     assert fuse_first.left_out == {"coalesced+norm": "failed: not verified"}
 
 
+def test_an_arm_without_rows_and_one_that_broke_are_named() -> None:
+    found = [{**row, "status": "failed"} if row["mode"] == "graph" else row for row in rows()]
+    fuse_first, graph_first = both([row for row in found if row["mode"] != "coalesced+norm"])
+    reasons = {"coalesced+norm": "no untraced repeat", "graph": "failed"}
+    assert fuse_first.left_out == graph_first.left_out == reasons
+    assert "Left out: graph (failed)" in waterfall_notes(graph_first)
+
+
 def test_an_arm_of_which_one_repeat_was_far_off_is_named() -> None:
     fuse_first, graph_first = both(
         rows(graph=(110, 190, 109, 111, 110), **{"coalesced+norm": (170, 200, 169, 171, 170)})
@@ -169,6 +177,9 @@ def test_commands_without_tokens_are_counted_one_by_one() -> None:
         ("coalesce submit=graph pdl kernels=own", "coalesce submit=graph_loop pdl kernels=own", "graph_loop"),
         ("submit=graph kernels=own", "submit=graph pdl kernels=own", "pdl"),
         ("fuse=norm submit=graph", "submit=graph", "without norm"),
+        ("coalesce fuse=qkv,norm submit=stream", "coalesce submit=graph", "graph, without qkv, norm"),
+        ("coalesce fuse=qkv submit=stream pdl", "submit=graph pdl", "graph, without coalesce, qkv"),
+        ("fuse=norm submit=graph kernels=own", "submit=megakernel kernels=own", "megakernel"),
         ("submit=stream", "submit=stream", "b"),
         (None, None, "b"),
     ],
@@ -207,6 +218,14 @@ def test_a_sentence_says_the_whole_and_the_two_largest_parts() -> None:
         "From 11,000.0 to 1,700.0 us a step: 9300 us [9291, 9309] in all. Most by coalesce 8000 us [8000, 8000] and "
         "graph 800 us [782, 818]."
     )
+
+
+def test_a_choice_whose_interval_contains_0_is_not_said_to_bring_most() -> None:
+    times = {"baseline": (100, 100, 100, 100, 100), "coalesced": (50, 50, 50, 50, 50), "graph": (45, 55, 40, 60, 49)}
+    found = [row for mode, ms in times.items() for row in repeats(*ms, mode=mode, stack=STACKS[mode], **WORK)]
+    (one,) = build_waterfalls(found, {"run": [["baseline", "coalesced", "graph"]]})
+    assert one.steps[1].sign == 0 < one.steps[1].brings.value
+    assert waterfall_sentence(one).endswith(" Most by coalesce 500 us [500, 500].")
 
 
 def test_json_has_plain_numbers() -> None:

@@ -17,7 +17,7 @@ from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
 from runner.config.groups import options_of_label
 from runner.config.schema import Config, register, to_config
-from runner.config.tables import experiments, tables
+from runner.config.tables import experiments, on_a_cpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
 
@@ -162,3 +162,12 @@ def test_the_quick_experiment_has_a_base_an_interval_and_little_work() -> None:
     assert config.against == ["baseline"]
     assert config.repeats >= 5, "fewer have no interval whose coverage was shown"
     assert stream_on(config, H200).commands <= 2000
+
+
+def test_an_experiment_for_a_gpu_says_so_on_a_cpu() -> None:
+    said = on_a_cpu({"experiment": "waterfall", "device": "cpu"})
+    assert said is not None
+    assert "needs a GPU" in said
+    assert said.endswith("table=waterfall_tiny")
+    assert on_a_cpu({"experiment": "waterfall", "device": "auto"}) is None
+    assert on_a_cpu({"experiment": None, "device": "cpu"}) is None

@@ -52,7 +52,7 @@ def test_markdown_json_and_a_picture(folder: Path, capsys: pytest.CaptureFixture
     assert report.main([str(folder), "--waterfall"]) == 2, "but no other one"
     first, second = json.loads((folder / "w.json").read_text())["waterfalls"]
     assert [each["mode"] for each in first["steps"]] == ["coalesced", "graph"]
-    assert [each["choice"] for each in second["steps"]] == ["coalesce, norm", "graph"]
+    assert [each["choice"] for each in second["steps"]] == ["coalesce, norm", "graph, without norm"]
     picture = (folder / "w.svg").read_text()
     for text in ("coalesce", "600 us [600, 600]", "200.0 us", "us a step", "saves time", "left out: megakernel"):
         assert text in picture, text
@@ -109,7 +109,7 @@ def test_a_terminal_shows_every_step(folder: Path, monkeypatch: pytest.MonkeyPat
 def test_runs_without_an_order_are_told_how_to_get_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report.main([str(write(tmp_path, [row()])), "--waterfall"]) == 2
     assert capsys.readouterr().err.endswith(
-        "no waterfall: none of its untraced runs has two arms of waterfall=[[...]]\n"
+        "no waterfall: no untraced run has the same repeats of two verified modes of waterfall=[[...]]\n"
     )
 
 

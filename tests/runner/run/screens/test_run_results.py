@@ -262,6 +262,12 @@ def test_a_small_rate_of_operations_is_in_gflops(
     assert shown([row(mode="batched", achieved_tflops=tflops)], capsys)[label] == cells
 
 
+def test_the_command_for_a_waterfall_is_shown_if_the_run_was_not_traced(capsys: pytest.CaptureFixture[str]) -> None:
+    for traced in (False, True):
+        print_results([row(traced=traced)], "batched", "outputs/run/x", console(), has_orders=True)
+        assert ("launchopt report outputs/run/x --waterfall" in capsys.readouterr().out) is not traced
+
+
 def test_flushes_have_separators(capsys: pytest.CaptureFixture[str]) -> None:
     flushes = shown([row(mode="batched", flush_full=1280)], capsys)["flushes full / deadline / stall / idle / drain"]
     assert flushes[0].startswith("1,280 / ")
