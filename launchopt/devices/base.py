@@ -95,10 +95,11 @@ class Counters:
     costs_ns: dict[str, int] = field(default_factory=dict)  # total ns by name, since setup; "update": since `start`
     padded_commands: int = 0  # commands executed only to fill up a graph of fixed size
     graph_replays: int | None = None  # replays in this run; None: the mode has no graphs
+    unfused_commands: int = 0  # commands of this run that scattered operands kept from their fused launches
 
     def start(self) -> None:
         """Begin a run: reset the counts of one run to 0."""
-        self.padded_commands = 0
+        self.padded_commands = self.unfused_commands = 0
         self.costs_ns.pop("update", None)
         if self.graph_replays is not None:
             self.graph_replays = 0

@@ -175,15 +175,9 @@ class Prepared:
 class PreparedSteps(Prepared):
     """A mode that takes whole steps, and launches them with the function `launch`."""
 
-    def __init__(
-        self,
-        mode: Mode,
-        device: Device,
-        launch: Callable[[StepBatch, int], None],
-        left_out: Sequence[LeftOut] = (),
-    ) -> None:
+    def __init__(self, mode: Mode, device: Device, launch: Callable[[StepBatch, int], None]) -> None:
         super().__init__(mode, device)
-        self._launch, self.left_out = launch, left_out
+        self._launch = launch
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
         """Launch whole steps, flushed at `flush_ns`."""

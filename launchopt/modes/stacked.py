@@ -20,6 +20,7 @@ from launchopt.streams.groups import Kind, fused_in, unwritten_of
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import CpuSteps
+    from launchopt.devices.steps.coalesced import CoalescedSteps
     from launchopt.devices.steps.fusions import Makers
     from launchopt.devices.steps.graphs import StepGraphs
     from launchopt.devices.steps.loops import StepLoops
@@ -116,8 +117,7 @@ class Stacked(Mode):
             return _Graphs(self, gpu, loops)
         from launchopt.devices.steps.coalesced import CoalescedSteps
 
-        steps = CoalescedSteps(gpu, limits, self.stack, self._makers())
-        return PreparedSteps(self, gpu, steps.submit, steps.left_out)
+        return _Launched(self, gpu, CoalescedSteps(gpu, limits, self.stack, self._makers()))
 
     def _makers(self) -> Makers:
         """Return the makers of groups by kernels that are not our own or cuBLASLt's."""
@@ -169,24 +169,32 @@ def _on_host(mode: Mode, host: HostDevice, limits: Mapping[ShapeKey, int]) -> Pr
     return _Recorded(mode, host, steps) if is_recorded else PreparedSteps(mode, host, steps.launch)
 
 
-class _Graphs(Prepared):
-    """Replays graphs of whole steps, or of loops of steps, on a GPU."""
+class _Launched(Prepared):
+    """Launches whole steps, or replays graphs of steps or of loops of them, on a GPU."""
 
-    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs | StepLoops) -> None:
+    def __init__(self, mode: Mode, gpu: GpuDevice, steps: CoalescedSteps | StepGraphs | StepLoops) -> None:
         super().__init__(mode, gpu)
-        self._graphs, self.left_out = graphs, graphs.left_out
+        self._steps, self.left_out = steps, steps.left_out
 
     def start(self, warm_up: bool = False) -> None:
         """Begin a run."""
-        self._graphs.counters.start()
+        self._steps.counters.start()
 
     def submit_steps(self, batch: StepBatch, flush_ns: int) -> None:
-        """Replay the step's graph."""
-        self._graphs.submit(batch, flush_ns)
+        """Launch the step, or replay its graph."""
+        self._steps.submit(batch, flush_ns)
 
     def counters(self) -> Counters:
-        """Return the times and counts of the graphs."""
-        return self._graphs.counters
+        """Return the times and counts of the graphs, and the count of commands that were not fused."""
+        return self._steps.counters
+
+
+class _Graphs(_Launched):
+    """Replays graphs."""
+
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: StepGraphs | StepLoops) -> None:
+        super().__init__(mode, gpu, graphs)
+        self._graphs = graphs
 
     def close(self) -> None:
         """Destroy the graphs."""

@@ -58,6 +58,20 @@ def left_out_lines(runs: Iterable[Manifest]) -> list[str]:
     ]
 
 
+def unfused_lines(runs: Iterable[Manifest]) -> list[str]:
+    """Return a line for each arm that launched some commands of fused launches one by one: of the repeat with most."""
+    most: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        found = run.get("unfused_commands", 0), sum(run["commands_by_strategy"].values())
+        most[run["mode"]] = max(most.get(run["mode"], found), found)
+    why = "the operands of their requests are not evenly spaced in memory"
+    return [
+        f"{mode}: {unfused:,} of {commands:,} commands were launched without their fusions: {why}"
+        for mode, (unfused, commands) in most.items()
+        if unfused
+    ]
+
+
 def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
     """Return a line for each mode that did not launch every command by its own strategy.
 

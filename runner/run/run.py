@@ -28,7 +28,7 @@ from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
-from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check
+from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check, unfused_lines
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, summary_row
@@ -96,7 +96,8 @@ class Run:
         sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
         changed = [why] if (why := unsteady(self.rows)) else []
-        launched = [*left_out_lines(self.manifest["runs"]), *forwarded_lines(self.manifest["runs"])]
+        runs = self.manifest["runs"]
+        launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs)]
         return [*ends, *launched, *throttling, *sampled, *changed]
 
     def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:

@@ -225,6 +225,7 @@ class Consumer:
             "counts": counts,
             "commands_by_strategy": self.recorder.commands_by_strategy(),
             "left_out": [each._asdict() for each in prepared.left_out],
+            "unfused_commands": prepared.counters().unfused_commands,
             "gc_collections": self._collections,
             "device_clock_error_ns": self._timing.span.clock_error_ns,
             "state": self._state,

@@ -16,8 +16,10 @@ from support.steps.step_runs import StepRun, batches
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.devices.steps.likely import padded_sizes
 from launchopt.modes import mode_class
+from launchopt.modes.stack import stack_of
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.groups import groups_of
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 
@@ -158,6 +160,26 @@ def test_scattered_columns_are_gathered_where_pieces_would_be_many() -> None:
         packed = [6 * 4 * (shape.m + shape.k)] + [0] * (len(stream.rows(0)) - 1)
         assert run.launches(LaunchColumn.PACKED_BYTES) == packed, "only the first row reads from the table"
         assert run.recorder.launch_calls == len(stream.rows(0)) + 3
+        run.close()
+
+
+@pytest.mark.parametrize("submit", ["stream", "graph"])
+@pytest.mark.parametrize("name", ["linear_epilogue", "elementwise"])
+def test_evenly_spaced_rows_are_fused_beside_scattered_ones(name: str, submit: str) -> None:
+    """The inputs of six requests' first tokens are scattered. Only the fused launch that reads them is taken apart."""
+    stream = stream_of(name, [(0, 1)] * 6, layers=3)
+    stack = stack_of("graph", {"fuse": ["epilogue"], "submit": submit})
+    groups = groups_of(stream, 0, stack)
+    assert groups[0].first == 0
+    with fake_cuda() as device:
+        run = StepRun(mode_class("graph", {"fuse": ["epilogue"], "submit": submit})(), stream, 6, device)
+        run.run()
+        run.check()
+        assert run.launches(LaunchColumn.STRATEGY).count(Strategy.fused) == len(groups) - 1
+        cut = groups[0].stop * stream.requests
+        assert run.prepared.counters().unfused_commands == cut
+        run.run()
+        assert run.prepared.counters().unfused_commands == cut, "counted in each run"
         run.close()
 
 

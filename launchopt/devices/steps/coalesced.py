@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, StepBatch
 from launchopt.command import ShapeKey, as_records
-from launchopt.devices.base import GpuDevice
+from launchopt.devices.base import Counters, GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
@@ -142,13 +142,18 @@ class CoalescedSteps:
     """Launches of whole steps, each row or fused group for all requests. Rows with scattered operands may be copied.
 
     stack: its fusions, `coalesce` and `pdl` are those of the launches. others: as in `fuse_steps`. left_out: what of
-    the stack no maker could make.
+    the stack no maker could make. counters: of the commands that scattered operands keep from their fused launches.
     """
 
     def __init__(
-        self, device: GpuDevice, limits: Mapping[ShapeKey, int], stack: Stack = COALESCED, others: Makers = NO_MAKERS
+        self,
+        device: GpuDevice,
+        limits: Mapping[ShapeKey, int],
+        stack: Stack = COALESCED,
+        others: Makers = NO_MAKERS,
+        counters: Counters | None = None,
     ) -> None:
-        self._coalesce = stack.coalesce
+        self._coalesce, self.counters = stack.coalesce, counters or Counters()
         sizes = limits if stack.coalesce else dict.fromkeys(limits, 1)
         self._rows = LtCoalesced(device, sizes, stack.pdl)
         self.steps = LtSteps(device, limits, self._rows.tables, stack.coalesce)
@@ -158,16 +163,18 @@ class CoalescedSteps:
         """Launch a step of all requests of the batch.
 
         If the requests form at most COPY_CALLS + 1 evenly spaced runs, each run takes one launch per stage. Otherwise,
-        an evenly spaced row takes one launch. Any other row takes a launch per evenly spaced run of each weight, or is
-        gathered and scattered if that takes fewer calls. Without `coalesce`, each request takes one launch per stage.
+        evenly spaced rows take one launch per stage. Any other row takes a launch per evenly spaced run of each weight,
+        or is gathered and scattered if that takes fewer calls; the rows of its stage are then launched one by one, and
+        counted. Without `coalesce`, each request takes one launch per stage.
         """
         if self.steps.launch_known(batch, flush_ns):
             return
         if not self._coalesce or self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
             self.steps.launch(batch, flush_ns)
             return
-        even = self.steps.even_rows(batch).tolist()
-        row = 0
+        marked = self.steps.even_rows(batch)
+        self.counters.unfused_commands += self.steps.cut_rows(batch, marked) * batch.size
+        even, row = marked.tolist(), 0
         while row < batch.rows:
             stop = row + 1
             while even[row] and stop < batch.rows and even[stop]:

@@ -116,7 +116,7 @@ class StepGraphs:
         others: Makers = NO_MAKERS,
     ) -> None:
         self._device, self.counters = device, Counters(graph_replays=0)
-        self._launched = CoalescedSteps(device, limits, stack, others)
+        self._launched = CoalescedSteps(device, limits, stack, others, self.counters)
         self._steps, self.left_out = self._launched.steps, self._launched.left_out
         self._bound = most_kept(self._steps.stream, bound)
         self._graphs = Graphs(device.stream, self._bound, self.counters)

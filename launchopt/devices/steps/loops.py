@@ -43,7 +43,7 @@ class StepLoops:
         others: Makers = NO_MAKERS,
     ) -> None:
         self._device, self.counters = device, Counters(graph_replays=0)
-        self._launched = CoalescedSteps(device, limits, stack, others)
+        self._launched = CoalescedSteps(device, limits, stack, others, self.counters)
         self._steps, self.left_out = self._launched.steps, self._launched.left_out
         self._bound = bound
         feedback = device.launch_feedback

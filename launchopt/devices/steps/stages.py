@@ -23,6 +23,7 @@ from launchopt.devices.steps.stage_table import (
     Fused,
     Place,
     Role,
+    StageColumn,
     even_requests,
     launch_stages,
     mark_even,
@@ -229,8 +230,21 @@ class LtSteps:
         return even
 
     def launch_rows(self, batch: StepBatch, first: int, stop: int, flush_ns: int) -> None:
-        """Make one launch for each of rows `first` to `stop`, which must be evenly spaced. None is fused."""
-        self._launch(batch, self._rows_alone(self.kind_of(batch))[first:stop], flush_ns)
+        """Make one launch per stage for rows `first` to `stop`, which must be evenly spaced.
+
+        Rows of a stage that begins before `first`, or ends behind `stop`, are launched one by one.
+        """
+        stages, alone = self.stages_of(batch), self._rows_alone(self.kind_of(batch))
+        whole = stages[(stages[:, StageColumn.FIRST_ROW] >= first) & (stages[:, StageColumn.STOP_ROW] <= stop)]
+        start, end = stop, stop
+        if len(whole):
+            start, end = int(whole[0, StageColumn.FIRST_ROW]), int(whole[-1, StageColumn.STOP_ROW])
+        self._launch(batch, np.concatenate([alone[first:start], whole, alone[end:stop]]), flush_ns)
+
+    def cut_rows(self, batch: StepBatch, even: NDArray[np.bool_]) -> int:
+        """Return the number of rows of fused stages that have a row which is not evenly spaced. even: bool [rows]."""
+        rows = self.stages_of(batch)[:, [StageColumn.FIRST_ROW, StageColumn.STOP_ROW]].tolist()
+        return sum(stop - first for first, stop in rows if stop > first + 1 and not even[first:stop].all())
 
     def launch_even(self, batch: StepBatch, flush_ns: int) -> None:
         """Make and record one launch per stage for a batch whose requests are evenly spaced in memory."""

@@ -8,7 +8,7 @@ import pytest
 
 from launchopt.modes import MODES, mode_class
 from launchopt.recording.launch_rows import Strategy
-from runner.run.notices import forwarded_lines, left_out_lines, own_strategy_of, sampled_check
+from runner.run.notices import forwarded_lines, left_out_lines, own_strategy_of, sampled_check, unfused_lines
 
 
 def run(mode: str, **by: int) -> dict[str, Any]:
@@ -78,4 +78,12 @@ def test_a_line_for_each_reason_that_rows_are_not_launched_as_a_stack_asks() -> 
     assert left_out_lines(runs) == [
         f"graph+own: not launched as its stack asks, in each step: qkv (8 of 8), o (8 of 8): {old}",
         "graph+own: not launched as its stack asks, in each step: qk+softmax+av (4 of 8): has head_dim=16",
+    ]
+
+
+def test_a_line_for_each_arm_that_did_not_fuse_all_of_its_commands() -> None:
+    runs = [run("engine", fused=80) | {"unfused_commands": each} for each in (0, 30, 12)]
+    assert unfused_lines([*runs, run("graph", graph=80) | {"unfused_commands": 0}, run("baseline", single=80)]) == [
+        "engine: 30 of 80 commands were launched without their fusions: the operands of their requests are not evenly"
+        " spaced in memory"
     ]
