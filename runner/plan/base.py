@@ -12,6 +12,7 @@ from dataclasses import replace
 from omegaconf import DictConfig
 
 from launchopt.errors import ArenaMemoryError, ConfigError
+from launchopt.modes.stack import preset_stack, stack_of
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.against import ALL
@@ -28,7 +29,11 @@ def bases_of(config: Config) -> tuple[str, ...]:
     if config.mode.label == INDEPENDENT or _is_traced(config) or config.ordering is Ordering.violated:
         return ()
     has_steps = config.workload.has_requests and config.ordering is not Ordering.none
-    return (STEPS, INDEPENDENT) if has_steps and config.mode.label != STEPS else (INDEPENDENT,)
+    mode, stack = config.mode, stack_of(config.mode.name, config.mode.options)
+    # A changed stack may have all choices of a base: coalesced with the fusions of engine.
+    alike = {base for base in (STEPS, INDEPENDENT) if mode.label != mode.name and stack == preset_stack(base)}
+    bases = (STEPS, INDEPENDENT) if has_steps and mode.label != STEPS else (INDEPENDENT,)
+    return tuple(base for base in bases if base not in alike)
 
 
 def plan_with_base(config: Config, task: DictConfig) -> Plan:

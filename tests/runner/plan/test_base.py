@@ -25,6 +25,10 @@ MIB = 1 << 20
         ("workload=decode mode=engine", ("baseline",)),
         ("workload=decode mode=engine mode.submit=graph", ("engine", "baseline")),
         ("workload=decode mode=baseline", ()),
+        ("workload=layer mode=baseline mode.fuse=[norm]", ("engine", "baseline")),
+        ("workload=layer mode=engine mode.fuse=[attention]", ("engine", "baseline")),
+        ("workload=layer mode=coalesced mode.fuse=[attention,qkv,gate_up,norm,rope_kv]", ("baseline",)),
+        ("workload=layer mode=coalesced mode.coalesce=false", ("engine",)),
         ("workload=decode mode=batched ordering=none", ("baseline",)),
         ("workload=decode workload.requests=2 mode=batched ordering=violated", ()),
     ],
@@ -80,3 +84,10 @@ def test_a_waterfall_brings_its_own_base() -> None:
         "mode=batched", "device=cpu", "workload.commands=8", "workload.m=16", "waterfall=[[grouped,batched]]"
     )
     assert [arm.label for arm in plan_with_base(to_config(task), task).arms] == ["grouped", "batched"]
+
+
+def test_the_notice_of_a_base_names_the_arm_by_its_choices() -> None:
+    task = composed("device=cpu", "workload=layer", "model=tiny", "mode=engine", "mode.fuse=[attention]")
+    plan = plan_with_base(to_config(task), task)
+    assert [arm.label for arm in plan.arms] == ["engine", "engine-qkv-gate_up-norm-rope_kv"]
+    assert any(each.startswith("engine runs beside engine-qkv-gate_up-norm-rope_kv,") for each in plan.notices)
