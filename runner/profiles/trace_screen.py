@@ -16,6 +16,10 @@ from runner.profiles.output import Cell, cell, print_notes, print_table
 from runner.profiles.trace_input import STDIN, STDIN_NAME
 
 STREAMS_SHOWN = 10
+OPERATORS_LEGEND = (
+    "framework: outside of the operator that makes the launch call; inner: within it, up to the launch call, with "
+    "libraries such as cuBLAS; driver: launch calls; before it: Python since the operator before"
+)
 OPERATORS_SHOWN = 12
 CATEGORIES_SHOWN = 5
 HALF = 0.5  # share from which a part bounds the whole, as in `launchopt verdict`
@@ -54,17 +58,18 @@ def print_statistics(found: Found) -> None:
 
 def _print_operators(operators: Sequence[OperatorCost]) -> None:
     """Print what each operator costs the host: medians of its parts."""
-    headings = ["operator: medians, us", "calls", "launches", "framework", "library", "driver", "total", "before it"]
+    headings = ["operator: medians, us", "calls", "launches", "framework", "inner", "driver", "total", "before it"]
     rows = [
         [
             one_line(each.name, 40),
-            *map(cell, (each.calls, each.launch_calls, each.framework_us, each.library_us)),
+            *map(cell, (each.calls, each.launch_calls, each.framework_us, each.inner_us)),
             *map(cell, (each.driver_us, each.total_us, each.between_us)),
         ]
         for each in operators[:OPERATORS_SHOWN]
     ]
     print()
     print_table(headings, rows)
+    print_notes([OPERATORS_LEGEND])
     if len(operators) > OPERATORS_SHOWN:
         print_notes([f"and {len(operators) - OPERATORS_SHOWN:,} operators with less time in all: --json has them"])
 

@@ -4,7 +4,7 @@ In: a `Trace` with operators, and its `Pairs`. Out: a row for each operator that
 call. Such an operator often calls others: aten::linear calls aten::addmm. Its time has three parts:
 
     framework   outside of the operator that makes the launch call: dispatch, checks, and the return
-    library     within that operator, before the launch call: its own code, and that of a library such as cuBLAS
+    inner       within that operator, before the launch call: its own code, and that of a library such as cuBLAS
     driver      within launch calls
 
 `between` is the time from the previous operator of the thread to this one, less CUDA calls: the time of Python. A
@@ -32,7 +32,7 @@ class OperatorCost:
     calls: int
     launch_calls: int
     framework_us: float
-    library_us: float
+    inner_us: float
     driver_us: float
     total_us: float  # of the operator, from start to end
     between_us: float | None  # None: no operator of its thread came before
@@ -45,7 +45,7 @@ class _Called(NamedTuple):
     name: int
     launches: int
     framework: int
-    library: int
+    inner: int
     driver: int
     between: int  # -1: unknown
 
@@ -65,13 +65,13 @@ def _cost(name: str, calls: list[_Called]) -> OperatorCost:
     parts = table[:, 1:4]
     between = table[:, 4][table[:, 4] >= 0]
     total = parts.sum(axis=1)
-    framework, library, driver = (float(each) / 1e3 for each in np.median(parts, axis=0))
+    framework, inner, driver = (float(each) / 1e3 for each in np.median(parts, axis=0))
     return OperatorCost(
         name=name,
         calls=len(calls),
         launch_calls=int(table[:, 0].sum()),
         framework_us=framework,
-        library_us=library,
+        inner_us=inner,
         driver_us=driver,
         total_us=float(np.median(total)) / 1e3,
         between_us=float(np.median(between)) / 1e3 if len(between) else None,
@@ -105,7 +105,7 @@ class _Walk:
         self._other_ns = 0  # time of CUDA calls since then
         self._between = -1
         self._at = 0  # up to here, the time of the outermost operator is in one of its parts
-        self._library = self._driver = self._launches = 0
+        self._inner = self._driver = self._launches = 0
 
     def add(self, thread: int, start: int, end: int, name: int) -> Iterator[_Called]:
         """Take in an event; yield the operator that ended before it."""
@@ -123,7 +123,7 @@ class _Walk:
             self._other_ns += end - start
         elif name == -1:
             begin = max(self._at, min(self._open[-1][0], start))
-            self._library += start - begin
+            self._inner += start - begin
             self._driver += end - start
             self._launches += 1
             self._at = max(self._at, end)
@@ -131,14 +131,14 @@ class _Walk:
     def _begin(self, start: int) -> None:
         self._between = start - self._last_end - self._other_ns if self._last_end >= 0 else -1
         self._at = start
-        self._library = self._driver = self._launches = 0
+        self._inner = self._driver = self._launches = 0
         self._other_ns = 0
 
     def close(self) -> Iterator[_Called]:
         """Yield the outermost operator that is open, if any."""
         if self._open:
             start, end, name = self._open[0]
-            framework = max(0, end - start - self._library - self._driver)
-            yield _Called(name, self._launches, framework, self._library, self._driver, self._between)
+            framework = max(0, end - start - self._inner - self._driver)
+            yield _Called(name, self._launches, framework, self._inner, self._driver, self._between)
             self._last_end = end
             self._open.clear()

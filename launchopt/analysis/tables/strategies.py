@@ -66,11 +66,14 @@ class StrategyLine:
 
     @property
     def break_even(self) -> int | Payback | None:
-        """Number of tokens, or commands, that repays the setup beyond the baseline's; None: unknown."""
+        """Number of tokens, or commands, that repays the setup beyond the baseline's; None: unknown.
+
+        Tuning is left out: the first mode of a run that needs an algorithm pays for all.
+        """
         line, baseline = self.line, self.line.baseline
         if baseline is None or line.speedup is None:
             return None
-        cost, base_cost = line.median("setup_ms"), baseline.median("setup_ms")
+        cost, base_cost = _untuned_ms(line), _untuned_ms(baseline)
         time, base_time = (each.median_ratio("wall_ms", self.unit) for each in (line, baseline))
         if cost is None or base_cost is None or time is None or base_time is None:
             return None
@@ -81,6 +84,12 @@ class StrategyLine:
         """Time that the mode takes for `break_even` tokens, or commands; None if that is no number."""
         count, time = self.break_even, self.line.median_ratio("wall_ms", self.unit)
         return count * time if isinstance(count, int) and time is not None else None
+
+
+def _untuned_ms(line: Line) -> float | None:
+    """Return the setup time without tuning; None: unknown."""
+    setup_ms = line.median("setup_ms")
+    return None if setup_ms is None else setup_ms - (line.median("tuning_ms") or 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from launchopt.analysis.stream_rows import stream_subtitle, stream_title
+from launchopt.analysis.stream_rows import counted, stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import (
     ALL,
     COMPACT,
@@ -62,7 +62,7 @@ def _mode(strategy: StrategyLine) -> str:
 def _short_break_even(strategy: StrategyLine) -> str:
     found = strategy.break_even
     if isinstance(found, int):
-        return count(found) + (" tokens" if strategy.unit == "tokens" else "")
+        return counted(found, "token") if strategy.unit == "tokens" else count(found)
     return NOTHING if found is None else found.value
 
 

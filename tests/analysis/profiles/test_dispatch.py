@@ -43,7 +43,7 @@ def test_python_is_what_lies_between_operators_less_cuda_calls(costs: Costs) -> 
     waiting = call(16, 10, 9, name="cudaDeviceSynchronize")
     (found,) = costs(*events, waiting, *(kernel(50 + i, 1, i + 1) for i in range(3)))
     assert (found.calls, found.launch_calls, found.sum_us) == (3, 3, 15.0)
-    assert (found.library_us, found.driver_us, found.framework_us) == (1.0, 2.0, 2.0)
+    assert (found.inner_us, found.driver_us, found.framework_us) == (1.0, 2.0, 2.0)
     assert found.between_us == 5.0  # 10 - 5, and 30 - 15 - 10
 
 
@@ -53,7 +53,7 @@ def test_several_launches_of_one_operator(costs: Costs) -> None:
     events += [call(4, 2, 1), call(12, 2, 2), call(20, 2, 3), *(kernel(40 + i, 1, i) for i in (1, 2, 3))]
     (found,) = costs(*events)
     assert (found.launch_calls, found.driver_us, found.total_us) == (3, 6.0, 30.0)
-    assert found.library_us == 2 + 2 + 6  # the last from the end of the second call, since no operator is open
+    assert found.inner_us == 2 + 2 + 6  # the last from the end of the second call, since no operator is open
 
 
 def test_operators_without_a_launch_have_no_row_and_threads_are_apart(costs: Costs) -> None:
@@ -70,6 +70,4 @@ def test_a_published_trace() -> None:
     pairs = pair(trace)
     found = operator_costs(trace, pairs)
     assert 0 < sum(each.launch_calls for each in found) <= pairs.is_launch.sum()
-    assert all(
-        each.framework_us >= 0 and each.library_us >= 0 and 0 < each.driver_us <= each.total_us for each in found
-    )
+    assert all(each.framework_us >= 0 and each.inner_us >= 0 and 0 < each.driver_us <= each.total_us for each in found)

@@ -78,6 +78,8 @@ def test_break_even_of_rows() -> None:
     found = strategy([*base, *graph], "graph")
     assert found.break_even == 2000
     assert found.break_even_ms == pytest.approx(8.0)
+    tuned = repeats("graph", *[4.0] * 5, setup_ms=117.0, tuning_ms=100.0)
+    assert strategy([*base, *tuned], "graph").break_even == found.break_even
     at_once = strategy([*base, *repeats("batched", *[4.0] * 5, setup_ms=5.0)], "batched")
     assert (at_once.break_even, at_once.break_even_ms) == (Payback.AT_ONCE, None)
     assert (

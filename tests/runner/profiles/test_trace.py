@@ -83,6 +83,15 @@ def test_table_of_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert shown.err == ""
 
 
+def test_the_table_of_operators_says_what_its_parts_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 9, "pid": 1, "tid": 1}
+    launch = call(4, 3, 1) | {"pid": 1, "tid": 1}
+    assert main([str(written(tmp_path, [operator, launch, kernel(8, 3, 1)]))]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "operator: medians, us calls launches framework inner driver total before it aten::mm 1 1 " in shown
+    assert trace_screen.OPERATORS_LEGEND in shown
+
+
 @pytest.mark.parametrize(
     ("events", "said"),
     [
