@@ -183,6 +183,21 @@ def test_evenly_spaced_rows_are_fused_beside_scattered_ones(name: str, submit: s
         run.close()
 
 
+@pytest.mark.parametrize(("name", "fusion"), [("linear_epilogue", "epilogue"), ("qkv", "qkv")])
+def test_each_of_many_prompts_is_fused_alone(name: str, fusion: str) -> None:
+    """A fused GEMM of several columns holds the columns of one request."""
+    stream = stream_of(name, [(3, 1)] * 6, layers=2)
+    groups = groups_of(stream, 0, stack_of("coalesced", {"fuse": [fusion]}))
+    with fake_cuda() as device:
+        run = StepRun(mode_class("coalesced", {"fuse": [fusion]})(), stream, 6, device)
+        run.run()
+        run.check()
+        assert groups
+        assert run.launches(LaunchColumn.STRATEGY).count(Strategy.fused) == 6 * len(groups)
+        assert run.prepared.counters().unfused_commands == 0
+        run.close()
+
+
 @pytest.mark.parametrize("mode", ["coalesced", "graph"])
 @pytest.mark.parametrize("seed", range(4))
 def test_many_requests_at_different_tokens(mode: str, seed: int) -> None:

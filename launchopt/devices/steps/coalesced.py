@@ -25,6 +25,7 @@ from launchopt.devices.runs import run_end
 from launchopt.devices.steps.fusions import NO_MAKERS, Makers, fuse_steps
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
+from launchopt.records import columns_of
 from launchopt.stack import Stack
 from launchopt.streams.operands import is_shared
 
@@ -165,11 +166,12 @@ class CoalescedSteps:
         If the requests form at most COPY_CALLS + 1 evenly spaced runs, each run takes one launch per stage. Otherwise,
         evenly spaced rows take one launch per stage. Any other row takes a launch per evenly spaced run of each weight,
         or is gathered and scattered if that takes fewer calls; the rows of its stage are then launched one by one, and
-        counted. Without `coalesce`, each request takes one launch per stage.
+        counted. Prompts, and all requests without `coalesce`, take one launch per stage and request.
         """
         if self.steps.launch_known(batch, flush_ns):
             return
-        if not self._coalesce or self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
+        apart = not self._coalesce or int(columns_of(batch.words, 0)) > 1
+        if apart or self.steps.runs(batch, COPY_CALLS + 1) <= COPY_CALLS + 1:
             self.steps.launch(batch, flush_ns)
             return
         marked = self.steps.even_rows(batch)
