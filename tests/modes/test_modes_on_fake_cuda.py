@@ -183,6 +183,22 @@ def test_evenly_spaced_rows_are_fused_beside_scattered_ones(name: str, submit: s
         run.close()
 
 
+@pytest.mark.parametrize("submit", ["stream", "graph", "graph_loop"])
+def test_a_prepared_stack_says_what_it_did_not_get(submit: str) -> None:
+    """Our GEMM takes no fp32: the library's GEMMs stay, and all outputs are right."""
+    stream = stream_of("linear", [(0, 2)] * 2, layers=2)
+    with fake_cuda() as device:
+        run = StepRun(mode_class("coalesced", {"kernels": "own", "submit": submit})(), stream, 2, device)
+        run.run()
+        run.check()
+        rows = [row.name for row in stream.rows(0)]
+        why = "our GEMM of a step takes fp16 and bf16"
+        assert {tuple(each) for each in run.prepared.left_out} == {
+            (name, *[rows.count(name)] * 2, why) for name in rows
+        }
+        run.close()
+
+
 @pytest.mark.parametrize(("name", "fusion"), [("linear_epilogue", "epilogue"), ("qkv", "qkv")])
 def test_each_of_many_prompts_is_fused_alone(name: str, fusion: str) -> None:
     """A fused GEMM of several columns holds the columns of one request."""
