@@ -48,7 +48,7 @@ SUMMARY_COLUMNS = (
     required(
         "mode", TEXT, "execution strategy: a mode, and the choices in which its stack differs, as graph+norm+attention"
     ),
-    column("stack", TEXT, "all choices of the strategy: coalesce, fuse, submit, pdl, kernels; null in older files"),
+    column("stack", TEXT, "all choices: coalesce, fuse, submit, pdl, kernels (numpy: of a CPU); null in older files"),
     required(
         "ordering",
         TEXT,

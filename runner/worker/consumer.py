@@ -206,9 +206,10 @@ class Consumer:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
             row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
+        stack = str(prepared.mode.stack)
         row |= {
             "mode": arm.label,
-            "stack": str(prepared.mode.stack),
+            "stack": stack if self.device.info.kind == "cuda" else stack.replace("kernels=cublaslt", "kernels=numpy"),
             "repeat": repeat,
             "ordering": self._stream.ordering(self._job.violated, prepared.mode.keeps_order),
             "sampling_ms": self.device.sampling_ns() / 1e6

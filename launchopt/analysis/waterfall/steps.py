@@ -33,7 +33,13 @@ from launchopt.statistics.processes import FEWEST_PROCESSES
 OUTLIER = 1.5  # a repeat that takes this many times the median of its arm moves the mean visibly
 Orders = Mapping[str, Sequence[Sequence[str]]]  # run_id -> the orders of its arms
 _CHOICE = re.compile(r"\w+(?=[ ,]|$)")  # in a stack such as `coalesce fuse=qkv,norm submit=graph pdl kernels=own`
-_SHOWN = {"own": "own kernels", "triton": "Triton's kernels", "torch": "PyTorch's kernels", "cublaslt": "cuBLASLt"}
+_SHOWN = {
+    "own": "own kernels",
+    "triton": "Triton's kernels",
+    "torch": "PyTorch's kernels",
+    "cublaslt": "cuBLASLt",
+    "numpy": "NumPy",
+}
 _VALUES = {*map(str, Submit), *map(str, Kernels)}
 _STREAM_COLUMNS = tuple(each.name for each in SUMMARY_COLUMNS if each.name in STREAM)
 

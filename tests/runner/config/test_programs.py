@@ -138,6 +138,7 @@ def test_from_the_command_line_to_checked_tokens(workload: str, tmp_path: Path) 
         assert row["model"] == ("tiny" if has_model else None)
         assert 0 < row["max_rel_error"] < row["tolerance"]
         assert row["layers"] == 2
+        assert row["stack"] == "submit=stream kernels=numpy"
 
 
 def test_a_paged_cache_in_chunks_with_a_head(tmp_path: Path) -> None:
