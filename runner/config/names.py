@@ -22,7 +22,7 @@ from runner.config.composing import group_options
 from runner.config.schema import FOUND, SCHEMAS, Config
 
 MOST_NAMES = 24  # maximum of options that a message lists beside a proposal
-USUAL = ("arrival=poisson", "mode=graph", "workload=decode", "workload=gemv_micro")
+USUAL = ("arrival=poisson", "mode=graph", "mode=graph_loop", "workload=decode", "workload=gemv_micro")
 KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "text", NoneType: "null"}
 SYNONYMS = {  # words of other programs
     "batch": "batching.max_batch",
