@@ -40,9 +40,8 @@ from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
 
 # Kinds that requests share: whole chunks of prompts, output tokens, and the largest number of steps together.
 SHARED_KINDS = 3
-KINDS_A_REQUEST = (
-    2  # kinds that each request may have for itself: the last chunk of its prompt, its last steps together
-)
+# Kinds that each request may have for itself: the last chunk of its prompt, and its last steps together.
+KINDS_A_REQUEST = 2
 WRONG = {
     KindCode.UNKNOWN_REQUEST: "is of request {request}, which the workload did not announce",
     KindCode.OUT_OF_TURN: (

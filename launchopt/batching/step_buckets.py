@@ -1,8 +1,8 @@
 """Buckets of whole steps as arrays, for compiled loops: gather the records of each step, and find its bucket.
 
 A kind of step is a set of steps with the same rows. Each kind has one bucket. Steps of a request that are issued
-together (`Flag.GOES_ON`) are one long step here. `step_policy` says which bucket is
-flushed next. No function reads a clock: callers pass the time, CLOCK_MONOTONIC ns.
+together (`Flag.GOES_ON`) are one long step here. `step_policy` says which bucket is flushed next. No function reads a
+clock: callers pass the time, CLOCK_MONOTONIC ns.
 """
 
 from __future__ import annotations

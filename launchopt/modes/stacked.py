@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from launchopt.devices.steps.loops import StepLoops
 
 LEAST_CUDA = 12, 4  # oldest CUDA version whose driver repeats a step within one launch
-MEANS: Mapping[Fusion, str] = {  # what a workload must have for each fusion
+MEANS: Mapping[Fusion, str] = {  # for each fusion, the rows that a workload must have
     Fusion.qkv: "the GEMMs of q, k and v",
     Fusion.gate_up: "the GEMMs of gate and up",
     Fusion.norm: "a norm",

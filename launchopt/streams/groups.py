@@ -60,7 +60,7 @@ class LeftOut(NamedTuple):
 def left_out(
     stream: ChainStream, kind: int, stack: Stack, made: Collection[Group], reasons: Mapping[Group, str]
 ) -> list[LeftOut]:
-    """Return what of a stack is left out of a kind of step. made: its groups. reasons: why others were declined."""
+    """Return the groups of a kind of step that were declined. made: the others. reasons: of each declined group."""
     rows, missing, wanted = stream.rows(kind), Counter[tuple[str, str]](), Counter[str]()
     for group in groups_of(stream, kind, stack):
         name = "+".join(row.name for row in rows[group.first : group.stop])

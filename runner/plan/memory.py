@@ -64,7 +64,7 @@ def require_held(arm: Arm, stream: Stream) -> None:
     held = min(arm.max_batch, chain.requests) * chain.most_rows(arm.together) * HELD_RECORD_BYTES
     free = int(psutil.virtual_memory().available * MEMORY_SHARE["cpu"])
     if held > free:
-        why = f"the records of so many tokens need {held / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory are free"
+        why = f"its records need {held / 1e9:.1f} GB, and {free / 1e9:.1f} GB of main memory are free"
         raise ConfigError("mode.tokens", arm.together, f"{why}: lower it")
 
 

@@ -189,10 +189,10 @@ def _time_us(row: Row) -> float | None:
 
 
 def choice_between(before: Row, after: Row) -> str:
-    """Return what the stack of a row has beyond that of the row before; the mode if the stacks do not say it.
+    """Return the choices that a stack adds to the stack before it, or the name of its mode if both stacks are equal.
 
-    Choices that it lacks follow, as in `graph, without norm`. A value of `submit` or `kernels` takes the place of the
-    other one, which needs no mention. A megakernel has fusions of its own.
+    Choices that were dropped follow, as in `graph, without norm`. A new value of `submit` or `kernels` replaces the old
+    one, which is not mentioned. A megakernel has fusions of its own.
     """
     old, new = (_CHOICE.findall(str(row["stack"] or "")) for row in (before, after))
     added = [_SHOWN.get(each, each) for each in new if each not in old]

@@ -51,7 +51,7 @@ class Gemm(NamedTuple):
 
     @property
     def key(self) -> Hashable:
-        """Return what a GEMM has in common with those for which the same algorithm is the fastest."""
+        """Return a key that GEMMs share if one algorithm is the fastest for all of them."""
         return self._replace(epilogue=self.epilogue and self.epilogue._replace(bias_address=0))
 
 

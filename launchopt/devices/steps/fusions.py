@@ -59,7 +59,7 @@ def fusions_of(
 
 
 def fuse_steps(steps: LtSteps, stack: Stack, others: Makers = NO_MAKERS) -> list[LeftOut]:
-    """Make the stages of every kind of step, and of every copy of the weights; return what of the stack is left out.
+    """Make the stages of every kind of step and copy of the weights. Return the fusions that were declined.
 
     others: makers in place of MAKERS'.
     """
