@@ -29,9 +29,12 @@ def dead_pid() -> int:
 
 
 @pytest.fixture
-def segments(tmp_path: Path) -> Path:
+def segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an empty folder; temporary folders and stopped processes that other tests leave meanwhile stay unseen."""
     folder = tmp_path / "segments"
     folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("runner.worker.orphans.MARK", f"LAUNCHOPT_TEST_{os.getpid()}")
     return folder
 
 
@@ -58,6 +61,11 @@ def test_a_held_segment_is_in_use_whatever_its_name_says(segments: Path, runs: P
         assert segment.exists()
     assert tidy(runs / "new", segments) == [f"removed {segment}, left by killed process {dead_pid}"]
     assert not segment.exists()
+
+
+def test_stopped_processes_of_killed_runs_are_named(segments: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.run.leftovers.end_orphans", lambda: {7: 5})
+    assert tidy(runs / "new", segments) == ["killed the stopped process 7, left by killed process 5"]
 
 
 def test_semaphores_of_dead_processes_are_removed_by_our_name_alone(segments: Path, runs: Path, dead_pid: int) -> None:

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import random
-import resource
 import select
 import signal
 import sys
@@ -23,7 +23,7 @@ from support.results.mutations import raw_controls
 
 KINDS = ("traceback", "hang", "memory", "outside", "escape", "code", "message")
 WALL_S = 60.0  # limit of one command, on a busy machine
-MORE_BYTES = 300 << 20  # limit of the memory that all commands of a folder take beyond the process that forks them
+MORE_BYTES = 300 << 20  # limit of the memory that one command takes
 CODES = (0, 1, 2, 3)
 LINE_CHARACTERS = 700  # of a line on standard error, without paths
 
@@ -130,13 +130,13 @@ def _run_all(words: list[list[str]], folder: Path, writing: int) -> None:
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ["PATH"] = f"{folder / TOOLS}:{os.environ.get('PATH', os.defpath)}"
-    start_bytes = _peak_bytes()
+    gc.freeze()  # so that what the parent no longer needs is not freed, and then counted against a command's memory
     try:
         for each in words:
+            start_bytes = _reset_peak_bytes()
             finding = _run(each, folder)
             if finding is None and (more := _peak_bytes() - start_bytes) > MORE_BYTES:
                 finding = Finding("memory", f"{each}: {more >> 20} MiB more")
-                start_bytes += more
             os.write(writing, json.dumps({"finding": finding}).encode() + b"\n")
     finally:
         os._exit(0)
@@ -183,5 +183,12 @@ def _code(words: list[str]) -> object:
         return ended.code or 0
 
 
+def _reset_peak_bytes() -> int:
+    """Begin a new peak of this process's memory, and return the memory in use."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _peak_bytes()
+
+
 def _peak_bytes() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split(maxsplit=1)[0]) << 10
