@@ -63,7 +63,9 @@ def test_a_held_segment_is_in_use_whatever_its_name_says(segments: Path, runs: P
     assert not segment.exists()
 
 
-def test_stopped_processes_of_killed_runs_are_named(segments: Path, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopped_processes_of_killed_runs_are_named(
+    segments: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("runner.run.leftovers.end_orphans", lambda: {7: 5})
     assert tidy(runs / "new", segments) == ["killed the stopped process 7, left by killed process 5"]
 
