@@ -22,7 +22,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 DEVICE = "cuda"
-EPSILON, THETA = 1e-5, 500_000.0
+NORM_EPSILON = 1e-5  # of a card that does not say another one
+THETA = 500_000.0
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -45,6 +46,7 @@ class Shape(NamedTuple):
     intermediate: int
     vocab: int
     normalizes_heads: bool
+    norm_epsilon: float
 
 
 class Layer(NamedTuple):
@@ -65,7 +67,8 @@ class Layer(NamedTuple):
 def shape_of(card: Path) -> Shape:
     """Return the dimensions in a file of conf/model."""
     given = yaml.safe_load(card.read_text(encoding="utf-8"))
-    return Shape(*(given[key] for key in Shape._fields[:-1]), normalizes_heads=given.get("qk_norm", False))
+    norms = given.get("qk_norm", False), given.get("norm_epsilon", NORM_EPSILON)
+    return Shape(*(given[key] for key in Shape._fields[:-2]), *norms)
 
 
 class Model:
@@ -122,12 +125,12 @@ class Model:
         # Of floats: from a mask of booleans, PyTorch would make one of floats in every layer.
         mask = torch.where(self.positions <= position, self.shown, self.hidden).view(1, 1, 1, -1)
         for layer in self.layers:
-            qkv = functional.linear(_normalized(x, layer.norm1), layer.qkv)
+            qkv = functional.linear(self._normalized(x, layer.norm1), layer.qkv)
             attended = self._attended(layer, qkv, position, (cosine, sine), mask)
             x = x + functional.linear(attended, layer.o)
-            gate, up = functional.linear(_normalized(x, layer.norm2), layer.gate_up).chunk(2, -1)
+            gate, up = functional.linear(self._normalized(x, layer.norm2), layer.gate_up).chunk(2, -1)
             x = x + functional.linear(functional.silu(gate) * up, layer.down)
-        return functional.linear(_normalized(x, self.gain), self.embedding).argmax(-1)
+        return functional.linear(self._normalized(x, self.gain), self.embedding).argmax(-1)
 
     def _attended(
         self, layer: Layer, qkv: Tensor, position: Tensor, angle: tuple[Tensor, Tensor], mask: Tensor
@@ -136,7 +139,7 @@ class Model:
         heads = qkv.view(self.requests, -1, s.head_dim)
         q, k, v = heads.split((s.q_heads, s.kv_heads, s.kv_heads), 1)
         if s.normalizes_heads:
-            q, k = _normalized(q, layer.q_norm), _normalized(k, layer.k_norm)
+            q, k = self._normalized(q, layer.q_norm), self._normalized(k, layer.k_norm)
         q, k = _rotated(q, *angle), _rotated(k, *angle)
         layer.keys.index_copy_(2, position, k.unsqueeze(2))
         layer.values.index_copy_(2, position, v.unsqueeze(2))
@@ -151,9 +154,8 @@ class Model:
             found = attend(grouped, layer.keys, layer.values, attn_mask=mask)
         return found.reshape(self.requests, -1)
 
-
-def _normalized(x: Tensor, gain: Tensor) -> Tensor:
-    return functional.rms_norm(x, gain.shape, gain, EPSILON)
+    def _normalized(self, x: Tensor, gain: Tensor) -> Tensor:
+        return functional.rms_norm(x, gain.shape, gain, self.shape.norm_epsilon)
 
 
 def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:

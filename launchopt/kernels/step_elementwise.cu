@@ -41,7 +41,7 @@ extern "C" __global__ void ADD_NORM(char* a, char* b, char* c, char* gain, const
         store(sums, share, x);
     }
     sum = combined(sum, part, [](float x, float y) { return x + y; });
-    const float factor = 1.0f / sqrtf(sum / (float)p.m + 1e-5f);
+    const float factor = 1.0f / sqrtf(sum / (float)p.m + NORM_EPSILON);
     for (i64 pass = 0; pass < passes; ++pass) {
         const Share share(pass, p.m, whole);
         if (pass) load(first, sums, share), load(scale, factors, share);

@@ -170,7 +170,7 @@ struct Consumer {
             float sum = 0.0f;
 #pragma unroll
             for (int j = 0; j < WARPS; ++j) sum += squares[j][min(own.column + i, 8 * GROUPS - 1)];
-            factors[i] = 1.0f / sqrtf(sum / (float)(p.k_bytes / sizeof(storage)) + 1e-5f);
+            factors[i] = 1.0f / sqrtf(sum / (float)(p.k_bytes / sizeof(storage)) + NORM_EPSILON);
         }
     }
     // Add up the sums of all warps, finish the outputs of a pass, and store them. half: the first half of the pass. added: what

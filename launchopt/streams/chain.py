@@ -70,7 +70,7 @@ class ChainStream:
         self.program = program if isinstance(program, Program) else linear_program(program)
         self.layers, self.dtype, self.replicas, self.seed = layers, dtype, replicas, settings.seed
         self.vocab, self.chunk_tokens, self.asked = settings.vocab, settings.chunk_tokens, requests
-        self.hidden = self.program.hidden
+        self.hidden, self.norm_epsilon = self.program.hidden, self.program.norm_epsilon
         self.linears = tuple((node.m, node.k) for node in self.program.layer if node.op is Op.GEMM)
         self.requests = len(requests)
         self.outputs = np.maximum(requests.generated_tokens, 1)

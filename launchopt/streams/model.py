@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from launchopt.options import REQUIRED, check_options, option
 from launchopt.sampling import MOST_VOCAB
 
+NORM_EPSILON = 1e-5  # of models that do not say another one
 MOST_LAYERS = 1024  # maximum layers of a model; the deepest published ones have under 130
 
 
@@ -23,7 +24,7 @@ class ModelShape:
 
     q_heads * head_dim can differ from `hidden`, as in Qwen3-0.6B and Qwen3-32B. `gated`: the MLP has a gate
     (SwiGLU) beside its up-projection, each of `intermediate` features. `qk_norm`: each head of the queries and keys is
-    normalized before it is rotated.
+    normalized before it is rotated. `norm_epsilon`: what RMS norms add to the mean of the squares.
     """
 
     name: str
@@ -35,6 +36,7 @@ class ModelShape:
     intermediate: int
     gated: bool = True
     qk_norm: bool = False
+    norm_epsilon: float = NORM_EPSILON
 
     def linears(self) -> tuple[tuple[str, int, int], ...]:
         """Return (name, m, k) = (name, out features, in features) of one layer's four weights, in order of use."""
@@ -71,6 +73,7 @@ class Model:
     intermediate: int = option(REQUIRED, "features of the MLP", low=1)
     gated: bool = option(True, "the MLP has a gate beside its up-projection")
     qk_norm: bool = option(False, "heads of queries and keys are normalized, as in Qwen3")
+    norm_epsilon: float = option(NORM_EPSILON, "what RMS norms add to the mean of the squares", low=1e-12, high=1)
     vocab: int | None = option(None, "width of the LM head; null: no sampling", low=1, high=MOST_VOCAB)
 
     def __post_init__(self) -> None:
@@ -79,4 +82,5 @@ class Model:
     def shape(self) -> ModelShape:
         """Return the dimensions from which the shapes of commands follow."""
         heads = (self.q_heads, self.kv_heads, self.head_dim)
-        return ModelShape(self.name, self.hidden, self.layers, *heads, self.intermediate, self.gated, self.qk_norm)
+        norms = (self.qk_norm, self.norm_epsilon)
+        return ModelShape(self.name, self.hidden, self.layers, *heads, self.intermediate, self.gated, *norms)

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from launchopt.command import Op
 from launchopt.errors import ConfigError
 from launchopt.streams.attention import AttentionShape
-from launchopt.streams.model import ModelShape
+from launchopt.streams.model import NORM_EPSILON, ModelShape
 
 INPUT = "x"
 SLOTS = "slots"
@@ -52,7 +52,8 @@ class Program:
     """The ops of a step. Raises ConfigError if they do not fit together.
 
     merged: names of successive GEMMs whose weights, and whose outputs, are stored side by side like those of one GEMM.
-    A node whose B is the first of them reads either its output or the joined output of all.
+    A node whose B is the first of them reads either its output or the joined output of all. norm_epsilon: of all norms,
+    also of those of heads.
     """
 
     layer: tuple[Node, ...]
@@ -60,6 +61,7 @@ class Program:
     prologue: tuple[Node, ...] = ()
     attention: AttentionShape | None = None
     merged: tuple[tuple[str, ...], ...] = ()
+    norm_epsilon: float = NORM_EPSILON
 
     def __post_init__(self) -> None:
         widths = {INPUT: self.hidden}
@@ -221,7 +223,7 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: 
     )
     prologue = (Node(SLOTS, Op.SLOT_MAP, 1, 1, INPUT),)
     apart = tuple(tuple(names) for names in (projections, ups) if len(names) > 1)
-    return Program(layer, hidden, prologue, heads, apart)
+    return Program(layer, hidden, prologue, heads, apart, model.norm_epsilon)
 
 
 def qkv_program(model: ModelShape) -> Program:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+from launchopt.streams.model import NORM_EPSILON
 from launchopt.streams.operands import ArenaKey, Operand, Operands, arenas_of
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class CommandStream:
     packable: ClassVar[bool] = True  # True: a mode may copy the operands of a batch side by side
     attention: ClassVar[Attention | None] = None
     program: ClassVar[Program | None] = None
+    norm_epsilon: ClassVar[float] = NORM_EPSILON
     hidden: ClassVar[int] = 0  # features of a token; 0: no tokens
     step_rows: ClassVar[int] = 0  # commands of the longest step
     spared_bytes: ClassVar[int] = 0  # bytes of inputs at the start of the arena of outputs

@@ -35,7 +35,6 @@ from launchopt.types import Array
 
 SAFETY = 8.0
 TRUNCATED_TERMS = 8  # fewest terms that a tensor core adds at once
-NORM_EPSILON = 1e-5
 FP32_ROUNDOFF = 2.0**-24
 # Largest error of a result near zero: half the smallest number of fp16; the smallest normal number of fp32 and bf16,
 # whose subnormal numbers a device may flush to zero.
@@ -131,17 +130,17 @@ def add(a: Graded, b: Graded, dtype: Dtype) -> Graded:
     return stored(a.value + b.value, a.variance + b.variance, dtype)
 
 
-def norm(xp: ModuleType, b: Graded, gain: Array, dtype: Dtype) -> Graded:
+def norm(xp: ModuleType, b: Graded, gain: Array, dtype: Dtype, epsilon: float) -> Graded:
     """C = RMSNorm of B."""
     count = b.value.shape[1]
-    factor = 1.0 / xp.sqrt((b.value**2).mean(axis=1, keepdims=True) + NORM_EPSILON)
+    factor = 1.0 / xp.sqrt((b.value**2).mean(axis=1, keepdims=True) + epsilon)
     value = b.value * factor * gain
     of_mean = (b.value**2 * b.variance).sum(axis=1, keepdims=True) / count**2
     variance = (factor * gain) ** 2 * b.variance + (value * factor**2) ** 2 * of_mean
     return stored(value, variance, dtype, 4.0 + math.sqrt(count), stores=2)
 
 
-def head_norm(xp: ModuleType, b: Graded, gains: Array, heads: tuple[int, int], dtype: Dtype) -> Graded:
+def head_norm(xp: ModuleType, b: Graded, gains: Array, heads: tuple[int, int], dtype: Dtype, epsilon: float) -> Graded:
     """C = rows of q, k and v whose heads of q and k are replaced by their RMSNorm.
 
     gains: [1, 2 * head_dim], those of a head of q, then those of a head of k. heads: number of heads of q, and of k.
@@ -151,7 +150,7 @@ def head_norm(xp: ModuleType, b: Graded, gains: Array, heads: tuple[int, int], d
     for i, count in enumerate(heads):
         own = slice(at, at + count * dim)
         one = Graded(b.value[:, own].reshape(-1, dim), variances[:, own].reshape(-1, dim))
-        parts.append(norm(xp, one, gains[:, i * dim : (i + 1) * dim], dtype))
+        parts.append(norm(xp, one, gains[:, i * dim : (i + 1) * dim], dtype, epsilon))
         at += count * dim
     parts.append(Graded(b.value[:, at:], variances[:, at:], storing=xp.zeros(b.value[:, at:].shape)))
 

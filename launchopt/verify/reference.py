@@ -187,15 +187,15 @@ class Evaluator:
         return Graded(value, variance, storing=storing)
 
     def _with_weight(self, row: Row, b: Graded, replica: int) -> Graded:
-        dtype, weight = self._stream.dtype, self.weight(row, replica)
+        dtype, weight, epsilon = self._stream.dtype, self.weight(row, replica), self._stream.norm_epsilon
         if row.op is Op.GEMM:
             return vo.gemm(b, weight, dtype)
         if row.op is Op.NORM:
-            return vo.norm(self.xp, b, weight, dtype)
+            return vo.norm(self.xp, b, weight, dtype, epsilon)
         if row.op is Op.ROPE:  # only its norms have a weight
             attention = self._stream.attention
             assert attention is not None
-            return vo.head_norm(self.xp, b, weight, (attention.q_heads, attention.kv_heads), dtype)
+            return vo.head_norm(self.xp, b, weight, (attention.q_heads, attention.kv_heads), dtype, epsilon)
         return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
 
     def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:

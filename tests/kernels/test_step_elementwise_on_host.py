@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cuda_on_host import built, can_build, launch
-from support.steps.programs import stream_of
+from support.steps.programs import NORM_EPSILON, stream_of
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import SeqState, from_float32, to_float32
@@ -49,11 +49,12 @@ def test_add_and_norm(dtype: Dtype, pdl: int, features: int, threads: int, colum
     operands = [lanes[0, i].ctypes.data for i in range(3)] + [gain.ctypes.data]
     words = np.array([*operands, *args.view(np.int64)], np.int64)
     before = lanes.copy()
-    library = built("step_elementwise", ADD_CALL, races=False, DTYPE=int(dtype), PDL=pdl)
+    macros = {"DTYPE": int(dtype), "NORM_EPSILON": f"{NORM_EPSILON}f", "PDL": pdl}
+    library = built("step_elementwise", ADD_CALL, races=False, **macros)
     launch(library, (columns, 1, requests), threads, 0, words.ctypes.data, seed=pdl)
     wide = to_float32(before[:, 0, :, :features], dtype) + to_float32(before[:, 1, :, :features], dtype)
     assert (lanes[:, 2, :, :features] == from_float32(wide, dtype)).all()
-    expected = norm(to_float32(lanes[:, 2, :, :features], dtype), to_float32(gain, dtype))
+    expected = norm(to_float32(lanes[:, 2, :, :features], dtype), to_float32(gain, dtype), NORM_EPSILON)
     got = to_float32(lanes[:, 3, :, :features], dtype)
     np.testing.assert_allclose(got, expected, rtol=2 * dtype.unit_roundoff + 1e-5, atol=1e-7)
     untouched = np.ones(lanes.shape, bool)
@@ -79,10 +80,11 @@ def test_rotary_embedding_and_kv_write(dtype: Dtype, name: str) -> None:
     gains = random(dtype, 1, 2 * attention.head_dim)  # of the norms of heads, which "paged" has
     made.args[ARGS.index("qk_norm")] = gains.ctypes.data if attention.qk_norm else 0
     words = np.array([pool.ctypes.data, given.ctypes.data, out.ctypes.data, 0, *made.args], np.int64)
-    library = built("step_elementwise", ROPE_CALL, DTYPE=int(dtype), PDL=1)
+    macros = {"DTYPE": int(dtype), "NORM_EPSILON": f"{stream.norm_epsilon}f", "PDL": 1}
+    library = built("step_elementwise", ROPE_CALL, **macros)
     launch(library, made.grid, made.block[0], made.shared_bytes, words.ctypes.data)
     for request in range(3):
-        place = Place(attention, state, request)
+        place = Place(attention, state, request, stream.norm_epsilon)
         turned = rotated(place, gains, given[request : request + 1], dtype)
         keep(place, turned, kept)
         expected, got = to_float32(turned[0], dtype), to_float32(out[request], dtype)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.cuda_on_host import built, can_build, launch
+from support.steps.programs import NORM_EPSILON
 from support.steps.step_gemms import GemmCase
 
 from launchopt.command import Dtype
@@ -25,7 +26,8 @@ def check(case: GemmCase, blocks: int, races: bool = False) -> None:
     planned = divided(gemm, len(case.b), blocks, True, Division(piece_bytes=512))
     operands = [each.ctypes.data for each in (case.a, case.b, case.c, case.r)]
     arguments = np.array(operands + planned.words.tolist(), np.uint64)
-    library = built("step_gemm", CALL, races, DTYPE=int(case.dtype), **planned.defines)
+    macros = {"DTYPE": int(case.dtype), "NORM_EPSILON": f"{NORM_EPSILON}f"}
+    library = built("step_gemm", CALL, races, **macros, **planned.defines)
     size = planned.threads, planned.shared_bytes
     launch(library, (planned.blocks,), *size, arguments.ctypes.data, seed=blocks, at_once=planned.blocks)
     case.check(case.c)

@@ -37,7 +37,7 @@ from launchopt.streams.model import ModelShape
 from launchopt.streams.program import Node, Program, layer_program
 from launchopt.workloads.gemv import gemv
 
-MODEL = ModelShape("all", 128, 2, 2, 1, 64, 96)
+MODEL = ModelShape("all", 128, 2, 2, 1, 64, 96, norm_epsilon=0.1)
 CHOICES = ("coalesce", "no coalesce", *map(str, Fusion), *map(str, Submit), "pdl", *map(str, Kernels))
 PAIRS = [
     pair

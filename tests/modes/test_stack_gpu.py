@@ -34,8 +34,8 @@ LAYER: list[dict[str, Any]] = [
     {"fuse": VLLM, "coalesce": False, "pdl": True},
 ]
 MODELS = {
-    "small": ModelShape("small", 64, 3, 2, 1, 64, 96),
-    "heads of 64": ModelShape("heads", 256, 3, 4, 2, 64, 384),
+    "small": ModelShape("small", 64, 3, 2, 1, 64, 96, norm_epsilon=0.1),
+    "heads of 64": ModelShape("heads", 256, 3, 4, 2, 64, 384, norm_epsilon=0.1),
 }
 SIZES = [(0, 5), (7, 3), (0, 5), (3, 4), (0, 4)]
 dtypes = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)

@@ -31,7 +31,7 @@ def plain(model, tokens: list[int]):  # type: ignore[no-untyped-def]
     cosine, sine = angles.cos()[:, None], angles.sin()[:, None]
 
     def norm(x, gain):  # type: ignore[no-untyped-def]
-        return x / ((x**2).mean(-1, keepdim=True) + 1e-5).sqrt() * gain.double()
+        return x / ((x**2).mean(-1, keepdim=True) + s.norm_epsilon).sqrt() * gain.double()
 
     def turn(x):  # type: ignore[no-untyped-def]
         a, b = x[..., : d // 2], x[..., d // 2 :]
@@ -62,7 +62,7 @@ def test_each_token_is_the_largest_logit_of_a_plain_evaluation(
     import torch
 
     torch.manual_seed(1)
-    shape = peer.shape_of(CARDS / "tiny.yaml")._replace(normalizes_heads=normalizes_heads)
+    shape = peer.shape_of(CARDS / "tiny.yaml")._replace(normalizes_heads=normalizes_heads, norm_epsilon=0.1)
     model = peer.Model(shape, REQUESTS, CONTEXT, attention)
     token, position, seen = torch.zeros(REQUESTS, dtype=torch.long), torch.zeros(1, dtype=torch.long), [0]
     with torch.inference_mode():
@@ -77,8 +77,8 @@ def test_each_token_is_the_largest_logit_of_a_plain_evaluation(
 
 @needs_torch
 def test_models_of_qwen_normalize_heads_and_sizes_are_those_of_their_card(peer: ModuleType) -> None:
-    assert peer.shape_of(CARDS / "qwen3_0_6b.yaml") == (1024, 28, 16, 8, 128, 3072, 151936, True)
-    assert peer.shape_of(CARDS / "llama_3_2_1b.yaml").normalizes_heads is False
+    assert peer.shape_of(CARDS / "qwen3_0_6b.yaml") == (1024, 28, 16, 8, 128, 3072, 151936, True, 1e-6)
+    assert peer.shape_of(CARDS / "llama_3_2_1b.yaml")[-2:] == (False, 1e-5)
 
 
 @pytest.mark.parametrize("words", [["--models=nothing"], ["--ways=fast"], ["--requests=0"], ["--requests=1,x"]])

@@ -14,6 +14,7 @@ from launchopt.streams.model import ModelShape
 
 MODELS = ROOT / "conf/model"
 LITGPT = ROOT.parent / "shared/data/models/model_shapes_litgpt.json"
+HF = ROOT.parent / "shared/data/models/hf"
 VLLM = ROOT.parent / "shared/data/shapes/vllm_weight_shapes.json"
 
 KEYS = ["name", "hidden", "layers", "q_heads", "kv_heads", "head_dim", "intermediate", "gated", "vocab"]
@@ -30,6 +31,12 @@ IN_VLLM = {
     "llama_3_8b": "meta-llama/Llama-3-8b",
     "llama_3_70b": "meta-llama/Llama-3.3-70B-Instruct",  # the shapes of Llama 3 70B
     "mistral_7b": "mistralai/Mistral-7B-v0.1",  # the shapes of v0.3, but for the vocabulary
+}
+CONFIGS = {
+    "llama_3_8b": "meta-llama--Meta-Llama-3.1-8B",  # norms are those of Llama 3 8B
+    "llama_3_70b": "meta-llama--Meta-Llama-3.1-70B",
+    "qwen3_0_6b": "Qwen--Qwen3-0.6B",
+    "qwen3_8b": "Qwen--Qwen3-8B",
 }
 OURS = {"tiny", "small_1024", "folovllm"}  # no published model
 
@@ -61,7 +68,9 @@ def test_every_model_is_checked_here() -> None:
 @pytest.mark.parametrize("name", sorted(set(IN_LITGPT) | OURS))
 def test_file(name: str) -> None:
     facts = document(name)
-    keys = [*KEYS[:-1], *["qk_norm"] * name.startswith("qwen3"), *KEYS[-1:] * (name != "small_1024")]
+    of_qwen = ["qk_norm"] * name.startswith("qwen3")
+    of_qwen += ["norm_epsilon"] * (name.startswith("qwen3") or name == "folovllm")
+    keys = [*KEYS[:-1], *of_qwen, *KEYS[-1:] * (name != "small_1024")]
     assert list(facts) == ["defaults", *keys]
     assert facts["defaults"] == ["/schema/model/base@_here_", "_self_"]
     assert facts["name"] == name
@@ -82,7 +91,13 @@ def test_published_dimensions(name: str) -> None:
         intermediate=facts["intermediate_size"],
         gated=True,
         qk_norm="Qwen3" in facts["hf"]["name"],
+        norm_epsilon=model(name).norm_epsilon,  # litgpt's table does not have it
     )
+
+
+@pytest.mark.parametrize("name", sorted(CONFIGS))
+def test_published_epsilon_of_norms(name: str) -> None:
+    assert model(name).norm_epsilon == published(HF / f"{CONFIGS[name]}.json")["rms_norm_eps"]
 
 
 @pytest.mark.parametrize("name", sorted(IN_VLLM))

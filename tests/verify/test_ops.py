@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.steps.programs import NORM_EPSILON
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
@@ -55,8 +56,8 @@ def test_one_op_on_exact_inputs_is_one_rounding_off_at_most(dtype: Dtype) -> Non
         "scale": (rounded(b * vector, dtype), vo.scale(given, wide, dtype)),
         "add": (rounded(b + other, dtype), vo.add(exact(np, other.astype(np.float64)), given, dtype)),
         "norm": (
-            rounded(b / np.sqrt((b**2).mean(axis=1, keepdims=True) + np.float32(1e-5)) * vector, dtype),
-            vo.norm(np, given, wide, dtype),
+            rounded(b / np.sqrt((b**2).mean(axis=1, keepdims=True) + np.float32(NORM_EPSILON)) * vector, dtype),
+            vo.norm(np, given, wide, dtype, NORM_EPSILON),
         ),
         "silu_mul": (rounded(gate / (1 + np.exp(-gate)) * up, dtype), vo.silu_mul(np, given, dtype)),
     }
@@ -103,7 +104,7 @@ def test_errors_of_inputs_are_carried_on(dtype: Dtype) -> None:
         "bias": lambda x: vo.bias(x, vector, dtype),
         "scale": lambda x: vo.scale(x, vector, dtype),
         "add": lambda x: vo.add(x, exact(np, b), dtype),
-        "norm": lambda x: vo.norm(np, x, vector, dtype),
+        "norm": lambda x: vo.norm(np, x, vector, dtype, NORM_EPSILON),
         "silu_mul": lambda x: vo.silu_mul(np, x, dtype),
         "rope": lambda x: vo.rope(np, x, positions, 4, 50, 1e4, dtype),
     }

@@ -30,6 +30,7 @@ class Binder:
     def __init__(self, device: HostDevice, rows: Sequence[Row], shape_of: Sequence[int]) -> None:
         self._device, self._rows, self._shape_of = device, rows, shape_of
         self._views, self._dtype = device.compute.views, device.work.dtype
+        self._norm_epsilon = device.work.norm_epsilon
 
     def bind_of(self, group: Group) -> Bind:
         """Return the `Bind` of a group."""
@@ -124,9 +125,8 @@ class Binder:
 
         def run() -> None:
             self._store(words[0], first, self._wide(words[0], first, 0) + self._wide(words[0], first, 1))
-            self._store(
-                words[1], first + 1, norm(self._wide(words[1], first + 1, 1), self._wide(words[1], first + 1, 0))
-            )
+            added, gain = self._wide(words[1], first + 1, 1), self._wide(words[1], first + 1, 0)
+            self._store(words[1], first + 1, norm(added, gain, self._norm_epsilon))
 
         return run
 
@@ -142,7 +142,7 @@ class Binder:
         def run() -> None:
             wide = self._wide(words[0], first, 1)
             if at:
-                wide = norm(wide, self._wide(words[0], first, 0))
+                wide = norm(wide, self._wide(words[0], first, 0), self._norm_epsilon)
             wide = self._products(words[at], first + at, wide, features)
             if ops[-1] is Op.ADD:
                 wide = wide + self._wide(words[-1], stop - 1, 0)
@@ -165,7 +165,8 @@ class Binder:
             sequences = Sequences(requests, compute.stream.attention, compute.state)
             for i, request in enumerate(requests):
                 if request < compute.state.requests:
-                    self._attend(Place(sequences.attention, sequences.state, request), by_op, i)
+                    place = Place(sequences.attention, sequences.state, request, self._norm_epsilon)
+                    self._attend(place, by_op, i)
 
         return run
 

@@ -50,7 +50,7 @@ class CpuLaunch:
             assert self.state is not None
             requests = (words[:, RecordWord.SLOT_C_REQUEST] >> HALF_BITS).tolist()
             sequences = Sequences(requests, self._attention, self.state)
-        apply(shape.op, a, b, c, self._dtype, sequences)
+        apply(shape.op, a, b, c, self._dtype, sequences, self.stream.norm_epsilon)
 
     def multiply(self, a: Array, b: Array, c: Array) -> None:
         """Compute c[i] = b[i] @ a[i].T for stacks in storage type."""

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import SeqState, from_float32, to_float32
 from launchopt.streams.attention import Attention
+from launchopt.streams.model import NORM_EPSILON
 from launchopt.types import Array
 
-NORM_EPSILON = np.float32(1e-5)
 Wide = NDArray[np.float32]
 # The work of these ops depends on the position of the request's sequence.
 STATEFUL = frozenset({Op.SLOT_MAP, Op.ROPE, Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV})
@@ -31,27 +31,38 @@ class Sequences(NamedTuple):
     state: SeqState
 
 
-def apply(op: Op, a: Array, b: Array, c: Array, dtype: Dtype, sequences: Sequences | None = None) -> None:
+def apply(
+    op: Op,
+    a: Array,
+    b: Array,
+    c: Array,
+    dtype: Dtype,
+    sequences: Sequences | None = None,
+    norm_epsilon: float = NORM_EPSILON,
+) -> None:
     """Compute C from A and B, [commands, rows, features] each, in storage type.
 
     If A is a vector, it is [commands, 1, m]. A cache pool is [commands, pages, 2, page_tokens, kv_heads, head_dim].
     Cache slots are int32 [commands, n]. An operand that the op lacks is not read. The ops of STATEFUL need `sequences`.
+    norm_epsilon: of norms, also of those of heads.
     """
     if op not in STATEFUL:
         wide_a = to_float32(a, dtype) if op in WITH_A else None
         with np.errstate(over="ignore"):  # exp(-x) of a very negative gate is infinite: the gate is 0
-            c[:] = from_float32(_PLAIN[op](to_float32(b, dtype), wide_a), dtype)
+            wide = to_float32(b, dtype)
+            found = norm(wide, wide_a, norm_epsilon) if op is Op.NORM else _PLAIN[op](wide, wide_a)
+            c[:] = from_float32(found, dtype)
         return
     assert sequences is not None
     for i, request in enumerate(sequences.requests):
         if request < sequences.state.requests:
-            place = Place(sequences.attention, sequences.state, request)
+            place = Place(sequences.attention, sequences.state, request, norm_epsilon)
             _STATEFUL[op](place, a[i], b[i], c[i], dtype)
 
 
-def norm(x: Wide, gain: Wide) -> Wide:
+def norm(x: Wide, gain: Array, epsilon: float) -> Wide:
     """Return the RMS norm of rows."""
-    scale = np.float32(1) / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + NORM_EPSILON)
+    scale = np.float32(1) / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + np.float32(epsilon))
     normed: Wide = x * scale * gain
     return normed
 
@@ -67,7 +78,6 @@ _PLAIN: dict[Op, Callable[[Wide, Array], Wide]] = {
     Op.BIAS: lambda x, a: x + a,
     Op.RELU: lambda x, _: np.maximum(x, 0),
     Op.SCALE: lambda x, a: x * a,
-    Op.NORM: norm,
     Op.ADD: lambda x, a: x + a,
     Op.SILU_MUL: silu_mul,
 }
@@ -75,10 +85,10 @@ WITH_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM, Op.ADD})
 
 
 class Place:
-    """The position of a request's sequence, and its pages in the cache."""
+    """The position of a request's sequence, and its pages in the cache. norm_epsilon: of the norms of its heads."""
 
-    def __init__(self, attention: Attention, state: SeqState, request: int) -> None:
-        self.attention, self.state, self.request = attention, state, request
+    def __init__(self, attention: Attention, state: SeqState, request: int, norm_epsilon: float) -> None:
+        self.attention, self.state, self.request, self.norm_epsilon = attention, state, request, norm_epsilon
         self.start = int(state.positions[0, request])
         self.pages = state.table[request]
 
@@ -139,7 +149,7 @@ def rotated(place: Place, a: Array, b: Array, dtype: Dtype) -> Array:
     given = to_float32(b[:, : heads * attention.head_dim], dtype).reshape(columns, heads, attention.head_dim)
     if attention.qk_norm:
         gains = np.repeat(a.reshape(2, -1), (attention.q_heads, attention.kv_heads), axis=0)
-        given = to_float32(from_float32(norm(given, to_float32(gains, dtype)), dtype), dtype)
+        given = to_float32(from_float32(norm(given, to_float32(gains, dtype), place.norm_epsilon), dtype), dtype)
     turned = given.reshape(columns, heads, 2, half)
     first, second = turned[:, :, 0], turned[:, :, 1]
     turned = np.stack([first * cosines - second * sines, second * cosines + first * sines], axis=2)

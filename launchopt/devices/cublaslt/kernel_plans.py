@@ -23,6 +23,7 @@ from launchopt.devices.cublaslt.launch_tables import KernelColumn, PlanColumn, P
 from launchopt.errors import RunError
 from launchopt.kernels import source
 from launchopt.native import call_words, compiled
+from launchopt.streams.model import NORM_EPSILON
 from launchopt.types import Array, Int, Table
 
 # Sizes and offsets from cuda.h (CUDA 12 and 13). CUlaunchConfig: seven unsigned ints, the stream, a pointer to
@@ -163,10 +164,13 @@ def _check(status: int, call: str = "cuLaunchKernelEx") -> None:
 
 
 class KernelPlans:
-    """Compiles kernels for one element type and makes their plans. It owns the memory that the plans point to."""
+    """Compiles kernels for one element type and makes their plans. It owns the memory that the plans point to.
 
-    def __init__(self, dtype: Dtype) -> None:
-        self._dtype = dtype
+    norm_epsilon: of the norms in the kernels.
+    """
+
+    def __init__(self, dtype: Dtype, norm_epsilon: float = NORM_EPSILON) -> None:
+        self._macros = f"-DDTYPE={int(dtype)}", f"-DNORM_EPSILON={float(norm_epsilon)}f"
         self._modules: dict[tuple[str, ...], KernelModule] = {}
         self._keep: list[object] = []
         self.compilation_ns = 0  # time spent on compiling kernels, or on finding them in CuPy's cache
@@ -179,8 +183,8 @@ class KernelPlans:
         return self._memory[key]
 
     def function(self, file: str, name: str, head: str = "", **defines: int) -> KernelFunction:
-        """Compile a kernel of launchopt/kernels/`file`.cu with -DDTYPE and `defines`. head: text before the source."""
-        options = (f"-DDTYPE={int(self._dtype)}", *(f"-D{key}={value}" for key, value in defines.items()))
+        """Compile a kernel of launchopt/kernels/`file`.cu with `defines`. head: text before the source."""
+        options = (*self._macros, *(f"-D{key}={value}" for key, value in defines.items()))
         key = (file, head, *options)
         start_ns = time.monotonic_ns()
         if key not in self._modules:

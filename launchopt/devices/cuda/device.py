@@ -69,7 +69,8 @@ class CudaDevice:
                 self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, chain_of(stream).seed)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise no_memory(error, f"while operands were put into {self.info.memory_name}") from None
-        self.lt, self.kernels = Plans(stream.dtype, self._tunes), KernelPlans(stream.dtype)
+        self.lt = Plans(stream.dtype, self._tunes)
+        self.kernels = KernelPlans(stream.dtype, stream.norm_epsilon)
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
         context = contexts_table(self.lt.handle, self.stream, self._scalars, self._workspace.data.ptr)
         self.base = Tables(shape_table(stream, self.arenas), context)

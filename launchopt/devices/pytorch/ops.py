@@ -22,7 +22,6 @@ from launchopt.command import Op
 from launchopt.devices.pytorch.views import Tensor
 from launchopt.streams.attention import Attention
 
-NORM_EPSILON = 1e-5
 HALF_BYTES = 2  # bytes of an element in half precision
 MASK_ALIGNMENT = 16  # positions; the row length of a mask that PyTorch's attention kernels take without a padded copy
 # Number of operators of an op that submit work to the device; making a view submits none. `Heads.copies` counts the
@@ -100,9 +99,16 @@ def scale(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     return into(c, torch.mul, b, a)
 
 
-def norm(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
-    """C = RMSNorm of B with gain A. PyTorch's RMSNorm cannot write in place: if C is given, the result is copied."""
-    return keep(c, functional.rms_norm(b, a.shape, a, NORM_EPSILON))
+def norm(epsilon: float) -> Function:
+    """Return the op C = RMSNorm of B with gain A.
+
+    PyTorch's RMSNorm cannot write in place: if C is given, the result is copied.
+    """
+
+    def normed(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
+        return keep(c, functional.rms_norm(b, a.shape, a, epsilon))
+
+    return normed
 
 
 def add(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
@@ -116,24 +122,26 @@ def silu_mul(a: Tensor, b: Tensor, c: Tensor | None, now: Now | None) -> Tensor:
     return into(c, torch.mul, functional.silu(gate), up)
 
 
-PLAIN: dict[Op, Function] = {
-    Op.GEMM: gemm,
-    Op.BIAS: bias,
-    Op.RELU: relu,
-    Op.SCALE: scale,
-    Op.NORM: norm,
-    Op.ADD: add,
-    Op.SILU_MUL: silu_mul,
-}
+def plain(norm_epsilon: float) -> dict[Op, Function]:
+    """Return the ops that need no attention."""
+    return {
+        Op.GEMM: gemm,
+        Op.BIAS: bias,
+        Op.RELU: relu,
+        Op.SCALE: scale,
+        Op.NORM: norm(norm_epsilon),
+        Op.ADD: add,
+        Op.SILU_MUL: silu_mul,
+    }
 
 
 class Heads:
-    """The ops of an attention. `AV` stands for all of attention: QK, SOFTMAX and AV."""
+    """The ops of an attention. `AV` stands for QK, SOFTMAX and AV. norm_epsilon: of the norms of heads."""
 
-    def __init__(self, attention: Attention, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, attention: Attention, norm_epsilon: float, dtype: torch.dtype, device: torch.device) -> None:
         self.q_heads, self.kv_heads, self.head_dim = attention.q_heads, attention.kv_heads, attention.head_dim
         self.ctx, self.page_tokens, self.is_paged = attention.ctx, attention.page_tokens, attention.is_paged
-        self.qk_norm = attention.qk_norm
+        self.qk_norm, self.norm_epsilon = attention.qk_norm, norm_epsilon
         self.q_width = self.q_heads * self.head_dim
         half = np.arange(self.head_dim // 2)
         angles = np.outer(np.arange(self.ctx), attention.theta ** (-2.0 * half / self.head_dim))
@@ -191,7 +199,7 @@ class Heads:
     def _normed(self, given: Tensor, gains: Tensor) -> Tensor:
         """Return the heads of q and k, normed one by one. gains: [2 * head_dim], those of q, then those of k."""
         both = zip(given.split((self.q_heads, self.kv_heads), 2), gains.chunk(2), strict=True)
-        return torch.cat([functional.rms_norm(part, own.shape, own, NORM_EPSILON) for part, own in both], 2)
+        return torch.cat([functional.rms_norm(part, own.shape, own, self.norm_epsilon) for part, own in both], 2)
 
     def kv_write(self, a: object, b: Tensor, c: Tensor, now: Now) -> Tensor:
         """Write keys and values of B into the cache C, [pages, 2, tokens per page, kv heads, head_dim]."""

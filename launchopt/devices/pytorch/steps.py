@@ -18,7 +18,7 @@ from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, WORDS, Records, RecordWord, as_records, as_words
 from launchopt.devices.base import Device
 from launchopt.devices.pytorch.calls import Step
-from launchopt.devices.pytorch.ops import PLAIN, Heads
+from launchopt.devices.pytorch.ops import Heads, plain
 from launchopt.devices.pytorch.step import Kind, Maker, Site, joined, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
@@ -55,9 +55,9 @@ class Steps:
         heads = positions = pages = None
         if stream.attention is not None:
             assert state is not None
-            heads = Heads(stream.attention, arenas.dtype, arenas.device)
+            heads = Heads(stream.attention, stream.norm_epsilon, arenas.dtype, arenas.device)
             positions, pages = as_tensor(state.positions), as_tensor(state.table).long()
-        functions = PLAIN if heads is None else PLAIN | heads.functions
+        functions = plain(stream.norm_epsilon) | (heads.functions if heads else {})
         longest = max(stream.requests, max(kind.n for kind in stream.kinds))
         counting = torch.arange(longest, device=arenas.device)
         gather = self.gather_memory

@@ -67,7 +67,7 @@ __device__ inline void normalize(
 #pragma unroll
         for (int e = 0; e < WIDTH; ++e) sum += z[e] * z[e];
     }
-    const float factor = 1.0f / sqrtf(sum / (float)(2 * half) + 1e-5f);
+    const float factor = 1.0f / sqrtf(sum / (float)(2 * half) + NORM_EPSILON);
     load(u, gains + at, left, whole), load(v, gains + half + at, left, whole);
 #pragma unroll
     for (int e = 0; e < WIDTH; ++e)

@@ -5,7 +5,7 @@ __device__ inline void normalize_head(
     float sum = squares(x.whole) + squares(y.whole);
     for (int step = lanes / 2; step; step >>= 1) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, step);
     if (!is_normed) return;
-    const float factor = 1.0f / sqrtf(sum / (float)(2 * lanes * WIDTH) + 1e-5f);
+    const float factor = 1.0f / sqrtf(sum / (float)(2 * lanes * WIDTH) + NORM_EPSILON);
     Vector u, v;
     u.whole = gain, v.whole = other_gain;
 #pragma unroll

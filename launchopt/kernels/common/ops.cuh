@@ -55,7 +55,7 @@ OP(NORM) {
         for (int i = 0; i < WIDTH; ++i) sum += x[i] * x[i];
     }
     sum = combined(sum, part, [](float x, float y) { return x + y; });
-    const float factor = 1.0f / sqrtf(sum / (float)p.m + 1e-5f);
+    const float factor = 1.0f / sqrtf(sum / (float)p.m + NORM_EPSILON);
     for (i64 pass = 0; pass < passes; ++pass) {
         const Share share(pass, p.m, whole);
         if (pass) load(first, from, share), load(scale, gain, share);

@@ -1,11 +1,15 @@
 // Definitions for all kernels: element types (-DDTYPE=0, 1 or 2 for fp32, fp16 or bf16), the arguments of a command, and loads
 // and stores of WIDTH elements. A load or store moves 16 bytes at once if alignment and length allow it, and otherwise single
 // elements.
+// -DNORM_EPSILON: what norms add to the mean of the squares.
 //
 // fp16 is converted by PTX, so the kernels include no CUDA header.
 typedef unsigned u32;
 typedef unsigned long long u64;
 typedef long long i64;
+#ifndef NORM_EPSILON
+#define NORM_EPSILON 1e-5f
+#endif
 
 #if DTYPE == 0
 typedef float storage;

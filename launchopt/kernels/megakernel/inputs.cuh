@@ -239,7 +239,7 @@ struct Inputs {
 #pragma unroll
         for (int i = 0; i < GROUP_WARPS; ++i)
             if (!halved || i < GROUP_WARPS / 2) squares += sums[first + i][place];
-        return rsqrtf(__fdividef(squares, (float)(task.bytes / sizeof(storage))) + 1e-5f);
+        return rsqrtf(__fdividef(squares, (float)(task.bytes / sizeof(storage))) + NORM_EPSILON);
     }
     static __device__ bool is_odd(u32 flags) { return flags & NORMED_ODD; }
 };

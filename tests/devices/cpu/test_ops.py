@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from support.steps.programs import NORM_EPSILON
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import STORAGE, SeqState, from_float32, to_float32
@@ -43,7 +44,7 @@ EXPECTED: dict[Op, Any] = {
     Op.BIAS: lambda a, b: b + a,
     Op.RELU: lambda a, b: np.maximum(b, 0),
     Op.SCALE: lambda a, b: b * a,
-    Op.NORM: lambda a, b: b * a / np.sqrt((b**2).mean(axis=-1, keepdims=True) + 1e-5),
+    Op.NORM: lambda a, b: b * a / np.sqrt((b**2).mean(axis=-1, keepdims=True) + NORM_EPSILON),
     Op.ADD: lambda a, b: a + b,
     Op.SILU_MUL: lambda a, b: (
         b[..., : b.shape[-1] // 2] / (1 + np.exp(-b[..., : b.shape[-1] // 2])) * np.split(b, 2, -1)[1]
@@ -59,7 +60,7 @@ def test_ops_without_a_state(op: Op, dtype: Dtype, commands: int, n: int, m: int
     a = stored(generator.standard_normal((commands, a_rows, m)), dtype)
     b = stored(3 * generator.standard_normal((commands, n, 2 * m if op is Op.SILU_MUL else m)), dtype)
     c = poisoned((commands, n, m), dtype)
-    apply(op, a, b, c, dtype)
+    apply(op, a, b, c, dtype, None, NORM_EPSILON)
     expected = EXPECTED[op](exact(a, dtype), exact(b, dtype))
     np.testing.assert_allclose(exact(c, dtype), expected, rtol=8 * dtype.unit_roundoff, atol=1e-6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -183,3 +184,21 @@ def test_what_the_driver_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
     launch = KernelLaunch(fake.kernel(), 32, [np.int64(0)] * 5, SimpleNamespace(ptr=0))
     with pytest.raises(RunError, match="cuLaunchKernelEx failed with CUresult 1"):
         launch(1, 0)
+
+
+def test_kernels_are_compiled_with_the_element_type_and_the_epsilon_of_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = list[tuple[str, ...]]()
+
+    def module(code: str, options: tuple[str, ...]) -> Any:
+        compiled.append(options)
+        return SimpleNamespace(get_function=lambda name: kernel())
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(RawModule=module))
+    plans = KernelPlans(Dtype.fp16, 1e-6)
+    plans.function("ops", "NORM", PDL=1)
+    plans.function("ops", "ADD", PDL=1)
+    KernelPlans(Dtype.bf16, 1).function("ops", "NORM")
+    assert [options[1:] for options in compiled] == [
+        ("-DDTYPE=1", "-DNORM_EPSILON=1e-06f", "-DPDL=1"),
+        ("-DDTYPE=2", "-DNORM_EPSILON=1.0f"),
+    ]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support.cuda_on_host import can_build
 from support.steps.placed import HostKernels, Kernels, Placed, assert_same, placed
+from support.steps.programs import NORM_EPSILON
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
@@ -64,6 +65,7 @@ in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.
 # features, padding, offset: rows of whole 16-byte vectors; below, rows that are not
 FITS = [(64, 0, 0), (4096, 64, 8), (8, 8, 0), (4104, 8, 16), (20_000, 0, 0)]
 MISFITS = [(1, 0, 0), (7, 0, 0), (65, 3, 1), (64, 1, 0), (64, 0, 1), (4097, 0, 0), (4100, 4, 0), (9001, 0, 5)]
+EPSILON = {"NORM_EPSILON": f"{NORM_EPSILON}f"}
 PLAIN = [Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ADD, Op.SILU_MUL]
 
 
@@ -91,10 +93,10 @@ def test_ops_without_a_state(
     b.fill(generator, dtype)
     shape = ShapeKey(m, n, k, dtype, op)
     launch = geometry(shape, batch, rows_of(a, b, c), strides_of(a, b, c))
-    *unchanged, found = where.ops.launch(launch, [a, b, c], 0, dtype)
+    *unchanged, found = where.ops.launch(launch, [a, b, c], 0, dtype, **EPSILON)
     for after, before in zip(unchanged, (a, b), strict=True):
         assert (after.view(np.uint8) == before.flat.view(np.uint8)).all()
-    apply(op, a.stack(batch), b.view, c.view, dtype)
+    apply(op, a.stack(batch), b.view, c.view, dtype, None, NORM_EPSILON)
     assert_same(found, c.flat, dtype, 2 if dtype is not Dtype.fp32 else 16, scale=0.01)
 
 
@@ -173,13 +175,14 @@ class Layer:
         shape = ShapeKey(m, n, k, dtype, op)
         launch = geometry(shape, batch, rows_of(a, b, c), strides_of(a, b, c), attention, addresses)
         before = c.copy()
-        *_, found = self.where.ops.launch(launch, [a, b, c], first, dtype)
+        *_, found = self.where.ops.launch(launch, [a, b, c], first, dtype, **EPSILON)
         seen = [operand.stack(batch) for operand in (a, b, c)]
         if op is Op.SLOT_MAP:
             seen = [stack[:, 0] for stack in seen]
         if op is Op.KV_WRITE:
             seen[0] = seen[0][:, 0]
-        apply(op, *seen, dtype, Sequences(range(first, first + batch), attention, self.state))
+        sequences = Sequences(range(first, first + batch), attention, self.state)
+        apply(op, *seen, dtype, sequences, NORM_EPSILON)
         assert (before.view(np.uint8) != c.flat.view(np.uint8)).any()
         half = dtype is not Dtype.fp32
         assert_same(found, c.flat, dtype, (units and 2) if half else 4 * units, scale=0.5)

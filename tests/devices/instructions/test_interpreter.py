@@ -171,7 +171,7 @@ def test_random_orders_differ_and_respect_the_waits() -> None:
 
 def test_views_of_memory() -> None:
     low, high = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(4, dtype=np.uint16)
-    memory = Memory({FIRST_ADDRESS: low, FIRST_ADDRESS + 4096: high})
+    memory = Memory({FIRST_ADDRESS: low, FIRST_ADDRESS + 4096: high}, 0.0)
     view = memory.view(FIRST_ADDRESS + 4, (2, 2), (12, 4), np.float32)
     assert view.tolist() == [[1, 2], [4, 5]]
     view[1, 1] = 7

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.steps.programs import NORM_EPSILON
 from support.steps.step_gemms import GemmCase
 
 from launchopt.command import Dtype
@@ -24,7 +25,7 @@ class Launcher:
 
         from launchopt.devices.cublaslt.kernel_plans import KernelPlans
 
-        self.stream, self._plans = cupy.cuda.Stream(non_blocking=True), KernelPlans(dtype)
+        self.stream, self._plans = cupy.cuda.Stream(non_blocking=True), KernelPlans(dtype, NORM_EPSILON)
         self._multiprocessors = int(cupy.cuda.Device().attributes["MultiProcessorCount"])
 
     def made(self, gemm: StepGemm, requests: int, early: bool) -> Any:

@@ -74,7 +74,7 @@ def _on_host(text: str) -> str:
     return text.replace(TYPES, "")
 
 
-def built(name: str, call: str, races: bool = False, **macros: int) -> ctypes.CDLL:
+def built(name: str, call: str, races: bool = False, **macros: int | str) -> ctypes.CDLL:
     """Return the library of a file of launchopt/kernels."""
     return built_of(source(name), call, races, **macros)
 
@@ -125,7 +125,7 @@ def _compile(folder: Path, *arguments: str) -> None:
 
 
 @cache
-def built_of(text: str, call: str, races: bool = False, **macros: int) -> ctypes.CDLL:
+def built_of(text: str, call: str, races: bool = False, **macros: int | str) -> ctypes.CDLL:
     """Return the library of a source. Each thread runs the statement `call`, with `arguments`, a launch's address.
 
     races: launches also report accesses to the same memory without an order between the threads (races.h).

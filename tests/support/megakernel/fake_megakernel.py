@@ -156,7 +156,8 @@ class FakeMegakernel:
                 assert defines["OPS" if is_alone[i] else "FUSED"] >> _compiled_as(row, is_alone[i]) & 1
         arrays = {array.ctypes.data: array for array in self.device.arenas.arrays.values()}
         order = random_order(instructions, len(self.launched))
-        run(instructions, Memory(arrays), self.device.work.dtype, order)
+        work = self.device.work
+        run(instructions, Memory(arrays, work.norm_epsilon), work.dtype, order)
         self.launched.append(instructions.copy())
         feed = {name: int(launch["feedback"][name]) for name in FEEDBACK_COUNTS}
         found = np.asarray(self.memory.at(feed["found"]))

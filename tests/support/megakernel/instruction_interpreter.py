@@ -34,9 +34,13 @@ ALIGNMENT_BYTES = 256
 
 
 class Memory:
-    """Contiguous arrays by the address of their first byte. bytes: the same arrays as uint8, by the same addresses."""
+    """Contiguous arrays by the address of their first byte. bytes: the same arrays as uint8, by the same addresses.
 
-    def __init__(self, arrays: Mapping[int, NDArray[Any]]) -> None:
+    norm_epsilon: of norms that are executed on these arrays.
+    """
+
+    def __init__(self, arrays: Mapping[int, NDArray[Any]], norm_epsilon: float) -> None:
+        self.norm_epsilon = norm_epsilon
         self._starts = sorted(arrays)
         self.bytes = {start: arrays[start].reshape(-1).view(np.uint8) for start in self._starts}
 
@@ -83,7 +87,7 @@ class Placed:
         if state is not None:
             positions, table = list(arrays)[-2:]
             self.state = SeqAddresses(positions, table, state.requests)
-        self.memory = Memory(arrays)
+        self.memory = Memory(arrays, stream.norm_epsilon)
 
 
 def _apart(arrays: Iterable[NDArray[Any]]) -> dict[int, NDArray[Any]]:
@@ -137,9 +141,10 @@ def execute(row: Instruction, memory: Memory, dtype: Dtype) -> None:
     elif op in STATEFUL:
         theta = float(row[Word.THETA : Word.THETA + 1].view(np.float64)[0])
         state, attention = _state(word, memory), _attention(word, theta)
-        apply(op, a, b, c, dtype, Sequences(range(first, first + requests), attention, state))
+        sequences = Sequences(range(first, first + requests), attention, state)
+        apply(op, a, b, c, dtype, sequences, memory.norm_epsilon)
     else:
-        apply(op, a, b, c, dtype)
+        apply(op, a, b, c, dtype, None, memory.norm_epsilon)
 
 
 Words = dict[Word, int]

@@ -36,10 +36,10 @@ from support.cuda_on_host import built_of, launch
 from support.megakernel.instruction_interpreter import Placed
 from support.megakernel.instruction_runs import InstructionRun, Ordered, in_order
 from support.steps.program_interpreter import NONE
-from support.steps.programs import requests_of
+from support.steps.programs import NORM_EPSILON, requests_of
 from support.steps.step_runs import batches
 
-MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384, norm_epsilon=NORM_EPSILON)
 TOKENS = 4
 PROGRAMS: dict[str, Program] = {
     "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),
@@ -88,8 +88,8 @@ ADDRESSES = (Word.A, Word.B, Word.C, Word.POSITIONS, Word.TABLE)
 class Launched:
     """A list in the host's memory, laid out as devices/megakernel/program.py does on a GPU."""
 
-    def __init__(self, instructions: Instructions, dtype: Dtype, feedback: LaunchFeedback, text: str) -> None:
-        itemsize = dtype.itemsize
+    def __init__(self, instructions: Instructions, stream: ChainStream, feedback: LaunchFeedback, text: str) -> None:
+        itemsize = stream.dtype.itemsize
         tasks, box_bytes = tasks_of(instructions, BLOCKS, itemsize, pairs=BLOCKS % 2 == 0)
         self.defines = defines = defines_of(tasks)
         self.boxes = np.zeros(2 * box_bytes + 16, np.uint8)
@@ -106,7 +106,8 @@ class Launched:
         self.words["feedback"] = feedback.words.view(FEEDBACK)
         self.found = np.zeros(BLOCKS * int(tasks[:, Word.REQUESTS].max()), np.uint64)
         self.words["feedback"]["found"] = self.found.ctypes.data
-        self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, DTYPE=int(dtype), SLOTS=SLOTS, **defines)
+        macros = {"DTYPE": int(stream.dtype), "NORM_EPSILON": f"{stream.norm_epsilon}f", "SLOTS": SLOTS}
+        self.kernel: ctypes.CDLL = built_of(feedback.head + text, CALL, **macros, **defines)
         self.shared_bytes = fixed_bytes(defines["COLUMNS"], itemsize) + SLOTS * SLOT_BYTES
 
     def launch(self, seed: int, arguments: int = 0, rows: int = 0, gate: NDArray[np.void] | None = None) -> None:
@@ -149,7 +150,7 @@ class KernelRun(InstructionRun):
         key = program.tobytes()
         if key not in self.lists:
             at = with_real_addresses(program, self.placed)
-            self.lists[key] = Launched(at, self.stream.dtype, self.feedback, self.text)
+            self.lists[key] = Launched(at, self.stream, self.feedback, self.text)
         self.launches += 1
         arguments = self.stages.stage(batch) if self.feeds else 0
         self.launch(self.lists[key], arguments, batch.size if arguments else 0)
@@ -199,7 +200,8 @@ def attended(
     """
     kv_heads, group, head_dim = heads
     requests = requests_of(sizes)
-    shape = ModelShape("attention", 64, 1, kv_heads * group, kv_heads, head_dim, 64, qk_norm=qk_norm)
+    sizes_of_heads = (kv_heads * group, kv_heads, head_dim)
+    shape = ModelShape("attention", 64, 1, *sizes_of_heads, 64, qk_norm=qk_norm, norm_epsilon=NORM_EPSILON)
     run = after_all_steps(
         KernelRun(ChainStream(layer_program(shape, requests.longest, page), 1, requests, dtype, 1), text=text)
     )

@@ -23,10 +23,10 @@ from launchopt.streams.program import (
     qkv_program,
 )
 from support.megakernel.fake_megakernel import fake_megakernel
-from support.steps.programs import requests_of
+from support.steps.programs import NORM_EPSILON, requests_of
 from support.steps.step_runs import StepRun, batches
 
-MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384)
+MODEL = ModelShape("small", 256, 2, 8, 2, 32, 384, norm_epsilon=NORM_EPSILON)
 TOKENS, LAYERS, REPLICAS, COPY_CALLS = 5, 2, 2, 3
 PROGRAMS: dict[str, Program] = {
     "decode": linear_program([(m, k) for _, m, k in MODEL.linears()]),

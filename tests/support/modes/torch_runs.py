@@ -30,7 +30,7 @@ MODEL = ModelShape("tiny", 64, 2, 4, 2, 16, 96)
 PROGRAMS = {
     "layer": layer_program(MODEL, 16),
     "paged": layer_program(MODEL, 19, 4),
-    "one_head": layer_program(ModelShape("tiny", 64, 2, 2, 1, 32, 96, gated=False, qk_norm=True), 16),
+    "one_head": layer_program(ModelShape("tiny", 64, 2, 2, 1, 32, 96, gated=False, qk_norm=True, norm_epsilon=0.1), 16),
     "apart": layer_program(ModelShape("tiny", 64, 2, 2, 1, 128, 128), 16, merged=False),
     "qkv": qkv_program(ModelShape("tiny", 128, 2, 4, 2, 64, 128)),
     "epilogue": linear_epilogue_program(70),

@@ -20,6 +20,7 @@ from launchopt.verify import ops as vo
 from launchopt.verify.ops import Graded, exact
 from support.cuda_on_host import built, launch
 from support.steps.placed import aligned_copy
+from support.steps.programs import NORM_EPSILON
 
 CALL = (
     "char** p = (char**)arguments; "
@@ -130,10 +131,11 @@ class Step:
         return np.concatenate([np.array([*operands, self.first], np.int64), words])
 
     @property
-    def defines(self) -> dict[str, int]:
+    def defines(self) -> dict[str, int | str]:
         """The macros of the kernel."""
         return {
             "DTYPE": int(self.dtype),
+            "NORM_EPSILON": f"{NORM_EPSILON}f",
             **step_attention.defines_of(self.attention, self.dtype, self.parts, self.warps),
         }
 
@@ -151,10 +153,10 @@ class Step:
         attention, start = self.attention, self.starts[request]
         row = exact(np, self.wide(self.rows[request : request + 1]))
         if self.parts.rope and self.qk_norm:
-            row = vo.head_norm(np, row, self.wide(self.gains).reshape(1, -1), (attention.q_heads, kv_heads), self.dtype)
+            gains, heads = self.wide(self.gains).reshape(1, -1), (attention.q_heads, kv_heads)
+            row = vo.head_norm(np, row, gains, heads, self.dtype, NORM_EPSILON)
         if self.parts.rope:
-            heads = attention.q_heads + kv_heads
-            row = vo.rope(np, row, np.array([start]), heads, dim, attention.theta, self.dtype)
+            row = vo.rope(np, row, np.array([start]), attention.q_heads + kv_heads, dim, attention.theta, self.dtype)
         count = min(start + 1, self.ctx)
         kept = np.stack([self.wide(self.pool[self.place(request, token)]) for token in range(count)])
         q = Graded(*(x[:, : attention.q_heads * dim].reshape(1, -1, dim) for x in (row.value, row.variance)))

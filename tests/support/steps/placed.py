@@ -80,7 +80,7 @@ class HostKernels:
         self._name, self._functions = name, list(functions)
 
     def launch(
-        self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
+        self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int | str
     ) -> list[NDArray[Any]]:
         """Launch as `Kernels.launch` does."""
         copies = [aligned_copy(operand.flat) for operand in operands]
@@ -115,7 +115,7 @@ class Kernels:
         self._name, self._modules = name, {}
 
     def launch(
-        self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int
+        self, launch: OpLaunch, operands: list[Placed], request: int | None, dtype: Dtype, **macros: int | str
     ) -> list[NDArray[Any]]:
         """Run on copies of the operands, and return the copies.
 

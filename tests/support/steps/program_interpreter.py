@@ -27,7 +27,6 @@ from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from support.steps.no_driver import NO_DRIVER
 
-NORM_EPSILON = 1e-5
 SEED = 8  # seed of weights with which successive tokens differ, so that a stale input shows
 NONE = Sampling(SamplingKind.none)
 
@@ -151,7 +150,7 @@ class Interpreter:
             return cast(NDArray[np.float32], b @ weight.T)
         if op is Op.NORM:
             mean = (b**2).mean(axis=1, keepdims=True, dtype=np.float32)
-            return cast(NDArray[np.float32], b / np.sqrt(mean + np.float32(NORM_EPSILON)) * weight)
+            return cast(NDArray[np.float32], b / np.sqrt(mean + np.float32(self.stream.norm_epsilon)) * weight)
         return cast(NDArray[np.float32], b * weight if op is Op.SCALE else b + weight)
 
     def _map_slots(self, record: Any, c: Any) -> None:
@@ -195,7 +194,9 @@ class Interpreter:
             of_q, of_k = to_float32(gains, dtype).reshape(2, attention.head_dim)
             for own, gain in ((heads[:, : attention.q_heads], of_q), (turned[:, attention.q_heads :], of_k)):
                 mean = (own**2).mean(axis=2, keepdims=True, dtype=np.float32)
-                own[:] = to_float32(from_float32(own / np.sqrt(mean + np.float32(NORM_EPSILON)) * gain, dtype), dtype)
+                own[:] = to_float32(
+                    from_float32(own / np.sqrt(mean + np.float32(self.stream.norm_epsilon)) * gain, dtype), dtype
+                )
         x1, x2 = turned[..., :half].copy(), turned[..., half:].copy()
         turned[..., :half], turned[..., half:] = x1 * cos - x2 * sin, x2 * cos + x1 * sin
         return cast(NDArray[np.float32], heads.reshape(b.shape))

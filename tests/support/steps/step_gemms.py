@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.steps.gemm_plan import StepGemm
+from support.steps.programs import NORM_EPSILON
 
 LINE_BYTES = 128
 UNWRITTEN = 77.0  # value of C before a launch
@@ -56,7 +57,7 @@ class GemmCase:
             self.dtype.unit_roundoff,
         )
         if self.normed:
-            inputs = inputs / np.sqrt((inputs**2).mean(axis=1, keepdims=True) + 1e-5) * self._wide(self.gain)
+            inputs = inputs / np.sqrt((inputs**2).mean(axis=1, keepdims=True) + NORM_EPSILON) * self._wide(self.gain)
         exact, size = inputs @ weights.T, np.sqrt(inputs**2 @ (weights**2).T)
         error = 4 * size * (SUMS * np.sqrt(self.k) + (ulp if self.normed else 0))
         rows = self.rows
