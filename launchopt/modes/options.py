@@ -7,6 +7,9 @@
     class MultiStream(Mode):
         options: Options = Options()
 
+A stack's `submit` decides which options it has beside its choices: a mode has those that it declares with the submit of
+its preset, and with another submit those of SUBMIT_OPTIONS.
+
 `options_of` reads this class from the file's text, without an import of the file. An import would load compilers, and
 `--help` and an error in the command line must appear at once. So the arguments of `option` must be literals, and the
 base must be a class of this module.
@@ -15,10 +18,13 @@ base must be a class of this module.
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
+from functools import cache
 from importlib import resources
 
 from launchopt.errors import LaunchoptError
+from launchopt.modes.stack import preset_stack
 from launchopt.options import Value, option
 from launchopt.stack import Fusion, Kernels, Submit
 
@@ -53,11 +59,24 @@ class RepeatsSteps(KeepsGraphs):
     tokens: int = option(64, "most tokens of each request that one launch generates", low=1, high=4096)
 
 
+SUBMIT_OPTIONS: Mapping[Submit, type[ModeOptions]] = {
+    Submit.graph: KeepsGraphs,
+    Submit.graph_loop: RepeatsSteps,
+    Submit.graph_device: RepeatsSteps,
+}
+
+
 def values_of(options: ModeOptions) -> dict[str, Value]:
     """Return the options by name."""
     return {each.name: getattr(options, each.name) for each in fields(options)}
 
 
+def options_with(name: str, submit: Submit) -> type[ModeOptions]:
+    """Return the class of a mode's options if its stack has this submit."""
+    return options_of(name) if submit is preset_stack(name).submit else SUBMIT_OPTIONS.get(submit, ModeOptions)
+
+
+@cache
 def options_of(name: str) -> type[ModeOptions]:
     """Return the class of a mode's options, made from the text of its file.
 

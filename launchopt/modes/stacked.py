@@ -12,7 +12,7 @@ from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
-from launchopt.modes.options import KeepsGraphs, ModeOptions, RepeatsSteps
+from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
 from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit
 from launchopt.streams.chain import ChainStream, Stream, chain_of
@@ -131,7 +131,9 @@ class Stacked(Mode):
 def changed(preset: type[Mode], stack: Stack) -> type[Mode]:
     """Return the class of a mode, which began as `preset`, with another stack."""
     base = preset if issubclass(preset, Stacked) else Stacked
-    members = {"name": preset.name, "stack": stack, "options": preset.options, "__module__": preset.__module__}
+    is_own = stack.submit is preset_stack(preset.name).submit
+    options = preset.options if is_own else SUBMIT_OPTIONS.get(stack.submit, ModeOptions)()
+    members = {"name": preset.name, "stack": stack, "options": options, "__module__": preset.__module__}
     if stack.kernels is Kernels.triton:
         members |= {"packages": ("triton",), "extra": "torch"}
     own_strategy = "graph" if stack.submit in (Submit.graph, *LOOPS) else ""

@@ -49,12 +49,17 @@ def owners() -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = dict.fromkeys((*(each.name for each in fields(Config)), *group_options()), ())
     for group, kinds in _schemas().items():
         for kind, options in kinds:
-            for each in fields(kind):
+            for each in _own_fields(kind):
                 key = f"{group}.{each.name}"
                 found[key] = (*found.get(key, ()), *(f"{group}={option}" for option in options))
         everything = sum(len(options) for _, options in kinds)
         found |= {key: () for key in found if key.startswith(f"{group}.") and len(found[key]) == everything}
     return found
+
+
+def _own_fields(kind: type) -> list[Field[Any]]:
+    """Return the fields of a class of settings, without options that a mode has only with another submit."""
+    return [each for each in fields(kind) if "submits" not in each.metadata]
 
 
 @cache
@@ -174,7 +179,7 @@ def wrong_type(key: str, typed: str) -> ConfigError:
     group, _, name = key.rpartition(".")
     kinds = [kind for kind, _ in _schemas().get(group, [])] if group else [Config]
     for kind in kinds:
-        for each in fields(kind):
+        for each in _own_fields(kind):
             if each.name == name:
                 hint = get_type_hints(kind).get(name, Any)
                 return ConfigError(key, typed, _wanted(key, hint, each, typed))

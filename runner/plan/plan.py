@@ -177,11 +177,8 @@ def _arms(config: Config) -> tuple[Arm, ...]:
     common = (batching.max_batch, batching.timeout_us, batching.idle_us)
     own = Arm(config.mode.name, *common, config.mode.options)
     labels = dict.fromkeys([*(MODES if everything else config.against), *chain.from_iterable(config.waterfall)])
-    kept = {key: value for key, value in own.options.items() if key not in CHOICES}
-    shared = {own.mode: kept}
-    others = [
-        Arm(name := preset_of(label), *common, options_of_label(label) | shared.get(name, {})) for label in labels
-    ]
+    shared = {own.mode: {key: value for key, value in own.options.items() if key not in CHOICES}}
+    others = [Arm(name := preset_of(label), *common, options_of_label(label, shared.get(name, {}))) for label in labels]
     return (*(other for other in others if other.label != own.label), own)
 
 

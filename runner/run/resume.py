@@ -24,6 +24,7 @@ from launchopt.files import JsonObject, is_own_temporary, read_json
 from launchopt.modes.stack import CHOICES, is_preset
 from launchopt.reading.ownership import SWEEP, foreign, is_own
 from launchopt.recording.manifest import Manifest, read_manifest
+from launchopt.streams.model import NORM_EPSILON
 from runner.run.folder_lock import FolderError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ LATER = {
     "processes": 1,
     "tuning": "all",
 }  # settings that older runs lack; this value is no part of the hash
+OF_EVERY_MODEL = {"norm_epsilon": NORM_EPSILON}  # older runs lack it, and had this value
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
@@ -70,12 +72,14 @@ def is_timed(place: DictConfig) -> bool:
 def config_hash(config: Mapping[str, object]) -> str:
     """Return a hash of 16 hexadecimal digits. It covers every setting that can change a result."""
     kept = {key: value for key, value in config.items() if key not in PASSING and LATER.get(key) != value}
-    if isinstance(mode := kept.get("mode"), Mapping):  # runs of before have no choices of a stack
+    if isinstance(mode := kept.get("mode"), Mapping):  # older runs have no choices of a stack, or options of a submit
         name = str(mode.get("name"))
-        chosen = {k: v for k, v in mode.items() if not (k in CHOICES and is_preset(name, k, v))}
+        chosen = {k: v for k, v in mode.items() if v is not None and not (k in CHOICES and is_preset(name, k, v))}
         if isinstance(fuse := chosen.get("fuse"), list):  # a set
             chosen["fuse"] = sorted(fuse)
         kept["mode"] = chosen
+    if isinstance(model := kept.get("model"), Mapping):
+        kept["model"] = {key: value for key, value in model.items() if (key, value) not in OF_EVERY_MODEL.items()}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

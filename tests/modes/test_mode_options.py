@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import get_type_hints
 
 import pytest
@@ -14,10 +14,18 @@ from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.base import Mode
 from launchopt.modes.options import ModeOptions, options_of
+from launchopt.modes.stack import conflict, stack_of
 from launchopt.options import help_of
+from launchopt.stack import LOOPS, Submit
 from runner.config.groups import mode_settings
 from runner.plan import plan as plan_module
 
+# Options that a stack has with a value of mode.submit, beside its choices.
+OPTIONS_OF = {
+    Submit.graph: {"cached"},
+    Submit.graph_loop: {"cached", "tokens"},
+    Submit.graph_device: {"cached", "tokens"},
+}
 SMALL = ("workload=gemv_256", "workload.commands=64", "workload.cache=hot")
 
 
@@ -28,14 +36,14 @@ def test_settings_reach_the_mode() -> None:
     plan = planned("mode=graph", "mode.cached=7", "against=[batched]", *SMALL)
     assert [(arm.mode, arm.options) for arm in plan.arms] == [("batched", {}), ("graph", {"cached": 7})]
     stack = {"coalesce": True, "fuse": [], "submit": "graph", "pdl": False, "kernels": "cublaslt"}
-    assert plan.composed["mode"] == {"name": "graph", "cached": 7, **stack}, "the manifest says so"
+    assert plan.composed["mode"] == {"name": "graph", "cached": 7, "tokens": None, **stack}, "the manifest says so"
 
 
 def test_choices_of_a_stack_reach_the_mode_and_name_its_arm() -> None:
     words = ("workload=layer", "model=tiny", "mode=graph", "mode.fuse=[norm,attention]", "against=[graph,engine-norm]")
     config = configured(*words, "mode.submit=stream")
     assert config.mode.label == "graph+norm+attention+stream"
-    assert config.mode.options == {"cached": 64, "fuse": ["norm", "attention"], "submit": "stream"}
+    assert config.mode.options == {"fuse": ["norm", "attention"], "submit": "stream"}, "launches keep no graphs"
     plan = planned(*words)
     assert [arm.label for arm in plan.arms] == ["graph", "engine-norm", "graph+norm+attention"]
     assert [mode_class(arm.mode, arm.options).label() for arm in plan.arms] == [arm.label for arm in plan.arms]
@@ -47,6 +55,46 @@ def test_other_stacks_of_the_mode_have_its_options() -> None:
     plan = planned(*words, "against=[graph,graph_loop+norm,graph_loop-coalesce]")
     tokens = {arm.label: arm.options.get("tokens") for arm in plan.arms}
     assert tokens == {"graph": None, "graph_loop+norm": 2, "graph_loop-coalesce": 2, "graph_loop": 2}
+
+
+def test_another_submit_brings_its_options_also_to_other_stacks_of_the_mode() -> None:
+    words = ("workload=layer", "model=tiny", "mode=engine", "mode.submit=graph_loop", "mode.tokens=2")
+    plan = planned(*words, "against=[engine,engine+graph,engine+graph_loop-norm,graph_loop]", "workload.replicas=1")
+    options = {arm.label: (arm.options.get("cached"), arm.options.get("tokens"), arm.together) for arm in plan.arms}
+    assert options == {
+        "engine": (None, None, 1),
+        "engine+graph": (None, None, 1),
+        "engine+graph_loop-norm": (None, 2, 2),
+        "graph_loop": (64, 64, 64),
+        "engine+graph_loop": (None, 2, 2),
+    }
+
+
+@pytest.mark.parametrize("submit", Submit)
+@pytest.mark.parametrize("name", MODES)
+def test_a_mode_has_the_options_of_its_submit_and_no_others(name: str, submit: Submit) -> None:
+    """All presets and values of mode.submit: a rule refuses the stack, or it has exactly these options."""
+    preset = mode_settings(name)
+    if conflict(name, stack_of(name, {"submit": submit})) is not None:
+        with pytest.raises(ConfigError, match=r"^mode="):
+            replace(preset, submit=str(submit))  # type: ignore[call-arg]
+        return
+    own = OPTIONS_OF.get(submit, set())
+    for key in {"cached", "tokens"} & {each.name for each in fields(preset)}:
+        given = {"submit": str(submit), key: 3}
+        if key in own or (submit == preset.stack.submit and key in preset.taken):
+            options = replace(preset, **given).options  # type: ignore[arg-type]
+            assert options[key] == 3
+            mode = mode_class(name, options)(**options)
+            assert getattr(mode.options, key) == 3
+            assert mode.together == (3 if key == "tokens" else 64 if submit in LOOPS else 1)
+        else:
+            with pytest.raises(ConfigError, match=f"mode.{key}=3: mode.{key} belongs to mode.submit=graph"):
+                replace(preset, **given)  # type: ignore[arg-type]
+    if submit != preset.stack.submit:
+        assert own <= {each.name for each in fields(preset)}
+        options = replace(preset, submit=str(submit)).options  # type: ignore[call-arg]
+        assert isinstance(mode_class(name, options)(**options), Mode), "also with its defaults"
 
 
 def test_those_it_is_compared_with_have_their_defaults() -> None:
@@ -90,6 +138,11 @@ def test_every_mode_can_be_asked_for(name: str) -> None:
             "mode.patience_s=86401.0: out of range; allowed: from 0.1 to 86400",
         ),
         (["mode=persistent", "mode.patience_s=nan"], "mode.patience_s=nan: out of range; allowed: from 0.1 to 86400"),
+        (
+            ["mode=graph", "mode.submit=stream", "mode.cached=5"],
+            "mode.cached=5: mode.cached belongs to mode.submit=graph, graph_device, graph_loop; did you mean to add",
+        ),
+        (["mode=engine", "mode.submit=graph_loop", "mode.tokens=0"], "mode.tokens=0: out of range; allowed: from 1"),
         (
             ["against=[all,batched]", "mode=baseline"],
             "against=all: all goes alone, without other modes; allowed: all alone, or modes other than",

@@ -53,7 +53,9 @@ MISTAKES = {
     "batching=5": "did you mean batching.max_batch=...?",
     # settings of another option
     "mode=batched mode.streams=4": "mode.streams belongs to mode=multistream; did you mean to add mode=multistream?",
-    "mode=engine mode.submit=graph_loop mode.tokens=2": "did you mean to add mode=graph_loop?",
+    "mode=batched mode.tokens=2": "mode.tokens belongs to mode=graph_device or graph_loop; did you mean to add",
+    "mode=engine mode.tokens=2": "belongs to mode.submit=graph_device, graph_loop; did you mean to add mode.submit=",
+    "mode=engine mode.tokens=many": "mode.tokens=many: not of the right type; allowed: whole numbers from 1 to 4096",
     "workload.tokens=4": "workload.tokens belongs to workload=decode, elementwise_chain, layer, linear_epilogue,",
     "arrival.rate_per_s=5": "belongs to arrival=bursty, constant or poisson; did you mean to add arrival=poisson?",
     "arrival.path=own.csv": "did you mean to add arrival=replay?",

@@ -48,6 +48,17 @@ def test_the_order_of_fusions_is_not_in_it() -> None:
     assert config_hash(one) == config_hash(other) != config_hash({"mode": {"name": "graph", "fuse": ["norm"]}})
 
 
+def test_a_run_from_before_a_setting_existed_is_the_same_as_one_with_its_value() -> None:
+    old = {"mode": {"name": "coalesced"}, "model": {"name": "tiny"}}
+    new = {
+        "mode": {"name": "coalesced", "cached": None, "tokens": None},
+        "model": {"name": "tiny", "norm_epsilon": 1e-5},
+    }
+    assert config_hash(new) == config_hash(old)
+    assert config_hash(new | {"model": {"name": "tiny", "norm_epsilon": 1e-6}}) != config_hash(old)
+    assert config_hash(new | {"mode": {"name": "coalesced", "cached": 7}}) != config_hash(old)
+
+
 def test_every_setting_of_the_config_is_hashed_or_passing() -> None:
     config = resume.plain(composed("device=cpu"))
     assert set(resume.PASSING) <= set(config)
