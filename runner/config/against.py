@@ -6,7 +6,7 @@ from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, label_of, stack_of
 from launchopt.stack import preset_of
-from runner.config.groups import Mode
+from runner.config.modes import Mode
 
 WANTED = "lists of modes, such as waterfall=[[baseline,engine,engine+graph]]"
 ALL = "all"  # value of `against`: every other mode that can run the workload here

@@ -24,6 +24,7 @@ from launchopt.workloads import workloads
 from runner.config import groups
 from runner.config.against import checked_against, checked_orders
 from runner.config.groups import Ordering, Verify
+from runner.config.modes import Mode, mode_settings
 from runner.config.tables import tables
 
 
@@ -32,7 +33,7 @@ class Config:
     """All settings of one run. `__post_init__` checks ranges and combinations."""
 
     workload: Any = MISSING
-    mode: groups.Mode = MISSING
+    mode: Mode = MISSING
     model: Model = MISSING
     device: groups.Device = MISSING
     arrival: Any = MISSING
@@ -214,7 +215,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
 # file; tables are files in conf/experiment. A workload that needs values of the user (`Gemv`) is not among them:
 # presets in conf/workload name it.
 FOUND: dict[str, dict[str, object]] = {
-    "mode": {name: groups.mode_settings(name) for name in MODES},
+    "mode": {name: mode_settings(name) for name in MODES},
     "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},
     "arrival": dict(arrivals()),
     "table": {name: {"defaults": [config, "_self_"]} for name, config in tables().items()},

@@ -30,7 +30,8 @@ from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
-from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where, options_of_label
+from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
+from runner.config.modes import options_of_label
 from runner.config.schema import Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import (

@@ -17,7 +17,7 @@ from launchopt.modes.options import ModeOptions, options_of
 from launchopt.modes.stack import conflict, stack_of
 from launchopt.options import help_of
 from launchopt.stack import LOOPS, Submit
-from runner.config.groups import mode_settings
+from runner.config.modes import mode_settings
 from runner.plan import plan as plan_module
 
 # Options that a stack has with a value of mode.submit, beside its choices.

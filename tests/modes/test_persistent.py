@@ -29,7 +29,7 @@ from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
-from runner.config.groups import mode_settings
+from runner.config.modes import mode_settings
 
 RING = 4096
 properties = settings(deadline=None, max_examples=25)

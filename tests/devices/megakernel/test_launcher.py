@@ -25,7 +25,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.program import linear_program
 from launchopt.workloads.gemv import gemv
-from runner.config.groups import mode_settings
+from runner.config.modes import mode_settings
 
 NAMES = ("linear", "square", "qkv", "linear_epilogue", "elementwise")
 request_sizes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)).filter(any), min_size=1, max_size=5)

@@ -7,7 +7,7 @@ from support.config.composing import composed
 
 from launchopt.errors import ConfigError
 from runner.config.against import checked_against, checked_orders
-from runner.config.groups import mode_settings
+from runner.config.modes import mode_settings
 from runner.config.schema import to_config
 from runner.plan.plan import plan_of
 

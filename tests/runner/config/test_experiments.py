@@ -15,7 +15,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
-from runner.config.groups import options_of_label
+from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, on_a_cpu, tables
 from runner.plan.memory import MEMORY_SHARE
