@@ -84,11 +84,12 @@ class Op(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Marks on the last command of a step, of a round, and of a step that is issued together with the next one."""
+    """Marks on the last command of a step, of a round, of a group, and of a step issued together with the next one."""
 
     STEP_END = 1  # last command of a step: its result is fed back, and the driver is notified of the step's end
     ROUND_END = 2  # last command of a round; no request gets its next step before the whole round is complete
     GOES_ON = 4  # the request's next step follows at once, and one launch may execute both steps
+    GROUP_END = 8  # last command of a group; no later command is launched before the whole group (workload=list)
 
 
 NO_TOKEN = 2**32 - 1  # value of `token` in commands that help to compute no token, such as chunks of a prompt

@@ -17,6 +17,7 @@ SHAPE_MASK = np.uint64((1 << FLAG_SHIFT) - 1)  # k, op and dtype in that word, w
 STEP_END = np.uint64(int(Flag.STEP_END) << FLAG_SHIFT)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << FLAG_SHIFT)
 GOES_ON = np.uint64(int(Flag.GOES_ON) << FLAG_SHIFT)
+GROUP_END = np.uint64(int(Flag.GROUP_END) << FLAG_SHIFT)
 OP_MASK = np.uint64(0xFF)
 
 
@@ -108,6 +109,12 @@ def ends_steps(words: Words, i: Int) -> bool:
 def ends_round(words: Words, i: Int) -> bool:
     """Return whether the command is the last of a round, a step of all running requests."""
     return bool(words[i, RecordWord.K_OP_DTYPE] & ROUND_END != np.uint64(0))
+
+
+@compiled
+def ends_group(words: Words, i: Int) -> bool:
+    """Return whether the command is the last of a group, which is launched before all later commands."""
+    return bool(words[i, RecordWord.K_OP_DTYPE] & GROUP_END != np.uint64(0))
 
 
 @compiled

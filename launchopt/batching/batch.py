@@ -20,7 +20,7 @@ class FlushReason(enum.IntEnum):
     deadline = 1  # its oldest command has waited for the timeout
     idle = 2  # no command came for the idle time
     drain = 3  # the workload has ended
-    stall = 4  # every waiting command waits for a command in a bucket
+    stall = 4  # every waiting command waits for a command in a bucket, or a group of commands is complete
 
 
 REASONS = tuple(FlushReason)  # REASONS[number]: compiled loops return numbers

@@ -12,7 +12,7 @@ import numpy as np
 
 from launchopt.command import RecordWord
 from launchopt.native import compiled
-from launchopt.records import copy_record, shape_key_of
+from launchopt.records import copy_record, ends_group, shape_key_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 
 NO_BUCKET, UNKNOWN_SHAPE = -1, -2  # in place of a bucket's number
@@ -37,12 +37,13 @@ class HashColumn(enum.IntEnum):
 
 
 class RuleWord(enum.IntEnum):
-    """Words of `Buckets.rules`: when a bucket that is not full is flushed. Only LAST_NS changes."""
+    """Words of `Buckets.rules`: when a bucket that is not full is flushed. LAST_NS and GROUP_ENDED change."""
 
     TIMEOUT_NS = 0  # flush a bucket this long after its oldest command entered
     IDLE_NS = 1  # flush a bucket this long after the last command came; NEVER_IDLE: no such limit
     ON_STALL = 2  # 1: flush at a stall
     LAST_NS = 3  # time at which the last commands came
+    GROUP_ENDED = 4  # 1: a group is complete; all buckets are flushed before the next command enters one
 
 
 NEVER_IDLE = -1
@@ -128,8 +129,13 @@ def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Buckets) -> bo
 def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[int, int]:
     """Put records from words[start] on into buckets until one is full; return (index of the next record, that bucket).
 
-    The bucket is NO_BUCKET if all records were taken, UNKNOWN_SHAPE if the next record's shape has no bucket.
+    The bucket is NO_BUCKET if all records were taken, or at the end of a group; then GROUP_ENDED is set, and buckets
+    that hold commands must be flushed. It is UNKNOWN_SHAPE if the next record's shape has no bucket.
     """
+    if batcher.rules[RuleWord.GROUP_ENDED] != 0:
+        if batcher.active[0] > 0:
+            return start, NO_BUCKET
+        batcher.rules[RuleWord.GROUP_ENDED] = 0
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(start, len(words)):
         mn, key = shape_key_of(words, i)
@@ -138,7 +144,11 @@ def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[
             if bucket == NO_BUCKET:
                 return i, UNKNOWN_SHAPE
             last_mn, last_key = mn, key
-        if _put(words, i, now_ns, bucket, batcher):
+        is_full = _put(words, i, now_ns, bucket, batcher)
+        if ends_group(words, i):
+            batcher.rules[RuleWord.GROUP_ENDED] = 1
+            return i + 1, bucket if is_full else NO_BUCKET
+        if is_full:
             return i + 1, bucket
     return len(words), NO_BUCKET
 

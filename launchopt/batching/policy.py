@@ -1,7 +1,7 @@
 """The policy of the batcher, for compiled loops: which bucket is flushed next, and why.
 
 A bucket is flushed when it is full. Otherwise it is flushed when its oldest command has waited for the timeout, at the
-end of the workload, at a stall, or when no command has come for the idle time. Callers pass the time.
+end of the workload or of a group, at a stall, or when no command has come for the idle time. Callers pass the time.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ def next_bucket(
     oldest = oldest_bucket(buckets, active)
     if oldest == NO_BUCKET:
         return start, NO_BUCKET, FlushReason.full
+    if rules[RuleWord.GROUP_ENDED] != 0:  # later commands wait for those in buckets
+        return start, oldest, FlushReason.stall
     if is_drained and len(words) == 0:
         return start, oldest, FlushReason.drain
     if buckets[oldest, BucketColumn.OPENED_NS] + rules[RuleWord.TIMEOUT_NS] <= now_ns:

@@ -67,4 +67,6 @@ def _read_by_shape(stream: CommandStream, shape: ShapeKey, together: int) -> int
     if slots >= sum(uses.values()):
         return shape.weight_bytes * count  # no weight is used twice
     different = slots if len(uses) == 1 else 1  # of a batch; commands of other shapes may use the weights between
+    if not stream.weights_in_turn:
+        return shape.weight_bytes * different  # once each: all commands of a batch may read one weight
     return shape.weight_bytes * max(min(count, different), count * min(different, together) // together)

@@ -67,7 +67,6 @@ class CommandStream:
     hidden: ClassVar[int] = 0  # features of a token; 0: no tokens
     step_rows: ClassVar[int] = 0  # commands of the longest step
     spared_bytes: ClassVar[int] = 0  # bytes of inputs at the start of the arena of outputs
-    batches_share_weights: ClassVar[bool] = False  # True: commands of several requests in one batch read one weight
 
     dtype: Dtype
     arenas: dict[ArenaKey, int]
@@ -102,8 +101,18 @@ class CommandStream:
         return 0
 
     @property
+    def batches_share_weights(self) -> bool:
+        """Whether a batch can hold commands of several requests, which all read one weight."""
+        return False
+
+    @property
+    def weights_in_turn(self) -> bool:
+        """Whether commands of a shape take its weights in turn, so that successive commands read different ones."""
+        return True
+
+    @property
     def fewest_weights(self) -> int | None:
-        """Minimum number of different weights over all shapes; None: no weight is used twice (`TraceStream`)."""
+        """Minimum number of different weights over all shapes; None: no weight is used twice (`RowStream`)."""
         return min(slots for arena, slots in self.arenas.items() if arena.is_weight)
 
     @property

@@ -1,1 +1,1 @@
-"""Readers of traces that other tools recorded: Kineto and Chrome JSON, and SQLite files of nsys."""
+"""Readers of traces that other tools recorded (Kineto and Chrome JSON, SQLite files of nsys), and of lists of GEMMs."""

@@ -19,7 +19,8 @@ from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, option
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.operands import ArenaKey
-from launchopt.streams.trace_stream import TraceStream, Weights, first_commands
+from launchopt.streams.row_stream import Weights
+from launchopt.streams.trace_stream import TraceStream, first_commands
 from launchopt.traces.gemms import DTYPES, EXACT_TYPES, Gemm, TraceGemms, read_gemms
 from launchopt.workloads.base import Setting, Workload
 
