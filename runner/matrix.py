@@ -2,10 +2,10 @@
 
     launchopt matrix        the table, as Markdown
 
-In: all modes and workloads, and a small trace of our own for the workload `trace`. Out: a table with a row per mode and
-device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason; if dtypes differ, one
-per dtype. A README has the table between `<!-- matrix -->` and `<!-- /matrix -->`. This module loads neither CUDA nor
-torch: a mode answers without its device.
+In: all modes and workloads, and a small trace and list of our own for the workloads that read one. Out: a table with a
+row per mode and device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason; if
+dtypes differ, one per dtype. A README has the table between `<!-- matrix -->` and `<!-- /matrix -->`. This module loads
+neither CUDA nor torch: a mode answers without its device.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ DTYPES = ("fp32", "fp16", "bf16")
 MARKS = ("<!-- matrix -->", "<!-- /matrix -->")
 LEGEND = (
     "`yes`: the mode runs the workload, in every dtype unless some are named. A letter: it does not, for the reason "
-    "below. `trace`: a trace of one thread, whose GEMMs have one column."
+    "below. `trace`: a trace of one thread, whose GEMMs have one column. `list`: GEMMs of one column, without groups, "
+    "some of which share a weight. A list with groups is one request."
 )
 _MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # sizes of an imagined device
 
@@ -87,8 +88,13 @@ def _config(workload: str, folder: Path) -> Config:
 
 
 def smallest(kind: type[Workload], folder: Path) -> list[str]:
-    """Return the overrides that make a workload small. A trace that it reads is written into `folder`."""
-    return [word.format(trace=small_trace(folder)) if "{trace}" in word else word for word in kind.smallest]
+    """Return the overrides that make a workload small. A trace or list that it reads is written into `folder`."""
+    files = {"trace": small_trace, "list": small_list}
+    found = []
+    for word in kind.smallest:
+        needed = {name: write(folder) for name, write in files.items() if f"{{{name}}}" in word}
+        found.append(word.format(**needed))
+    return found
 
 
 def small_trace(folder: Path) -> Path:
@@ -109,6 +115,13 @@ def small_trace(folder: Path) -> Path:
     ]
     path = folder / "small.json"
     path.write_text(json.dumps({"traceEvents": gemms}))
+    return path
+
+
+def small_list(folder: Path) -> Path:
+    """Write a list of GEMMs into `folder`, and return its path. Commands of its first two rows share their weights."""
+    path = folder / "small.csv"
+    path.write_text("m,n,k,count,weight\n64,1,128,8,first\n128,1,64,8,second\n64,1,64,4,\n")
     return path
 
 

@@ -34,6 +34,7 @@ class FlushRules:
     idle_ns: int | None = None  # flush a bucket this long after the last command came; None: no such limit
     on_stall: bool = True  # flush when every waiting command waits for a command in a bucket
     in_rounds: bool = False  # steps are issued in rounds: a stall is the end of a round
+    has_groups: bool = False  # for independent commands: flush everything at the end of a group
 
 
 class Batch:

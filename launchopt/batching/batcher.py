@@ -54,6 +54,7 @@ class Batcher:
         self._active = np.zeros(len(limits) + 1, np.int64)
         self._rules = np.zeros(len(RuleWord), np.int64)
         self._rules[RuleWord.TIMEOUT_NS], self._rules[RuleWord.ON_STALL] = rules.timeout_ns, rules.on_stall
+        self._rules[RuleWord.HAS_GROUPS] = rules.has_groups
         self._rules[RuleWord.IDLE_NS] = NEVER_IDLE if rules.idle_ns is None else rules.idle_ns
         self.order, self.flushes = order, [0] * len(FlushReason)
         for index, shape in enumerate(shapes):

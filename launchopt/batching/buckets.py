@@ -43,7 +43,8 @@ class RuleWord(enum.IntEnum):
     IDLE_NS = 1  # flush a bucket this long after the last command came; NEVER_IDLE: no such limit
     ON_STALL = 2  # 1: flush at a stall
     LAST_NS = 3  # time at which the last commands came
-    GROUP_ENDED = 4  # 1: a group is complete; all buckets are flushed before the next command enters one
+    HAS_GROUPS = 4  # 1: the last command of a group carries Flag.GROUP_END
+    GROUP_ENDED = 5  # 1: a group is complete; all buckets are flushed before the next command enters one
 
 
 NEVER_IDLE = -1
@@ -129,13 +130,8 @@ def _put(words: Words, i: Int, now_ns: Int, bucket: Int, batcher: Buckets) -> bo
 def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[int, int]:
     """Put records from words[start] on into buckets until one is full; return (index of the next record, that bucket).
 
-    The bucket is NO_BUCKET if all records were taken, or at the end of a group; then GROUP_ENDED is set, and buckets
-    that hold commands must be flushed. It is UNKNOWN_SHAPE if the next record's shape has no bucket.
+    The bucket is NO_BUCKET if all records were taken, UNKNOWN_SHAPE if the next record's shape has no bucket.
     """
-    if batcher.rules[RuleWord.GROUP_ENDED] != 0:
-        if batcher.active[0] > 0:
-            return start, NO_BUCKET
-        batcher.rules[RuleWord.GROUP_ENDED] = 0
     last_mn, last_key, bucket = np.uint64(0), np.uint64(0), NO_BUCKET
     for i in range(start, len(words)):
         mn, key = shape_key_of(words, i)
@@ -144,11 +140,7 @@ def add_words(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[
             if bucket == NO_BUCKET:
                 return i, UNKNOWN_SHAPE
             last_mn, last_key = mn, key
-        is_full = _put(words, i, now_ns, bucket, batcher)
-        if ends_group(words, i):
-            batcher.rules[RuleWord.GROUP_ENDED] = 1
-            return i + 1, bucket if is_full else NO_BUCKET
-        if is_full:
+        if _put(words, i, now_ns, bucket, batcher):
             return i + 1, bucket
     return len(words), NO_BUCKET
 
@@ -161,6 +153,27 @@ def put_word(words: Words, i: Int, now_ns: Int, batcher: Buckets) -> Int:
     if bucket == NO_BUCKET:
         return UNKNOWN_SHAPE
     return bucket if _put(words, i, now_ns, bucket, batcher) else NO_BUCKET
+
+
+@compiled
+def add_group(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[int, int]:
+    """Do as `add_words`, but stop behind the last command of a group, and set GROUP_ENDED.
+
+    Then take no record while a bucket holds commands.
+    """
+    if batcher.rules[RuleWord.GROUP_ENDED] != 0 and batcher.active[0] > 0:
+        return start, NO_BUCKET
+    batcher.rules[RuleWord.GROUP_ENDED] = 0
+    for i in range(start, len(words)):
+        bucket = put_word(words, i, now_ns, batcher)
+        if bucket == UNKNOWN_SHAPE:
+            return i, bucket
+        if ends_group(words, i):
+            batcher.rules[RuleWord.GROUP_ENDED] = 1
+            return i + 1, bucket
+        if bucket != NO_BUCKET:
+            return i + 1, bucket
+    return len(words), NO_BUCKET
 
 
 @compiled

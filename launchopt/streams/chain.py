@@ -56,6 +56,7 @@ class ChainStream:
     independent: ClassVar[bool] = False
     packable: ClassVar[bool] = False
     is_serial: ClassVar[bool] = False
+    has_groups: ClassVar[bool] = False
     span_ns: ClassVar[int] = 0
 
     def __init__(

@@ -51,16 +51,21 @@ class ListStream(RowStream):
         super().__init__(rows, dtype, weights, repeat, copies)
         self._given, self.independent = order, order.groups is None
         kept = order.groups if order.is_kept else None
-        self._has_groups = kept is not None
-        self.requests = 1 if self._has_groups else self.commands
-        if kept is not None:
-            last = np.flatnonzero(np.diff(kept, append=-1))  # the last row of each group
-            self._group_stops = self._stops[last]
+        # commands of a pass up to the end of each group; empty without groups
+        self._group_stops = (
+            self._stops[np.flatnonzero(np.diff(kept, append=-1))] if kept is not None else self._stops[:0]
+        )
+        self.requests = 1 if self.has_groups else self.commands
 
     @property
     def groups(self) -> int:
         """Number of groups in one pass through the list; 0: commands are independent, or their order is ignored."""
-        return len(self._group_stops) if self._has_groups else 0
+        return len(self._group_stops)
+
+    @property
+    def has_groups(self) -> bool:
+        """Whether the list has groups, and their order is kept."""
+        return self.groups > 0
 
     @property
     def weights_in_turn(self) -> bool:
@@ -70,24 +75,24 @@ class ListStream(RowStream):
     @property
     def ordered_requests(self) -> int:
         """Number of requests whose commands must run in order; 0: any order is correct."""
-        return 1 if self._has_groups else 0
+        return 1 if self.has_groups else 0
 
     def ordering(self, violated: bool, mode_keeps_order: bool) -> str:
         """Return the order that holds: per_request, also where groups keep theirs, or none."""
-        return "per_request" if self._has_groups else super().ordering(violated, mode_keeps_order)
+        return "per_request" if self.has_groups else super().ordering(violated, mode_keeps_order)
 
     def _order(self) -> NDArray[np.uint32] | None:
         if not self._given.shuffle:
             return None
         drawn = np.random.default_rng([self._given.seed, 0x11575]).random(self.pass_commands)
-        if not self._has_groups:
+        if not self.has_groups:
             return np.argsort(drawn, kind="stable").astype(np.uint32)
         group_of = np.searchsorted(self._group_stops, np.arange(self.pass_commands), side="right")
         return np.lexsort((drawn, group_of)).astype(np.uint32)
 
     def _block(self, at: At) -> Block:
         records, due_ns = super()._block(at).records, self._given.due_ns
-        if self._has_groups:
+        if self.has_groups:
             records["step"] = at.number
             ends = np.isin(at.number % self.pass_commands + 1, self._group_stops)
             records["flags"][ends] = Flag.GROUP_END

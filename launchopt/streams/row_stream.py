@@ -105,7 +105,8 @@ class RowStream(CommandStream):
         uses = int(rows.count[rows.weight != NO_WEIGHT].sum())  # of named weights in one pass
         self._shares_named = uses > sum(named.values())
         self._reuses_named = uses * repeat > sum(named.values()) * self.copies
-        self._set_arenas(by_role[0], named, weights)
+        self._set_weights(by_role[0], named, weights)
+        self._set_inputs(by_role[1])
         a, b, c = (turns_of(arenas, rows.count, self.arenas) for arenas in by_role)
         self._places = [self._weights_in_turn(a, by_role[0], named), b, c]
         self.replicas = self.fewest_weights or 1
@@ -128,18 +129,26 @@ class RowStream(CommandStream):
             named[arena] = max(named[arena], weight + 1)
         return named
 
-    def _set_arenas(self, arena_of: Sequence[ArenaKey], named: Mapping[ArenaKey, int], weights: Weights) -> None:
-        """Set the slots of each arena: named weights first, with all their copies, and then the other weights."""
-        self.arenas = slots = dict(self._uses)
+    def _set_weights(self, arena_of: Sequence[ArenaKey], named: Mapping[ArenaKey, int], weights: Weights) -> None:
+        """Set the slots of the arenas of weights: named weights first, with all their copies, then the others."""
+        self.arenas = dict(self._uses)
         for arena, uses in self._counted(arena_of, self._rows.weight == NO_WEIGHT).items():
             others = min(uses, weights(arena, uses)) if uses else 0
-            slots[arena] = named[arena] * self.copies + others
-        longest: Counter[ArenaKey] = Counter()
+            self.arenas[arena] = named[arena] * self.copies + others
+
+    def _set_inputs(self, arena_of: Sequence[ArenaKey]) -> None:
+        """Set the slots of the arenas of inputs, so that the same pair of weight and input comes again late.
+
+        Commands that name one weight have an input each.
+        """
+        slots = self.arenas
+        named_uses = self._counted(arena_of, self._rows.weight != NO_WEIGHT)
+        longest = Counter({arena: uses // self._turns * self.copies for arena, uses in named_uses.items()})
         for shape in self.shapes:
             a, b, _ = arenas_of(shape)
-            longest[b] = max(longest[b], slots[a] * INPUT_TURNS)
+            longest[b] = max(longest[b], slots[a])
         for b, most in longest.items():
-            slots[b] = min(slots[b], most, max(1, INPUT_ARENA_LIMIT_BYTES // b.slot_bytes))
+            slots[b] = min(slots[b], most * INPUT_TURNS, max(1, INPUT_ARENA_LIMIT_BYTES // b.slot_bytes))
 
     def _weights_in_turn(self, turns: Turns, arena_of: Sequence[ArenaKey], named: Mapping[ArenaKey, int]) -> Turns:
         """Return the slots of weights. `turns` are right if no row names a weight."""

@@ -101,6 +101,11 @@ class CommandStream:
         return 0
 
     @property
+    def has_groups(self) -> bool:
+        """Whether commands form groups that follow one another (`ListStream`). Steps keep order in another way."""
+        return False
+
+    @property
     def batches_share_weights(self) -> bool:
         """Whether a batch can hold commands of several requests, which all read one weight."""
         return False

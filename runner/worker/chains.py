@@ -141,4 +141,5 @@ class Chains:
 def flush_rules(job: Job, arm: Arm) -> FlushRules:
     """Return the rules by which an arm's buckets are flushed before they are full."""
     idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
-    return FlushRules(int(arm.timeout_us * 1e3), idle_ns, job.on_stall, job.schedule.continuous)
+    timeout_ns, groups = int(arm.timeout_us * 1e3), job.stream.has_groups
+    return FlushRules(timeout_ns, idle_ns, job.on_stall, job.schedule.continuous, groups)

@@ -12,7 +12,7 @@ from support.steps.order_models import NOTHING, SHAPES, Command, Left, Model, du
 
 from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.batcher import Batcher
-from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
+from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import RunError
 
 properties = settings(deadline=None, max_examples=100)
@@ -160,3 +160,27 @@ def test_an_unknown_shape_is_named(field: str) -> None:
     with pytest.raises(RunError) as caught:
         list(batcher.take(records, 0))
     assert str(caught.value).startswith(text)
+
+
+@properties
+@given(
+    groups=st.lists(st.lists(st.integers(0, len(SHAPES) - 1), min_size=1, max_size=12), min_size=1, max_size=12),
+    chunk=st.integers(1, 50),
+    limit=st.integers(1, 5),
+    buckets=st.sampled_from([1, len(SHAPES)]),
+)
+def test_groups_leave_one_after_another(groups: list[list[int]], chunk: int, limit: int, buckets: int) -> None:
+    rules = FlushRules(1 << 40, on_stall=False, has_groups=True)
+    batcher = Batcher(SHAPES, [limit] * buckets, rules)
+    records = commands(SHAPES[shape] for group in groups for shape in group)
+    group_of = [number for number, group in enumerate(groups) for _ in group]
+    records["flags"][np.flatnonzero(np.diff(group_of, append=-1))] = Flag.GROUP_END
+    out = []
+    for first in range(0, len(records), chunk):
+        out += [(batch.reason, seqs(batch)) for batch in batcher.take(records[first : first + chunk], 1)]
+    assert batcher.held == 0
+    assert {reason for reason, _ in out} <= {FlushReason.full, FlushReason.stall}
+    left_in = [[group_of[seq] for seq in batch] for _, batch in out]
+    assert [group for batch in left_in for group in batch] == group_of
+    assert all(len(set(batch)) == 1 for batch in left_in)
+    assert sorted(seq for _, batch in out for seq in batch) == list(range(len(records)))

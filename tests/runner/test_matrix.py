@@ -19,6 +19,7 @@ from launchopt.workloads import workloads
 from launchopt.workloads.base import Steps
 from launchopt.workloads.decode import Decode
 from launchopt.workloads.gemv import Gemv
+from launchopt.workloads.list import GemmList
 from launchopt.workloads.prefill import Prefill
 from launchopt.workloads.trace import Trace
 from runner import matrix
@@ -33,6 +34,7 @@ SMALL = {
     Decode: "workload.requests=3 workload.tokens=2",
     Steps: "workload.requests=3 workload.tokens=2",
     Trace: "workload.repeat=3",
+    GemmList: "workload.repeat=3",
 }
 COMMON = "device=cpu workload.cache=hot mode=baseline against=[all] batching.max_batch=4 record.launches=none"
 

@@ -44,10 +44,10 @@ class LtCoalesced:
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], pdl: bool = False) -> None:
         self._device, self.tables = device, device.base.fork()
         self._shapes, self._limits = list(limits), limits
-        scratch_bytes = [0, 0]
+        scratch_bytes, strides = [0, 0], device.work.strides()
         for index, (shape, limit) in enumerate(limits.items()):
             sizes = range(1, limit + 1)
-            if not is_shared(shape, device.work.strides()[shape]):
+            if not is_shared(shape, strides[shape]):
                 device.planner.plan_strided(self.tables, index, sizes, pdl)
                 continue
             self._plan(index, shape, limit)
