@@ -32,7 +32,7 @@ GOOD = {
     **{"azure": "azure.csv", "mooncake": "mooncake.jsonl", "csv": "after.csv", "auto": "requests.csv"},
     **{"kineto": "kineto.json.gz", "gemms": "list.json", "nsys": "nsys.sqlite", "manifest": "manifest.json"},
     **{"summary": "summary.parquet", "histograms": "histograms.parquet", "dataset": "summary.parquet"},
-    **{"calibration": "calibration.json"},
+    **{"calibration": "calibration.json", "gemm_list": "shapes.csv"},
 }
 
 
@@ -87,7 +87,7 @@ def test_one_value_of_a_trace_is_bounded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("suffix", ["json", "jsonl"])
 @pytest.mark.parametrize("opening", [b"[", b'{"a":'])
 def test_depth_is_bounded(suffix: str, opening: bytes, tmp_path: Path) -> None:
-    names = {"json": ("kineto", "gemms", "manifest", "calibration"), "jsonl": ("mooncake",)}[suffix]
+    names = {"json": ("kineto", "gemms", "gemm_list", "manifest", "calibration"), "jsonl": ("mooncake",)}[suffix]
     for name in names:
         path = tmp_path / {"manifest": "manifest.json"}.get(name, f"deep.{suffix}")
         path.write_bytes(opening * 100_000)

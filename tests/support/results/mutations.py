@@ -32,6 +32,7 @@ from launchopt.errors import LaunchoptError
 from launchopt.recording.dataset import batches
 from launchopt.recording.results import read_histograms, read_manifest, read_summaries
 from launchopt.traces.events import Trace
+from launchopt.traces.gemm_list import read_gemm_list
 from launchopt.traces.gemms import read_gemms
 from launchopt.traces.kineto import read_kineto
 from launchopt.traces.nsys_sqlite import read_nsys
@@ -94,6 +95,7 @@ READERS = {
     "auto": Reader(lambda path: read_requests(path, "auto", 2), REQUESTS),
     "kineto": Reader(_launches(read_kineto), ("kineto.json", "list.json", "kineto.json.gz", *KINETO_FAULTS)),
     "gemms": Reader(read_gemms, ("kineto.json", "list.json", "kineto.json.gz")),
+    "gemm_list": Reader(read_gemm_list, ("shapes.csv", "shapes.json", "requests.csv", "list.json")),
     "nsys": Reader(_launches(read_nsys), ("nsys.sqlite", *NSYS_FAULTS)),
     "manifest": Reader(lambda path: read_manifest(path.parent), ("manifest.json",)),
     "summary": Reader(lambda path: read_summaries([path]), ("summary.parquet",)),
