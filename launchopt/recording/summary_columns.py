@@ -44,7 +44,7 @@ SUMMARY_COLUMNS = (
     required("repeat", INT32, "0-based, counted over all processes of the run"),
     column("process", INT32, "0-based: the set of producer and consumer that ran it; null in old files: 0"),
     required("workload", TEXT, "an option of the group: gemv_micro, decode, layer, ..."),
-    required("model", TEXT, "the model, or the name of the trace; null for a workload with its own shape"),
+    required("model", TEXT, "the model, or the name of the trace or list; null for a workload with its own shape"),
     required(
         "mode", TEXT, "execution strategy: a mode, and the choices in which its stack differs, as graph+norm+attention"
     ),
@@ -66,7 +66,7 @@ SUMMARY_COLUMNS = (
     column(
         "arrival_rate_per_s",
         FLOAT,
-        "mean rate at which requests (gemv, trace: commands) were due, per second; null in a closed loop",
+        "mean rate at which requests (gemv, list, trace: commands) were due, per second; null in a closed loop",
     ),
     column(
         "completed_rate_per_s",

@@ -16,7 +16,7 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.stream import CommandOrder, CommandStream, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from support.steps.launching import recorded
 from support.steps.straight import records_of
@@ -41,7 +41,7 @@ class Run:
     def __init__(
         self,
         mode: str,
-        stream: GemmStream,
+        stream: CommandStream,
         most: int = 8,
         pack_bytes: int = NEVER_PACK,
         device: Any = None,
@@ -66,7 +66,8 @@ class Run:
     def batches(self, chunk: int) -> Iterator[Batch]:
         limits = list(self.limits.values())
         buckets = [min(self._most, sum(limits))] if self.mode.merges_shapes else limits
-        batcher = Batcher(self.stream.shapes, buckets, FlushRules(3))
+        rules = FlushRules(3, has_groups=self.stream.has_groups)
+        batcher = Batcher(self.stream.shapes, buckets, rules)
         records = records_of(self.stream)
         for now_ns, first in enumerate(range(0, len(records), chunk)):
             yield from batcher.take(records[first : first + chunk], now_ns)

@@ -40,6 +40,7 @@ JOBS = {
     "gemv": f"{GEMV} workload.replicas=16",
     "scattered": f"{GEMV} workload.replicas=32 workload.shuffle=true",
     "shared": f"{GEMV} workload.replicas=1",
+    "listed": f"workload=list workload.path={TESTS}/corpus/shapes.csv workload.repeat=3",
     "decode_1": f"{DECODE} workload.tokens=6",
     "decode_6": f"{DECODE} workload.requests=6 workload.tokens=5 workload.replicas=2",
     "decode_prompts": f"{DECODE} workload.requests=6 workload.tokens=4 workload.prompt_tokens=5",
