@@ -26,7 +26,7 @@ from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.composed import typed, without_hydra
 from runner.config.loading import start
 from runner.config.schema import settled, to_config
-from runner.config.tables import on_a_cpu
+from runner.config.tables import require_gpu
 from runner.config.words import check_settings
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
@@ -78,6 +78,7 @@ class Precheck(Callback):
         with _refusing():
             choices = config.hydra.runtime.choices
             is_published = any(choices.get(group) for group in ("experiment", "table"))
+            require_gpu(config, typed(config.hydra))
             self._prepare_run(without_hydra(config), config.hydra.run, is_published)
 
     def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool) -> None:
@@ -103,6 +104,7 @@ class Precheck(Callback):
         with _refusing():
             overrides = typed(config.hydra)
             chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
+            require_gpu(config, typed(config.hydra))
             if config.resume and is_timed(config.hydra.sweep):
                 parent = Path(config.hydra.sweep.dir).parent
                 _place_sweep(config, newest_sweep(parent, overrides))
@@ -114,8 +116,6 @@ class Precheck(Callback):
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock = _start.hold(folder, SWEEP_KEY)
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
-            if warning := on_a_cpu(config.hydra.runtime.choices):
-                say(warning)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
 

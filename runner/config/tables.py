@@ -5,11 +5,17 @@ A user can run one alone with `table=EXPERIMENT_TABLE`, or `table=TABLE` for tho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import takewhile
 from pathlib import Path
+
+from omegaconf import DictConfig
+
+from launchopt.errors import ConfigError
+from launchopt.messages import say
 
 NAMED_ALONE = "gpu_kernel_batcher"
 
@@ -52,14 +58,35 @@ def tables() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def on_a_cpu(choices: Mapping[str, str | None]) -> str | None:
-    """Return the line to print if an experiment for a GPU begins with device=cpu, or None. choices: by group."""
-    experiment = choices.get("experiment")
-    if choices.get("device") != "cpu":
-        return None
-    mark = experiments().get(experiment or "", "").partition(")")[0].removeprefix("(")
-    if not mark.startswith("needs a GPU"):
-        return None
-    small = [name for name in tables() if name == f"{experiment}_tiny"]
-    less = f"; for a CPU there is table={small[0]}" if small else ""
-    return f"experiment={experiment}: {mark}, and takes far longer on a CPU{less}"
+def mark_of(experiment: str | None) -> str:
+    """Return the mark of one of our experiments, such as `needs a GPU, 10 minutes`; "" for any other name."""
+    return experiments().get(experiment or "", "").partition(")")[0].removeprefix("(")
+
+
+def require_gpu(config: DictConfig, words: Sequence[str]) -> None:
+    """Refuse an experiment that needs a GPU on a machine without one, or print a line; see `notice_on_a_cpu`.
+
+    config: composed, with Hydra's node. words: the overrides.
+    """
+    experiment = config.hydra.runtime.choices.get("experiment")
+    if not mark_of(experiment).startswith("needs a GPU"):
+        return
+    from launchopt.devices import find_device  # late: --help needs none of it
+
+    asked = config.device.kind.value
+    info, _ = find_device(asked, config.device.index)
+    if info.kind == "cpu":
+        say(notice_on_a_cpu(experiment, asked == "cpu", words))
+
+
+def notice_on_a_cpu(experiment: str, is_asked: bool, words: Sequence[str]) -> str:
+    """Return the line to print before an experiment that needs a GPU starts on a CPU.
+
+    Raise ConfigError unless the user asked for a CPU (`is_asked`) and chose the size of the work: a CPU would take days
+    for that of the experiment. words: the overrides.
+    """
+    if is_asked and any(re.match(r"\+*(workload|model|table)\b", word) for word in words):
+        return f"experiment={experiment}: {mark_of(experiment)}, and takes far longer on a CPU"
+    small = f"table={experiment}_tiny" if f"{experiment}_tiny" in tables() else "experiment=quick"
+    why = f"on a CPU run {small}, or add device=cpu and a smaller model or workload"
+    raise ConfigError("experiment", experiment, f"{mark_of(experiment)}; {why}")

@@ -12,12 +12,13 @@ from hydra import compose, initialize_config_dir
 from support.paths import ROOT
 
 from launchopt.devices.base import DeviceInfo
+from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
 from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config
-from runner.config.tables import experiments, on_a_cpu, tables
+from runner.config.tables import experiments, mark_of, notice_on_a_cpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
 
@@ -164,10 +165,18 @@ def test_the_quick_experiment_has_a_base_an_interval_and_little_work() -> None:
     assert stream_on(config, H200).commands <= 2000
 
 
-def test_an_experiment_for_a_gpu_says_so_on_a_cpu() -> None:
-    said = on_a_cpu({"experiment": "waterfall", "device": "cpu"})
-    assert said is not None
-    assert "needs a GPU" in said
-    assert said.endswith("table=waterfall_tiny")
-    assert on_a_cpu({"experiment": "waterfall", "device": "auto"}) is None
-    assert on_a_cpu({"experiment": None, "device": "cpu"}) is None
+@pytest.mark.parametrize("words", [[], ["model=tiny"], ["device=cpu", "repeats=1"]], ids=" ".join)
+@pytest.mark.parametrize("name", sorted(name for name in experiments() if mark_of(name).startswith("needs a GPU")))
+def test_an_experiment_for_a_gpu_is_refused_on_a_cpu(name: str, words: list[str]) -> None:
+    """It runs on a CPU only for a user who asks for the CPU and chooses a size."""
+    with pytest.raises(ConfigError, match=f"experiment={name}: needs a GPU, .*; on a CPU run ") as caught:
+        notice_on_a_cpu(name, "device=cpu" in words, [f"experiment={name}", *words])
+    proposed = str(caught.value).partition("run ")[2].partition(",")[0]
+    assert proposed == ("table=waterfall_tiny" if name == "waterfall" else "experiment=quick")
+
+
+def test_an_experiment_for_a_gpu_with_a_size_of_the_users_starts_on_a_cpu() -> None:
+    for word in ("model=tiny", "workload.tokens=2", "table=strategies_decode_1", "+workload.requests=1"):
+        assert "takes far longer on a CPU" in notice_on_a_cpu("waterfall", True, ["experiment=waterfall", word])
+    assert mark_of("quick") == "20 s on two cores"
+    assert mark_of("waterfall/tiny") == mark_of(None) == ""

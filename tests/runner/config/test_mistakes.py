@@ -27,6 +27,8 @@ MISTAKES = {
     "timing=nsys": "did you mean timing=cupti?",
     "workload=null": "workload=null: no such workload; allowed: decode,",
     "experiment=qkv/nope": "experiment=qkv/nope: no such experiment; allowed: azure_llama_3_8b,",
+    "experiment=waterfall": "needs a GPU, 120 minutes; on a CPU run table=waterfall_tiny, or add device=cpu and",
+    "experiment=timeout_bucket hydra.mode=RUN": "needs a GPU, 3 minutes; on a CPU run experiment=quick, or",
     "mode=graph+norm": "a label of against and of tables; on the command line type mode=graph 'mode",
     "mode=graph+pdl-coalesce": "type mode=graph mode.coalesce=false mode.pdl=true",
     "mode=graph+nrm": "mode=graph+nrm: nrm is no choice; allowed: ",
