@@ -3,7 +3,8 @@
     launchopt budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/h200/remedies
     launchopt budget launches_per_token=1200 launch_us=5 tokens_per_day=10e6            the textbook: 16.7 h
 
-    model=NAME              model whose layers count, an option of conf/model; default: that of the runs
+    model=NAME              model whose layers count: an option of conf/model, or the path of a config.json; default:
+                            that of the runs
     tokens_per_day=X        generated tokens a day; 10e6 is 10 million
     from=RUN...             folders with results, which give the launches per token and their cost for each mode
     launches_per_token=X    replaces the measured number, for a mode that launches every command alone
@@ -122,10 +123,14 @@ def _number(key: str, text: str) -> float:
 
 
 def read_model(name: str) -> ModelShape:
-    """Return an option of conf/model; ConfigError for an unknown one."""
+    """Return an option of conf/model, or the model in a config.json; ConfigError or DataError for an unknown one."""
     from omegaconf import OmegaConf
 
     from launchopt.streams.model import ModelShape
+    from runner.config.model_files import is_path, model_at
+
+    if is_path(name):
+        return model_at(name).shape()
 
     checkout = Path(__file__).parent.parent / "conf" / "model"
     options = checkout if checkout.is_dir() else resources.files("runner.conf") / "model"

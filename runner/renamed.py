@@ -18,7 +18,7 @@ OPTIONS = {"--remedies": "--strategies"}
 VALUES = {  # by key: patterns of old names, and the new names
     "experiment": {r"\bremedies\b": "strategies", r"\bpredecessor_tables\b": "gpu_kernel_batcher"},
     "table": {r"\bremedies_": "strategies_"},
-    "model": {r"\bpredecessor\b": "small_1024"},
+    "model": {r"(?<![\w/.-])predecessor(?![\w/.-])": "small_1024"},  # no folder of this name in a path
 }
 
 

@@ -194,7 +194,9 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: 
     are one GEMM, and so are gate and up; if not, each is a GEMM of its own, with the same memory. The activation of the
     MLP is SiLU(gate) * up, or ReLU in a model without a gate.
     """
-    heads = AttentionShape(model.q_heads, model.kv_heads, model.head_dim, ctx, page, qk_norm=model.qk_norm)
+    heads = AttentionShape(
+        model.q_heads, model.kv_heads, model.head_dim, ctx, page, model.rope_theta, qk_norm=model.qk_norm
+    )
     hidden, qkv, scores, inner = model.hidden, heads.qkv_width, heads.scores_width, model.intermediate
     projections = {"q": heads.q_width, "k": heads.kv_width, "v": heads.kv_width}
     ups = {"gate": inner, "up": inner} if model.gated else {"up": inner}

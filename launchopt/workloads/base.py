@@ -76,6 +76,7 @@ class Workload:
     needs_order: ClassVar[bool] = False  # True: ordering=none is refused
     own_arrival: ClassVar[str] = ""  # reason to refuse arrival=; "": arrival= is allowed
     instead_of_model: ClassVar[str] = ""  # the option that replaces model=; "": model= is used
+    runs_experts: ClassVar[bool] = False  # True: with ordering=none, layers with experts or MLA can be run
     smallest: ClassVar[tuple[str, ...]] = ()  # overrides for a small run; {trace} stands for the path of a trace
 
     def __post_init__(self) -> None:

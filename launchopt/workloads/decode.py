@@ -7,6 +7,7 @@ requests becomes one prefill step and its decode steps.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
@@ -50,6 +51,8 @@ class Decode(OfModel):
     prompt_tokens: int = option(0, PROMPT_TOKENS_HELP, low=0)
     tokens: int = option(64, TOKENS_HELP, low=1)
     users: int = option(1, "columns of each step: requests that stay in step all the time (ordering=none)", low=1)
+
+    runs_experts: ClassVar[bool] = True
 
     def asked(self) -> Asked:
         """Return the number and lengths of the requests in a run without arrival=replay."""

@@ -5,6 +5,7 @@ and of --cfg. It ends in `composed.check`, before Hydra instantiates or starts a
 
     launchopt's folder and packages       loaded as they are
     --config-dir, --config-path           each file is checked by `files.config_text`; Hydra parses the checked text
+    model=PATH                            a config.json, whose numbers `model_files` reads
     hydra.searchpath                      refused
 """
 
@@ -36,6 +37,7 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.errors import ConfigError, DataError, explained
 from runner.config.composed import check
 from runner.config.files import config_text
+from runner.config.model_files import loaded, model_path
 from runner.config.schema import register
 from runner.config.tables import conf_folder
 
@@ -66,6 +68,7 @@ class Files(CachingConfigRepository):
     def __init__(self, delegate: ConfigRepository) -> None:
         super().__init__(delegate)
         self.loaded = 0
+        self.models: dict[str, ConfigResult] = {}
 
     def initialize_sources(self, config_search_path: ConfigSearchPath) -> None:
         """Refuse further sources: Hydra calls this only for hydra.searchpath."""
@@ -74,15 +77,24 @@ class Files(CachingConfigRepository):
 
     def load_config(self, config_path: str) -> ConfigResult | None:
         """Return an option of a group, or None. Hydra calls this for each entry of each list of defaults."""
+        self.loaded += 1
+        if self.loaded > MOST_LOADED:
+            raise ConfigError("defaults", config_path, f"over {MOST_LOADED} options in one config, or a circle of them")
         parts = config_path.split("/")
+        is_outside = any(each[:1] in ("", ".") for each in parts)
+        if (path := model_path(config_path)) and (is_outside or not self.config_exists(config_path)):
+            return self._model(config_path, path)
         if any(each.startswith(".") for each in parts) or config_path.startswith("/"):
             group = "/".join(parts[: next((i for i, each in enumerate(parts) if each[:1] in ("", ".")), 0)])
             option = config_path.removeprefix(f"{group}/")
             raise ConfigError(group or "defaults", option, "outside of the folder of configs, or hidden: refused")
-        self.loaded += 1
-        if self.loaded > MOST_LOADED:
-            raise ConfigError("defaults", config_path, f"over {MOST_LOADED} options in one config, or a circle of them")
         return super().load_config(config_path)
+
+    def _model(self, config_path: str, path: str) -> ConfigResult:
+        """Return the model in a config.json, which is read once for each composition."""
+        if config_path not in self.models:
+            self.models[config_path] = loaded(path)
+        return self.models[config_path]
 
 
 class Loader(ConfigLoaderImpl):

@@ -175,12 +175,23 @@ class Config:
             if self.model.name != DEFAULT_MODEL:
                 why = f"workload={self.workload.name} has its own shape; use {self.workload.instead_of_model}"
                 raise ConfigError("model", self.model.name, why)
-        elif self.workload.layers is not None and self.workload.layers > self.model.layers:
+            return
+        if self.workload.layers is not None and self.workload.layers > self.model.layers:
             raise ConfigError(
                 "workload.layers",
                 self.workload.layers,
                 f"must be at most {self.model.layers}: model={self.model.name} has no more",
             )
+        if not self.model.shape().is_dense:
+            self._check_experts()
+
+    def _check_experts(self) -> None:
+        """Refuse whatever would need data to flow through experts or MLA, or columns that share an expert."""
+        has = "experts" if self.model.experts else "latent attention"
+        runs = self.workload.runs_experts and self.ordering is Ordering.none
+        if not (runs and self.workload.users == 1 and self.arrival.is_closed):
+            why = f"has {has}, which run as GEMMs without order only: workload=decode ordering=none workload.users=1"
+            raise ConfigError("model", self.model.name, f"{why} arrival=closed")
 
     def _refuse_tokens(self, why: str) -> None:
         """Raise ConfigError for a setting that only workloads with tokens have."""

@@ -16,6 +16,8 @@ from launchopt.workloads.base import Setting
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 
+DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names in a config.json, and ours
+
 
 def requests_of(config: Config) -> Requests | None:
     """Return the requests of a file, or those that the workload's options describe.
@@ -66,7 +68,16 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
         vocab=None if config.sampling.kind is SamplingKind.none else config.model.vocab,
         chunk_tokens=config.scheduler.chunk_tokens,
         speed=arrival.speed if arrival.has_requests else 1.0,
+        notices=[] if workload.instead_of_model else model_notices(config),
     )
+
+
+def model_notices(config: Config) -> list[str]:
+    """Return what the user should know of a published model: its dtype if another one runs, and what does not run."""
+    model, ran = config.model, config.workload.dtype.name
+    published = DTYPES.get(model.dtype or ran, model.dtype)
+    other = [f"{model.name}: published in {model.dtype}, run in workload.dtype={ran}"] if published != ran else []
+    return [*other, f"{model.name}: no workload runs {model.left_out}"] if model.left_out else other
 
 
 def stream_on(config: Config, info: DeviceInfo) -> Stream:

@@ -35,7 +35,14 @@ LATER = {
     "processes": 1,
     "tuning": "all",
 }  # settings that older runs lack; this value is no part of the hash
-OF_EVERY_MODEL = {"norm_epsilon": NORM_EPSILON}  # older runs lack it, and had this value
+OF_EVERY_MODEL = {  # the same, of a model
+    **dict.fromkeys(("experts", "experts_per_token", "expert_intermediate", "shared_intermediate"), 0),
+    **dict.fromkeys(("q_rank", "kv_rank", "rope_dim", "v_dim"), 0),
+    "norm_epsilon": NORM_EPSILON,
+    "rope_theta": 10_000.0,
+    "dtype": None,
+    "left_out": None,
+}
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
@@ -79,7 +86,7 @@ def config_hash(config: Mapping[str, object]) -> str:
             chosen["fuse"] = sorted(fuse)
         kept["mode"] = chosen
     if isinstance(model := kept.get("model"), Mapping):
-        kept["model"] = {key: value for key, value in model.items() if (key, value) not in OF_EVERY_MODEL.items()}
+        kept["model"] = {k: v for k, v in model.items() if k not in OF_EVERY_MODEL or v != OF_EVERY_MODEL[k]}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -32,7 +32,7 @@ GOOD = {
     **{"azure": "azure.csv", "mooncake": "mooncake.jsonl", "csv": "after.csv", "auto": "requests.csv"},
     **{"kineto": "kineto.json.gz", "gemms": "list.json", "nsys": "nsys.sqlite", "manifest": "manifest.json"},
     **{"summary": "summary.parquet", "histograms": "histograms.parquet", "dataset": "summary.parquet"},
-    **{"calibration": "calibration.json", "gemm_list": "shapes.csv"},
+    **{"calibration": "calibration.json", "gemm_list": "shapes.csv", "model": "model.json"},
 }
 
 

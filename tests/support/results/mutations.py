@@ -29,6 +29,7 @@ from launchopt.analysis.profiles.launch_stats import launch_stats
 from launchopt.analysis.verdict.calibration import read_calibration
 from launchopt.arrivals.replay import read_requests
 from launchopt.errors import LaunchoptError
+from launchopt.huggingface.config_json import read_model
 from launchopt.recording.dataset import batches
 from launchopt.recording.results import read_histograms, read_manifest, read_summaries
 from launchopt.traces.events import Trace
@@ -102,6 +103,7 @@ READERS = {
     "histograms": Reader(lambda path: read_histograms([path]), ("histograms.parquet",)),
     "dataset": Reader(lambda path: list(batches([path.parent], "summary")), ("summary.parquet",)),
     "calibration": Reader(read_calibration, ("calibration.json",)),
+    "model": Reader(read_model, ("model.json", "mixture.json")),
 }
 
 

@@ -1,0 +1,1 @@
+"""Dimensions of models from the config.json files that Hugging Face publishes."""

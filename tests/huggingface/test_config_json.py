@@ -1,0 +1,237 @@
+"""A config.json gives the linear layers that the model card says; anything else is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.config.model_cards import CARDS, REAL, Card
+from support.paths import ROOT
+
+from launchopt.errors import DataError
+from launchopt.huggingface.config_json import MOST_BYTES, name_of, read_model
+from launchopt.streams.model import Model
+
+SHARED = ROOT.parent / "shared/data/models/hf"
+TINY: dict[str, Any] = {
+    "model_type": "llama",
+    **{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+}
+
+
+def written(folder: Path, content: object, name: str = "config.json") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
+
+
+def read(folder: Path, **changes: Any) -> Model:
+    return read_model(written(folder, TINY | changes))
+
+
+def fails(folder: Path, **changes: Any) -> str:
+    with pytest.raises(DataError) as refused:
+        read(folder, **changes)
+    text = str(refused.value)
+    assert "\n" not in text
+    assert refused.value.exit_code == 2
+    return text.partition("config.json: ")[2]
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_linear_layers_are_those_of_the_model_card(name: str, tmp_path: Path) -> None:
+    card, model = CARDS[name], read_model(written(tmp_path / name, CARDS[name].config))
+    found = {each: (m, k) for each, m, k in model.shape().linears()}
+    assert {each: size for each, size in found.items() if each[:6] != "expert" or each[:7] == "expert0"} == card.linears
+    assert len(found) == len(card.linears) + 2 * max(0, model.experts_per_token - 1)
+    for word in card.left_out:
+        assert word in str(model.left_out)
+    assert {each: getattr(model, each) for each in card.shape} == card.shape
+
+
+def parameters(card: Card, model: Model, experts: int) -> float:
+    """Billions of parameters, without norms and biases. experts: how many of each layer count."""
+    shape = model.shape()
+    layer = replace(shape, experts_per_token=experts).layer_weights if model.experts else shape.layer_weights
+    dense = replace(shape, experts=0).layer_weights
+    tables = model.hidden * (model.vocab or 0) * (1 if card.is_tied else 2)
+    return ((model.layers - card.dense_layers) * layer + card.dense_layers * dense + tables) / 1e9
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_parameters_are_as_many_as_the_model_card_says(name: str, tmp_path: Path) -> None:
+    card = CARDS[name]
+    model = read_model(written(tmp_path, card.config))
+    assert parameters(card, model, model.experts) == pytest.approx(card.billions, rel=0.01)
+    if card.billions_active is not None:
+        assert parameters(card, model, model.experts_per_token) == pytest.approx(card.billions_active, rel=0.02)
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_a_published_file_gives_the_same_as_its_facts(name: str, tmp_path: Path) -> None:
+    if not (SHARED / f"{name}.json").exists():
+        pytest.skip(f"no {name}.json: download the config.json of the model")
+    published = read_model(SHARED / f"{name}.json")
+    facts = read_model(written(tmp_path, REAL[name].config))
+    assert published.name == name.partition("--")[2]
+    assert replace(published, name="", left_out="") == replace(facts, name="", left_out="")
+
+
+@given(*[st.integers(1, 64)] * 5)
+def test_any_dense_model_follows_the_rule_of_vllm(
+    tmp_path_factory: pytest.TempPathFactory, hidden: int, groups: int, keys: int, head: int, inner: int
+) -> None:
+    model = read(
+        tmp_path_factory.getbasetemp() / "any",
+        **{"hidden_size": hidden, "num_attention_heads": groups * keys, "num_key_value_heads": keys},
+        **{"head_dim": head, "intermediate_size": inner},
+    )
+    q = groups * keys * head
+    assert model.shape().linear_sizes() == [
+        (q + 2 * keys * head, hidden),
+        (hidden, q),
+        (2 * inner, hidden),
+        (hidden, inner),
+    ]
+
+
+BAD_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"hidden_size": -1}, "hidden_size=-1: must be a whole number from 1 to 2147483647"),
+    ({"hidden_size": 0}, "hidden_size=0: must be"),
+    ({"hidden_size": True}, "hidden_size=True: must be"),
+    ({"hidden_size": 64.0}, "hidden_size=64.0: must be"),
+    ({"hidden_size": "64"}, "hidden_size=64: must be"),
+    ({"hidden_size": 10**40}, "hidden_size=1000"),
+    ({"hidden_size": None}, "hidden_size: missing"),
+    ({"num_hidden_layers": 1025}, "num_hidden_layers=1025: must be a whole number from 1 to 1024"),
+    ({"num_attention_heads": 0}, "num_attention_heads=0: must be"),
+    ({"num_attention_heads": 5}, "hidden_size=64: must be a multiple of num_attention_heads=5"),
+    ({"num_key_value_heads": 3}, "num_attention_heads=4: must be a multiple of num_key_value_heads=3"),
+    ({"num_key_value_heads": -4}, "num_key_value_heads=-4: must be"),
+    ({"head_dim": 0}, "head_dim=0: must be"),
+    ({"intermediate_size": []}, "intermediate_size=[]: must be"),
+    ({"vocab_size": 1 << 30}, "vocab_size=1073741824: must be a whole number from 1 to 2097151"),
+    ({"rope_theta": float("nan")}, "rope_theta=nan: must be a number above 0"),
+    ({"rope_theta": -1}, "rope_theta=-1: must be a number above 0"),
+    ({"rms_norm_eps": 2}, "rms_norm_eps=2: must be from 1e-12 to 1"),
+    ({"attention_bias": "no"}, "attention_bias=no: must be true or false"),
+    ({"layer_types": "full_attention"}, "layer_types=full_attention: must be a list of texts"),
+    ({"model_type": None}, "model_type: missing; known: deepseek_v2"),
+    ({"model_type": "qwen4"}, "model_type=qwen4: an unknown architecture; allowed: deepseek_v2"),
+    ({"model_type": ["llama"]}, "model_type=['llama']: an unknown architecture"),
+    ({"model_type": "t5\n\x1b[2J"}, "model_type=t5"),
+    ({"model_type": None, "architectures": ["Rwkv"]}, "architectures=Rwkv: an unknown architecture"),
+    ({"model_type": "mixtral"}, "num_local_experts: missing"),
+    (
+        {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 5},
+        "num_experts_per_tok=5: must be a whole number from 1 to 4",
+    ),
+    ({"model_type": "deepseek_v3"}, "qk_rope_head_dim: missing"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), BAD_VALUES, ids=[message[:40] for _, message in BAD_VALUES])
+def test_a_field_that_does_not_fit_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    assert fails(tmp_path, **changes).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "not the JSON of a model"),
+        ('{"hidden_size": 1,', "not the JSON of a model"),
+        ("[" * 100_000, "not the JSON of a model (nested too deeply)"),
+        ("[1]", "not the JSON of a model: it holds no object"),
+        ("\x00", "not the JSON of a model"),
+        ('{"a": ' + "1" * 5000 + "}", "not the JSON of a model"),
+        (" " * (MOST_BYTES + 1), "not the JSON of a model (over 1 MiB)"),
+    ],
+)
+def test_a_file_that_is_no_config_is_refused(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"config\.json: ") as refused:
+        read_model(written(tmp_path, content))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    for path in (tmp_path, tmp_path / "config.json"):
+        with pytest.raises(DataError, match="a named pipe"):
+            read_model(path)
+    with pytest.raises(DataError, match="no such file; allowed: the path of a"):
+        read_model(tmp_path / "other.json")
+    with pytest.raises(DataError, match=r"config\.json: no such file"):
+        read_model(written(tmp_path / "folder", TINY, "params.json").parent)
+
+
+def test_no_code_is_run_and_no_text_is_resolved(tmp_path: Path) -> None:
+    written(tmp_path, "raise SystemExit('ran')", "configuration_x.py")
+    evil = "${oc.env:HOME}; _target_: os.system"
+    model = read(
+        tmp_path,
+        auto_map={"AutoConfig": "configuration_x.X"},
+        _target_="os.system",
+        hidden_act=evil,
+        torch_dtype=evil,
+        rope_scaling={"type": evil},
+        quantization_config={"quant_method": evil},
+    )
+    assert "configuration_x" not in sys.modules
+    assert not {"$", "{", ":"} & set(f"{model.left_out}{model.dtype}{model.name}")
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("Qwen3-8B/config.json", "Qwen3-8B"),
+        ("Qwen--Qwen3-8B.json", "Qwen3-8B"),
+        ("hub/models--Qwen--Qwen3-8B/snapshots/0123abcd/config.json", "Qwen3-8B"),
+        ("my ${x} model/config.json", "my_x_model"),
+        ("a/../b/config.json", "b"),
+        ("é.json", "é"),
+        ("--.json", "model"),
+    ],
+)
+def test_the_name_is_that_of_the_file_or_folder(path: str, name: str, tmp_path: Path) -> None:
+    assert name_of(tmp_path / path) == name
+
+
+def test_where_the_model_type_is_missing_the_class_says_it(tmp_path: Path) -> None:
+    assert read(tmp_path, model_type=None, architectures=["Qwen3ForCausalLM"]).qk_norm
+    assert fails(tmp_path, model_type="rwkv", architectures=["LlamaForCausalLM"]).startswith("model_type=rwkv")
+
+
+WINDOW = {"sliding_window": 512}
+LEFT_OUT: list[tuple[str, dict[str, Any], str | None]] = [
+    ("mistral", WINDOW | {"num_key_value_heads": 2}, "sliding windows of 512 tokens"),
+    ("qwen3", WINDOW, None),
+    ("qwen3", WINDOW | {"use_sliding_window": True}, "sliding windows of 512 tokens"),
+    ("qwen3", WINDOW | {"use_sliding_window": True, "layer_types": ["full_attention"] * 2}, None),
+    ("llama", {"attention_bias": True, "mlp_bias": True}, "the biases of attention; the biases of the MLP"),
+    ("llama", {"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn"}}, "rope scaling (yarn)"),
+    ("llama", {"rope_scaling": {"rope_type": "default"}}, None),
+    ("phi3", {"partial_rotary_factor": 0.75}, "rotation of only 0.75 of each head"),
+    ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantized weights (awq)"),
+]
+
+
+@pytest.mark.parametrize(("kind", "more", "text"), LEFT_OUT)
+def test_what_no_workload_runs_is_named(kind: str, more: dict[str, Any], text: str | None, tmp_path: Path) -> None:
+    assert read(tmp_path, model_type=kind, **more).left_out == text
+
+
+def test_layers_without_experts_are_counted(tmp_path: Path) -> None:
+    mixture = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    some = read(tmp_path, model_type="qwen3_moe", **mixture, mlp_only_layers=[0])
+    assert "1 layers with an MLP instead of experts: they run like the others" in str(some.left_out)
+    assert read(tmp_path, model_type="qwen3_moe", **mixture, mlp_only_layers=[0, 1]).shape().is_dense
+    assert read(tmp_path, model_type="qwen3_moe", **mixture | {"num_experts": 0}).shape().is_dense
