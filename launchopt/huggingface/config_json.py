@@ -27,13 +27,14 @@ TEXT_SECTIONS = ("text_config", "language_config", "llm_config")  # of models th
 
 def read_model(path: Path) -> Model:
     """Return the model that a file, or the config.json in a folder, describes; DataError if that is not possible."""
-    file = path / FILE if path.is_dir() else path
+    file = _file(path)
     values = _object(file)
     whole = Fields(file, values)
     inner = next((values[name] for name in TEXT_SECTIONS if isinstance(values.get(name), dict)), values)
     family = FAMILIES[_family(whole, Fields(file, inner))]
     text = Fields(file, inner, family.defaults)
     mixture = family.mixture(text) if family.mixture else None
+    sizes: dict[str, Any] = (_latents(text) if family.has_latents else _heads(text)) | _experts(mixture)
     return Model(
         name=name_of(file),
         hidden=text.whole("hidden_size"),
@@ -45,8 +46,7 @@ def read_model(path: Path) -> Model:
         rope_theta=_theta(text),
         dtype=next((word for each in (text, whole) if (word := each.word("dtype") or each.word("torch_dtype"))), None),
         left_out="; ".join(left_out(text, whole, family, mixture)) or None,
-        **(_latents(text) if family.has_latents else _heads(text)),
-        **_experts(mixture),
+        **sizes,
     )
 
 
@@ -60,6 +60,14 @@ def name_of(file: Path) -> str:
     if whole.name == FILE and whole.parent.parent.name == "snapshots":
         name = whole.parent.parent.parent.name
     return as_word(name.rpartition("--")[2]) or "model"
+
+
+def _file(path: Path) -> Path:
+    """Return the config.json in a folder, or the path itself. `_object` says why a path cannot be read."""
+    try:
+        return path / FILE if path.is_dir() else path
+    except OSError:
+        return path
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Family:
     windows_by_flag: bool = False
 
 
-def _mixtral(fields: Fields) -> Mixture:
+def _mixtral(fields: Fields) -> Mixture | None:
     return _mixture(fields, "num_local_experts", "num_experts_per_tok", "intermediate_size")
 
 

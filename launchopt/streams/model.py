@@ -29,8 +29,8 @@ class ModelShape:
 
     q_heads * head_dim can differ from `hidden`, as in Qwen3-0.6B and Qwen3-32B. `gated`: the MLP has a gate
     (SwiGLU) beside its up-projection, each of `intermediate` features. `qk_norm`: each head of the queries and keys is
-    normalized before it is rotated. `norm_epsilon`: what RMS norms add to the mean of the squares. `experts` is 0 in a model without experts, and `kv_rank` is 0 in one without MLA.
-    `Model` describes the other fields.
+    normalized before it is rotated. `norm_epsilon`: what RMS norms add to the mean of the squares. `experts` is 0 in a
+    model without experts, and `kv_rank` is 0 in one without MLA. `Model` describes the other fields.
     """
 
     name: str

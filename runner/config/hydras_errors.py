@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from hydra.errors import CompactHydraException, ConfigCompositionException, MissingConfigException
 from omegaconf.errors import (
@@ -19,6 +20,7 @@ from omegaconf.errors import (
 
 from launchopt.errors import ConfigError, LaunchoptError, explained, one_line
 from runner.config.composing import group_options
+from runner.config.model_files import GROUP
 from runner.config.names import owners, unknown_option, unknown_setting, unresolved, wrong_type
 from runner.config.words import MULTIRUN, WordsError, plain, proposed
 
@@ -43,6 +45,8 @@ def _missing(error: MissingConfigException) -> LaunchoptError:
     group, _, option = str(error.missing_cfg_file or "").rpartition("/")
     if not group:
         return ConfigError("--config-name", option, "no such config file; leave --config-name out for our own")
+    if group == GROUP and Path(option[:255]).exists():
+        return ConfigError(group, option, explained("no such model", "", [f"{group}=./{option}"]))
     if error.options:
         return unknown_option(group, option, error.options)
     return unknown_setting(group, option)

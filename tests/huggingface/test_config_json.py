@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.config.model_cards import CARDS, REAL, Card
+from support.config.model_cards import CARDS, REAL, TINY, Card, write_config
 from support.paths import ROOT
 
 from launchopt.errors import DataError
@@ -20,21 +19,10 @@ from launchopt.huggingface.config_json import MOST_BYTES, name_of, read_model
 from launchopt.streams.model import Model
 
 SHARED = ROOT.parent / "shared/data/models/hf"
-TINY: dict[str, Any] = {
-    "model_type": "llama",
-    **{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
-}
-
-
-def written(folder: Path, content: object, name: str = "config.json") -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
-    return path
 
 
 def read(folder: Path, **changes: Any) -> Model:
-    return read_model(written(folder, TINY | changes))
+    return read_model(write_config(folder, TINY | changes))
 
 
 def fails(folder: Path, **changes: Any) -> str:
@@ -48,7 +36,7 @@ def fails(folder: Path, **changes: Any) -> str:
 
 @pytest.mark.parametrize("name", CARDS)
 def test_the_linear_layers_are_those_of_the_model_card(name: str, tmp_path: Path) -> None:
-    card, model = CARDS[name], read_model(written(tmp_path / name, CARDS[name].config))
+    card, model = CARDS[name], read_model(write_config(tmp_path / name, CARDS[name].config))
     found = {each: (m, k) for each, m, k in model.shape().linears()}
     assert {each: size for each, size in found.items() if each[:6] != "expert" or each[:7] == "expert0"} == card.linears
     assert len(found) == len(card.linears) + 2 * max(0, model.experts_per_token - 1)
@@ -69,7 +57,7 @@ def parameters(card: Card, model: Model, experts: int) -> float:
 @pytest.mark.parametrize("name", CARDS)
 def test_the_parameters_are_as_many_as_the_model_card_says(name: str, tmp_path: Path) -> None:
     card = CARDS[name]
-    model = read_model(written(tmp_path, card.config))
+    model = read_model(write_config(tmp_path, card.config))
     assert parameters(card, model, model.experts) == pytest.approx(card.billions, rel=0.01)
     if card.billions_active is not None:
         assert parameters(card, model, model.experts_per_token) == pytest.approx(card.billions_active, rel=0.02)
@@ -80,7 +68,7 @@ def test_a_published_file_gives_the_same_as_its_facts(name: str, tmp_path: Path)
     if not (SHARED / f"{name}.json").exists():
         pytest.skip(f"no {name}.json: download the config.json of the model")
     published = read_model(SHARED / f"{name}.json")
-    facts = read_model(written(tmp_path, REAL[name].config))
+    facts = read_model(write_config(tmp_path, REAL[name].config))
     assert published.name == name.partition("--")[2]
     assert replace(published, name="", left_out="") == replace(facts, name="", left_out="")
 
@@ -157,7 +145,7 @@ def test_a_field_that_does_not_fit_is_named(changes: dict[str, Any], message: st
 )
 def test_a_file_that_is_no_config_is_refused(content: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"config\.json: ") as refused:
-        read_model(written(tmp_path, content))
+        read_model(write_config(tmp_path, content))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
@@ -170,11 +158,11 @@ def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file; allowed: the path of a"):
         read_model(tmp_path / "other.json")
     with pytest.raises(DataError, match=r"config\.json: no such file"):
-        read_model(written(tmp_path / "folder", TINY, "params.json").parent)
+        read_model(write_config(tmp_path / "folder", TINY, "params.json").parent)
 
 
 def test_no_code_is_run_and_no_text_is_resolved(tmp_path: Path) -> None:
-    written(tmp_path, "raise SystemExit('ran')", "configuration_x.py")
+    write_config(tmp_path, "raise SystemExit('ran')", "configuration_x.py")
     evil = "${oc.env:HOME}; _target_: os.system"
     model = read(
         tmp_path,

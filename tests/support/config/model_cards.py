@@ -6,9 +6,18 @@ rounds them.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+TINY: dict[str, Any] = {  # a small one of the family of Llama, for runs
+    "model_type": "llama",
+    **{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128},
+}
+TINY_MIXTURE = (
+    TINY | {"model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2} | {"num_key_value_heads": 2}
+)
 Linears = dict[str, tuple[int, int]]  # by name: (m, k)
 
 
@@ -24,6 +33,14 @@ class Card:
     dense_layers: int = 0  # layers without experts
     is_tied: bool = False  # the LM head is the embedding
     shape: dict[str, Any] = field(default_factory=dict)  # fields of the Model that the linears do not show
+
+
+def write_config(folder: Path, content: object, name: str = "config.json") -> Path:
+    """Write a file of a model into a folder, which is made; return its path. content: text, or what JSON can hold."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+    return path
 
 
 def _config(kind: str, hidden: int, layers: int, heads: int, inner: int, vocab: int, **more: Any) -> dict[str, Any]:
