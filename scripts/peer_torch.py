@@ -2,6 +2,7 @@
 
     python scripts/peer_torch.py --models llama_3_2_1b,qwen3_0_6b --requests 1,16
     python scripts/peer_torch.py --ways graph,compiled_graph --kernels
+    python scripts/peer_torch.py --requests 1 --output peer       and peer/peer_torch.json, with a manifest
 
 Weights are random, in bf16; dimensions come from conf/model/*.yaml. Models of Qwen3 also normalize q and k. Each way of
 running the step (peer_torch_step.py) prints one line of JSON with the us per step:
@@ -20,15 +21,20 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from launchopt.distribution import install_command, missing
+from launchopt.files import JsonObject, save_json
+from launchopt.recording.environment import environment
+from launchopt.recording.manifest import write_manifest
 from runner.ending import end
-from runner.reading import CommandParser
+from runner.reading import CommandParser, exit_code
 from runner.values import whole_number
 
+RESULT = "peer_torch.json"  # {"results": [{"way", "model", "requests", "us", ...}, ...]}
 WAYS = ("eager", "graph", "compiled_graph", "cudagraph_tree")
 MODELS = Path(__file__).resolve().parents[1] / "conf" / "model"
 
@@ -53,7 +59,17 @@ def _parser() -> CommandParser:
         help="for which numbers of requests to compile with max-autotune; one (default): for 1",
     )
     parser.add_argument("--kernels", action="store_true", help="list the kernels of a captured step")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="save the results here, too")
     return parser
+
+
+def save(folder: Path, results: Sequence[JsonObject], started: str) -> int:
+    """Write the results, and a manifest that says where they are from; return the exit code."""
+    save_json(folder / RESULT, {"results": [*results]})
+    device = {"kind": "cuda", "name": results[0]["gpu"]}
+    about = {"started_utc": started, "device": device, "status": "ok", "environment": environment()}
+    write_manifest(folder, about)
+    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,6 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if not peer.torch.cuda.is_available():
         parser.error("needs a GPU, and PyTorch sees none")
+    if options.output:
+        try:
+            options.output.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--output={options.output}: cannot be made ({error.strerror})")
+    started, results = datetime.now(UTC).isoformat(timespec="seconds"), list[JsonObject]()
     for name in names:
         for requests in map(int, options.requests.split(",")):
             autotunes = options.autotune == "all" or (options.autotune == "one" and requests == 1)
@@ -82,8 +104,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             for found in peer.results(*given):
                 if not options.kernels:
                     found.pop("kernels", None)
-                print(json.dumps(peer.about() | what | found), flush=True)
-    return 0
+                results.append(peer.about() | what | found)
+                print(json.dumps(results[-1]), flush=True)
+    return 0 if options.output is None else exit_code(lambda: save(options.output, results, started))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
     python scripts/reference.py --output outputs/new          every part that this machine can run
     python scripts/reference.py --only readme                 what the README shows: 4 minutes on an H100
     python scripts/reference.py --only gpu/strategies/0       one part; a prefix such as gpu/strategies names several
+    python scripts/reference.py --only goals --minutes 9      as many of them as fit; the next start goes on
 
 reference_parts.py declares the parts. The code must be a revision without uncommitted changes; `--dirty` measures
 others and marks them. A copy without a history needs LAUNCHOPT_GIT_REVISION. Each manifest gets an entry `part`: the
@@ -12,7 +13,7 @@ commands, and machine, driver and clocks before and after them. The state of all
 folder. Compare figures of one part only, since each part has one machine. `--traces` names the folder, at any depth,
 with the recorded files; a part whose file is not there is skipped, and says where to get it.
 
-scripts/readme_figures.py puts the results of `--only readme` into the README.
+scripts/readme_figures.py makes the pages of the results of `--only readme`, `goals` and `waterfall`.
 
 Exit code 0: every chosen part is done or skipped. 1: a part failed or ran out of time, and its last line is shown; the
 next start measures it again. 2: bad input, or code with uncommitted changes.
@@ -22,8 +23,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
-import shlex
 import shutil
 import signal
 import subprocess
@@ -43,15 +42,16 @@ from launchopt.files import JsonObject, absent, read_json, save_json
 from launchopt.recording.environment import environment
 from runner.reading import CommandParser, exit_code
 from runner.report.provenance import CARRIERS, origin
-from scripts.reference_check import mistake
-from scripts.reference_parts import PARTS, TRACES, Part
+from runner.values import positive
+from scripts.reference_check import check
+from scripts.reference_part import Part, words_of
+from scripts.reference_parts import PARTS, TRACES
 
 ROOT = Path(__file__).parents[1]
 STATES = "parts.json"
 GRACE_S = 20  # after Ctrl-C a run ends its repeat and saves it
 ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "clocks_throttle_reasons.active")
 DONE, NOT_TRIED = "done", "not tried"
-OVERRIDE = re.compile(r"[a-z_.]+=\{")  # of Hydra, which wants special characters of a path in quotes
 
 
 class Session(NamedTuple):
@@ -62,6 +62,7 @@ class Session(NamedTuple):
     revision: object
     is_dirty: bool
     runs_gpu: bool
+    ends: float  # of the monotonic clock: no part goes on after it
 
 
 def measure(parts: Sequence[Part], session: Session) -> int:
@@ -73,6 +74,9 @@ def measure(parts: Sequence[Part], session: Session) -> int:
             continue
         if lack := _lack(part, session):
             print(f"{part.folder}: skipped, needs {lack}")
+            continue
+        if part.needed_s > (left_s := session.ends - time.monotonic()):
+            print(f"{part.folder}: left, takes about {part.needed_s:.0f} s, and {max(left_s, 0):.0f} s are left")
             continue
         print(
             f"{part.folder}: {part.commands[0]}{f' and {n} more' if (n := len(part.commands) - 1) else ''}", flush=True
@@ -129,7 +133,7 @@ def _measured(part: Part, session: Session) -> JsonObject:
     """Run a part, add its entry to the manifests, and return its state."""
     folder = session.output / part.folder
     before, started = machine(part.device), time.monotonic()
-    code, last = _ended(part, folder, _trace(part, session))
+    code, last = _ended(part, folder, session)
     about: JsonObject = {
         "commands": [*part.commands],
         "seconds": round(time.monotonic() - started, 1),
@@ -148,34 +152,20 @@ def _carriers(folder: Path) -> list[Path]:
     return sorted(path for name in CARRIERS for path in folder.rglob(name))
 
 
-def _ended(part: Part, folder: Path, trace: Path | None) -> tuple[int | None, str]:
+def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]:
     """Return the first exit code that is not 0, and the last line on standard error; None if the time is over."""
-    ends = time.monotonic() + 60 * part.minutes
+    limit_s = min(60 * part.minutes, session.ends - time.monotonic())
+    ends = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory() as scratch:
-        places = {"folder": str(folder), "scratch": scratch, "trace": str(trace)}
+        places = {"folder": str(folder), "scratch": scratch, "trace": str(_trace(part, session))}
         for command in part.commands:
             code, text = _ran(words_of(command, places), ends - time.monotonic())
             if code is None:
-                return None, f"longer than {part.minutes:g} minutes: {command}"
+                return None, f"longer than {limit_s / 60:.3g} minutes: {command}"
             if code:
                 lines = text.strip().splitlines()
                 return code, lines[-1] if lines else f"exit code {code}: {command}"
     return 0, ""
-
-
-def words_of(command: str, places: Mapping[str, str]) -> list[str]:
-    """Return the words of a command with this interpreter, and with the places in it."""
-    words = []
-    for word in shlex.split(command):
-        placed = word.format_map(places)
-        words.append(quoted(*placed.split("=", 1)) if OVERRIDE.match(word) else placed)
-    return [sys.executable, *words[1:]] if words[0] == "python" else words
-
-
-def quoted(key: str, path: str) -> str:
-    """Return a setting of a run whose value is a path with any characters."""
-    escaped = path.replace("'", "\\'")
-    return f"{key}='{escaped}'"
 
 
 def _ran(words: Sequence[str], limit_s: float) -> tuple[int | None, str]:
@@ -216,7 +206,8 @@ def machine(device: str) -> JsonObject:
     """Return the processor, or the GPUs with driver and clocks as nvidia-smi prints them."""
     about: JsonObject = {"processor": cpu_info().name}
     if device == "cuda" and shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
+        used = [f"--id={shown}"] if (shown := os.environ.get("CUDA_VISIBLE_DEVICES")) else []
+        command = ["nvidia-smi", *used, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
         about["gpus"] = [dict(zip(ASKED, map(str.strip, line.split(",")), strict=False)) for line in lines]
     return about
@@ -241,23 +232,13 @@ def _is_below(part: Part, name: str) -> bool:
 
 
 def list_parts(parts: Sequence[Part], output: Path, revision: object) -> None:
-    """Print every part: state, device, most minutes, folder, machine, commands."""
+    """Print every part: state, device, about how long it takes or the most minutes, folder, machine, commands."""
     for part in parts:
         state = state_of(part, output, revision)
         on = f" (on {state['machine']})" if "machine" in state else ""
-        about = f"{state['state']:<11} {part.device:<4} {part.minutes:>2g} min  {part.folder}{on}"
+        takes = f"{part.seconds:>3} s" if part.seconds else f"{part.minutes:>3g} min"
+        about = f"{state['state']:<11} {part.device:<4} {takes:<7}  {part.folder}{on}"
         print(f"{about}: {'; '.join(part.commands)}{_why(state)}")
-
-
-def check(parts: Sequence[Part]) -> int:
-    """Compose every command of the parts, and name those with a mistake. Return the number of such parts."""
-    places = {"folder": "outputs/new", "scratch": "scratch", "trace": "trace"}
-    wrong = 0
-    for part in parts:
-        found = [why for command in part.commands if (why := mistake(words_of(command, places)))]
-        wrong += bool(found)
-        print(f"{part.folder}: {'; '.join(found) or 'ok'}")
-    return wrong
 
 
 def main(argv: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> int:
@@ -282,7 +263,9 @@ def _main(options: argparse.Namespace, parts: Sequence[Part]) -> int:
         raise ConfigError("--traces", str(options.traces), absent(options.traces))
     runs_gpu = find_device("auto", 0)[0].kind == "cuda"
     traces = (options.traces or ROOT / "traces").absolute()
-    return 1 if measure(wanted, Session(options.output.absolute(), traces, revision, is_dirty, runs_gpu)) else 0
+    ends = time.monotonic() + 60 * (options.minutes or float("inf"))
+    session = Session(options.output.absolute(), traces, revision, is_dirty, runs_gpu, ends)
+    return 1 if measure(wanted, session) else 0
 
 
 def _parser() -> CommandParser:
@@ -291,6 +274,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--check", action="store_true", help="compose every command, and run none")
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="folders of parts, or of groups of parts")
     parser.add_argument("--output", type=Path, default=Path("outputs/new"), metavar="DIR", help="default: outputs/new")
+    parser.add_argument("--minutes", type=positive, metavar="N", help="begin no part that is not over by then")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder with recorded files; default: traces")
     parser.add_argument("--dirty", action="store_true", help="measure code with uncommitted changes, and mark it")
     return parser

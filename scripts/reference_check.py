@@ -21,9 +21,21 @@ from launchopt.errors import LaunchoptError, one_line
 from runner.commands import SUBCOMMANDS
 from runner.config.loading import hydra_of
 from runner.config.schema import to_config
+from scripts.reference_part import Part, words_of
 
 ROOT = Path(__file__).parents[1]
 ENVIRONMENT = re.compile(r"[A-Z_]+=")
+
+
+def check(parts: Sequence[Part]) -> int:
+    """Compose every command of the parts, and name those with a mistake. Return the number of such parts."""
+    places = {"folder": "outputs/new", "scratch": "scratch", "trace": "trace"}
+    wrong = 0
+    for part in parts:
+        found = [why for command in part.commands if (why := mistake(words_of(command, places)))]
+        wrong += bool(found)
+        print(f"{part.folder}: {'; '.join(found) or 'ok'}")
+    return wrong
 
 
 def mistake(words: Sequence[str]) -> str:

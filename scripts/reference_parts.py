@@ -11,7 +11,8 @@ and the two campaigns of kill_campaign.py and soak.py.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
+from scripts.reference_part import Part, run_words
 
 AZURE = "AzureLLMInferenceTrace_code.csv"
 MOONCAKE = "mooncake_conversation_trace.jsonl"
@@ -32,22 +33,6 @@ TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dt
 PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"
 OBJECTIVE = "slo.ttft_ms=1000 slo.tpot_ms=50"
 README = "readme"  # the folder of the parts that the README's first table and picture show
-
-
-class Part(NamedTuple):
-    """Commands, the folder of their results, the device that they need, and the most minutes that they take in all."""
-
-    folder: str
-    device: str  # cuda or cpu
-    minutes: float
-    commands: tuple[str, ...]  # words as in a shell
-    needs: str = ""  # a key of TRACES
-    program: str = ""  # another program that a command needs
-
-
-def run_words(words: str, place: str = "{folder}", device: str = "cuda") -> str:
-    """Return the command of a run or a sweep with its results in `place`."""
-    return f"python -m runner {words} device={device} hydra.run.dir={place} hydra.sweep.dir={place}"
 
 
 def _run(folder: str, minutes: float, words: str, device: str = "cuda", report: str = "") -> Part:
@@ -105,12 +90,12 @@ def _under_torch(mode: str) -> Part:
 
 README_PARTS = (
     _run(f"{README}/decode_1", 3, "table=strategies_decode_1 repeats=5"),
-    _run(f"{README}/qkv_1", 2, "table=qkv_decode_1 model=llama_3_2_1b repeats=5"),
+    _run(f"{README}/qkv_1", 2, "table=qkv_decode_1 model=llama_3_2_1b against=[baseline,coalesced,engine] repeats=5"),
     _run(f"{README}/ahead_1", 2, "table=resident_decode_1 against=[graph] repeats=5"),
     _run(
         f"{README}/decode_4",
         2,
-        "table=strategies_decode_16 workload.requests=4 mode=graph against=[baseline,batched,coalesced] repeats=5",
+        "table=strategies_decode_16 workload.requests=4 mode=graph against=[baseline,coalesced,engine] repeats=5",
     ),
     _run(f"{README}/decode_16", 3, "table=strategies_decode_16 repeats=5"),
     _run(f"{README}/ahead_16", 2, "table=resident_decode_16 against=[graph] repeats=5"),
@@ -166,6 +151,8 @@ REPLAYS = (
 )
 PARTS = (
     *README_PARTS,
+    *GOAL_PARTS,
+    *WATERFALL_PARTS,
     *(
         _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")
         for i, name in enumerate(STRATEGIES)

@@ -55,7 +55,9 @@ class Config:
     seed: int = option(0, "seed of operands, arrivals and sampling", low=0)
     verify: Verify = option(Verify.sampled, "full: check all independent commands and token ids, however long it takes")
     verify_budget_s: float | None = option(
-        None, "time to check a repeat of independent commands; null: its own, at least 20", is_above_zero=True
+        None,
+        "time to check a repeat of independent commands, or an audit run; null: its own, at least 20",
+        is_above_zero=True,
     )
     verify_columns: int = option(256, "most columns of an output that are compared; of more, a random choice", low=2)
     table: Any = option(None, "one table of an experiment: it sets the groups above")

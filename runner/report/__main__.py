@@ -18,8 +18,8 @@ saved beside frontier.md in `frontier.json`, and holds until another is given. I
 `<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced: by the waterfalls if FOLDER has runs with some; by
 the frontier if it has a frontier.json; by the strategies if it has a strategies.md, or comes from an experiment that
 compares them; else by the tables. FOLDER is relative to the folder of the README. It may be a file: advice.json,
-goals.json, which_strategy.json (modules of runner/report) or a calibration. Between `<!-- matrix -->` and
-`<!-- /matrix -->` the output of `launchopt matrix` is put.
+goals.json, step_goals.json, which_strategy.json (modules of runner/report) or a calibration. Between `<!-- matrix -->`
+and `<!-- /matrix -->` the output of `launchopt matrix` is put.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -47,7 +47,7 @@ from runner.ending import end
 from runner.profiles import ncu
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
 from runner.renamed import current_word, current_words
-from runner.report import advice, goals, profilers, provenance, waterfall, which_strategy
+from runner.report import advice, goals, profilers, provenance, step_goals, waterfall, which_strategy
 from runner.report.page import html, publish, pull_request, require_own, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
@@ -56,6 +56,9 @@ from runner.values import file_named, positive, whole_number
 FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"
 KINDS = ("frontier", "strategies", "waterfall", "html", "pr", "timeline")
+FILES: Mapping[str, Callable[[Path], str]] = {
+    each.FILE: each.markdown for each in (advice, goals, step_goals, which_strategy)
+}
 STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 
 
@@ -225,12 +228,8 @@ def _measured_block(folder: Path) -> str:
 
 def _block(folder: Path) -> str:
     """Return the Markdown of `folder`, or of a file: advice, goals, fastest modes by requests, a calibration."""
-    if folder.name == goals.FILE:
-        return goals.markdown(folder)
-    if folder.name == advice.FILE:
-        return advice.markdown(folder)
-    if folder.name == which_strategy.FILE:
-        return which_strategy.markdown(folder)
+    if (named := FILES.get(folder.name)) is not None:
+        return named(folder)
     if folder.is_file():
         return calibration_markdown(read_calibration(folder))
     if any(folder.rglob(profilers.AGREEMENTS)):

@@ -65,18 +65,20 @@ def _cells(folder: Path, run: JsonObject) -> list[str]:
     ]
 
 
-def modes_of(folder: Path, requests: int) -> Modes:
+def modes_of(folder: Path, requests: int | None = None) -> Modes:
     """Return the untraced rows of each mode, by repeat.
 
-    Raises DataError unless all are verified, kept their order, and have that number of requests.
+    requests: None: any number. Raises DataError unless all are verified, kept their order, and have that number of
+    requests. Independent commands have no order to keep.
     """
     modes: dict[str, list[Row]] = {}
     for row in results.read_summaries([folder]):
         if row["traced"]:
             continue
-        if row["status"] != "ok" or row["verified"] is not True or row["ordering"] != "per_request":
+        keeps_order = row["ordering"] == "per_request" or row["independent"]
+        if row["status"] != "ok" or row["verified"] is not True or not keeps_order:
             raise DataError(folder, None, f"mode {row['mode']}: failed, not verified, or without order")
-        if row["requests"] != requests:
+        if requests is not None and row["requests"] != requests:
             raise DataError(folder, None, f"{row['requests']} requests, not {requests}")
         modes.setdefault(str(row["mode"]), []).append(row)
     if len(modes) < 2:

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
-from types import ModuleType
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from support.modes.torch_runs import needs_torch
 from support.paths import ROOT
+
+from runner.report.provenance import origin
+from runner.report.step_goals import PEER_FILE
 
 CONTEXT, REQUESTS, STEPS = 16, 3, 5
 CARDS = ROOT / "conf" / "model"
@@ -87,3 +93,24 @@ def test_a_mistake_is_named(words: list[str], capsys: pytest.CaptureFixture[str]
         importlib.import_module("scripts.peer_torch").main(words)
     assert ended.value.code == 2
     assert words[0] in capsys.readouterr().err
+
+
+def test_results_are_saved_with_a_manifest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Peer:
+        torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: True))
+        about = staticmethod(lambda: {"gpu": "NVIDIA H200"})
+        shape_of = staticmethod(lambda card: card.stem)
+        results = staticmethod(lambda *given: [{"way": "graph", "us": 900.0, "kernels": []}, {"failed": "no memory"}])
+
+    script = importlib.import_module("scripts.peer_torch")
+    monkeypatch.setitem(sys.modules, "scripts.peer_torch_step", Peer)
+    monkeypatch.setattr(sys.modules["scripts"], "peer_torch_step", Peer, raising=False)
+    monkeypatch.setattr(script, "missing", lambda *names: [])
+    folder = tmp_path / "new" / "peer"
+    assert script.main(["--requests", "1", "--output", str(folder)]) == 0
+    first, second = json.loads((folder / script.RESULT).read_text())["results"]
+    assert (first["us"], first["requests"], second["failed"]) == (900.0, 1, "no memory")
+    assert (origin(folder / "manifest.json").machine, script.RESULT) == ("NVIDIA H200", PEER_FILE)
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit):
+        script.main(["--output", str(tmp_path / "file" / "x")])

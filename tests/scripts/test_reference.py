@@ -14,7 +14,9 @@ from launchopt.devices.cpu.info import cpu_info
 from runner.bench.__main__ import SUITES
 from runner.report.provenance import origin
 from scripts.reference_check import mistake
-from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PARTS, Part, run_words
+from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
+from scripts.reference_part import Part, run_words
+from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PARTS
 
 REVISION = "f" * 40
 SMALL = "workload=gemv_micro workload.m=16 workload.k=64 workload.cache=hot"
@@ -87,6 +89,18 @@ def test_a_part_of_another_revision_or_command_is_not_done(reference: Any, tmp_p
     assert state() == "not tried"
 
 
+def test_no_part_begins_that_does_not_fit_the_time_left(
+    reference: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = (of("cpu/long", FEW)._replace(seconds=600), of("cpu/likely", f"{SMALL} mode=bacthed")._replace(seconds=9))
+    assert reference.main(["--output", str(tmp_path), "--minutes", "5"], parts) == 1
+    left, *tried = capsys.readouterr().out.splitlines()
+    assert left.startswith("cpu/long: left, takes about 600 s, and ")
+    assert "cpu/likely: failed after" in tried[1]
+    assert reference.main(["--list", "--output", str(tmp_path)], parts) == 0
+    assert "600 s" in capsys.readouterr().out
+
+
 def test_uncommitted_changes_are_refused_or_marked(
     reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,6 +153,13 @@ def test_every_part_has_a_folder_of_its_own_and_fits_ten_minutes() -> None:
     folders = [part.folder for part in PARTS]
     assert len(set(folders)) == len(folders)
     assert all(part.minutes <= 10 for part in PARTS)
+
+
+def test_an_estimate_fits_the_limit_and_parts_of_a_model_are_all_there() -> None:
+    assert all(part.seconds <= 60 * part.minutes for part in PARTS)
+    assert len(GOAL_PARTS) == 6
+    assert len(WATERFALL_PARTS) == 16
+    assert all("device=cuda" in " ".join(part.commands) for part in (*GOAL_PARTS, *WATERFALL_PARTS))
 
 
 def test_runs_that_are_compared_have_three_processes() -> None:

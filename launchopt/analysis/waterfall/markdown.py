@@ -74,13 +74,14 @@ def waterfall_notes(one: Waterfall) -> list[str]:
 def waterfalls_markdown(found: Sequence[Waterfall], kind: str) -> str:
     """Return a table per order, `full` under a heading or `compact` for a page; ends with a newline."""
     parts = ["# Waterfall", LEGEND] if kind == "full" else [LEGEND]
-    subject = None
+    subject, runs = None, {one.stream["run_id"] for one in found}
     for one in found:
         title, subtitle = escaped(stream_title(one.stream)), escaped(stream_subtitle(one.stream))
-        if subject != (key := (title, subtitle, one.stream["run_id"])):
+        if subject != (key := (title, subtitle)):
             parts += [f"## {title}" if kind == "full" else f"**{title}**", subtitle]
             subject = key
-        name = escaped(waterfall_title(one))
+        run = f"{one.stream['run_id']}: " if len(runs) > 1 else ""
+        name = escaped(f"{run}{waterfall_title(one)}")
         parts += [f"### {name}" if kind == "full" else f"{name}:", escaped(waterfall_sentence(one))]
         parts.append(body(*waterfall_grid(one, kind)))
         if notes := waterfall_notes(one):

@@ -16,11 +16,14 @@ from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
+from launchopt.streams.chain import chain_of
 from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, mark_of, notice_on_a_cpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
+from scripts.goal_pages import FUSED, LOOP
+from scripts.reference_goals import GOAL_ROWS, Goal
 
 MEMORY_BYTES = 139 << 30
 H200 = DeviceInfo("cuda", 0, "NVIDIA H200", MEMORY_BYTES, 50 << 20, "memory of NVIDIA H200", 12 << 20)
@@ -109,6 +112,20 @@ def test_own_kernels_dependent_launches_fused_graphs_and_the_megakernel_stand_in
     assert alone[:2] == [set(), {"pdl"}]
     assert {"pdl", "graph", "norm", "attention", "silu", "epilogue"} <= alone[2]
     assert config.mode.name == "megakernel"
+
+
+@pytest.mark.parametrize("row", GOAL_ROWS, ids=lambda row: row.name)
+def test_every_mode_of_the_goals_can_run_a_hundred_steps_of_each_model(row: Goal) -> None:
+    config = checked(["experiment=goals", f"model={row.model}", f"workload.requests={row.requests}"])
+    stream = stream_on(config, H200)
+    assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES / 4, "an H100 has space for it"
+    assert (config.workload.tokens, config.repeats) == (100, 5)
+    assert {FUSED, LOOP, "graph", "torch_compile", "megakernel"} == {*config.against}
+    for label in (config.mode.name, *config.against):
+        assert mode_class(preset_of(label), options_of_label(label)).refusal("cuda", stream) is None, label
+    weight_bytes = sum(shape.weight_bytes * count for shape, count in stream.counts.items())
+    floor_us = weight_bytes / chain_of(stream).tokens / 4.36e6
+    assert floor_us == pytest.approx(row.floor_us, rel=0.01), "at 4,360 GB/s, the read rate of an H200"
 
 
 @pytest.mark.parametrize("job", [*jobs("waterfall"), ["table=waterfall_tiny"]], ids=" ".join)

@@ -1,0 +1,206 @@
+"""Puts the results of `reference.py --only goals waterfall` into the pages: goals, headline and waterfalls.
+
+    python scripts/reference.py --only goals waterfall --minutes 9    # on a GPU, again until no part is left
+    python scripts/goal_pages.py                                      # anywhere with the history: writes the pages
+    python scripts/goal_pages.py OTHER
+
+Parts that are done are copied to outputs/reference/goals and outputs/reference/waterfall. Each has a revision and a GPU
+of its own. A part that is not done is named, and an older result of it stays. README, docs/which-strategy.md and
+outputs/reference/STACKS.md then show all that is there. Read the advice beside its new factors before you commit: a
+sentence of ADVICE may no longer hold.
+
+Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from launchopt.errors import DataError
+from launchopt.files import read_json, save_json, save_text
+from runner.reading import CommandParser, exit_code, sync_block
+from runner.report import __main__ as report
+from runner.report import advice, provenance, step_goals, waterfall
+from runner.report.pictures import draw_waterfalls
+from scripts import revisions
+from scripts.reference_goals import (
+    GOAL_PARTS,
+    GOAL_ROWS,
+    GOALS,
+    INDEPENDENT,
+    PEERS,
+    RUN,
+    WATERFALL,
+    WATERFALL_PARTS,
+    Goal,
+)
+from scripts.reference_part import Part
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = "outputs/reference"
+README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
+KEPT = ("manifest.json", "summary.parquet", "histograms.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)
+GPU = "NVIDIA H200"  # the goals are stated for it
+FUSED, LOOP = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
+SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
+FUSE = "Fuse the step, launch it with programmatic dependent launch, and capture it in a CUDA graph."
+STEPS = [["graph", "engine"], [FUSED, "engine"], ["torch_compile", "engine"], ["megakernel", "engine"]]
+ADVICE = [
+    {
+        "work": "independent 64 x 8192 GEMVs",
+        "run": f"{INDEPENDENT}/{RUN}",
+        "do": "Batch them: one launch for a bucket of commands.",
+        "gains": [["batched", "baseline"], ["graph", "baseline"], ["persistent", "baseline"]],
+    },
+    *(
+        {"work": work, "run": f"{name}/{RUN}", "do": do, "gains": STEPS}
+        for work, name, do in (
+            ("Llama 3.2 1B, 1 request", "llama_3_2_1b_1", f"{FUSE} Or use a megakernel."),
+            ("Llama 3.2 1B, 16 requests", "llama_3_2_1b_16", "The same."),
+            ("Llama 3 8B, 16 requests", "llama_3_8b_16", FUSE),
+        )
+    ),
+]
+BASES = """\
+- **Steps of requests** are compared with `engine`, so each factor is what a launch strategy adds to what engines do
+  already. **Independent commands** are compared with one launch for each, `baseline`.
+"""
+
+
+def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
+    """Copy the parts that are done into a checkout, and refresh its pages.
+
+    Returns these parts, and why each other one is not done. DataError if none is done, or if one cannot be committed.
+    """
+    lacking = {part.folder: why for part in (*GOAL_PARTS, *WATERFALL_PARTS) if (why := _lack(part, measured))}
+    done = [part for part in (*GOAL_PARTS, *WATERFALL_PARTS) if part.folder not in lacking]
+    if not done:
+        raise DataError(measured, None, "no part is done: run `python scripts/reference.py --only goals waterfall`")
+    listed = _checked(done, measured, root)
+    for part in done:
+        _copy(measured / part.folder, root / REFERENCE / part.folder)
+    save_text(root / REFERENCE / provenance.REVISIONS, json.dumps(listed, indent=1) + "\n")
+    refresh(root)
+    return done, lacking
+
+
+def _lack(part: Part, measured: Path) -> str:
+    """Return why a part is not done, or nothing."""
+    carriers = sorted((measured / part.folder).rglob("manifest.json"))
+    if not carriers:
+        return "not measured"
+    made_by = [read_json(path).get("part", {}) for path in carriers]
+    if any(each.get("commands") != [*part.commands] for each in made_by):
+        return "measured by other commands"
+    return "" if all(each.get("exit_code") == 0 for each in made_by) else "failed"
+
+
+def _checked(parts: Sequence[Part], measured: Path, root: Path) -> provenance.Revisions:
+    """Return the revisions of all committed results and these; DataError if one of these is not clean."""
+    origins = {
+        path: provenance.origin(path) for part in parts for path in (measured / part.folder).rglob("manifest.json")
+    }
+    named = {found.revision for found in origins.values() if found.revision}
+    listed = revisions.history_of(root, revisions.named_below(root / REFERENCE) | named)
+    for path, found in origins.items():
+        if faults := provenance.origin_faults(found, listed):
+            raise DataError(path.parent, None, f"cannot be committed: {'; '.join(faults)}")
+    return listed
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Replace the results of a part."""
+    shutil.rmtree(target, ignore_errors=True)
+    for path in sorted(source.rglob("*")):
+        if path.name in KEPT:
+            copied = target / path.relative_to(source)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, copied)
+
+
+def refresh(root: Path) -> None:
+    """Let the pages show all results of goals and waterfalls that a checkout has."""
+    place = root / REFERENCE
+    rows = [row for row in GOAL_ROWS if (place / GOALS / row.name).is_dir()]
+    advices = [each for each in ADVICE if (place / GOALS / each["run"]).is_dir()]
+    names = dict.fromkeys(part.folder.split("/")[1] for part in WATERFALL_PARTS if (place / part.folder).is_dir())
+    blocks: dict[str, dict[str, list[str]]] = {PAGE: {}, STACKS: {}}
+    if rows:
+        save_json(place / GOALS / step_goals.FILE, {"goals": [*map(_goal, rows)]})
+        table = f"{GOALS}/{step_goals.FILE}"
+        blocks[PAGE]["goals"] = [table]
+        blocks[STACKS]["goals"] = [table, *(f"{GOALS}/{row.name}/{RUN}" for row in rows)]
+    if names:
+        shown = [name for name in SHOWN if name in names] or [*names][:1]
+        for name in shown:
+            _draw(place / WATERFALL / name)
+        blocks[PAGE]["waterfall"] = [f"{WATERFALL}/{name}" for name in shown]
+        blocks[STACKS]["waterfall"] = [WATERFALL]
+    for page, of_page in blocks.items():
+        for block, reports in of_page.items():
+            text = "".join(_marked(root / page, place / each) for each in reports)
+            sync_block(root / page, block, f"\n{text}", check=False)
+        if of_page:
+            report.sync_readme(root / page)
+    if advices:
+        save_json(place / GOALS / advice.FILE, {"advice": advices})
+        _show_headline(root)
+
+
+def _goal(row: Goal) -> dict[str, object]:
+    others = ["engine", "graph", LOOP, "torch_compile", "megakernel"]
+    peers = [f"{row.name}/{name}" for name in PEERS] if row.has_peer else []
+    of_run = {"run": f"{row.name}/{RUN}", "mode": FUSED, "beside": others, "peers": peers}
+    return {**of_run, "goal_us": row.goal_us, "floor_us": row.floor_us, "gpu": GPU}
+
+
+def _draw(folder: Path) -> None:
+    """Draw the waterfalls of a folder beside it."""
+    draw_waterfalls(waterfall.read_waterfalls([folder]), folder.with_suffix(".svg"))
+
+
+def _marked(page: Path, shown: Path) -> str:
+    """Return the markers of a report, and above them the picture that lies beside it."""
+    name = Path(os.path.relpath(shown, page.parent)).as_posix()
+    has_picture = shown.with_suffix(".svg").is_file()
+    picture = f"![What each choice brings: {shown.name}]({name}.svg)\n\n" if has_picture else ""
+    return f"{picture}<!-- report:{name} -->\n<!-- /report:{name} -->\n\n"
+
+
+def _show_headline(root: Path) -> None:
+    """Let README and takeaway page show the advice of these results."""
+    for page in (README, PAGE):
+        text = (root / page).read_text(encoding="utf-8")
+        marker = rf"(<!-- /?report:(?:\.\./)?){REFERENCE}/\w+/{advice.FILE}"
+        save_text(root / page, re.sub(marker, rf"\g<1>{REFERENCE}/{GOALS}/{advice.FILE}", text))
+        report.sync_readme(root / page)
+    sync_block(root / README, "bases", BASES, check=False)
+
+
+def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    parser = CommandParser("goal_pages", __doc__)
+    default = Path("outputs/new")
+    parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", default=default, help=f"default: {default}")
+    options = parser.parsed(argv, needs_words=False)
+
+    def work() -> int:
+        done, lacking = place(options.folder.absolute(), root)
+        for folder, why in lacking.items():
+            print(f"{folder}: {why}")
+        print(f"refreshed {README}, {PAGE} and {STACKS} from {len(done)} parts")
+        return 0
+
+    return exit_code(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

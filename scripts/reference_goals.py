@@ -1,0 +1,103 @@
+"""The parts of the reference results for the goals of whole decode steps, and for the waterfalls.
+
+A goal compares the time of a step with the time in which the GPU reads the weights once, in one run with its rivals. In
+three parts `scripts/peer_torch.py` runs before that run and behind it. A waterfall has a part for each order of its
+stacks. Independent commands have a part, too, so that a headline has both bases.
+
+All `seconds` are estimates: no quiet GPU has run these parts yet. PyTorch compiles a model for 45 to 110 s. A model of
+16 GB takes 40 s to make. A mode is prepared and audited in 3 to 8 s, and a repeat is checked in 1 to 4 s.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+
+from scripts.reference_part import Part, run_words
+
+EXPERIMENT = Path(__file__).parents[1] / "conf/experiment/waterfall.yaml"
+GOALS, WATERFALL = "goals", "waterfall"  # the folders of the parts
+RUN, PEERS = "run", ("peer_before", "peer_behind")  # below the folder of a goal
+INDEPENDENT = "independent"
+MINUTES = 9.5  # of a call of ten
+AUDIT = "verify_budget_s=5"  # for the audit run of each mode; how much it compared is a column
+PEER_CONTEXT = 112  # tokens: those of the run, up to the alignment of PyTorch's mask
+ORDERS = ("fusions_first", "launches_first")  # those of experiment=waterfall
+WATERFALL_MODELS = ("llama_3_2_1b", "qwen3_0_6b")
+# Tokens of each request, by requests, the most wanted first. A check computes every token in float64.
+WATERFALL_TOKENS = {1: 100, 16: 50, 4: 100, 64: 25}
+
+
+class Goal(NamedTuple):
+    """A row of the goals: the time of a step on an H200, and the time in which that GPU reads the weights, in us."""
+
+    model: str
+    requests: int
+    goal_us: int
+    floor_us: int
+    seconds: int  # of its part
+    has_peer: bool = False  # PyTorch alone runs before and behind it
+
+    @property
+    def name(self) -> str:
+        """Folder of its part, below GOALS."""
+        return f"{self.model}_{self.requests}"
+
+    @property
+    def part(self) -> Part:
+        """The part that measures it."""
+        place = f"{{folder}}/{RUN}"
+        words = f"experiment=goals model={self.model} workload.requests={self.requests} {AUDIT}"
+        commands = [run_words(words, place), f"python -m runner report {place} --strategies"]
+        if self.has_peer:
+            before, behind = (self._peer_words(name) for name in PEERS)
+            commands = [before, *commands, behind]
+        return Part(f"{GOALS}/{self.name}", "cuda", MINUTES, tuple(commands), seconds=self.seconds)
+
+    def _peer_words(self, name: str) -> str:
+        size = f"--models {self.model} --requests {self.requests} --context {PEER_CONTEXT}"
+        return f"python -m scripts.peer_torch {size} --ways graph,compiled_graph --output {{folder}}/{name}"
+
+
+GOAL_ROWS = (
+    Goal("llama_3_2_1b", 1, 760, 567, 330, has_peer=True),
+    Goal("llama_3_2_1b", 16, 900, 567, 270, has_peer=True),
+    Goal("qwen3_0_6b", 1, 650, 273, 380, has_peer=True),
+    Goal("llama_3_8b", 1, 3900, 3443, 340),
+    Goal("llama_3_8b", 16, 4100, 3443, 320),
+)
+_SETTINGS = "table=strategies_gemv_micro mode=batched 'against=[baseline,graph,persistent]' repeats=5 verify_budget_s=2"
+GOAL_PARTS = (
+    *(row.part for row in GOAL_ROWS),
+    Part(
+        f"{GOALS}/{INDEPENDENT}",
+        "cuda",
+        5,
+        (run_words(_SETTINGS, f"{{folder}}/{RUN}"), f"python -m runner report {{folder}}/{RUN} --strategies"),
+        seconds=80,
+    ),
+)
+
+
+def _orders() -> dict[str, str]:
+    """Return the orders of experiment=waterfall, each as a setting of a run of its own."""
+    orders = yaml.safe_load(EXPERIMENT.read_text(encoding="utf-8"))["waterfall"]
+    return {name: f"'waterfall=[[{','.join(order)}]]'" for name, order in zip(ORDERS, orders, strict=True)}
+
+
+def _waterfall(model: str, requests: int, name: str, order: str) -> Part:
+    tokens = WATERFALL_TOKENS[requests]
+    size = f"model={model} workload.requests={requests} workload.tokens={tokens}"
+    words = f"experiment=waterfall hydra.mode=RUN {size} {order} {AUDIT}"
+    folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 180 + tokens * requests // 20
+    return Part(folder, "cuda", MINUTES, (run_words(words),), seconds=seconds)
+
+
+WATERFALL_PARTS = tuple(
+    _waterfall(model, requests, *order)
+    for requests in WATERFALL_TOKENS
+    for model in WATERFALL_MODELS
+    for order in _orders().items()
+)

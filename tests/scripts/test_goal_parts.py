@@ -1,0 +1,145 @@
+"""The parts of goals and waterfalls: on little work a part runs on a CPU, and results become pages."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+from support.results.summary_rows import repeats, write
+
+from launchopt.recording.manifest import SCHEMA_VERSION
+from scripts import goal_pages
+from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
+from scripts.reference_part import Part
+
+REVISION, CODE = "a1" * 20, "c0de"
+GPU = "NVIDIA H100 80GB HBM3"
+SMALL = "workload.cache=hot workload.replicas=1 workload.tokens=2 repeats=2 verify_budget_s=0.1"
+TINY = f"device=cpu model=tiny model.head_dim=64 {SMALL}"
+FUSED = "engine+graph"  # of the stacks that a CPU can run
+LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "requests": 1, "tokens": 100}
+LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
+PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The pages of the repository, and the results of the README."""
+    root = tmp_path / "checkout"
+    for name in PAGES:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text((ROOT / name).read_text())
+    (root / "outputs/reference/readme").symlink_to(ROOT / "outputs/reference/readme")
+    known = {REVISION: {"commit": 500, "date": "2026-11-27", "code_sha1": CODE}}
+    monkeypatch.setattr(goal_pages.revisions, "history_of", lambda root, named: known)
+    return root
+
+
+def manifest(part: Part, **more: Any) -> dict[str, Any]:
+    about: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run_id": part.folder, "overrides": [], **more}
+    about["started_utc"] = "2026-11-27T01:02:03+00:00"
+    about["environment"] = {"git_revision": REVISION, "git_dirty": None, "code_sha1": CODE, "device": {"name": GPU}}
+    return about | {"part": {"commands": [*part.commands], "exit_code": 0}}
+
+
+def measured(new: Path, parts: tuple[Part, ...], change: Callable[[dict[str, Any]], None] = lambda about: None) -> Path:
+    """Write what reference.py leaves on a GPU; `change` alters each manifest."""
+    rates = {"ceilings": {"read_gb_per_s": 3000.0}, "ceilings_after": {"read_gb_per_s": 3100.0}}
+    for part in parts:
+        names = [goal_pages.FUSED, goal_pages.LOOP, "engine", "graph", "torch_compile", "megakernel", "baseline"]
+        place, more = new / part.folder / RUN, rates
+        if part in WATERFALL_PARTS:
+            names = ["baseline", "coalesced", "engine"]
+            place, more = new / part.folder, {"waterfall": [names]}
+        stream = LAYER | {"run_id": part.folder}
+        rows = [row for at, name in enumerate(names) for row in repeats(*[100.0 + at] * 5, mode=name, **stream)]
+        write(place, rows)
+        about = manifest(part, **more)
+        change(about)
+        (place / "manifest.json").write_text(json.dumps(about))
+        for name, us in zip(PEERS, (1300.0, 1200.0), strict=True):
+            if any("peer_torch" in command for command in part.commands):
+                (new / part.folder / name).mkdir()
+                (new / part.folder / name / "manifest.json").write_text(json.dumps(about))
+                ways = [{"way": "graph", "us": us + 9}, {"way": "compiled_graph", "us": us}]
+                (new / part.folder / name / "peer_torch.json").write_text(json.dumps({"results": ways}))
+    return new
+
+
+def test_a_part_of_the_goals_runs_on_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAUNCHOPT_GIT_REVISION", REVISION)
+    reference: Any = importlib.import_module("scripts.reference")
+    (run,) = (command for command in GOAL_PARTS[0].commands if "runner experiment" in command)
+    commands = (f"{run.replace('device=cuda', '')} {TINY} 'against=[{FUSED}]'",)
+    part = GOAL_PARTS[0]._replace(device="cpu", commands=commands)
+    assert reference.main(["--output", str(tmp_path)], (part,)) == 0
+    monkeypatch.setattr(goal_pages, "FUSED", FUSED)
+    goals = {"goals": [goal_pages._goal(GOAL_ROWS[0]) | {"peers": []}]}
+    (tmp_path / "goals/step_goals.json").write_text(json.dumps(goals))
+    assert "| tiny, 1 request, CPU |" in goal_pages.step_goals.markdown(tmp_path / "goals/step_goals.json")
+
+
+def test_results_become_pages(checkout: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("altair")
+    new = measured(tmp_path / "new", (*GOAL_PARTS[:2], *WATERFALL_PARTS[:2]))
+    assert goal_pages.main([str(new)], checkout) == 0
+    said = capsys.readouterr().out
+    assert "goals/qwen3_0_6b_1: not measured\n" in said
+    page, stacks = ((checkout / name).read_text() for name in PAGES[1:])
+    row = f"| llama, 1 request, {GPU} | 797.3 | 1,068.7 (1.34x) | 1,000.0 [1,000.0, 1,000.0] | yes | 1.25x |"
+    for text in (page, stacks):
+        assert row in text
+        assert "| 1,300.0 / 1,200.0<br>torch_compile takes 0.87x: yes |" in text
+        assert "waterfall/llama_3_2_1b_1/fusions_first: baseline to engine, 5 repeats:" in text
+        assert "Not measured yet" not in text
+        assert f"Measured on {GPU}: 2026-11-27, revision a1a1a1a (commit 500)." in text
+    assert "](../outputs/reference/waterfall/llama_3_2_1b_1.svg)" in page
+    assert "<svg" in (checkout / "outputs/reference/waterfall/llama_3_2_1b_1.svg").read_text()
+    readme = (checkout / "README.md").read_text()
+    assert "megakernel\N{NO-BREAK SPACE}0.971x\N{NO-BREAK SPACE}over\N{NO-BREAK SPACE}engine" in readme
+    assert "compared with `engine`" in readme
+    assert len(readme) <= 11_000, "as test_readme allows"
+    later = measured(tmp_path / "later", GOAL_PARTS[2:3])
+    assert goal_pages.main([str(later)], checkout) == 0, "parts of another start are added"
+    assert row in (checkout / goal_pages.STACKS).read_text()
+
+
+def failed(about: dict[str, Any]) -> None:
+    about["part"]["exit_code"] = None
+
+
+def other_command(about: dict[str, Any]) -> None:
+    about["part"]["commands"] = ["python -m runner mode=batched"]
+
+
+def dirty(about: dict[str, Any]) -> None:
+    about["environment"]["git_dirty"] = True
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [(failed, "no part is done"), (other_command, "no part is done"), (dirty, "uncommitted changes")],
+)
+def test_other_results_change_nothing(
+    change: Callable[[dict[str, Any]], None],
+    said: str,
+    checkout: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = [(checkout / name).read_text() for name in PAGES]
+    assert goal_pages.main([str(measured(tmp_path / "new", GOAL_PARTS[:1], change))], checkout) == 2
+    assert said in capsys.readouterr().err
+    assert [(checkout / name).read_text() for name in PAGES] == before
+    assert not (checkout / "outputs/reference/goals").exists()
+
+
+def test_every_advice_is_about_a_part() -> None:
+    assert {f"goals/{str(each['run']).partition('/')[0]}" for each in goal_pages.ADVICE} <= {
+        part.folder for part in GOAL_PARTS
+    }
