@@ -4,6 +4,7 @@ LaunchoptError              base: a short message and the exit code of the proce
 ├── ConfigError             a setting that cannot work: names the key, the value, what is allowed (exit 2)
 ├── PackageError            a package that a request needs is not installed                       (exit 2)
 ├── DataError               a file that cannot be read: names file and line                       (exit 2)
+├── ComparisonError         two runs that cannot be compared: says what differs                   (exit 2)
 ├── DeviceError             the device does not exist, or lacks a library                         (exit 2)
 │   └── ArenaMemoryError    the operands do not fit; raised before anything is launched           (exit 2)
 ├── RunError                a run broke: a child died, a launch failed, commands are missing      (exit 1)
@@ -30,6 +31,16 @@ class LaunchoptError(Exception):
     def __str__(self) -> str:
         """Return the message with control characters escaped, except line ends: a name may hold any character."""
         return printable(super().__str__())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Return the parts of a pickle. Constructors of subclasses take other arguments than the message."""
+        return _unpickled, (type(self), self.args, vars(self))
+
+
+def _unpickled(kind: type[LaunchoptError], args: tuple[object, ...], attributes: dict[str, object]) -> LaunchoptError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
 
 
 class ConfigError(LaunchoptError):
@@ -60,6 +71,12 @@ class DataError(LaunchoptError):
         where = one_line(path) if line is None else f"{one_line(path)}:{line}"
         super().__init__(f"{where}: {one_line(problem)}")
         self.path, self.line, self.problem = path, line, problem
+
+
+class ComparisonError(LaunchoptError):
+    """Two runs that cannot be compared: other work, another machine, or failed repeats."""
+
+    exit_code = 2
 
 
 class DeviceError(LaunchoptError):

@@ -24,8 +24,21 @@ def say(text: object) -> None:
     print(one_line(text))
 
 
+_collected: list[object] | None = None  # takes errors instead of standard error
+
+
+def collect_errors() -> list[object]:
+    """Return a list to which `print_error` adds errors from now on, instead of printing them. Warnings are printed."""
+    global _collected
+    _collected = []
+    return _collected
+
+
 def print_error(error: object, kind: str = "error") -> None:
     """Print what is wrong as one line on standard error. kind: its first word."""
+    if _collected is not None and kind == "error":
+        _collected.append(error)
+        return
     print(shortened(f"{kind}: {one_line(error)}"), file=sys.stderr)
 
 

@@ -19,9 +19,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, open_dict, read_write
 
-from launchopt.errors import ConfigError, Interrupted, LaunchoptError, one_line
+from launchopt.errors import ConfigError, Interrupted, LaunchoptError
 from launchopt.files import reason
-from launchopt.messages import print_error, say, shortened
+from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.composed import typed, without_hydra
 from runner.config.loading import start
@@ -50,6 +50,7 @@ class Start:
     exit_code: int = 0  # the highest exit code of all jobs
     plan: Plan | None = None  # plan of a single run; a sweep plans each job later
     sweep: Sweep | None = None
+    folder: Path | None = None  # of the results, once the settings have named one
     locks: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
     def hold(self, folder: Path, key: str) -> FolderLock:
@@ -62,6 +63,11 @@ class Start:
 
 
 _start = Start()
+
+
+def folder() -> Path | None:
+    """Return the folder of the results of the last start; None if its settings were refused before it had one."""
+    return None if _start.folder is None else _start.folder.absolute()
 
 
 def fail(error: LaunchoptError) -> None:
@@ -93,6 +99,7 @@ class Precheck(Callback):
         with uncollected():
             from runner.plan.base import plan_with_base
         _start.plan = plan = _plan(settled(task)) if is_published else plan_with_base(settings, task)
+        _start.folder = folder
         if settings.resume and is_done(folder, plan.composed, RUN_KEY):
             say(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
@@ -115,6 +122,7 @@ class Precheck(Callback):
             require_given(without_hydra(config), [*params, *overrides])
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock = _start.hold(folder, SWEEP_KEY)
+            _start.folder = folder
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
 
@@ -270,19 +278,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _start.exit_code
 
 
-def _print_sweep(sweep: Sweep) -> None:
-    """Print a table of all jobs with results, then how the jobs ended."""
-    from runner.run.screens.sweep_results import print_jobs
-    from runner.screen.pager import console
-
-    shown = shown_path(sweep.folder)
-    print()
-    if sweep.status != "interrupted":
-        print_jobs(sweep, console())
-    for line in sweep.lines(shown):
-        print(shortened(one_line(line)))
-
-
 def _close() -> None:
     """Print the results of the sweep, and unlock the folder."""
     sweep = _start.sweep
@@ -291,7 +286,9 @@ def _close() -> None:
             try:
                 sweep.end()
             finally:  # also if a full disk made `end` fail
-                _print_sweep(sweep)
+                from runner.run.screens.sweep_results import print_sweep
+
+                print_sweep(sweep)
         elif sweep is not None and sweep.is_new:
             (sweep.folder / MULTIRUN).unlink(missing_ok=True)  # of a sweep whose settings did not compose
     except LaunchoptError as error:

@@ -55,17 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _compare(options: argparse.Namespace) -> int:
-    from launchopt.analysis.comparison.compare import compare
     from launchopt.analysis.comparison.text import fields, markdown, missing_runs
     from launchopt.statistics.interval import Verdict
     from runner.screen.pager import console
 
     effect = share(options.effect)
-    a, b = read_side(options.a, "A"), read_side(options.b, "B")
-    noise = _noise([*a.runs, *b.runs])
-    outcome = compare(
-        a, b, metric=current_metric(options.metric), smallest_effect=effect, force=options.force, noise=noise
-    )
+    outcome = compared(options.a, options.b, current_metric(options.metric), effect, force=options.force)
     if options.json != STDOUT:
         _print(outcome, console())
     put_json(options.json, fields(outcome))
@@ -81,6 +76,18 @@ def _compare(options: argparse.Namespace) -> int:
     for line in lacking:
         print_error(line, "undecided")
     return UNDECIDED_CODE if lacking else 0
+
+
+def compared(a: str, b: str, metric: str | None = None, effect: float = 0.01, *, force: bool = False) -> Outcome:
+    """Compare two sides, each a `FOLDER`, a `FOLDER:MODE` or a summary.parquet. effect: the smallest that matters.
+
+    Raises ConfigError and DataError for sides that cannot be read, and for a metric that there is not.
+    """
+    from launchopt.analysis.comparison.compare import compare
+
+    ours, theirs = read_side(a, "A"), read_side(b, "B")
+    noise = _noise([*ours.runs, *theirs.runs])
+    return compare(ours, theirs, metric=metric, smallest_effect=effect, force=force, noise=noise)
 
 
 def _noise(runs: Sequence[Run]) -> ProcessNoise | None:

@@ -46,7 +46,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
 
     rows = results.read_summaries(folders)
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
-    used = _calibration(rows, folders, calibration)
+    used = calibration_for(rows, folders, calibration)
     diagnoses = diagnose(rows, refusals, used)
     if output != STDOUT:
         _show(diagnoses)
@@ -58,7 +58,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     return 1 if errors else 0
 
 
-def _calibration(rows: Sequence[Row], folders: Sequence[Path], given: Path | None) -> Calibration | None:
+def calibration_for(rows: Sequence[Row], folders: Sequence[Path], given: Path | None = None) -> Calibration | None:
     """Return the given calibration, which must be of a device of `rows`, or the newest of one."""
     from launchopt.analysis.verdict.calibration import find_calibration, read_calibration
     from launchopt.analysis.verdict.roofline import is_of

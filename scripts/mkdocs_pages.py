@@ -16,6 +16,7 @@ SOURCES = (
     "LICENSE",
     "docs/*.md",
     "docs/*.css",
+    "docs/*.ipynb",
     "scripts/README.md",
     "outputs/reference/*.md",
     "outputs/reference/h200/*/*.md",

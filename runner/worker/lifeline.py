@@ -34,9 +34,12 @@ GRACE_S = 10.0  # of a run that is asked to end
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
-def end_with(parent: int) -> None:
-    """Bind this process to the process `parent`, which started it. If that has ended, end at once."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Bind this process to the process `parent`, which started it. If that has ended, end at once.
+
+    number: of the signal that this process gets when the thread that started it ends.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before the call
         os._exit(1)
 

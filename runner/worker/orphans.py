@@ -24,12 +24,19 @@ _ENDED, _STOPPED = "ZX", "T"  # states in /proc/PID/stat
 _STATE, _START = 0, 19  # places in the part of /proc/PID/stat after the name of the program
 
 
+def mark() -> dict[str, str]:
+    """Return the variable that names this process as the one that started another; none without /proc."""
+    try:
+        return {MARK: f"{os.getpid()} {_about(os.getpid())[_START]} {_namespace()}"}
+    except OSError:
+        return {}
+
+
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
     """Let the environment, which processes inherit, name this process during this block."""
     before = os.environ.get(MARK)
-    with contextlib.suppress(OSError):  # no /proc
-        os.environ[MARK] = f"{os.getpid()} {_about(os.getpid())[_START]} {_namespace()}"
+    os.environ.update(mark())
     try:
         yield
     finally:

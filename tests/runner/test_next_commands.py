@@ -12,7 +12,7 @@ import pytest
 from support.processes.own_process import environ_of
 
 from runner import commands
-from runner.run.screens.answer import next_command
+from runner.run.screens.run_results import next_command
 
 TINY = "device=cpu workload.m=16 workload.k=16 workload.commands=8 workload.cache=hot mode=batched"
 

@@ -8,13 +8,16 @@ from collections.abc import Callable, Sequence
 
 from rich.console import Console
 
+from launchopt.analysis.comparison.answer import against, answer, fastest
+from launchopt.analysis.comparison.outcome import Comparison
 from launchopt.analysis.stream_rows import counted, is_independent, stream_title
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
 from launchopt.analysis.tables.rows import Line, bases_of
 from launchopt.recording.results import Row
+from launchopt.statistics.interval import Verdict
+from runner.config.schema import MOST_REPEATS
 from runner.plan.base import INDEPENDENT, STEPS
-from runner.run.screens.answer import against, answer, fastest, next_command
 from runner.run.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
@@ -205,3 +208,12 @@ def _arrival_lines(rows: Sequence[Row]) -> dict[str, str]:
 
 def _us(*values_ns: float | None) -> str:
     return " / ".join("-" if value is None else f"{value / 1e3:,.2f}" for value in values_ns)
+
+
+def next_command(found: Sequence[Comparison], folder: str) -> str:
+    """Return the next command to type."""
+    is_open = [one for one in found if one.verdict is Verdict.UNDECIDED and not one.is_too_noisy]
+    asked = [min(one.next_samples, MOST_REPEATS) for one in is_open if one.samples < MOST_REPEATS]
+    if asked:
+        return f"the same command with {is_open[0].setting}={max(asked)}"
+    return f"launchopt verdict {shlex.quote(folder)}    (what bounds each mode, and what to try)"

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
+from launchopt.analysis.comparison.answer import against
 from launchopt.analysis.tables.columns import OVERLOADED, overload
-from launchopt.errors import LaunchoptError
+from launchopt.errors import LaunchoptError, one_line
+from launchopt.messages import shortened
 from launchopt.recording import results
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Verdict
 from runner.plan.base import REPEATS
-from runner.run.screens.answer import against
+from runner.run.executing import shown_path
 from runner.run.screens.run_results import is_saturated
 from runner.run.sweep import NOT_RUN, SAME, Sweep
 from runner.screen.fitted import FittedTable, Heading
+from runner.screen.pager import console
 
 NOTHING = "-"
 QUEUE_FULL = "No p99 where a closed loop kept the queue full: latency is queue depth there."
@@ -46,6 +49,15 @@ def _fastest(rows: Sequence[Row], modes: Sequence[str]) -> str | None:
         if all(one is not None and one.verdict is Verdict.FASTER for one in found):
             return mode
     return None
+
+
+def print_sweep(sweep: Sweep) -> None:
+    """Print a table of all jobs with results, then how the jobs ended."""
+    print()
+    if sweep.status != "interrupted":
+        print_jobs(sweep, console())
+    for line in sweep.lines(shown_path(sweep.folder)):
+        print(shortened(one_line(line)))
 
 
 def print_jobs(sweep: Sweep, out: Console) -> None:

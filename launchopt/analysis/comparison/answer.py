@@ -1,8 +1,7 @@
-"""The answer of a run in words: the fastest mode, the factor over the base with its verdict, and the next command."""
+"""The answer of a run in words: the fastest mode, and the factor of each mode over the base with its verdict. Pure."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from launchopt.analysis.comparison.arms import Run, Side
@@ -13,9 +12,7 @@ from launchopt.analysis.metric import metric_of, name_of
 from launchopt.analysis.stream_rows import counted
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
-from launchopt.statistics.interval import SMALLEST_EFFECT, Verdict
-from runner.config.schema import MOST_REPEATS
-from runner.plan.base import REPEATS
+from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdict
 
 MEDIANS_DIFFER = 0.01  # by more than this a ratio of medians is explained
 OPEN = (Verdict.SAME, Verdict.UNDECIDED)  # verdicts on two modes that cannot be told apart
@@ -36,7 +33,7 @@ def against(rows: Sequence[Row], base: str, mode: str, metric: str | None = None
 def fastest(rows: Sequence[Row], modes: Sequence[str]) -> str:
     """Return the fastest mode with its factor over the first of `modes`, and the modes that are as good as it.
 
-    No text without a comparison, or with fewer than REPEATS repeats, which tell no two modes apart.
+    No text without a comparison, or with fewer than FEWEST_REPEATS repeats, which tell no two modes apart.
     """
     base, *others = modes
     metric = metric_of(rows)  # one for all modes, so that their factors can be ranked
@@ -61,12 +58,12 @@ def answer(one: Comparison) -> str:
     factor = one.factor.interval
     if factor.range is None and factor.low is None:
         said = f"{mode} is {factor.value:.3f}x as fast as {base} in {what}"
-        return f"{said}. One repeat gives no verdict: repeats={REPEATS} gives one."
+        return f"{said}. One repeat gives no verdict: repeats={FEWEST_REPEATS} gives one."
     if factor.low is None:
         spread = "range {:.3f} to {:.3f}".format(*(factor.range or ()))
         return (
             f"{mode} is {factor.value:.3f}x as fast as {base} in {what} ({spread}): "
-            f"no verdict with fewer than {REPEATS} repeats.{_unlike_medians(one)}"
+            f"no verdict with fewer than {FEWEST_REPEATS} repeats.{_unlike_medians(one)}"
         )
     border = f"{100 * SMALLEST_EFFECT:g}%"
     endings = {
@@ -90,12 +87,3 @@ def _unlike_medians(one: Comparison) -> str:
     if one.pairs is None or abs(medians / factor - 1) <= MEDIANS_DIFFER:
         return ""
     return f" The factor is the typical ratio of one repeat; the medians in the table give {medians:.3f}x."
-
-
-def next_command(found: Sequence[Comparison], folder: str) -> str:
-    """Return the next command to type."""
-    is_open = [one for one in found if one.verdict is Verdict.UNDECIDED and not one.is_too_noisy]
-    asked = [min(one.next_samples, MOST_REPEATS) for one in is_open if one.samples < MOST_REPEATS]
-    if asked:
-        return f"the same command with {is_open[0].setting}={max(asked)}"
-    return f"launchopt verdict {shlex.quote(folder)}    (what bounds each mode, and what to try)"
