@@ -128,6 +128,11 @@ class Mode:
         """Return the bytes of device memory that the mode needs beside the arenas."""
         return 0
 
+    @classmethod
+    def shared_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
+        """Return the bytes of a GPU's memory that the mode needs, and that it shares with other arms of a run."""
+        return 0
+
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Plan every launch that may be needed. limits: for each shape the largest number of commands of a batch."""
         raise NotImplementedError

@@ -96,6 +96,15 @@ class Stacked(Mode):
         """Return the nodes whose outputs stay inside fused launches."""
         return unwritten_of(chain_of(stream), cls.stack) if stream.has_steps else frozenset()
 
+    @classmethod
+    def shared_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
+        """Return the bytes of the angles and the sums of fused attention."""
+        if stream.attention is None or Fusion.attention not in cls.stack.fuse:
+            return 0
+        from launchopt.devices.cuda.step_attention import memory_bytes
+
+        return memory_bytes(stream.attention, max(limits.values()))
+
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Plan the launches of every kind of step. Capture the graphs that are likely to be needed."""
         if is_host(device):

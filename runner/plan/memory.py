@@ -81,13 +81,15 @@ def require_records(commands: int, to_lower: str) -> None:
 
 def needed_bytes(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int:
     """Return the bytes of the device's memory at the peak: arenas, scratch, the check on a CPU, and a fixed part."""
-    scratch = 0
+    scratch = shared = 0
     for arm in arms:
         mode = mode_class(arm.mode, arm.options)
         limits = arm.limits(stream, mode.takes_of(stream))
         scratch += mode.scratch_bytes(stream, limits, info.pack_bytes_per_launch)
+        if info.kind == "cuda":
+            shared = max(shared, mode.shared_bytes(stream, limits))
     host = stream.commands * HOST_RECORD_BYTES + _check_bytes(stream) if info.kind == "cpu" else 0
-    return stream.arena_bytes + scratch + FIXED_BYTES[info.kind] + host
+    return stream.arena_bytes + scratch + shared + FIXED_BYTES[info.kind] + host
 
 
 def _check_bytes(stream: Stream) -> int:

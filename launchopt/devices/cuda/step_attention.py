@@ -22,6 +22,7 @@ QK_NORM=1 the normed ones as ROPE rounds them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -121,6 +122,22 @@ def sums_shape(attention: Attention, most_requests: int) -> tuple[int, int, int]
     """
     items = most_requests * attention.kv_heads
     return items, max(items, MULTIPROCESSORS), group_of(attention) * attention.head_dim
+
+
+def array_shapes(attention: Attention, most_requests: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the arrays that launches share, of elements of 4 bytes.
+
+    turns: cosines and sines of each position. sums: sums of splits, then their weights. arrived: finished splits.
+    """
+    items, splits, width = sums_shape(attention, most_requests)
+    sums = (splits, width + 2 * group_of(attention))
+    return {"turns": (attention.ctx, attention.head_dim), "sums": sums, "arrived": (items,)}
+
+
+def memory_bytes(attention: Attention, most_requests: int) -> int:
+    """Return the bytes of the arrays that all launches share; 0 if the kernel does not support this shape."""
+    shapes = {} if refusal(attention) else array_shapes(attention, most_requests)
+    return sum(4 * math.prod(shape) for shape in shapes.values())
 
 
 def turns_of(attention: Attention) -> Array:

@@ -59,10 +59,10 @@ def attention(steps: LtSteps, place: Place) -> Fused | str:
 
 def _addresses(steps: LtSteps, shape: Attention, state: SeqState, gains: int) -> Addresses:
     """Return the addresses that a launch needs, and make its memory: angles of all positions, and sums of splits."""
-    items, splits, width = kernel.sums_shape(shape, steps.most)
-    memory = steps.device.kernels.memory
+    _, splits, width = kernel.sums_shape(shape, steps.most)
+    arrays, memory = kernel.array_shapes(shape, steps.most), steps.device.kernels.memory
+    sums, items = arrays["sums"], arrays["arrived"]
     turns = memory((kernel.NAME, "turns"), lambda: cupy.asarray(kernel.turns_of(shape)))
-    sums = (splits, width + 2 * kernel.group_of(shape))
     mixed = memory((kernel.NAME, "sums", sums), lambda: cupy.empty(sums, np.float32))
     arrived = memory((kernel.NAME, "arrived", items), lambda: cupy.zeros(items, np.uint32))
     first_weight = int(mixed.data.ptr) + splits * width * mixed.itemsize

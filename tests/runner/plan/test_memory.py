@@ -21,6 +21,21 @@ def test_on_a_cpu_the_check_of_the_largest_weight_fits_beside_the_layers(monkeyp
     assert plan.stream.arena_bytes + check < 0.8 * info.memory_free_bytes
 
 
+def test_angles_of_fused_attention_are_counted_once_and_only_on_a_gpu() -> None:
+    words = ("workload=layer", "model=tiny", "model.head_dim=64", "workload.prompt_tokens=500", "workload.tokens=2")
+    plan = planned(*words, "mode=engine", "against=[engine-norm,engine-attention]", "workload.layers=1")
+    without, *others = sorted(plan.arms, key=lambda arm: arm.label != "engine-attention")
+    gpu = DeviceInfo("cuda", 0, "Fake", 24 << 30, 32 << 20, "memory", 8 << 10)
+    base = memory.needed_bytes(gpu, plan.stream, (without,))
+    assert len(others) == 2
+    assert memory.needed_bytes(gpu, plan.stream, plan.arms) - base > 4 * 64 * 501
+    for arm in others:
+        assert memory.needed_bytes(gpu, plan.stream, (arm,)) == memory.needed_bytes(gpu, plan.stream, plan.arms)
+    assert memory.needed_bytes(plan.info, plan.stream, plan.arms) == memory.needed_bytes(
+        plan.info, plan.stream, (without,)
+    )
+
+
 def test_a_kill_is_taken_for_a_lack_of_memory_if_linux_counted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
