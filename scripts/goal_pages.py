@@ -147,12 +147,20 @@ def refresh(root: Path) -> None:
     for page, of_page in blocks.items():
         for block, reports in of_page.items():
             text = "".join(_marked(root / page, place / each) for each in reports)
-            sync_block(root / page, block, f"\n{text}", check=False)
+            about = _about(place / Path(reports[0]).parts[0])
+            sync_block(root / page, block, f"\n{about}{text}", check=False)
         if of_page:
             report.sync_readme(root / page)
     if advices:
         save_json(place / GOALS / advice.FILE, {"advice": advices})
         _show_headline(root)
+
+
+def _about(folder: Path) -> str:
+    """Return a paragraph on parts that ran beside others, or nothing."""
+    parts = [read_json(path).get("part", {}) for path in folder.rglob("manifest.json")]
+    most = max((each.get("before", {}).get("at_once", 1) for each in parts), default=1)
+    return f"Up to {most} parts ran at a time, each on a GPU and cores of its own.\n\n" if most > 1 else ""
 
 
 def _goal(row: Goal) -> dict[str, object]:

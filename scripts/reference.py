@@ -9,11 +9,12 @@
 
 reference_parts.py declares the parts. The code must be a revision without uncommitted changes; `--dirty` measures
 others and marks them. A copy without a history needs LAUNCHOPT_GIT_REVISION. Each manifest gets an entry `part`: the
-commands, and machine, driver and clocks before and after them. The state of all parts is in `parts.json` of the output
-folder. Compare figures of one part only, since each part has one machine. `--traces` names the folder, at any depth,
-with the recorded files; a part whose file is not there is skipped, and says where to get it.
+commands, and machine, driver and clocks before and after them. With `--gpus 4` four parts run at a time, each with a
+GPU and an equal share of the cores of its own, and the entry says so. The state of all parts is in `parts.json` of the
+output folder. Compare figures of one part only, since each part has one machine. `--traces` names the folder, at any
+depth, with the recorded files; a part whose file is not there is skipped, and says where to get it.
 
-scripts/readme_figures.py makes the pages of the results of `--only readme`, `goals` and `waterfall`.
+scripts/readme_figures.py and scripts/goal_pages.py make the pages.
 
 Exit code 0: every chosen part is done or skipped. 1: a part failed or ran out of time, and its last line is shown; the
 next start measures it again. 2: bad input, or code with uncommitted changes.
@@ -28,30 +29,32 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.devices import find_device
-from launchopt.devices.cpu.info import cpu_info
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.files import JsonObject, absent, read_json, save_json
 from launchopt.recording.environment import environment
 from runner.reading import CommandParser, exit_code
 from runner.report.provenance import CARRIERS, origin
-from runner.values import positive
+from runner.values import positive, whole_number
 from scripts.reference_check import check
+from scripts.reference_machine import Place, machine, name_of, places
 from scripts.reference_part import Part, words_of
 from scripts.reference_parts import PARTS, TRACES
 
 ROOT = Path(__file__).parents[1]
 STATES = "parts.json"
 GRACE_S = 20  # after Ctrl-C a run ends its repeat and saves it
-ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "clocks_throttle_reasons.active")
 DONE, NOT_TRIED = "done", "not tried"
+SAVING = threading.Lock()
 
 
 class Session(NamedTuple):
@@ -63,10 +66,23 @@ class Session(NamedTuple):
     is_dirty: bool
     runs_gpu: bool
     ends: float  # of the monotonic clock: no part goes on after it
+    place: Place = Place()
 
 
-def measure(parts: Sequence[Part], session: Session) -> int:
-    """Measure what is left of `parts`; return the number of parts that failed."""
+def measure_on(gpus: int, parts: Sequence[Part], session: Session) -> int:
+    """Measure what is left of `parts`, one on each GPU at a time; return the number of parts that failed."""
+    if gpus == 1:
+        return measure(parts, session)
+    left = iter(parts)  # that of a list hands each part to one thread
+    with ThreadPoolExecutor(gpus) as pool:
+        try:
+            return sum(pool.map(lambda place: measure(left, session._replace(place=place)), places(gpus)))
+        finally:
+            list(left)  # after Ctrl-C no other part begins
+
+
+def measure(parts: Iterable[Part], session: Session) -> int:
+    """Measure what is left of `parts`, one after the other; return the number of parts that failed."""
     failed = 0
     for part in parts:
         if state_of(part, session.output, session.revision)["state"] == DONE:
@@ -83,7 +99,8 @@ def measure(parts: Sequence[Part], session: Session) -> int:
         )
         _clear(part, session.output)
         found = _measured(part, session)
-        save_json(session.output / STATES, read_states(session.output) | {part.folder: found})
+        with SAVING:
+            save_json(session.output / STATES, read_states(session.output) | {part.folder: found})
         about = f"{found['state']} after {found['seconds']:.0f} s on {found['machine']}{_why(found)}"
         print(f"{part.folder}: {about}", flush=True)
         failed += found["state"] != DONE
@@ -132,7 +149,7 @@ def _why(found: Mapping[str, object]) -> str:
 def _measured(part: Part, session: Session) -> JsonObject:
     """Run a part, add its entry to the manifests, and return its state."""
     folder = session.output / part.folder
-    before, started = machine(part.device), time.monotonic()
+    before, started = machine(part.device, session.place), time.monotonic()
     code, last = _ended(part, folder, session)
     about: JsonObject = {
         "commands": [*part.commands],
@@ -140,7 +157,7 @@ def _measured(part: Part, session: Session) -> JsonObject:
         "exit_code": code,
         "dirty": session.is_dirty,
     }
-    after = machine(part.device)
+    after = machine(part.device, session.place)
     for path in _carriers(folder):
         save_json(path, read_json(path) | {"part": about | {"before": before, "after": after}})
     why = _fault(folder, session) if code == 0 else last
@@ -157,9 +174,9 @@ def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]
     limit_s = min(60 * part.minutes, session.ends - time.monotonic())
     ends = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory() as scratch:
-        places = {"folder": str(folder), "scratch": scratch, "trace": str(_trace(part, session))}
+        found = {"folder": str(folder), "scratch": scratch, "trace": str(_trace(part, session))}
         for command in part.commands:
-            code, text = _ran(words_of(command, places), ends - time.monotonic())
+            code, text = _ran(words_of(command, found), ends - time.monotonic(), session.place)
             if code is None:
                 return None, f"longer than {limit_s / 60:.3g} minutes: {command}"
             if code:
@@ -168,13 +185,13 @@ def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]
     return 0, ""
 
 
-def _ran(words: Sequence[str], limit_s: float) -> tuple[int | None, str]:
+def _ran(words: Sequence[str], limit_s: float, place: Place) -> tuple[int | None, str]:
     """Run one command from the root; return its exit code and standard error. None: it was ended after its limit."""
     paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     with subprocess.Popen(
-        words,
+        place.words(words),
         cwd=ROOT,
-        env=os.environ | {"PYTHONPATH": paths, "PYTHON": sys.executable},
+        env=os.environ | {"PYTHONPATH": paths, "PYTHON": sys.executable} | place.environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -200,22 +217,6 @@ def _fault(folder: Path, session: Session) -> str:
     if any(each.revision is None for each in found):
         return "no revision in the manifest"
     return "the code was changed meanwhile" if any(each.dirty for each in found) and not session.is_dirty else ""
-
-
-def machine(device: str) -> JsonObject:
-    """Return the processor, or the GPUs with driver and clocks as nvidia-smi prints them."""
-    about: JsonObject = {"processor": cpu_info().name}
-    if device == "cuda" and shutil.which("nvidia-smi"):
-        used = [f"--id={shown}"] if (shown := os.environ.get("CUDA_VISIBLE_DEVICES")) else []
-        command = ["nvidia-smi", *used, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
-        lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
-        about["gpus"] = [dict(zip(ASKED, map(str.strip, line.split(",")), strict=False)) for line in lines]
-    return about
-
-
-def name_of(about: JsonObject) -> str:
-    """Return the name of a machine: its GPUs, or else its processor."""
-    return ", ".join(each.get("name", "?") for each in about.get("gpus", [])) or str(about["processor"])
 
 
 def chosen(parts: Sequence[Part], wanted: Sequence[str]) -> list[Part]:
@@ -265,7 +266,7 @@ def _main(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     traces = (options.traces or ROOT / "traces").absolute()
     ends = time.monotonic() + 60 * (options.minutes or float("inf"))
     session = Session(options.output.absolute(), traces, revision, is_dirty, runs_gpu, ends)
-    return 1 if measure(wanted, session) else 0
+    return 1 if measure_on(options.gpus, wanted, session) else 0
 
 
 def _parser() -> CommandParser:
@@ -275,6 +276,7 @@ def _parser() -> CommandParser:
     parser.add_argument("--only", nargs="+", default=[], metavar="PART", help="folders of parts, or of groups of parts")
     parser.add_argument("--output", type=Path, default=Path("outputs/new"), metavar="DIR", help="default: outputs/new")
     parser.add_argument("--minutes", type=positive, metavar="N", help="begin no part that is not over by then")
+    parser.add_argument("--gpus", type=whole_number(1), default=1, metavar="N", help="parts at a time, a GPU for each")
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder with recorded files; default: traces")
     parser.add_argument("--dirty", action="store_true", help="measure code with uncommitted changes, and mark it")
     return parser

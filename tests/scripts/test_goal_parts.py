@@ -44,7 +44,7 @@ def manifest(part: Part, **more: Any) -> dict[str, Any]:
     about: dict[str, Any] = {"schema_version": SCHEMA_VERSION, "run_id": part.folder, "overrides": [], **more}
     about["started_utc"] = "2026-11-27T01:02:03+00:00"
     about["environment"] = {"git_revision": REVISION, "git_dirty": None, "code_sha1": CODE, "device": {"name": GPU}}
-    return about | {"part": {"commands": [*part.commands], "exit_code": 0}}
+    return about | {"part": {"commands": [*part.commands], "exit_code": 0, "before": {"at_once": 4}}}
 
 
 def measured(new: Path, parts: tuple[Part, ...], change: Callable[[dict[str, Any]], None] = lambda about: None) -> Path:
@@ -97,6 +97,7 @@ def test_results_become_pages(checkout: Path, tmp_path: Path, capsys: pytest.Cap
         assert "| 1,300.0 / 1,200.0<br>torch_compile takes 0.87x: yes |" in text
         assert "waterfall/llama_3_2_1b_1/fusions_first: baseline to engine, 5 repeats:" in text
         assert "Not measured yet" not in text
+        assert text.count("Up to 4 parts ran at a time, each on a GPU and cores of its own.") == 2
         assert f"Measured on {GPU}: 2026-11-27, revision a1a1a1a (commit 500)." in text
     assert "](../outputs/reference/waterfall/llama_3_2_1b_1.svg)" in page
     assert "<svg" in (checkout / "outputs/reference/waterfall/llama_3_2_1b_1.svg").read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from runner.bench.__main__ import SUITES
 from runner.report.provenance import origin
 from scripts.reference_check import mistake
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
+from scripts.reference_machine import machine, places
 from scripts.reference_part import Part, run_words
 from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PARTS
 
@@ -99,6 +101,31 @@ def test_no_part_begins_that_does_not_fit_the_time_left(
     assert "cpu/likely: failed after" in tried[1]
     assert reference.main(["--list", "--output", str(tmp_path)], parts) == 0
     assert "600 s" in capsys.readouterr().out
+
+
+def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
+    reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    parts, ran, both = [of(f"cpu/{at}", FEW) for at in range(6)], [], threading.Barrier(2, timeout=60)
+
+    def ran_command(words: list[str], limit_s: float, place: Any) -> tuple[int, str]:
+        both.wait()
+        ran.append((place.words(words)[:3], place.environment()))
+        return 1, "stopped"
+
+    monkeypatch.setattr(reference, "_ran", ran_command)
+    assert reference.main(["--output", str(tmp_path), "--gpus", "2"], parts) == 1
+    of_gpu = [
+        (["taskset", "-c", cores], {"CUDA_VISIBLE_DEVICES": gpu}) for gpu, cores in (("0", "0,1,2,3"), ("1", "4,5,6,7"))
+    ]
+    assert [ran.count(each) for each in of_gpu] == [3, 3]
+    assert {*reference.read_states(tmp_path)} == {part.folder for part in parts}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    assert [place.gpu for place in places(2)] == ["2", "3"]
+    about = machine("cpu", places(2)[1])
+    assert (about["at_once"], about["cores"]) == (2, [4, 5, 6, 7])
 
 
 def test_uncommitted_changes_are_refused_or_marked(

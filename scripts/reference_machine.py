@@ -1,0 +1,61 @@
+"""The machine that measures a part: what it is, and the GPU and cores of a part that runs beside others.
+
+With several GPUs each part has a GPU of its own, and an equal share of the processor's cores.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from launchopt.devices.cpu.info import cpu_info
+from launchopt.files import JsonObject
+
+ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "clocks_throttle_reasons.active")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Place(NamedTuple):
+    """A GPU and cores. gpu: as CUDA_VISIBLE_DEVICES names it; None: what the environment says, and all cores."""
+
+    gpu: str | None = None
+    cores: Sequence[int] = ()
+    at_once: int = 1  # parts that run at the same time, each in its place
+
+    def words(self, words: Sequence[str]) -> list[str]:
+        """Return a command that runs on these cores only."""
+        return ["taskset", "-c", ",".join(map(str, self.cores)), *words] if self.cores else [*words]
+
+    def environment(self) -> Mapping[str, str]:
+        """Return the environment variables of a command."""
+        return {} if self.gpu is None else {VISIBLE: self.gpu}
+
+
+def places(gpus: int) -> list[Place]:
+    """Return a place for each of `gpus` GPUs, which share all cores equally."""
+    named = os.environ.get(VISIBLE)
+    names = named.split(",") if named else [str(gpu) for gpu in range(gpus)]
+    cores = sorted(os.sched_getaffinity(0))
+    each = max(1, len(cores) // gpus)
+    return [Place(name, cores[at * each : (at + 1) * each], gpus) for at, name in enumerate(names[:gpus])]
+
+
+def machine(device: str, place: Place) -> JsonObject:
+    """Return the processor, or the GPUs with driver and clocks as nvidia-smi prints them."""
+    about: JsonObject = {"processor": cpu_info().name}
+    if device == "cuda" and shutil.which("nvidia-smi"):
+        used = [f"--id={shown}"] if (shown := place.gpu or os.environ.get(VISIBLE)) else []
+        command = ["nvidia-smi", *used, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
+        lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
+        about["gpus"] = [dict(zip(ASKED, map(str.strip, line.split(",")), strict=False)) for line in lines]
+    if place.cores:
+        about |= {"at_once": place.at_once, "cores": [*place.cores]}
+    return about
+
+
+def name_of(about: JsonObject) -> str:
+    """Return the name of a machine: its GPUs, or else its processor."""
+    return ", ".join(each.get("name", "?") for each in about.get("gpus", [])) or str(about["processor"])
