@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
@@ -55,8 +55,8 @@ class Result:
 
     @property
     def status(self) -> str:
-        """How the run ended: ok, failed or interrupted. Of several runs: ok if all are."""
-        found = [str(each.get("status")) for each in self._manifests]
+        """How the run ended: ok, failed or interrupted. Of several runs: ok if all are. unknown without a manifest."""
+        found = [str(each.get("status", "unknown")) for each in self._manifests] or ["unknown"]
         return next((each for each in found if each != "ok"), "ok")
 
     @property
@@ -165,7 +165,7 @@ class Comparison:
     factors: tuple[Factor, ...]
     refused: tuple[str, ...]
     alone: tuple[str, ...]
-    _outcome: Outcome
+    _outcome: Outcome = field(repr=False)
 
     @property
     def verdict(self) -> str:

@@ -37,6 +37,7 @@ LONG = (
     "test_sweep",
     "test_signals",
     "test_packaging",
+    "test_python_programs",
     "test_docs",
     "test_bad_input",
     "test_first_run",

@@ -131,6 +131,13 @@ def test_pandas_is_named_where_it_is_missing(folder: Path, monkeypatch: pytest.M
         launchopt.load(folder).to_pandas()
 
 
+def test_the_status_of_a_run_without_a_manifest_is_unknown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "manifest.json").unlink()
+    result = launchopt.load(folder)
+    assert (result.status, result.notices, result.modes) == ("unknown", (), ("baseline", "batched"))
+
+
 def test_a_folder_without_results_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(launchopt.DataError, match=r"no summary\.parquet here or below"):
         launchopt.load(tmp_path)

@@ -31,7 +31,7 @@ BOOT = (
     "from runner.calling.child import main; main()"
 )
 GRACE_S = 25.0  # to end in order, before the process is killed
-READ_BYTES = 1 << 16
+READ_BYTES, POLL_S = 1 << 16, 1.0
 MOST_STOPS = 2  # a third Ctrl-C waits only until the process has ended
 
 
@@ -68,23 +68,28 @@ class Call:
         """Show the run's standard error until it has ended, and return how. After an exception, call it again."""
         self._watch()
         with contextlib.suppress(EOFError):  # the process ended without a word
-            self._ended = self._ended or self._results.recv()
+            if self._ended is None and self._results.poll():
+                self._ended = self._results.recv()
         code = self._process.wait()
         if self._ended is not None and (self._ended.error is not None or not self._ended.exit_code):
             return self._ended
         return Ended(code, self._ended.folder if self._ended else None, self._unexplained(code))
 
     def _watch(self) -> None:
-        """Show standard error until the process has sent its `Ended`, or has ended without."""
+        """Show standard error until the process has sent its `Ended`, or has ended without.
+
+        Its end need not close the pipe: a fork that another thread made meanwhile holds it, too.
+        """
         with selectors.DefaultSelector() as ready:
             ready.register(self._results, selectors.EVENT_READ)
             ready.register(self._screen.source, selectors.EVENT_READ)
             while True:
-                found = {key.fileobj for key, _ in ready.select()}
-                if self._screen.source not in found:
+                found = {key.fileobj for key, _ in ready.select(POLL_S)}
+                if self._screen.source in found:
+                    if not self._screen.read():
+                        ready.unregister(self._screen.source)
+                elif found or self._process.poll() is not None:
                     return
-                if not self._screen.read():
-                    ready.unregister(self._screen.source)
 
     def _unexplained(self, code: int) -> LaunchoptError:
         """Return the error of a process that sent none."""

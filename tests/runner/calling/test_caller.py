@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -194,6 +196,16 @@ def test_an_exception_of_the_program_ends_the_run(monkeypatch: pytest.MonkeyPatc
         call([])
 
 
+def test_a_fork_that_holds_the_pipe_keeps_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread of the program can fork at any time. The fork ends long after the process of the run."""
+    forking = "import os\nif not os.fork():\n    import time; time.sleep(20); os._exit(0)\nos._exit(3)"
+    boot(monkeypatch, forking)
+    begun_s = time.monotonic()
+    with pytest.raises(RunError, match="ended with code 3"):
+        call([])
+    assert time.monotonic() - begun_s < 15
+
+
 def test_a_thread_can_call(monkeypatch: pytest.MonkeyPatch) -> None:
     boot(monkeypatch, SEND + "send(0, Path('f'), None)")
     found: list[Path] = []
@@ -209,4 +221,6 @@ def test_an_error_becomes_one_that_a_program_can_read() -> None:
     assert (type(locked), locked.exit_code) == (RunError, 2)
     assert (type(word), word.exit_code, str(word)) == (LaunchoptError, 2, "no word")
     config = _plain(ConfigError("seed", object, "a number"))
-    assert (type(config), config.value, config.allowed) == (ConfigError, str(object), "a number")  # type: ignore[attr-defined]
+    read = pickle.loads(pickle.dumps(config))
+    assert (type(read), str(read), vars(read)) == (ConfigError, str(config), vars(config))
+    assert (read.value, read.allowed) == (str(object), "a number")

@@ -16,7 +16,7 @@ from launchopt.errors import ConfigError
 from runner.calling.words import words_of
 
 PARSER = OverridesParser.create()
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("aTr1_/.+@%-'\\\" =,:[]{}()~$*?|")
 NUMBERS = st.integers() | st.floats(allow_nan=False)
 VALUES = st.recursive(
     TEXTS | NUMBERS | st.booleans() | st.none(), lambda each: st.lists(each, max_size=3), max_leaves=6
