@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from launchopt.errors import ComparisonError, ConfigError, DataError, PackageError
+from launchopt.errors import ComparisonError, ConfigError, DataError, PackageError, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,22 +137,23 @@ class Result:
         from launchopt.analysis.stream_rows import counted
 
         runs = counted(len(self._runs), "run")
-        return f"<launchopt.Result of {self.folder}: {runs} of {', '.join(self.modes)}; {self.status}>"
+        return one_line(f"<launchopt.Result of {self.folder}: {runs} of {', '.join(self.modes)}; {self.status}>")
 
     def __str__(self) -> str:
+        return f"{self._table()}\n{self.verdict}"
+
+    def _repr_markdown_(self) -> str:
+        return f"{self._table()}\n{self.verdict._repr_markdown_()}"
+
+    def _table(self) -> str:
         if len(self._runs) == 1:
             from launchopt.analysis.conclusions import table_of
 
-            table = table_of(self._rows, self.modes, self.verdict.factors)
-        else:
-            from launchopt.analysis.tables.markdown import report_markdown
-            from launchopt.analysis.tables.rows import build_tables
+            return table_of(self._rows, self.modes, self.verdict.factors)
+        from launchopt.analysis.tables.markdown import report_markdown
+        from launchopt.analysis.tables.rows import build_tables
 
-            table = report_markdown(build_tables(self._rows), "compact")
-        return f"{table}\n{self.verdict}"
-
-    def _repr_markdown_(self) -> str:
-        return str(self)
+        return report_markdown(build_tables(self._rows), "compact")
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ class Comparison:
 
     def __str__(self) -> str:
         refused, alone = (f"refused: {text}" for text in self.refused), (f"not compared, {text}" for text in self.alone)
-        return "\n".join([*map(str, self.factors), *refused, *alone])
+        return "\n".join(map(one_line, [*self.factors, *refused, *alone]))
 
     def _repr_markdown_(self) -> str:
         from launchopt.analysis.comparison.text import markdown

@@ -80,8 +80,8 @@ def test_a_result_prints_a_table_over_the_base_that_was_asked_for(tmp_path: Path
     assert (result.verdict.factors[0].base, result.verdict.factors[0].verdict) == ("batched", "SLOWER")
     assert result.objective == pytest.approx(4)
     assert "| times as fast as batched |" in str(result)
-    assert str(result).endswith(f"\n\n{result.verdict}") is True
-    assert result._repr_markdown_() == str(result)
+    assert str(result).endswith(f"\n\n{result.verdict}")
+    assert result._repr_markdown_().splitlines()[-1] == f"- {result.verdict.bounds[0]}"
 
 
 @pytest.mark.parametrize("against", [None, 3, ["nope", 4], {"a": 1}])
@@ -136,6 +136,18 @@ def test_the_status_of_a_run_without_a_manifest_is_unknown(tmp_path: Path) -> No
     (folder / "manifest.json").unlink()
     result = launchopt.load(folder)
     assert (result.status, result.notices, result.modes) == ("unknown", (), ("baseline", "batched"))
+
+
+def test_names_in_results_send_no_control_character_on(tmp_path: Path) -> None:
+    """A terminal would obey it, and a notebook would show a link or load a picture."""
+    evil = "a\x1b[2J\u202eb|<b>![x](y)"
+    folder = write_run(tmp_path / "a\x1b[2J", evil, workload=evil, gpu=evil, shapes=evil)
+    result = launchopt.load(folder)
+    comparison = launchopt.compare(f"{folder}:baseline", f"{folder}:batched")
+    pages = [result._repr_markdown_(), result.verdict._repr_markdown_(), comparison._repr_markdown_()]
+    shown = [str(result), repr(result), str(result.verdict), str(comparison), *map(str, comparison.factors), *pages]
+    assert [text for text in shown if not all(c.isprintable() or c == "\n" for c in text)] == []
+    assert [page for page in pages if "<b>" in page or "](y" in page] == []
 
 
 def test_a_folder_without_results_is_one_line(tmp_path: Path) -> None:

@@ -154,6 +154,13 @@ def test_conf_is_found_from_anywhere(ways: Way, shown: str, tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("ways", [checkout, editable, installed], indirect=True)
+def test_a_program_can_run_it_from_anywhere(ways: Way, tmp_path: Path) -> None:
+    script = "import launchopt as l\ntry: l.run({'workload.m': 0})\nexcept l.ConfigError as error: print(error)"
+    refused = ways.call(ways.python, "-c", script, folder=tmp_path)
+    assert refused == "workload.m=0: out of range; allowed: from 1 to 2147483647\n"
+
+
 @pytest.mark.parametrize("ways", [editable, installed], indirect=True)
 def test_console_script(ways: Way, shown: str, tmp_path: Path) -> None:
     assert ways.script("run --help", tmp_path) == shown

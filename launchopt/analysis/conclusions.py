@@ -15,9 +15,10 @@ from launchopt.analysis.comparison.outcome import Comparison
 from launchopt.analysis.comparison.text import basis, marked, meaning, precise, title
 from launchopt.analysis.stream_rows import stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import NOTHING, number
-from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
+from launchopt.analysis.tables.markdown import NUMBER, TEXT, escaped, pipe_table
 from launchopt.analysis.tables.rows import Line, bases_of
 from launchopt.analysis.verdict.diagnosis import Diagnosis
+from launchopt.errors import one_line
 from launchopt.recording.results import Row
 
 
@@ -41,7 +42,7 @@ class Factor:
     text: str
 
     def __str__(self) -> str:
-        return self.text
+        return one_line(self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,14 @@ class Verdict:
     errors: tuple[str, ...]
 
     def __str__(self) -> str:
-        return "\n".join([*map(str, self.factors), *self.bounds, *self.errors])
+        return "\n".join(map(one_line, self._lines))
 
     def _repr_markdown_(self) -> str:
-        return "\n".join(f"- {line}" for line in str(self).splitlines())
+        return "\n".join(f"- {escaped(line)}" for line in self._lines)
+
+    @property
+    def _lines(self) -> list[str]:
+        return [*map(str, self.factors), *self.bounds, *self.errors]
 
 
 def verdict_of(factors: Iterable[Factor], diagnoses: Sequence[Diagnosis]) -> Verdict:
@@ -87,7 +92,7 @@ def table_of(rows: Sequence[Row], modes: Sequence[str], factors: Iterable[Factor
     """Return the medians of each mode of one run as Markdown, with the factors over the first of the modes."""
     base, found = modes[0], {one.mode: one for one in factors}
     headings = dict.fromkeys(("mode",), TEXT) | dict.fromkeys(("repeats", "wall ms", "launch calls"), NUMBER)
-    headings |= {f"times as fast as {base}": NUMBER, "verdict": TEXT, "verified": TEXT}
+    headings |= {f"times as fast as {escaped(base)}": NUMBER, "verdict": TEXT, "verified": TEXT}
     cells = []
     for mode in modes:
         line = Line([row for row in rows if row["mode"] == mode], None)
@@ -96,7 +101,8 @@ def table_of(rows: Sequence[Row], modes: Sequence[str], factors: Iterable[Factor
         numbers = [f"{len(line.rows)}", number(line.median("wall_ms")), NOTHING if calls is None else f"{calls:,.0f}"]
         judged = [factor.shown, factor.verdict] if factor else [NOTHING, NOTHING]
         cells.append([mode, *numbers, *judged, "yes" if is_verified else "NO"])
-    return f"{stream_title(rows[0])}, {stream_subtitle(rows[0])}\n\n{pipe_table(headings, cells)}\n"
+    title = escaped(f"{stream_title(rows[0])}, {stream_subtitle(rows[0])}")
+    return f"{title}\n\n{pipe_table(headings, cells)}\n"
 
 
 def factors_of(rows: Sequence[Row], modes: Sequence[str]) -> list[Factor]:
