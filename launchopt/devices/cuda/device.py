@@ -6,8 +6,8 @@ between two launches only when a profiler is attached: it puts an NVTX range aro
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import cupy
 import numpy as np
@@ -262,18 +262,9 @@ class CudaDevice:
         self.marks.call_off()
         self._device.synchronize()
 
-    @contextmanager
-    def settled(self) -> Iterator[None]:
+    def settled(self) -> AbstractContextManager[None]:
         """Let everything submitted end, the persistent kernel too; start that kernel again behind the context."""
-        resident = self.marks.resident
-        was_running = resident is not None and resident.running
-        if resident:
-            resident.pause()
-        self.synchronize()
-        yield
-        self.synchronize()  # of copies on other CUDA streams
-        if resident and was_running:
-            resident.resume()
+        return self.marks.settled(self.synchronize)
 
     def ceilings(self, dtype: Dtype) -> Ceilings:
         """Measure the copy, read and matrix rates of this GPU."""

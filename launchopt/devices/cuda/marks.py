@@ -92,6 +92,19 @@ class LaunchMarks:
             self._recorder.count_more(self.ahead.called_off)
         return Span(end_ns, *self._timer.finish())
 
+    @contextlib.contextmanager
+    def settled(self, synchronize: Callable[[], None]) -> Iterator[None]:
+        """Let everything submitted end, the persistent kernel too; start that kernel again behind the context."""
+        resident = self.resident
+        was_running = resident is not None and resident.running
+        if resident:
+            resident.pause()
+        synchronize()
+        yield
+        synchronize()  # of copies on other CUDA streams
+        if resident and was_running:
+            resident.resume()
+
     def call_off(self) -> None:
         """Cancel a launch that was made before its commands, so that later work on the stream does not wait for it."""
         if self.ahead:
