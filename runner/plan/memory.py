@@ -1,4 +1,4 @@
-"""Memory of a job: operands, scratch of its modes, and records, compared with the free memory.
+"""Memory of a job: operands, scratch of its modes, and records, compared with the free memory and with the cache.
 
 An ArenaMemoryError names the settings to lower.
 """
@@ -11,9 +11,11 @@ import psutil
 
 from launchopt.command import RECORD_BYTES
 from launchopt.devices.base import DeviceInfo
+from launchopt.devices.cpu.info import reported_cache_bytes
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.modes import mode_class
 from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.footprint import COLD_CACHES, Cache
 from runner.config.groups import Ordering
 from runner.config.schema import Config
 from runner.plan.job import Arm
@@ -96,6 +98,24 @@ def _check_bytes(stream: Stream) -> int:
     """Return the bytes for the check of a workload of steps. That of independent commands works on small chunks."""
     weights = [arena.rows * arena.cols for arena in stream.arenas if arena.is_weight]
     return CHECK_BYTES_PER_ELEMENT * max(weights, default=0) if stream.has_steps else 0
+
+
+def residency_of(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
+    """Return the reason why inputs may come from a cache instead of memory; None if they cannot."""
+    if config.workload.cache is Cache.hot:
+        return "inputs fit in the cache, as asked (workload.cache=hot)"
+    if info.kind == "cpu":
+        reported, taken = reported_cache_bytes() >> 20, info.cache_bytes >> 20
+        host = f"; this machine reports {reported} MiB, of which its cores' share is taken as {taken} MiB"
+        return f"a CPU's caches, shared with other tenants, cannot be ruled out{host if taken < reported else ''}"
+    if stream.batches_share_weights:
+        return "requests of one batch share weights, which are read once"
+    if stream.input_bytes < COLD_CACHES * info.cache_bytes:
+        return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
+    weights = stream.fewest_weights
+    if weights is not None and weights < config.batching.max_batch:
+        return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
+    return None
 
 
 def oom_kills() -> int | None:

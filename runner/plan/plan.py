@@ -16,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.arrivals.requests import Requests
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
-from launchopt.devices.cpu.info import reported_cache_bytes
 from launchopt.devices.cuda.info import gpu_hint
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.files import JsonObject, as_utf8
@@ -27,7 +26,6 @@ from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.stack import preset_of
 from launchopt.streams.chain import Stream, chain_of
-from launchopt.streams.footprint import COLD_CACHES, Cache
 from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
 from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
@@ -40,6 +38,7 @@ from runner.plan.memory import (
     require_held,
     require_memory,
     require_records,
+    residency_of,
     too_large,
     what_to_lower,
 )
@@ -153,7 +152,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
         notices.append(left_out(refused))
     container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     assert isinstance(container, dict)
-    residency = _residency(config, stream, info)
+    residency = residency_of(config, stream, info)
     plain = {str(k): v for k, v in container.items()}
     return Plan(config, plain, stream, info, arms, tuple(notices), residency, refused, _orders(config, refused))
 
@@ -291,21 +290,3 @@ def _fitting(
         why = fits if workload.takes_what_fits else "as asked"
         notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
     return stream
-
-
-def _residency(config: Config, stream: Stream, info: DeviceInfo) -> str | None:
-    """Return the reason why inputs may come from a cache instead of memory; None if they cannot."""
-    if config.workload.cache is Cache.hot:
-        return "inputs fit in the cache, as asked (workload.cache=hot)"
-    if info.kind == "cpu":
-        reported, taken = reported_cache_bytes() >> 20, info.cache_bytes >> 20
-        host = f"; this machine reports {reported} MiB, of which its cores' share is taken as {taken} MiB"
-        return f"a CPU's caches, shared with other tenants, cannot be ruled out{host if taken < reported else ''}"
-    if stream.batches_share_weights:
-        return "requests of one batch share weights, which are read once"
-    if stream.input_bytes < COLD_CACHES * info.cache_bytes:
-        return f"inputs cycle over {stream.input_bytes / 1e6:.0f} MB, the L2 holds {info.cache_bytes / 1e6:.0f} MB"
-    weights = stream.fewest_weights
-    if weights is not None and weights < config.batching.max_batch:
-        return f"commands of one batch share weights ({weights} of a shape), which the L2 serves again"
-    return None
