@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TypedDict
 
 import numpy as np
 
@@ -47,6 +48,32 @@ class Share:
 
     count: int
     share: float | None
+
+
+class Faults(TypedDict):
+    """Fields of `LaunchStats`: what was wrong with the file and its events, or with their ids."""
+
+    doubled_calls: int
+    overlong_calls: int
+    repeated_events: int
+    overlong_events: int
+    shared_ids: int
+    mended: int
+    first_mended: str
+    other_events: dict[str, int]
+    diagnostics: tuple[str, ...]
+    without_id: int
+
+
+class Memory(TypedDict):
+    """Fields of `LaunchStats`: calls that copy, fill or allocate, and copies and fills."""
+
+    memory_calls: int
+    memory_calls_by_name: dict[str, int]
+    memory_calls_without_gpu_event: int
+    memory_host: Spread
+    copies: int
+    copies_without_call: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +138,13 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
     own_call = pairs.call_of[pairs.is_kernel]
     known = own_call != NONE
     shorter = kernel_ns[known] < host_ns[own_call[known]]
-    is_copy = np.isin(gpu["kind"], (Kind.MEMCPY, Kind.MEMSET))
-    has_event = np.bincount(pairs.call_of[pairs.call_of != NONE], minlength=len(calls)) > 0
     launch_calls, kernels, kernels_launched = int(pairs.is_launch.sum()), len(kernel_ns), int(known.sum())
     return LaunchStats(
         format=trace.format.value,
         events=trace.events,
         left_out=trace.left_out,
         api_calls=len(calls),
-        doubled_calls=pairs.doubled,
-        overlong_calls=pairs.overlong_calls,
-        repeated_events=pairs.repeated,
-        overlong_events=pairs.overlong,
-        shared_ids=pairs.shared_ids,
-        mended=trace.mended,
-        first_mended=trace.first_mended,
-        other_events=dict(trace.other_events),
-        diagnostics=trace.diagnostics,
-        without_id=int((calls["correlation"][pairs.is_launch] <= 0).sum() + (gpu["correlation"] <= 0).sum()),
+        **_faults(trace, pairs),
         launch_calls=launch_calls,
         launch_calls_by_name=_by_name(trace, pairs, pairs.is_launch),
         launch_calls_without_kernel=launch_calls - len(starting),
@@ -150,13 +166,41 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
         queues=queues(pairs, trace.names),
         short_kernels={f"under_{us}_us": _share(kernel_ns < us * 1000) for us in SHORT_US},
         shorter_than_call=_share(shorter),
+        **_memory(trace, pairs),
+        operators=operator_costs(trace, pairs),
+    )
+
+
+def _faults(trace: Trace, pairs: Pairs) -> Faults:
+    """Return what was wrong with the file and its events, or with their ids."""
+    calls, gpu = pairs.calls, pairs.gpu
+    return Faults(
+        doubled_calls=pairs.doubled,
+        overlong_calls=pairs.overlong_calls,
+        repeated_events=pairs.repeated,
+        overlong_events=pairs.overlong,
+        shared_ids=pairs.shared_ids,
+        mended=trace.mended,
+        first_mended=trace.first_mended,
+        other_events=dict(trace.other_events),
+        diagnostics=trace.diagnostics,
+        without_id=int((calls["correlation"][pairs.is_launch] <= 0).sum() + (gpu["correlation"] <= 0).sum()),
+    )
+
+
+def _memory(trace: Trace, pairs: Pairs) -> Memory:
+    """Return the figures of calls that copy, fill or allocate, and of copies and fills."""
+    calls, gpu = pairs.calls, pairs.gpu
+    host_ns = calls["end_ns"] - calls["start_ns"]
+    is_copy = np.isin(gpu["kind"], (Kind.MEMCPY, Kind.MEMSET))
+    has_event = np.bincount(pairs.call_of[pairs.call_of != NONE], minlength=len(calls)) > 0
+    return Memory(
         memory_calls=int(pairs.is_memory.sum()),
         memory_calls_by_name=_by_name(trace, pairs, pairs.is_memory),
         memory_calls_without_gpu_event=int((pairs.is_memory & ~has_event).sum()),
         memory_host=_spread(host_ns[pairs.is_memory]),
         copies=int(is_copy.sum()),
         copies_without_call=int((is_copy & (pairs.call_of == NONE)).sum()),
-        operators=operator_costs(trace, pairs),
     )
 
 
