@@ -22,6 +22,7 @@ from launchopt.modes import MODES
 from launchopt.options import Limits
 from runner.config.composing import group_options
 from runner.config.loading import hydra_of
+from runner.config.model_files import GROUP, OR_PATH
 from runner.config.names import value_names
 from runner.config.tables import experiments
 
@@ -81,7 +82,8 @@ def help_text(overrides: Sequence[str], config_dir: str | None = None) -> str:
             if group != above:
                 lines.append("")
             if group in options:
-                lines += _folded(f"{group}: ", ", ".join(options.pop(group)), columns)
+                names = [*options.pop(group), *[OR_PATH] * (group == GROUP)]
+                lines += _folded(f"{group}: ", ", ".join(names), columns)
             above = group
         lines += _folded(f"  {setting.key}={setting.value}".ljust(TEXT_COLUMN) + "  ", setting.meaning, columns)
     lines.append("")

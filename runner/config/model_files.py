@@ -1,7 +1,7 @@
 """`model=PATH`: a model from a config.json of Hugging Face, in place of the name of an option.
 
 In: the path that Hydra asks for as the option of the group `model`. Out: the config of that model, made of checked
-numbers. A value is a path if it has a slash or ends with `.json`. A path is relative to the folder that the user is in.
+numbers. A value is a path if it has a slash, ends with `.json`, or is `.` or `..`. It starts where the user is.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from launchopt.huggingface.config_json import read_model
 from launchopt.streams.model import Model
 
 GROUP = "model"
+OR_PATH = "or the path of a config.json"  # behind the names of all options
 
 
 def is_path(option: str) -> bool:
     """Return whether a value of `model` is a path, not a name."""
-    return "/" in option or option.endswith(".json")
+    return "/" in option or option.endswith(".json") or option in (".", "..")
 
 
 def model_path(config_path: str) -> str | None:

@@ -19,6 +19,7 @@ from launchopt.options import Limits
 from launchopt.stack import preset_of
 from launchopt.workloads import workloads
 from runner.config.composing import group_options
+from runner.config.model_files import GROUP, OR_PATH
 from runner.config.schema import FOUND, SCHEMAS, Config
 
 MOST_NAMES = 24  # maximum of options that a message lists beside a proposal
@@ -149,7 +150,7 @@ def unknown_option(group: str, option: str, options: Iterable[str]) -> ConfigErr
         return _label(option)
     near = [OPTION_SYNONYMS[group, option]] if (group, option) in OPTION_SYNONYMS else nearest(option, names)
     meant = [f"{group}={each}" for each in near] or _same_name(option)
-    allowed = "" if meant and len(names) > MOST_NAMES else ", ".join(names)
+    allowed = "" if meant and len(names) > MOST_NAMES else ", ".join([*names, *[OR_PATH] * (group == GROUP)])
     return ConfigError(group, option, explained(f"no such {group}", allowed, meant))
 
 

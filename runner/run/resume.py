@@ -40,9 +40,8 @@ OF_EVERY_MODEL = {  # the same, of a model
     **dict.fromkeys(("q_rank", "kv_rank", "rope_dim", "v_dim"), 0),
     "norm_epsilon": NORM_EPSILON,
     "rope_theta": 10_000.0,
-    "dtype": None,
-    "left_out": None,
 }
+OF_NOTICES = ("dtype", "left_out")  # settings of a model that change no result
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
@@ -86,7 +85,8 @@ def config_hash(config: Mapping[str, object]) -> str:
             chosen["fuse"] = sorted(fuse)
         kept["mode"] = chosen
     if isinstance(model := kept.get("model"), Mapping):
-        kept["model"] = {k: v for k, v in model.items() if k not in OF_EVERY_MODEL or v != OF_EVERY_MODEL[k]}
+        sizes = {k: v for k, v in model.items() if k not in OF_NOTICES}
+        kept["model"] = {k: v for k, v in sizes.items() if k not in OF_EVERY_MODEL or v != OF_EVERY_MODEL[k]}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -20,6 +20,8 @@ _WORK_SETTINGS = ("workload", "model", "arrival", "sampling", "scheduler", "seed
 _OF_NO_CONCERN = (
     "mode.name",
     "model.name",
+    "model.dtype",
+    "model.left_out",
     "device.kind",
     "against",
     "repeats",

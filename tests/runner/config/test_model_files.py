@@ -46,6 +46,8 @@ def test_a_path_may_name_a_file_or_a_folder_from_where_the_user_is(tmp_path: Pat
     for path in ("../mine", "../mine/", "./../mine/config.json", str(tmp_path / "mine")):
         (plan,) = tried(tmp_path, f"model={path}").plans
         assert (plan.config.model.name, plan.config.model.hidden, plan.stream.layers) == ("mine", 64, 2)
+    write_config(tmp_path / "runs", TINY)
+    assert [plan.config.model.name for plan in tried(tmp_path, "model=.").plans] == ["runs"]
     (plan,) = tried(tmp_path, "model=../small.json model.layers=1 model.name=own").plans
     assert (plan.config.model.name, plan.config.model.hidden, plan.stream.layers) == ("own", 32, 1)
 

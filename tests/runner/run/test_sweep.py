@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from support.config.model_cards import TINY, write_config
 from support.processes.own_process import alone, environ_of
 from support.results.sweeps import Ran, content, statuses, sweep_json
 
@@ -112,6 +113,22 @@ def test_what_a_killed_sweep_left_is_done_again(run: Run, tmp_path: Path) -> Non
     assert results.read_manifest(tmp_path / "s/1")["status"] == "ok"
     assert not (tmp_path / "s/1/tokens.parquet").exists()
     assert content(tmp_path / "s/0") == kept
+
+
+def test_models_from_files_are_run_and_known_again_by_their_numbers(run: Run, tmp_path: Path) -> None:
+    write_config(tmp_path / "a", TINY | {"intermediate_size": 96})
+    write_config(tmp_path / "b", TINY | {"num_key_value_heads": 2})
+    words = "-m device=cpu workload=decode model=./a,b/config.json workload.cache=hot workload.tokens=1"
+    assert run(words).exit_code == 0
+    (folder,) = tmp_path.glob("outputs/sweep/*")
+    assert [results.read_summaries([folder / job])[0]["model"] for job in "01"] == ["a", "b"]
+    assert run(f"{words} resume=true").exit_code == 0
+    assert statuses(folder) == ["skipped", "skipped"]
+    write_config(tmp_path / "b", TINY)
+    again = run(f"{words} resume=true")
+    assert again.exit_code == 2
+    assert "holds a finished run of another config, which differs in model.kv_heads" in again.stderr
+    assert statuses(folder) == ["skipped", "refused"]
 
 
 def test_finished_results_of_another_config_stay(run: Run, tmp_path: Path) -> None:
