@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from launchopt.analysis.frontier.markdown import frontier_grid
+from launchopt.analysis.frontier.points import Frontier
 from launchopt.analysis.tables.columns import AT_THE_PEAK, COLUMNS, FULL, NOTHING, Column, T
-from launchopt.analysis.tables.frontier import Frontier
-from launchopt.analysis.tables.frontier_markdown import frontier_grid
 from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable

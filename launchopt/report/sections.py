@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from launchopt.analysis.frontier.markdown import frontier_answer
 from launchopt.analysis.stream_rows import STREAM
 from launchopt.analysis.tables.columns import speedup
-from launchopt.analysis.tables.frontier_markdown import frontier_answer
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from launchopt.analysis.frontier.points import HISTOGRAMS_USED, Frontier, Histograms, build_frontiers
 from launchopt.analysis.stream_rows import without_copies
-from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, Histograms, build_frontiers
 from launchopt.analysis.tables.rows import Table, build_tables
 from launchopt.analysis.tables.strategies import Refusals, StrategyTable, build_strategies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration

@@ -31,9 +31,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 
+from launchopt.analysis.frontier.markdown import frontier_markdown
+from launchopt.analysis.frontier.points import HISTOGRAMS_USED, Frontier, build_frontiers
 from launchopt.analysis.tables.as_json import tables_json
-from launchopt.analysis.tables.frontier import HISTOGRAMS_USED, Frontier, build_frontiers
-from launchopt.analysis.tables.frontier_markdown import frontier_markdown
 from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import StrategyTable, build_strategies

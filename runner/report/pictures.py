@@ -15,7 +15,7 @@ from launchopt.errors import ConfigError, DataError, PackageError, printable_wit
 from launchopt.files import write_atomically
 
 if TYPE_CHECKING:
-    from launchopt.analysis.tables.frontier import Frontier
+    from launchopt.analysis.frontier.points import Frontier
     from launchopt.analysis.tables.rows import Table
     from launchopt.analysis.tables.speedup_plot import Chart
     from launchopt.analysis.tables.strategies import StrategyTable
@@ -52,7 +52,7 @@ def draw_strategies(tables: Sequence[StrategyTable], path: Path) -> None:
 def draw_frontiers(frontiers: Sequence[Frontier], path: Path) -> None:
     """Write a panel per frontier to `path`. Raises as `draw_speedups` does."""
     _require_extra()
-    from launchopt.analysis.tables.frontier_plot import frontier_chart
+    from launchopt.analysis.frontier.plot import frontier_chart
 
     _write(frontier_chart(frontiers), path, NO_FRONTIER)
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.markup import escape
 
+from launchopt.analysis.frontier.markdown import frontier_answer, frontier_grid, frontier_title
+from launchopt.analysis.frontier.points import Frontier
 from launchopt.analysis.stream_rows import stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import Column, T
-from launchopt.analysis.tables.frontier import Frontier
-from launchopt.analysis.tables.frontier_markdown import frontier_answer, frontier_grid, frontier_title
 from launchopt.analysis.tables.markdown import grid, terminal_caption, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable

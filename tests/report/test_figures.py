@@ -11,7 +11,7 @@ pytest.importorskip("altair")
 from support.results.recorded_runs import summary_row
 from support.results.summary_rows import repeats
 
-from launchopt.analysis.tables.frontier import Frontier, Point
+from launchopt.analysis.frontier.points import Frontier, Point
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.report.figures.base import Figure
 from launchopt.report.figures.frontier import frontier_figures

@@ -12,7 +12,7 @@ from rich.console import Console
 from support.results.kineto_events import call, kernel
 from support.results.recorded_runs import write_run
 
-from launchopt.analysis.tables.frontier import build_frontiers
+from launchopt.analysis.frontier.points import build_frontiers
 from launchopt.analysis.tables.markdown import escaped
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import build_strategies

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import altair as alt
 
-from launchopt.analysis.tables.frontier import Histograms
+from launchopt.analysis.frontier.points import Histograms
 from launchopt.analysis.tables.rows import Table
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, left_out, series_names
 from launchopt.statistics.histogram import LogHistogram

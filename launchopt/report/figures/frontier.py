@@ -9,8 +9,8 @@ import math
 
 import altair as alt
 
+from launchopt.analysis.frontier.points import Frontier, Point
 from launchopt.analysis.tables.columns import count, number
-from launchopt.analysis.tables.frontier import Frontier, Point
 from launchopt.analysis.tables.labels import Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import SHAPES, Absent, Datum, Figure, finished

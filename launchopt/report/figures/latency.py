@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import altair as alt
 
+from launchopt.analysis.frontier.points import Histograms
 from launchopt.analysis.tables.columns import pair
-from launchopt.analysis.tables.frontier import Histograms
 from launchopt.analysis.tables.rows import Line, Table
 from launchopt.analysis.tables.speedup_plot import ticks
 from launchopt.report.figures.base import (

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from support.results.summary_rows import row, write
 
-from launchopt.analysis.tables.frontier import build_frontiers
+from launchopt.analysis.frontier.points import build_frontiers
 from launchopt.recording import results
 from runner.report import __main__ as report
 from runner.report.screen import print_frontiers

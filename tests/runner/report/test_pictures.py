@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 from support.results.summary_rows import everything, repeats, row, write
 
-from launchopt.analysis.tables.frontier import build_frontiers
+from launchopt.analysis.frontier.points import build_frontiers
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import build_strategies
 from launchopt.errors import ConfigError, DataError

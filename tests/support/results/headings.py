@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from launchopt.analysis.frontier.markdown import frontier_grid
+from launchopt.analysis.frontier.points import Frontier
 from launchopt.analysis.tables import columns, strategies_markdown
-from launchopt.analysis.tables.frontier import Frontier
-from launchopt.analysis.tables.frontier_markdown import frontier_grid
 from launchopt.analysis.verdict import markdown as verdict
 from launchopt.analysis.waterfall import markdown as waterfall
 from support.results.recorded_runs import summary_row

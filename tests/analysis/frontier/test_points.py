@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.tables.frontier import Bounds, Point, build_frontiers, pareto, recommend
-from launchopt.analysis.tables.frontier_markdown import frontier_grid, frontier_markdown
+from launchopt.analysis.frontier.markdown import frontier_grid, frontier_markdown
+from launchopt.analysis.frontier.points import Bounds, Point, build_frontiers, pareto, recommend
 from launchopt.errors import DataError
 from launchopt.recording.results import SUMMARY, Row
 from launchopt.statistics.histogram import LogHistogram

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import altair as alt
 
+from launchopt.analysis.frontier.points import Frontier, Point
 from launchopt.analysis.stream_rows import arrivals, disorder
-from launchopt.analysis.tables.frontier import Frontier, Point
 from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.legend import DOT, STAR, Entry, legend
 from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks

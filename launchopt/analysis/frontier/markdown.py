@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from launchopt.analysis.frontier.points import Bounds, Frontier, Point
 from launchopt.analysis.stream_rows import arrivals, counted, disorder, rate, stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import ALL, COMPACT, FULL, NOTHING, TERMINAL, Column, count, number
-from launchopt.analysis.tables.frontier import Bounds, Frontier, Point
 from launchopt.analysis.tables.markdown import body, escaped
 
 FRONTIER_LEGEND = (
