@@ -51,6 +51,6 @@ def open_floors(kind: str, index: int) -> Floors:
         from launchopt.devices.cpu.floors import CpuFloors
 
         return CpuFloors()
-    from launchopt.devices.cuda.floors import open_cuda_floors
+    from launchopt.devices.cuda.floors.gpu import open_cuda_floors
 
     return open_cuda_floors(index)

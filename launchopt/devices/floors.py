@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from launchopt.command import Dtype
-from launchopt.devices.cuda.floor_loops import clock_burst
+from launchopt.devices.cuda.floors.loops import clock_burst
 from launchopt.devices.launch_breakdown import Floor, Stage
 from launchopt.files import JsonObject
 from launchopt.statistics.interval import median_interval

@@ -1,6 +1,6 @@
 // Measure the bandwidth of bulk copies into the shared memory of all multiprocessors and, at the same time, the latency of
-// loads that hit the L2 cache (devices/cuda/bulk_copies.py). The megakernel copies weights by such copies and polls mailboxes
-// by such loads.
+// loads that hit the L2 cache (devices/cuda/floors/bulk_copies.py). The megakernel copies weights by such copies and polls
+// mailboxes by such loads.
 //
 // The first warp of each block copies slots of ROWS rows. The second warp loads one line per lane, `samples` times, and then
 // stops the first warp. All blocks load the same lines, which hold zeros.

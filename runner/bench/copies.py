@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from launchopt.devices.cuda.bulk_copies import BulkCopies
+from launchopt.devices.cuda.floors.bulk_copies import BulkCopies
 from launchopt.kernels.shared import COPY_ROW_BYTES
 from launchopt.kernels.shared_megakernel import ROW_GAP_BYTES
 from runner.bench.figures import Figure

@@ -17,7 +17,7 @@ from support.processes.own_process import environ_of
 
 from launchopt.analysis.verdict.calibration import from_json
 from launchopt.devices import open_floors
-from launchopt.devices.cuda.floor_loops import call_burst, clock_burst, empty_function, lone_launches
+from launchopt.devices.cuda.floors.loops import call_burst, clock_burst, empty_function, lone_launches
 from launchopt.devices.floors import Measured, floor_of
 from launchopt.devices.launch_breakdown import STAGES, Floor, Stage
 from launchopt.devices.launch_breakdown import from_json as stages_from_json

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 from support.cuda_on_host import built_of, can_build, launch
 
-from launchopt.devices.cuda import bulk_copies as bc
+from launchopt.devices.cuda.floors import bulk_copies as bc
 from launchopt.errors import RunError
 from launchopt.kernels import source
 from launchopt.kernels.shared import COPY_ROWS, LINE_BYTES, MOST_COPY_SLOTS, CopyResult

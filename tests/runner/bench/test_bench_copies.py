@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from launchopt.devices.cuda import bulk_copies as bc
+from launchopt.devices.cuda.floors import bulk_copies as bc
 from launchopt.kernels.shared import COPY_ROWS, MOST_COPY_SLOTS
 from runner.bench import copies
 from runner.bench.__main__ import main

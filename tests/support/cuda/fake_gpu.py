@@ -1,4 +1,4 @@
-"""A stand-in for a GPU and its driver, for `launch_floors`: kernels run one after another, KERNEL_NS each.
+"""A stand-in for a GPU and its driver, for `floors.launches`: kernels run one after another, KERNEL_NS each.
 
 Its driver functions are C functions made from Python, which record the times of their calls. So compiled loops can be
 timed, and traced, without a GPU.
@@ -17,7 +17,7 @@ import numpy as np
 from launchopt.command import Dtype
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn
-from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
+from launchopt.devices.cuda.floors.launches import Kernel, LaunchFloors
 from launchopt.errors import DeviceError, RunError
 from launchopt.timing.activity import Activity
 
@@ -38,7 +38,7 @@ def address_of(function: Any) -> int:
 
 
 class FakeGpu:
-    """A fake of `launch_floors.Gpu`. refuse: driver function that returns an error. cupti: why CUPTI is missing."""
+    """A fake of `launches.Gpu`. refuse: driver function that returns an error. cupti: why CUPTI is missing."""
 
     def __init__(self, refuse: str = "", cupti: str = "") -> None:
         self._refuse, self._cupti = refuse, cupti
@@ -90,7 +90,7 @@ class FakeGpu:
         self._run(self._graphs[graph])
         return self._status("cuGraphLaunch", stream == STREAM)
 
-    # The methods of the protocol `launch_floors.Gpu`.
+    # The methods of the protocol `launches.Gpu`.
 
     def check(self, status: int) -> None:
         if status:

@@ -1,4 +1,4 @@
-"""Measure the floors of one NVIDIA GPU: costs of launches (`launch_floors`), and rates of memory and matrix units.
+"""Measure the floors of one NVIDIA GPU: costs of launches (`launches`), and rates of memory and matrix units.
 
 No other process should use the GPU during the measurement. It takes about ten seconds and, for a short time, 6 GiB of
 the GPU's memory.
@@ -20,11 +20,11 @@ from launchopt.devices.base import Counters
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.launch_tables import BASES, PlanColumn
 from launchopt.devices.cublaslt.plans import Gemm
-from launchopt.devices.cuda import dispatch
 from launchopt.devices.cuda.device import CudaDevice
-from launchopt.devices.cuda.floor_loops import launch_burst
+from launchopt.devices.cuda.floors import dispatch
+from launchopt.devices.cuda.floors.launches import Kernel, LaunchFloors
+from launchopt.devices.cuda.floors.loops import launch_burst
 from launchopt.devices.cuda.graph_cache import Graphs
-from launchopt.devices.cuda.launch_floors import Kernel, LaunchFloors
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage
 from launchopt.errors import ArenaMemoryError, DeviceError
@@ -55,7 +55,7 @@ def _row(columns: list[int]) -> Table:
 
 
 class CudaGpu:
-    """A `launch_floors.Gpu` on the main CUDA stream of a device.
+    """A `launches.Gpu` on the main CUDA stream of a device.
 
     hold: plan of a kernel that runs for a given time, so that later launches wait in the queue.
     """

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from launchopt.devices.cublaslt.launch_tables import ContextWord
-from launchopt.devices.cuda.floor_loops import call_burst, empty_function, launch_burst, lone_launches
+from launchopt.devices.cuda.floors.loops import call_burst, empty_function, launch_burst, lone_launches
 from launchopt.devices.floors import CALLS, Measured
 from launchopt.devices.launch_breakdown import LaunchTime, Stage, gaps_ns, stage, traced_stages
 from launchopt.errors import DeviceError, RunError

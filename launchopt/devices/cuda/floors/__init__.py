@@ -1,0 +1,1 @@
+"""What a GPU costs without any work of a mode: launches, operators of libraries, copies."""
