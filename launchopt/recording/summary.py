@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import FlushReason
 from launchopt.command import HALF_BITS, LOW_HALF, Op, ShapeKey
+from launchopt.producing.overload import of_commands
 from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy
-from launchopt.recording.overload import of_commands
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
 from launchopt.streams.chain import Stream

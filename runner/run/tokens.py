@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.producing.overload import of_requests
 from launchopt.producing.production import Tokens
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
-from launchopt.recording.overload import of_requests
 from launchopt.recording.token_times import token_columns, token_table
 from launchopt.streams.chain import ChainStream, chain_of
 from runner.config.groups import Record

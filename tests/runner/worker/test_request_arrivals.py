@@ -16,8 +16,8 @@ from support.steps.tiny_model import GEMMS, steps_of
 from launchopt.arrivals.bursty import bursty
 from launchopt.arrivals.constant import constant
 from launchopt.arrivals.poisson import poisson
+from launchopt.producing.overload import of_requests
 from launchopt.producing.production import Tokens
-from launchopt.recording.overload import of_requests
 
 DECODE = "device=cpu model=tiny workload.cache=hot record.launches=none workload=decode"
 REPLAY = f"{DECODE} arrival=replay arrival.requests=null arrival.speed=10 record.tokens=all"

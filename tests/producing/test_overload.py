@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.results.made_tokens import MS, NEVER, Requests, made
 
+from launchopt.producing.overload import of_commands, of_requests
 from launchopt.producing.production import Tokens
-from launchopt.recording.overload import of_commands, of_requests
 
 properties = settings(deadline=None, max_examples=80)
 
