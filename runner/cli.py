@@ -26,9 +26,9 @@ from launchopt.messages import print_error
 from runner import app
 from runner.config import loading
 from runner.config.hydras_errors import for_user
+from runner.config.renamed import current_words
 from runner.config.words import check_settings, check_words, parted
 from runner.ending.signals import signals
-from runner.renamed import current_words
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 

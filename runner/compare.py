@@ -32,10 +32,9 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, DataError, explained
 from launchopt.files import absent, read_json, save_text
 from launchopt.messages import print_error
+from runner.config.renamed import current_metric
 from runner.ending import end
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
-from runner.renamed import current_metric
-from runner.values import file_named
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
 
 if TYPE_CHECKING:
     from rich.console import Console

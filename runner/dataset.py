@@ -24,8 +24,7 @@ from launchopt.files import write_atomically
 from launchopt.recording.dataset import TABLES, batches, files, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.ending import end
-from runner.reading import CommandParser, exit_code, page_code, sync_block
-from runner.values import file_named
+from runner.reading import CommandParser, exit_code, file_named, page_code, sync_block
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,21 +1,27 @@
-"""Functions that the reading commands share: their parser, exit codes, and blocks of a page that they refresh."""
+"""Functions that the reading commands share: their parser, exit codes, and blocks of a page that they refresh.
+
+Types of the values of their options stand at the end. The error for a refused value names what is allowed.
+
+    parser.add_argument("--output", type=file_named(".md"), metavar="FILE.md")
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_line
-from launchopt.files import read_text, save_json, save_text
+from launchopt.files import read_text, reason, require_replaceable, save_json, save_text
 from launchopt.messages import print_error, shortened
 from launchopt.reading.unusable import forget
 from runner.ending.signals import signals
-from runner.values import file_named
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -166,3 +172,51 @@ def page_code(page: Path, is_current: bool, command: str) -> int:
     if not is_current:
         print(one_line(f"{page}: out of date: run launchopt {command}"), file=sys.stderr)
     return 0 if is_current else 1
+
+
+def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
+    """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
+
+    A pipe, a device or a folder of that name is refused: to write the file would remove it.
+
+    is_optional: the option also works without a name, so the word after it may have been meant as another argument.
+    """
+    hint = "; without a name, put the option last" if is_optional else ""
+
+    def path(text: str) -> Path:
+        if not text.lower().endswith(endings):
+            raise ArgumentTypeError(f"{text}: the name must end in {' or '.join(endings)}{hint}")
+        try:
+            require_replaceable(Path(text))
+        except OSError as error:
+            raise ArgumentTypeError(f"{text}: {reason(error)}") from None
+        return Path(text)
+
+    return path
+
+
+def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:
+    """Return a type of whole numbers from `low` to `high`."""
+    allowed = f"must be a whole number {f'of at least {low}' if high is None else f'from {low} to {high}'}"
+
+    def number(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if value < low or (high is not None and value > high):
+            raise ArgumentTypeError(f"{text}: {allowed}")
+        return value
+
+    return number
+
+
+def positive(text: str) -> float:
+    """Return a number above 0. Raises ArgumentTypeError for any other text."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not (math.isfinite(value) and value > 0):
+        raise ArgumentTypeError(f"{text}: must be a number above 0")
+    return value

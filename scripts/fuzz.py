@@ -54,8 +54,7 @@ from launchopt.errors import printable
 from launchopt.files import read_json, save_json
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import SCHEMA_VERSION
-from runner.reading import CommandParser
-from runner.values import positive, whole_number
+from runner.reading import CommandParser, positive, whole_number
 
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs", "folders")

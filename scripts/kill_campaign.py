@@ -50,10 +50,9 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import Manifest, read_manifest, write_manifest
 from runner.ending import end
-from runner.reading import CommandParser
+from runner.reading import CommandParser, whole_number
 from runner.run.leftovers import FOLDER, held
 from runner.screen.pager import console
-from runner.values import whole_number
 from scripts.kills import JOB, PHASES, SWEEP, VICTIMS, Kill, plan, strike
 
 LINES = "kills.jsonl"

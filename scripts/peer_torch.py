@@ -31,8 +31,7 @@ from launchopt.files import JsonObject, save_json
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import write_manifest
 from runner.ending import end
-from runner.reading import CommandParser, exit_code
-from runner.values import whole_number
+from runner.reading import CommandParser, exit_code, whole_number
 
 RESULT = "peer_torch.json"  # {"results": [{"way", "model", "requests", "us", ...}, ...]}
 WAYS = ("eager", "graph", "compiled_graph", "cudagraph_tree")

@@ -42,9 +42,8 @@ from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.files import JsonObject, absent, read_json, save_json
 from launchopt.recording.environment import environment
-from runner.reading import CommandParser, exit_code
+from runner.reading import CommandParser, exit_code, positive, whole_number
 from runner.report.provenance import CARRIERS, origin
-from runner.values import positive, whole_number
 from scripts.reference_check import check
 from scripts.reference_machine import Place, machine, name_of, places
 from scripts.reference_part import Part, words_of

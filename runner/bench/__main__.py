@@ -43,10 +43,9 @@ from runner.bench import (
 from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.ending import end
 from runner.ending.signals import signals
-from runner.reading import CommandParser, exit_code
+from runner.reading import CommandParser, exit_code, whole_number
 from runner.screen.fitted import FittedTable, Heading
 from runner.screen.pager import console, drawn
-from runner.values import whole_number
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),

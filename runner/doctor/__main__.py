@@ -35,9 +35,8 @@ from runner.doctor.checks import Check, machine_checks, usable
 from runner.doctor.dispatch import print_dispatch
 from runner.doctor.processes import measure_noise
 from runner.ending import end
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json, whole_number
 from runner.run.leftovers import FOLDER, clean, leftovers
-from runner.values import file_named, whole_number
 from runner.worker.orphans import end_orphans
 
 REPEATS = 7

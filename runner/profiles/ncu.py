@@ -20,8 +20,7 @@ from launchopt.errors import DataError
 from launchopt.files import open_regular
 from runner.ending import end
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import CommandParser, exit_code
-from runner.values import file_named
+from runner.reading import CommandParser, exit_code, file_named
 
 _LINE_BYTES_MAX, _BLANK_LINES_MAX = 1 << 20, 100_000
 _HEADINGS = {

@@ -16,8 +16,7 @@ from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.ending import end
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import CommandParser, exit_code
-from runner.values import file_named
+from runner.reading import CommandParser, exit_code, file_named
 
 _HEADINGS = {
     "name": "range",

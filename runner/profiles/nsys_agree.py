@@ -21,8 +21,7 @@ from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreement
 from launchopt.errors import DataError, DeviceError
 from runner.ending import end
 from runner.profiles.output import cell, print_table, write_parquet
-from runner.reading import CommandParser, exit_code
-from runner.values import file_named
+from runner.reading import CommandParser, exit_code, file_named
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600

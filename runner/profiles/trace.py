@@ -46,8 +46,7 @@ from launchopt.errors import DataError
 from launchopt.files import as_utf8, temporary_for
 from runner.ending import end
 from runner.profiles.trace_input import STDIN, whole_file
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
-from runner.values import file_named
+from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.profiles.launch_pairs import Pairs

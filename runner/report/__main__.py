@@ -43,15 +43,26 @@ from launchopt.errors import DataError
 from launchopt.files import read_json, save_text
 from launchopt.recording import results
 from runner.bench import account, figures
+from runner.config.renamed import current_word, current_words
 from runner.ending import end
 from runner.profiles import ncu
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, page_code, put_json, read_page, save_page
-from runner.renamed import current_word, current_words
+from runner.reading import (
+    STDOUT,
+    CommandParser,
+    add_json,
+    exit_code,
+    file_named,
+    page_code,
+    positive,
+    put_json,
+    read_page,
+    save_page,
+    whole_number,
+)
 from runner.report import advice, goals, profilers, provenance, step_goals, waterfall, which_strategy
 from runner.report.page import html, publish, pull_request, require_own, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
-from runner.values import file_named, positive, whole_number
 
 FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"

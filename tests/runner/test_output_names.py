@@ -15,7 +15,7 @@ from launchopt.files import save_text
 from launchopt.recording.results import read_summaries, write_manifest
 from runner import commands, dataset
 from runner.profiles import nsys, trace
-from runner.values import file_named
+from runner.reading import file_named
 
 NAMES = {"short": b"a", "no UTF-8": b"\xff\xfe", "longest": b"a" * 247, "quotes": b"x'\"[b]{a}%s", "line": b"a\nb"}
 Program = Callable[[Path, Path], int]
