@@ -166,7 +166,7 @@ def _letters(index: int) -> str:
 def _extras(matrix: Matrix) -> Iterable[str]:
     for extra in dict.fromkeys(matrix.extras.values()):
         modes = [mode for mode, needed in matrix.extras.items() if needed == extra]
-        yield f"{', '.join(modes)}: once installed with `{install_command(extra)}`"
+        yield f"{', '.join(modes)}: to install with `{install_command(extra)}`"
 
 
 def sync_matrix(text: str, path: Path) -> str:

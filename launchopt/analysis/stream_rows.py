@@ -32,7 +32,8 @@ def stream_title(row: Row) -> str:
 
 def stream_subtitle(row: Row) -> str:
     """Return device, shapes and the other settings of a stream."""
-    parts = [row["gpu"] or row["device"].upper(), f"shapes {row['shapes']}"]
+    shapes = str(row["shapes"])  # `64x1x8192`, or `15 shapes`
+    parts = [row["gpu"] or row["device"].upper(), shapes if shapes.endswith("shapes") else f"shapes {shapes}"]
     parts += [f"{row['model']} model"] if row["model"] else []
     parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
     parts += [] if is_independent(row) else [counted(row["requests"], "request")]

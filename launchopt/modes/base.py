@@ -97,7 +97,7 @@ class Mode:
         if stream.dtype not in cls.dtypes:
             return f"has no {stream.dtype.name}: {', '.join(dtype.name for dtype in cls.dtypes)}"
         if strange := {shape.op for shape in stream.shapes} - cls.ops:
-            return f"launches no {', '.join(sorted(op.name for op in strange))}"
+            return f"cannot launch {', '.join(sorted(op.name for op in strange))}"
         return None
 
     @classmethod

@@ -21,7 +21,7 @@ from omegaconf.errors import (
 from launchopt.errors import ConfigError, LaunchoptError, explained, one_line
 from runner.config.composing import group_options
 from runner.config.model_files import GROUP
-from runner.config.names import owners, unknown_option, unknown_setting, unresolved, wrong_type
+from runner.config.names import owners, takes_names, unknown_option, unknown_setting, unresolved, wrong_type
 from runner.config.words import MULTIRUN, WordsError, plain, proposed
 
 
@@ -84,6 +84,8 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
     key, _, value = (word or name).partition("=")
     bare = key.lstrip("+~")
     if text.startswith("Ambiguous"):
+        if takes_names(bare):
+            return wrong_type(bare, value)
         number = [f"{bare}={value.replace(',', '')}"] if re.fullmatch(r"\d{1,3}(,\d{3})+", value) else []
         why = explained("several values make a sweep", "", proposed(*number, f"{MULTIRUN} {word}"))
         return ConfigError(bare, plain(value), why)

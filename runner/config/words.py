@@ -72,9 +72,8 @@ def parted(words: Sequence[str]) -> tuple[list[str], list[str]]:
     if len(asked_for) > 1:
         raise WordsError(f"{' and '.join(asked_for)}: only one of them; --cfg shows the config of a single run")
     if known.info == "all":
-        problem = "--info: several pages about Hydra, and nothing about this machine or a setting"
-        meant = ["launchopt doctor", "launchopt run --help", "launchopt run --cfg job"]
-        raise WordsError(explained(problem, f"--info {' or '.join(PARTS_OF_INFO)}", meant))
+        problem = explained("--info: names no page of Hydra", f"--info {' or '.join(PARTS_OF_INFO)}")
+        raise WordsError(f"{problem}; this machine: launchopt doctor; settings: launchopt run --help")
     settings, options = list(known.overrides), list(words)
     for word in settings:
         options.remove(word)
@@ -97,7 +96,7 @@ def check_settings(settings: Sequence[str]) -> None:
             raise _no_setting(word, settings[place + 1 :])
         if word.startswith("="):
             raise WordsError(explained(f"{plain(word)}: no setting is named before the =", "", ["repeats=5"]))
-        override = _parsed(word, parser)
+        override = _parsed(word, parser, settings[place + 1 :])
         if not override.is_delete():
             check_option(str(override.key_or_group), plain(word.partition("=")[2]))
         _check_group(override, groups)
@@ -107,7 +106,8 @@ def check_settings(settings: Sequence[str]) -> None:
             raise ConfigError(plain(key), plain(value), f"over {MOST_JOBS:,} jobs")
 
 
-def _parsed(word: str, parser: OverridesParser) -> Override:
+def _parsed(word: str, parser: OverridesParser, behind: Sequence[str]) -> Override:
+    """Return a setting as Hydra reads it. behind: the words after it, which a list with spaces continues."""
     try:
         return parser.parse_overrides([word])[0]
     except (HydraException, ValueError) as error:
@@ -123,10 +123,10 @@ def _parsed(word: str, parser: OverridesParser) -> Override:
             meant = [f"{each}(...)" for each in nearest(name, functions)]
             problem = f"no such function: {plain(name)}"
             raise ConfigError(plain(key), plain(value), explained(problem, ", ".join(functions), meant)) from None
-        raise ConfigError(plain(key), plain(value), _unreadable(key, value, why)) from None
+        raise ConfigError(plain(key), plain(value), _unreadable(key, value, why, behind)) from None
 
 
-def _unreadable(key: str, value: str, why: str) -> str:
+def _unreadable(key: str, value: str, why: str, behind: Sequence[str]) -> str:
     """Return the message for a setting that breaks Hydra's grammar."""
     if value.startswith("[") and value.endswith(",]"):
         return explained("Hydra cannot read this", "", proposed(f"{key}={value.rstrip(',]')}]"))
@@ -140,10 +140,22 @@ def _unreadable(key: str, value: str, why: str) -> str:
         if all(value.count(opened) <= value.count(closed) for opened, closed in ("()", "[]", "{}")):
             meant = proposed(f"{key}={value.rstrip(')]}')}") if value.rstrip(")]}").isidentifier() else []
             return explained("a bracket is closed that none opens", "", meant)
-        return explained("a bracket is not closed", "2,4 or [2,4] or range(2,5)")
+        return explained("a bracket is not closed", "2,4 or [2,4] or range(2,5)", _closed(key, value, behind))
     word = "{}='{}'".format(key, value.replace("'", "\\'"))
     word = shlex.quote(word) if any(each in word for each in '$`"') else f'"{word}"'
     return explained(f"Hydra cannot read this ({plain(why)[:120]})", "", proposed(word))
+
+
+def _closed(key: str, value: str, behind: Sequence[str]) -> list[str]:
+    """Return `mode.fuse=[qkv,norm]` for `mode.fuse=[qkv,norm`, and for `mode.fuse=[qkv, norm]`, which are two words."""
+    names = value.removeprefix("[")
+    for word in behind if names.endswith(",") else ():
+        names += word
+        if not word.endswith(","):
+            break
+    names = names.removesuffix("]").rstrip(",")
+    is_list = value.startswith("[") and all(each.isidentifier() for each in names.split(","))
+    return proposed(f"{key}=[{names}]") if is_list else []
 
 
 def _check_group(override: Override, groups: dict[str, list[str]]) -> None:

@@ -31,9 +31,10 @@ def audited_check(rows: Sequence[results.Row]) -> list[str]:
     if share >= 1.0:
         return []
     many = 1 - (1 - share) ** 20
+    likely = f"{many:.3g}" if many < 0.9995 else "over 0.999"
     return [
-        f"{share:.1%} of all layers of all steps were compared, at random, in an untimed run: a fault in one of them is"
-        f" found with a probability of {share:.3g}, in 20 of them with {many:.3g}; verify=full compares all"
+        f"an untimed run compared {share:.1%} of all layers of all steps, chosen at random: it finds a fault in one"
+        f" layer with a probability of {share:.3g}, in 20 layers {likely}; verify=full compares all"
     ]
 
 

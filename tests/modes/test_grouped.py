@@ -71,5 +71,5 @@ def test_buckets_merge_where_the_mode_says_so() -> None:
 
 def test_what_is_no_gemm_is_refused_by_name() -> None:
     why = Grouped.refusal("cuda", stream_of("linear_epilogue", [(0, 2)]))
-    assert why == "launches no BIAS, RELU"
+    assert why == "cannot launch BIAS, RELU"
     assert Grouped.refusal("cpu", stream_of("qkv", [(0, 2)])) is None

@@ -84,7 +84,7 @@ class Fussy(Mode):
         ("cpu", CHAIN, "needs a GPU: on the cpu device it has no meaning"),
         ("cuda", GEMV, "takes whole steps: this workload's commands are independent of each other"),
         ("cuda", CHAIN, "has no fp32: fp16, bf16"),
-        ("cuda", stream_of("linear_epilogue", [(0, 2)], Dtype.fp16), "launches no BIAS, RELU"),
+        ("cuda", stream_of("linear_epilogue", [(0, 2)], Dtype.fp16), "cannot launch BIAS, RELU"),
         ("cuda", stream_of("linear", [(0, 2)], Dtype.fp16), None),
     ],
 )

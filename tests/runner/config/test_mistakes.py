@@ -72,6 +72,9 @@ MISTAKES = {
     "batching.stall=perhaps": "allowed: true or false",
     "slo.ttft_ms=soon": "allowed: numbers above 0 or null",
     "mode.fuse=norm": "mode.fuse=norm: not a list; allowed: lists of attention, epilogue, gate_up, norm, qkv,",
+    "mode=graph mode.fuse=qkv,norm": "silu or null; did you mean mode.fuse=[qkv,norm]?",
+    "mode=graph mode.fuse=[qkv,norm": "a bracket is not closed; allowed: 2,4 or [2,4] or range(2,5); did you mean mode",
+    "mode=graph mode.fuse=[qkv, norm, silu] seed=1": "did you mean mode.fuse=[qkv,norm,silu]?",
     "mode.fuse=[norm,null] mode=graph": "mode.fuse=[norm,null]: not a list of names; allowed: lists of attention,",
     "mode.submit=2": "mode.submit=2: not one of its values; allowed: graph, graph_device,",
     "repeats=often": "allowed: whole numbers from 1 to 10000, or auto",
@@ -197,5 +200,5 @@ def test_hydra_s_own_pages_need_the_name_of_one(capsys: pytest.CaptureFixture[st
     assert "search path" in capsys.readouterr().out
     assert run(["--info"]) == 2
     said = capsys.readouterr()
-    assert "launchopt doctor" in said.err
+    assert "this machine: launchopt doctor" in said.err
     assert "Hydra 1" not in said.out

@@ -8,7 +8,14 @@ import pytest
 
 from launchopt.modes import MODES, mode_class
 from launchopt.recording.launch_rows import Strategy
-from runner.run.notices import forwarded_lines, left_out_lines, own_strategy_of, sampled_check, unfused_lines
+from runner.run.notices import (
+    audited_check,
+    forwarded_lines,
+    left_out_lines,
+    own_strategy_of,
+    sampled_check,
+    unfused_lines,
+)
 
 
 def run(mode: str, **by: int) -> dict[str, Any]:
@@ -58,6 +65,15 @@ def test_a_check_of_a_sample_says_how_likely_it_finds_a_fault() -> None:
 
 def test_a_check_of_everything_says_nothing() -> None:
     assert sampled_check(checked(20_000, None)) == []
+    assert audited_check([{"audited_share": 1.0}, {"audited_share": None}]) == []
+
+
+@pytest.mark.parametrize(("share", "likely"), [(0.5, "over 0.999"), (0.02, "0.332")])
+def test_an_audit_of_a_sample_claims_no_certainty(share: float, likely: str) -> None:
+    assert audited_check([{"audited_share": share}, {"audited_share": 1.0}]) == [
+        f"an untimed run compared {share:.1%} of all layers of all steps, chosen at random: it finds a fault in one"
+        f" layer with a probability of {share}, in 20 layers {likely}; verify=full compares all"
+    ]
 
 
 def test_the_stack_of_an_arm_says_what_its_own_launches_are() -> None:
