@@ -43,11 +43,14 @@ def print_error(error: object, kind: str = "error") -> None:
 
 
 def shortened(line: str) -> str:
-    """Return a line for the user. The rest of a long one is put into a file, which the line names."""
+    """Return a line for the user. A long one is cut: it keeps what to type, and names a file with all of it."""
     if len(line) <= MOST_CHARACTERS:
         return line
     file = _kept(line[:MOST_KEPT])
     end = "..." if file is None else f"... (all of it: {one_line(file, MOST_CHARACTERS // 2)})"
+    meant = "".join(line.rpartition("; did you mean ")[1:]) if "; did you mean " in line else ""
+    if len(meant) < MOST_CHARACTERS // 4:
+        end += meant
     return line[: MOST_CHARACTERS - len(end)] + end
 
 

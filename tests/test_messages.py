@@ -39,6 +39,14 @@ def test_a_long_message_is_cut_and_the_line_names_the_file_with_all_of_it(
     assert file_of(line).read_text() == f"error: trace.json:3: no \\x1b[2J {'y' * 5000} end\n"
 
 
+def test_a_long_message_that_is_cut_keeps_what_to_type_instead(cache: Path) -> None:
+    meant = "; did you mean table=waterfall_tiny?"
+    line = shortened("error: table=waterfall: no such table; allowed: " + "decode, " * 100 + meant)
+    assert line.endswith(f".txt){meant}")
+    assert len(line) == MOST_CHARACTERS
+    assert len(shortened("x" * 500 + "; did you mean " + "y" * 500)) == MOST_CHARACTERS
+
+
 def test_the_newest_files_are_kept(cache: Path) -> None:
     lines = [shortened(f"{number} " + "x" * 500) for number in range(MOST_FILES + 5)]
     assert len(list(cache.iterdir())) == MOST_FILES
