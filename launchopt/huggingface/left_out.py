@@ -42,10 +42,10 @@ def _of_attention(text: Fields, family: Family) -> list[str]:
         width = text.whole("global_head_dim")
         keys = "keys that are values, too" if text.flag("attention_k_eq_v") else "keys and values"
         other = f"heads of {width} features and {heads} heads of {keys}"
-        found.append(f"the full attention of {full} of {len(kinds)} layers, with {other}: they run like the others")
+        found.append(f"the full attention of {full} of {len(kinds)} layers, with {other}, run like the others")
     if shared := text.whole_or("num_kv_shared_layers", 0):
-        found.append(f"{shared} layers that use keys and values of others")
-    softcaps = [name for name in ("attn_logit_softcapping", "final_logit_softcapping") if text.positive(name)]
+        found.append(f"{_layers(shared)} with the keys and values of others")
+    softcaps = [name for name in ("attn_logit_softcapping", "final_logit_softcapping") if text.value(name)]
     found += [f"softcaps ({', '.join(softcaps)})"] if softcaps else []
     return found + _of_rotation(text)
 
@@ -74,16 +74,20 @@ def _of_experts(text: Fields, mixture: Mixture | None) -> list[str]:
         return found
     found.append(f"the choice of {mixture.per_token} of {mixture.experts} experts, and the sum of their outputs")
     if mixture.dense_layers:
-        found.append(f"{mixture.dense_layers} layers with an MLP instead of experts: they run like the others")
+        found.append(f"{_layers(mixture.dense_layers)} with an MLP instead of experts, run like the others")
     return found
 
 
 def _of_file(text: Fields, whole: Fields) -> list[str]:
     found = []
     if predicted := text.whole_or("num_nextn_predict_layers", 0):
-        found.append(f"{predicted} layers that predict further tokens")
+        found.append(f"{_layers(predicted)} for the prediction of further tokens")
     quantized = text.section("quantization_config") or whole.section("quantization_config")
     if quantized is not None:
         found.append(f"quantized weights ({quantized.word('quant_method') or 'unnamed'})")
     encoders = [name for name in ("vision", "audio") if whole.section(f"{name}_config") is not None]
     return [*found, f"the encoders of {' and '.join(encoders)}"] if encoders else found
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' if count > 1 else ''}"

@@ -208,6 +208,7 @@ LEFT_OUT: list[tuple[str, dict[str, Any], str | None]] = [
     ("llama", {"rope_parameters": {"rope_theta": 5e5, "rope_type": "yarn"}}, "rope scaling (yarn)"),
     ("llama", {"rope_scaling": {"rope_type": "default"}}, None),
     ("phi3", {"partial_rotary_factor": 0.75}, "rotation of only 0.75 of each head"),
+    ("qwen2_vl", {"vision_config": {"depth": 32}}, "the biases of q, k and v; the encoders of vision"),
     ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantized weights (awq)"),
 ]
 
@@ -220,6 +221,6 @@ def test_what_no_workload_runs_is_named(kind: str, more: dict[str, Any], text: s
 def test_layers_without_experts_are_counted(tmp_path: Path) -> None:
     mixture = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
     some = read(tmp_path, model_type="qwen3_moe", **mixture, mlp_only_layers=[0])
-    assert "1 layers with an MLP instead of experts: they run like the others" in str(some.left_out)
+    assert "1 layer with an MLP instead of experts, run like the others" in str(some.left_out)
     assert read(tmp_path, model_type="qwen3_moe", **mixture, mlp_only_layers=[0, 1]).shape().is_dense
     assert read(tmp_path, model_type="qwen3_moe", **mixture | {"num_experts": 0}).shape().is_dense

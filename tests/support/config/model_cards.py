@@ -105,7 +105,7 @@ REAL = {  # the ten files of ../shared/data/models/hf, by their names there
         },
         671,
         37.5,
-        ("8 of 256 experts", "3 layers with an MLP", "(yarn)", "kv_b", "1 layers that predict"),
+        ("8 of 256 experts", "3 layers with an MLP", "(yarn)", "kv_b", "1 layer for the prediction"),
         dense_layers=3,
     ),
     "google--gemma-4-26B-A4B": Card(
