@@ -146,7 +146,9 @@ def _missing(value: Any, shape: Any, name: str = "") -> list[str]:
     if not isinstance(shape, Mapping):
         return []
     inner = {key: shape.get(key, shape.get(ANY)) for key in (value if ANY in shape else shape)}
-    return [each for key in inner for each in _missing(value.get(key), inner[key], f"{name}.{key}".strip("."))]
+    names = {key: f"{name}.{key}".strip(".") for key in inner}
+    lacking = [names[key] for key in inner if key not in value]
+    return lacking + [each for key in inner if key in value for each in _missing(value[key], inner[key], names[key])]
 
 
 def read_soak(path: Path) -> Soak:

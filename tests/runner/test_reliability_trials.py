@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,10 @@ from support.paths import ROOT
 from support.results.hostile_folders import HOST
 from support.results.mutations import raw_controls
 
+from launchopt.analysis.tables.trials import FUZZ
+from launchopt.analysis.tables.trials import LIMITS as LIMITS_SHAPE
 from launchopt.errors import DataError
+from launchopt.reading.shapes import ANY
 from runner.reliability import campaign_markdown
 from scripts import fuzz
 from scripts import limits as limits_script
@@ -117,3 +120,24 @@ def test_a_file_of_another_form_is_refused(
     path.write_text("{")
     with pytest.raises(DataError, match="cannot be read as JSON"):
         campaign_markdown(folder)
+
+
+def without(value: Any, shape: Any) -> Iterator[tuple[str, Any]]:
+    """Yield copies of `value` that lack one key that a shape names."""
+    if isinstance(shape, list):
+        yield from ((key, [less, *value[1:]]) for key, less in without(value[0], shape[0]))
+    elif isinstance(shape, dict):
+        for key in shape.keys() - {ANY}:
+            yield key, {name: each for name, each in value.items() if name != key}
+            yield from ((inner, {**value, key: less}) for inner, less in without(value[key], shape[key]))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("fuzz", FUZZ), ("limits", LIMITS_SHAPE)])
+def test_a_file_without_one_of_its_values_is_refused(name: str, shape: Any, folder: Path) -> None:
+    path = folder / f"{name}.json"
+    cut = list(without(json.loads(path.read_text()), shape))
+    assert len(cut) >= 12
+    for key, less in cut:
+        path.write_text(json.dumps(less))
+        with pytest.raises(DataError, match=f"not what scripts/{name}.py writes: .*{key}"):
+            campaign_markdown(folder)
