@@ -123,9 +123,13 @@ def _number(key: str, text: str) -> float:
 
 
 def read_model(name: str) -> ModelShape:
-    """Return an option of conf/model, or the model in a config.json; ConfigError or DataError for an unknown one."""
+    """Return an option of conf/model, or of a plugin, or the model in a config.json.
+
+    ConfigError or DataError for an unknown one.
+    """
     from omegaconf import OmegaConf
 
+    from launchopt.plugins.found import names, plugin_of
     from launchopt.streams.model import ModelShape
     from runner.config.model_files import is_path, model_at
 
@@ -135,11 +139,16 @@ def read_model(name: str) -> ModelShape:
     checkout = Path(__file__).parent.parent / "conf" / "model"
     options = checkout if checkout.is_dir() else resources.files("runner.conf") / "model"
     known = {entry.name.removesuffix(".yaml"): entry for entry in options.iterdir() if entry.name.endswith(".yaml")}
+    if name not in known and (plugin := plugin_of("model", name)) is not None:
+        from runner.config.plugged import model_of
+
+        return model_of(plugin).shape()
     if name not in known:
+        every = {*known, *names("model")}
         raise ConfigError(
             "model",
             name,
-            explained("no such model", choices(known), [f"model={each}" for each in nearest(name, known)]),
+            explained("no such model", choices(every), [f"model={each}" for each in nearest(name, every)]),
         )
     shape = OmegaConf.to_container(OmegaConf.create(known[name].read_text(encoding="utf-8")))
     assert isinstance(shape, dict)

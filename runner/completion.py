@@ -19,6 +19,7 @@ from runner.ending import end
 from runner.reading import CommandParser
 
 ASK = "launchopt completion words"
+CONFIG_DIR = ("--config-dir", "-cd")
 # Each passes the words behind `launchopt`, the unfinished one last, and offers files if there is no candidate.
 SCRIPTS = {
     # bash splits words at "=" and keeps what stands before it: candidates lose that part.
@@ -69,28 +70,42 @@ def candidates(words: Sequence[str]) -> list[str]:
     last = words[-1] if words else ""
     if len(words) > 1:
         is_run = words[0] == "run" or "=" in words[0] or words[0].startswith(SETTING_STARTS)
-        found = list(_settings(last)) if is_run else _options(words[0]) if last.startswith("-") else []
+        found = list(_settings(last, words[:-1])) if is_run else _options(words[0]) if last.startswith("-") else []
     else:
         found = [*SUBCOMMANDS, *(_settings(last) if last else ())]
     return sorted(each for each in found if each.startswith(last))
 
 
-def _settings(last: str) -> Iterator[str]:
-    """Yield `KEY=` for every setting and group; behind `KEY=` the values of that one that have names."""
+def _settings(last: str, before: Sequence[str] = ()) -> Iterator[str]:
+    """Yield `KEY=` for every setting and group; behind `KEY=` the values of that one that have names.
+
+    before: the words before the last one. They may name plugins, and the user's folder of configs.
+    """
     from runner.config.against import ALL
     from runner.config.composing import group_options
     from runner.config.names import documented
+    from runner.config.plugged import register_named
 
     key, equals, given = last.partition("=")
-    options = group_options()
+    options = group_options(_folder(before))
+    register_named(before)
     values = documented() | options | {"against": [*options["mode"], ALL]}
-    before, comma, _ = given.rpartition(",")
-    taken = before.split(",")
+    listed, comma, _ = given.rpartition(",")
+    taken = listed.split(",")
     yield from (
-        (f"{key}={before}{comma}{value}" for value in values.get(key, ()) if value not in taken)
+        (f"{key}={listed}{comma}{value}" for value in values.get(key, ()) if value not in taken)
         if equals
         else (f"{each}=" for each in values)
     )
+
+
+def _folder(words: Sequence[str]) -> str | None:
+    """Return the folder that --config-dir names; None if it is not among the words."""
+    for place, word in enumerate(words):
+        name, equals, folder = word.partition("=")
+        if name in CONFIG_DIR:
+            return folder if equals else next(iter(words[place + 1 :]), None)
+    return None
 
 
 def _options(name: str) -> list[str]:

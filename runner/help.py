@@ -11,15 +11,15 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import resources
-from pathlib import Path
 from typing import NamedTuple, get_type_hints
 
 from hydra import compose
 from hydra._internal.utils import get_args_parser
 from omegaconf import DictConfig, OmegaConf
 
-from launchopt.modes import MODES
+from launchopt.modes import MODES, OWN_MODES
 from launchopt.options import Limits
+from launchopt.plugins.found import plugins
 from runner.config.composing import group_options
 from runner.config.loading import hydra_of
 from runner.config.model_files import GROUP, OR_PATH
@@ -75,7 +75,7 @@ def help_text(overrides: Sequence[str], config_dir: str | None = None) -> str:
     lines = [EXAMPLES, *_wrapped("  ", mode_lines(), columns, "Modes (mode=NAME): what one launch means")]
     lines += ["", "Settings, with the value that a run takes without one:"]
     above = ""
-    options = own_options(config_dir)
+    options = group_options(config_dir)
     for setting in settings(config):
         group = setting.key.partition(".")[0] if "." in setting.key else ""
         if group != above or not above:
@@ -99,14 +99,6 @@ def composed(overrides: Sequence[str], config_dir: str | None = None) -> DictCon
     """Return the composed config, as a run has it."""
     with hydra_of(config_dir=config_dir):
         return compose("config", list(overrides))
-
-
-def own_options(config_dir: str | None) -> dict[str, list[str]]:
-    """Return the names of the options of every group, with those of the user's folder."""
-    found = group_options()
-    for file in sorted(Path(config_dir).glob("*/*.yaml")) if config_dir else ():
-        found[file.parent.name] = sorted({*found.get(file.parent.name, []), file.stem})
-    return found
 
 
 def settings(config: DictConfig) -> Iterator[Setting]:
@@ -174,6 +166,12 @@ def mode_lines() -> list[str]:
 
 
 def _summary(name: str) -> str:
-    """Return the first line of the mode's file. It is read, not imported, since that would load compilers."""
+    """Return the first line of the mode's file, or the summary of a plugin's package.
+
+    Neither is imported, since that would load compilers.
+    """
+    if name not in OWN_MODES:
+        found = [each for each in plugins() if (each.group, each.name) == ("mode", name)]
+        return "; ".join(f"of {each.label}: {each.summary}".rstrip(": .") for each in found)
     text = (resources.files("launchopt.modes") / f"{name}.py").read_text("utf-8")
     return text.splitlines()[0].strip('"').partition(": ")[2].rstrip(".")

@@ -2,10 +2,10 @@
 
     launchopt matrix        the table, as Markdown
 
-In: all modes and workloads, and a small trace and list of our own for the workloads that read one. Out: a table with a
-row per mode and device and a column per workload. A cell is `yes`, or the letter of a footnote with the reason; if
-dtypes differ, one per dtype. A README has the table between `<!-- matrix -->` and `<!-- /matrix -->`. This module loads
-neither CUDA nor torch: a mode answers without its device.
+In: all modes and workloads, with those of plugins, and a small trace and list of our own for the workloads that read
+one. Out: a table with a row per mode and device and a column per workload. A cell is `yes`, or the letter of a footnote
+with the reason; if dtypes differ, one per dtype. A README has the table between `<!-- matrix -->` and `<!-- /matrix
+-->`. This module loads neither CUDA nor torch: a mode answers without its device.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from launchopt.command import Dtype
 from launchopt.devices.base import DeviceInfo
 from launchopt.distribution import install_command
 from launchopt.errors import DataError
-from launchopt.modes import MODES, mode_class
+from launchopt.modes import mode_class
 from launchopt.scratch import scratch
 from launchopt.workloads.base import Workload
-from runner.config.composing import group_options
 from runner.config.loading import hydra_of
+from runner.config.plugged import usable_options
 from runner.config.schema import Config, to_config
 from runner.ending import end
 from runner.plan.streams import stream_on
@@ -58,6 +58,11 @@ class Matrix:
     # mode -> the pip extra that installs the mode's own packages; only modes that have such packages (`Mode.packages`)
     extras: Mapping[str, str]
 
+    @property
+    def modes(self) -> tuple[str, ...]:
+        """The modes that were asked."""
+        return tuple(dict.fromkeys(mode for mode, *_ in self.answers))
+
     def cell(self, mode: str, workload: str, kind: str) -> dict[str, str | None]:
         """Return the answers by dtype."""
         return {dtype: self.answers[mode, workload, kind, dtype] for dtype in DTYPES}
@@ -65,7 +70,8 @@ class Matrix:
 
 def build_matrix() -> Matrix:
     """Ask every mode about the smallest form of every workload."""
-    workloads = tuple(group_options()["workload"])
+    options = usable_options()
+    modes, workloads = options["mode"], tuple(options["workload"])
     answers = {}
     with scratch() as folder:
         with hydra_of():
@@ -75,9 +81,9 @@ def build_matrix() -> Matrix:
                 config.workload.dtype = Dtype[dtype]
                 for kind in KINDS:
                     stream = stream_on(config, _made_up(kind))
-                    for mode in MODES:
+                    for mode in modes:
                         answers[mode, workload, kind, dtype] = mode_class(mode).refusal(kind, stream)
-    extras = {mode: mode_class(mode).extra for mode in MODES if mode_class(mode).packages}
+    extras = {mode: mode_class(mode).extra for mode in modes if mode_class(mode).packages}
     return Matrix(workloads, answers, extras)
 
 
@@ -145,7 +151,7 @@ def matrix_markdown(matrix: Matrix) -> str:
         return "; ".join(f"{', '.join(dtypes)}: {mark}" for mark, dtypes in alike.items())
 
     lines = []
-    for mode in MODES:
+    for mode in matrix.modes:
         rows = {kind: [text(matrix.cell(mode, workload, kind)) for workload in matrix.workloads] for kind in KINDS}
         if rows["cpu"] == rows["cuda"]:
             rows = {"cpu, cuda": rows["cpu"]}

@@ -12,7 +12,7 @@ its preset, and with another submit those of SUBMIT_OPTIONS.
 
 `options_of` reads this class from the file's text, without an import of the file. An import would load compilers, and
 `--help` and an error in the command line must appear at once. So the arguments of `option` must be literals, and the
-base must be a class of this module.
+base must be a class of this module. The module of a plugin is imported, once a config names its mode.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, make_dataclass
 from functools import cache
 from importlib import resources
+from typing import get_type_hints
 
 from launchopt.errors import LaunchoptError
+from launchopt.modes import OWN_MODES, found_class
 from launchopt.modes.stack import preset_stack
 from launchopt.options import Value, option
+from launchopt.plugins.found import plugin_of
 from launchopt.stack import Fusion, Kernels, Submit
 
 FOLDER = resources.files(__package__)
@@ -78,10 +81,12 @@ def options_with(name: str, submit: Submit) -> type[ModeOptions]:
 
 @cache
 def options_of(name: str) -> type[ModeOptions]:
-    """Return the class of a mode's options, made from the text of its file.
+    """Return the class of a mode's options, made from the text of its file, or that of a plugin.
 
-    Raise LaunchoptError if the text breaks the rules of this module.
+    Raise LaunchoptError if the text breaks the rules of this module, or if the plugin cannot be used.
     """
+    if name not in OWN_MODES and plugin_of("mode", name) is not None:
+        return type(found_class(name).options)
     text = (FOLDER / f"{name}.py").read_text(encoding="utf-8")
     if "class Options" not in text:
         return ModeOptions
@@ -93,6 +98,13 @@ def options_of(name: str) -> type[ModeOptions]:
         raise LaunchoptError(f"launchopt/modes/{name}.py: class Options needs literals and a base of ours") from error
     made: type[ModeOptions] = make_dataclass("Options", declared, bases=(base,))
     return made
+
+
+def undeclared(options: type[ModeOptions]) -> str | None:
+    """Return the first option that `option` does not declare, or that has another type; None if there is none."""
+    allowed: list[object] = [*(kind for each in TYPES.values() for kind in (each, each | None)), list[str] | None]
+    hints = get_type_hints(options)
+    return next((each.name for each in fields(options) if not each.metadata or hints[each.name] not in allowed), None)
 
 
 def _declared(node: ast.AnnAssign) -> tuple[str, object, object]:

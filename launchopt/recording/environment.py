@@ -34,22 +34,22 @@ PACKAGES = (
 )
 
 
-def environment() -> dict[str, object]:
-    """Return the facts for the manifest."""
+def environment(plugins: Iterable[str] = ()) -> dict[str, object]:
+    """Return the facts for the manifest. plugins: names of the packages whose plugins take part."""
     memory = psutil.virtual_memory()
     return {
         "platform": platform.platform(),
         "python": sys.version.split()[0],
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_bytes": memory.total,
-        "packages": _packages(),
+        "packages": _packages((*PACKAGES, *plugins)),
         **_git(Path(__file__).parent),
     }
 
 
-def _packages() -> dict[str, str]:
+def _packages(names: Iterable[str]) -> dict[str, str]:
     found = {}
-    for name in PACKAGES:
+    for name in names:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

@@ -24,7 +24,7 @@ _NUMBERS = {ANY: float}
 _DEVICE = {"name": str, "kind": str}
 _SHAPE = {  # of what the reading commands use
     **dict.fromkeys(("run_id", "status", "error", "started_utc", "config_hash", "garbage_collection"), str),
-    **dict.fromkeys(("device_versions", "refused", "polled_words"), _TEXTS),
+    **dict.fromkeys(("device_versions", "refused", "polled_words", "plugins"), _TEXTS),
     **{"overrides": [str], "notices": [str], "repeats_done": int, "device": _DEVICE, "waterfall": [[str]]},
     **dict.fromkeys(("ceilings", "ceilings_after"), _NUMBERS),
     "environment": {

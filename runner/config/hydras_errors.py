@@ -19,7 +19,7 @@ from omegaconf.errors import (
 )
 
 from launchopt.errors import ConfigError, LaunchoptError, explained, one_line
-from runner.config.composing import group_options
+from runner.config.composing import group_options, plugin_names
 from runner.config.model_files import GROUP
 from runner.config.names import owners, takes_names, unknown_option, unknown_setting, unresolved, wrong_type
 from runner.config.words import MULTIRUN, WordsError, plain, proposed
@@ -48,7 +48,7 @@ def _missing(error: MissingConfigException) -> LaunchoptError:
     if group == GROUP and Path(option[:255]).exists():
         return ConfigError(group, option, explained("no such model", "", [f"{group}=./{option}"]))
     if error.options:
-        return unknown_option(group, option, error.options)
+        return unknown_option(group, option, {*error.options, *plugin_names(group)})
     return unknown_setting(group, option)
 
 

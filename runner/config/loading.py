@@ -4,6 +4,7 @@ In: folders of configs. Out: a `Hydra`. Each composition passes through `Loader`
 and of --cfg. It ends in `composed.check`, before Hydra instantiates or starts anything that a config names.
 
     launchopt's folder and packages       loaded as they are
+    an installed plugin                   imported, when a config names it (`plugged`)
     --config-dir, --config-path           each file is checked by `files.config_text`; Hydra parses the checked text
     model=PATH                            a config.json, whose numbers `model_files` reads
     hydra.searchpath                      refused
@@ -38,6 +39,8 @@ from launchopt.errors import ConfigError, DataError, explained
 from runner.config.composed import check
 from runner.config.files import config_text
 from runner.config.model_files import loaded, model_path
+from runner.config.plugged import plugin_at
+from runner.config.plugged import register as register_plugin
 from runner.config.schema import register
 from runner.config.tables import conf_folder
 
@@ -67,7 +70,7 @@ class Files(CachingConfigRepository):
 
     def __init__(self, delegate: ConfigRepository) -> None:
         # Not Hydra's own: it copies every option ever registered, a fifth of a composition, for a list that
-        # `initialize_sources` replaces. Here that list stays.
+        # `initialize_sources` replaces. Here that list stays, and the copy would not see the options that plugins add.
         self.delegate = delegate
         self.cache = {}
         self.loaded = 0
@@ -91,6 +94,8 @@ class Files(CachingConfigRepository):
             group = "/".join(parts[: next((i for i, each in enumerate(parts) if each[:1] in ("", ".")), 0)])
             option = config_path.removeprefix(f"{group}/")
             raise ConfigError(group or "defaults", option, "outside of the folder of configs, or hidden: refused")
+        if not self.config_exists(config_path) and (plugin := plugin_at(config_path)) is not None:
+            register_plugin(plugin)
         return super().load_config(config_path)
 
     def _model(self, config_path: str, path: str) -> ConfigResult:

@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from omegaconf import MISSING
 
 from launchopt.errors import ConfigError, choices
-from launchopt.modes import check_mode
+from launchopt.modes import OWN_MODES, check_mode
 from launchopt.modes.options import SUBMIT_OPTIONS, RepeatsSteps, options_of, options_with
 from launchopt.modes.stack import (
     CHOICES,
@@ -93,10 +93,11 @@ def _of_another_submit(key: str, value: object) -> ConfigError:
 
 def mode_settings(name: str) -> Mode:
     """Return the settings of a mode with every option at its default."""
-    preset = values_of(preset_stack(name))
+    preset, options = values_of(preset_stack(name)), options_of(name)
+    types = {} if name in OWN_MODES else get_type_hints(options)  # of our own, `options_of` made the types
     declared = [
-        (each.name, each.type, _with_default(each, preset.get(each.name, each.default)))
-        for each in fields(options_of(name))
+        (each.name, types.get(each.name, each.type), _with_default(each, preset.get(each.name, each.default)))
+        for each in fields(options)
     ]
     made: type[Mode] = make_dataclass("Mode", [*declared, *_of_other_submits(name)], bases=(Mode,))  # takes 1 ms
     return made(name=name)

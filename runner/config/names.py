@@ -18,9 +18,9 @@ from launchopt.modes.stack import options_in
 from launchopt.options import Limits
 from launchopt.stack import preset_of
 from launchopt.workloads import workloads
-from runner.config.composing import group_options
+from runner.config.composing import group_options, own_options
 from runner.config.model_files import GROUP, OR_PATH
-from runner.config.schema import FOUND, SCHEMAS, Config
+from runner.config.schema import FOUND, PLUGGED, SCHEMAS, Config
 
 MOST_NAMES = 24  # maximum of options that a message lists beside a proposal
 USUAL = ("arrival=poisson", "mode=graph", "mode=graph_loop", "workload=decode", "workload=gemv_micro")
@@ -68,10 +68,12 @@ def _schemas() -> dict[str, list[tuple[type, list[str]]]]:
     """Return the classes of each group's settings, each with the options of that class."""
     kinds = {name: [(kind, [name])] for name, kind in get_type_hints(Config).items() if is_dataclass(kind)}
     found: dict[str, list[tuple[type, list[str]]]] = dict(kinds)  # type: ignore[arg-type]  # classes all
-    found["mode"] = [(type(each), [name]) for name, each in FOUND["mode"].items()]
-    found["arrival"] = [(kind, [name]) for name, kind in SCHEMAS["arrival"].items()]
-    presets = [name for name in group_options()["workload"] if name not in FOUND["workload"]]
-    found["workload"] = [(kind, [kind.option() or ""]) for kind in workloads().values()]
+    found["mode"] = [(type(each), [name]) for name, each in (FOUND["mode"] | PLUGGED["mode"]).items()]
+    found["arrival"] = [(kind, [name]) for name, kind in (SCHEMAS["arrival"] | PLUGGED["arrival"]).items()]
+    presets = [name for name in own_options()["workload"] if name not in FOUND["workload"]]
+    found["workload"] = [
+        (kind, [kind.option() or ""]) for kind in (*workloads().values(), *PLUGGED["workload"].values())
+    ]
     found["workload"] = [(kind, options if options[0] else presets) for kind, options in found["workload"]]
     return found
 

@@ -16,8 +16,9 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.arrivals import arrivals
 from launchopt.errors import ConfigError, choices, explained
-from launchopt.modes import MODES
+from launchopt.modes import OWN_MODES
 from launchopt.options import above_zero, option, within
+from launchopt.plugins.found import GROUPS
 from launchopt.sampling import SamplingKind
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
@@ -100,7 +101,7 @@ class Config:
     def _check_groups(self) -> None:
         """Refuse a workload or arrival from a user's file without our schema, and settings within `table`."""
         for key, value in (("workload", self.workload), ("arrival", self.arrival)):
-            kinds = SCHEMAS[key]
+            kinds = SCHEMAS[key] | PLUGGED[key]
             if not isinstance(value, tuple(kinds.values())):
                 what = type(value).__name__ if is_dataclass(value) else "its own"
                 wanted = f"must follow /schema/{key}/NAME@_here_, NAME one of {choices(kinds)}"
@@ -228,11 +229,13 @@ SCHEMAS: dict[str, dict[str, type]] = {
 # file; tables are files in conf/experiment. A workload that needs values of the user (`Gemv`) is not among them:
 # presets in conf/workload name it.
 FOUND: dict[str, dict[str, object]] = {
-    "mode": {name: mode_settings(name) for name in MODES},
+    "mode": {name: mode_settings(name) for name in OWN_MODES},
     "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},
     "arrival": dict(arrivals()),
     "table": {name: {"defaults": [config, "_self_"]} for name, config in tables().items()},
 }
+# Options of plugins that a config named so far: nodes by group and name (runner.config.plugged).
+PLUGGED: dict[str, dict[str, Any]] = {group: {} for group in GROUPS}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""Checks of the machine without its GPU: Python, packages, shared memory, killed runs, processor.
+"""Checks of the machine without its GPU: Python, packages, plugins, shared memory, killed runs, processor.
 
 Each function yields a `Check` for each line. Parameters name the places to read from, for tests.
 """
@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 from launchopt.distribution import install_command
 from launchopt.reading.ownership import SWEEP
 from launchopt.scratch import abandoned
+from runner.config.plugged import problems
 from runner.run.leftovers import FOLDER, killed_runs, leftovers
 from runner.worker.orphans import orphans
 
@@ -70,6 +71,7 @@ def machine_checks() -> Iterator[Check]:
     """Yield every check that concerns no GPU."""
     yield python_check(sys.version_info[:3])
     yield from package_checks(requirements())
+    yield from plugin_checks()
     yield from shared_memory_checks(FOLDER)
     yield from killed_checks((RUNS, SWEEPS))
     yield from leftover_checks()
@@ -145,6 +147,13 @@ def _group_check(
     if misfits:
         return Check(name, Status.WARNING, f"other than tested: {', '.join(misfits)}{wants}", mend, needed)
     return Check(name, Status.OK, f"all {len(wanted)} there", needed=needed)
+
+
+def plugin_checks() -> Iterator[Check]:
+    """Import every plugin, and yield a line for each."""
+    for plugin, why in problems().items():
+        name = f"plugin {plugin.group}={plugin.name}"
+        yield Check(name, Status.WARNING if why else Status.OK, why or plugin.label)
 
 
 def shared_memory_checks(folder: Path) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Errors of the system, which no part of a command expected: a full disk, no permission, no memory, no more threads."""
+"""Errors of the system or of a plugin, which no part of a command expected: a full disk, no permission, no memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NO_MEMORY = ("cannot allocate memory", "failed to map", "can't allocate")  # in 
 
 
 def reported(error: Exception) -> bool:
-    """Print an error of the system as one line. Return False, and print nothing, for any other error."""
+    """Print an error of the system or of a plugin as one line. Return False, and print nothing, for any other."""
     problem = None if os.environ.get(FULL_ERROR) == "1" else _problem(error)
     if problem is not None:
         print_error(problem)
@@ -28,4 +28,6 @@ def _problem(error: Exception) -> str | None:
         return "no more threads may start (ulimit -u, or the container's pids limit)"
     if isinstance(error, ImportError) and any(each in str(error).lower() for each in NO_MEMORY):
         return "out of main memory while a library loads"
-    return None
+    from launchopt.plugins.found import blamed, described
+
+    return None if blamed(error) is None else f"{described(error)} ({FULL_ERROR}=1 shows where)"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Container
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -19,7 +20,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cuda.info import gpu_hint
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.files import JsonObject, as_utf8
-from launchopt.modes import MODES, mode_class
+from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.base import Takes
 from launchopt.modes.stack import CHOICES
 from launchopt.producing.production import Schedule
@@ -30,6 +31,7 @@ from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
 from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
 from runner.config.modes import options_of_label
+from runner.config.plugged import plugin_lines
 from runner.config.schema import Config, to_config
 from runner.plan.job import Arm, Job
 from runner.plan.memory import (
@@ -145,15 +147,18 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
         notices.append(hint)
     if config.ordering is Ordering.violated:
         notices.append("ordering=violated: batches break the order within requests on purpose; their check must fail")
-    arms = _arms(config)
+    broken = broken_modes() if config.against == [ALL] else {}
+    arms = _arms(config, broken)
     stream = _fitting(config, info, requests, arms, notices)
     arms, refused = _able(config, arms, info.kind, stream)
+    refused = broken | refused
     if refused:
         notices.append(left_out(refused))
     container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     assert isinstance(container, dict)
     residency = residency_of(config, stream, info)
     plain = {str(k): v for k, v in container.items()}
+    notices += plugin_lines(config, [arm.mode for arm in arms])
     return Plan(config, plain, stream, info, arms, tuple(notices), residency, refused, _orders(config, refused))
 
 
@@ -167,16 +172,17 @@ def _orders(config: Config, refused: dict[str, str]) -> tuple[tuple[str, ...], .
     return orders
 
 
-def _arms(config: Config) -> tuple[Arm, ...]:
+def _arms(config: Config, broken: Container[str] = ()) -> tuple[Arm, ...]:
     """Return the arms of the modes to compare with, then that of the config's own mode.
 
-    Other stacks of the own mode have its options, such as mode.tokens; other modes have their defaults.
+    Other stacks of the own mode have its options, such as mode.tokens; other modes have their defaults. broken: modes
+    that against=all leaves out.
     """
-    everything = config.against == [ALL]
+    compared = [name for name in MODES if name not in broken] if config.against == [ALL] else config.against
     batching = config.batching
     common = (batching.max_batch, batching.timeout_us, batching.idle_us)
     own = Arm(config.mode.name, *common, config.mode.options)
-    labels = dict.fromkeys([*(MODES if everything else config.against), *chain.from_iterable(config.waterfall)])
+    labels = dict.fromkeys([*compared, *chain.from_iterable(config.waterfall)])
     shared = {own.mode: {key: value for key, value in own.options.items() if key not in CHOICES}}
     others = [Arm(name := preset_of(label), *common, options_of_label(label, shared.get(name, {}))) for label in labels]
     return (*(other for other in others if other.label != own.label), own)
@@ -228,7 +234,8 @@ def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: boo
     if not config.scheduler.ahead or takes is Takes.steps:
         return config.scheduler.ahead
     if is_own:
-        able = (name for name in MODES if mode_class(name).refusal(kind, stream) is None)
+        usable = sorted({*MODES} - {*broken_modes()})
+        able = (name for name in usable if mode_class(name).refusal(kind, stream) is None)
         others = (name for name in able if mode_class(name).takes_of(stream) is Takes.steps)
         why = f"mode={arm.mode} takes {takes.value}, and only whole steps can wait for their last command"
         raise ConfigError("scheduler.ahead", "true", f"{why}: use one of {', '.join(sorted(others))}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import DataError, Interrupted, LaunchoptError, RunError
 from launchopt.files import write_atomically
 from launchopt.messages import say
+from launchopt.plugins.found import described
 from launchopt.recording.manifest import read_manifest, write_manifest
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.importing import uncollected
@@ -89,8 +90,8 @@ def _stopped(folder: Path, overrides: list[str], stop: BaseException) -> Interru
 
 
 def unforeseen(folder: Path, error: Exception, fail: Fail) -> LaunchoptError:
-    """Write the traceback of a mistake of this program into the folder, and return the error to report."""
-    fail(failure := RunError(f"{type(error).__name__}: {error}; see traceback.txt in {shown_path(folder)}"))
+    """Write the traceback of a mistake of this program or of a plugin into the folder. Return the error to report."""
+    fail(failure := RunError(f"{described(error)}; see traceback.txt in {shown_path(folder)}"))
     with contextlib.suppress(OSError):
         text = "".join(traceback.format_exception(error))
         write_atomically(

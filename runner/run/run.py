@@ -24,6 +24,7 @@ from launchopt.recording.impossible import settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
+from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan.plan import Plan
 from runner.run import children
@@ -114,6 +115,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
     watch = _watch(plan, notices)
     run = Run(plan, folder, [], notices, Reserve(folder))
     run.rounds.append(run.new_rounds())
+    plugins = of_plugins(plan.config, [arm.mode for arm in plan.arms])
     run.manifest = {
         "run_id": plan.job(folder).run_id,
         "started_utc": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -123,7 +125,8 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         "config": plan.composed,
         "config_hash": config_hash(plan.composed),
         "stream": _stream_facts(plan),
-        "environment": environment() | {"device": plan.info.as_dict()},
+        "plugins": {setting: plugin.label for setting, plugin in plugins.items()},
+        "environment": environment(each.package for each in plugins.values()) | {"device": plan.info.as_dict()},
         "garbage_collection": "off between the start barrier and the last result",
         "runs": [],
     }

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.devices.cuda.errors import GpuErrors
 from launchopt.errors import ArenaMemoryError, GpuError, Interrupted, LaunchoptError
+from launchopt.plugins.found import described
 from launchopt.producing.production import RunKind
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.importing import uncollected
@@ -53,7 +54,7 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
     except MemoryError:
         _fail(pipe, Failure("out of main memory", 1, ""))
     except Exception as error:
-        _fail(pipe, Failure(f"{type(error).__name__}: {error}", 1, traceback.format_exc()))
+        _fail(pipe, Failure(described(error), 1, traceback.format_exc()))
 
 
 def _fail(pipe: Connection, failure: Failure) -> None:

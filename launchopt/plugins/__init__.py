@@ -1,0 +1,1 @@
+"""Modes, workloads, arrivals and models of other packages. These import from `launchopt.interface` alone."""
