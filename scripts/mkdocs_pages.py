@@ -16,6 +16,8 @@ SOURCES = (
     "LICENSE",
     "docs/*.md",
     "docs/*.css",
+    "docs/examples/*/*.toml",
+    "docs/examples/*/*/*.py",
     "docs/*.ipynb",
     "scripts/README.md",
     "outputs/reference/*.md",

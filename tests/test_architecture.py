@@ -41,7 +41,9 @@ WITHOUT_CUDA = (
 )
 # Modules that the parent of a run imports.
 PARENT = (
+    "launchopt/interface.py",
     "launchopt/modes/*.py",
+    "launchopt/plugins/*.py",
     "runner/app.py",
     "runner/cli.py",
     "runner/config/*.py",
