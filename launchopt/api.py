@@ -204,6 +204,8 @@ def run(
     from runner.calling.caller import call
     from runner.calling.words import words_of
 
+    if settings is not None and not isinstance(settings, Mapping):
+        raise ConfigError("settings", settings, 'a dictionary, such as {"workload.requests": 16}')
     given = dict(settings or {})
     if twice := given.keys() & groups.keys():
         name = min(twice)

@@ -183,6 +183,8 @@ def test_what_cannot_be_compared_is_an_error_of_ours(folder: Path, tmp_path: Pat
             launchopt.compare(folder, slower, **values)  # type: ignore[arg-type]
 
 
-def test_a_setting_is_given_once() -> None:
+def test_settings_are_a_dictionary_and_each_is_given_once() -> None:
     with pytest.raises(launchopt.ConfigError, match=r"^seed=2: is given twice, and was 1$"):
         launchopt.run({"seed": 1}, seed=2)
+    with pytest.raises(launchopt.ConfigError, match=r"^settings=seed=1: a dictionary, such as "):
+        launchopt.run("seed=1")  # type: ignore[arg-type]

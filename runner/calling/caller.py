@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from launchopt.errors import Interrupted, LaunchoptError, RunError, one_line
+from launchopt.files import reason
 from runner.calling.child import STOPPING, Ended
 from runner.ending.signals import Stopped, how_stopped
 from runner.worker.orphans import mark
@@ -48,8 +49,9 @@ class Screen:
         text = self._decoder.decode(found, final=not found)
         self.last = next((line for line in reversed(text.splitlines()) if line.strip()), self.last)
         if text and not self._is_quiet and sys.stderr is not None:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed: the run goes on
+                sys.stderr.write(text)
+                sys.stderr.flush()
         return bool(found)
 
 
@@ -157,6 +159,8 @@ def _started(words: Sequence[str], is_quiet: bool) -> Iterator[Call]:
                     process_group=0,
                 )
             stack.callback(_end, process)
+        except OSError as error:
+            raise RunError(f"the process of the run cannot be started: {reason(error)}") from None
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         assert process.stderr is not None

@@ -31,7 +31,7 @@ def words_of(settings: Mapping[str, object], folder: Path | None = None) -> list
     """
     words: list[str] = []
     for key, value in settings.items():
-        if not _KEY.fullmatch(key):
+        if not _KEY.fullmatch(str(key)):
             raise ConfigError(key, value, "no setting; allowed: GROUP, and GROUP.NAME such as workload.requests")
         if key == "mode" and isinstance(value, Sequence) and not isinstance(value, str):
             if "against" in settings:
@@ -87,6 +87,7 @@ def _text(key: str, value: object) -> str:
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
     if isinstance(value, str):
+        _require_words(key, value)
         return value if _PLAIN.fullmatch(value) and value.lower() not in _LITERALS else _quoted(value)
     if isinstance(value, Integral):
         return str(int(value))
@@ -95,6 +96,16 @@ def _text(key: str, value: object) -> str:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return f"[{','.join(_text(key, each) for each in value)}]"
     raise ConfigError(key, value, f"a {type(value).__name__}; allowed: {ALLOWED}")
+
+
+def _require_words(key: str, text: str) -> None:
+    """Raise ConfigError for text that no command line can hold."""
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise ConfigError(key, ascii(text), "holds half of a surrogate pair, which is no text") from None
+    if "\0" in text:
+        raise ConfigError(key, text, "holds a NUL character, which no setting can")
 
 
 def _quoted(text: str) -> str:

@@ -111,6 +111,12 @@ def test_an_interpreter_that_does_not_say_where_it_is_is_an_error(monkeypatch: p
         call([])
 
 
+def test_a_process_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(RunError, match="the process of the run cannot be started: No such file"):
+        call([])
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "code", "said"),
     [
@@ -183,17 +189,29 @@ def test_a_third_ctrl_c_waits_for_no_repeat(monkeypatch: pytest.MonkeyPatch) -> 
         call([])
 
 
+class Writing:
+    """Standard error of a program, for which each text raises an error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def write(self, text: str) -> None:
+        raise self.error
+
+
 def test_an_exception_of_the_program_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as SystemExit of the program's handler of SIGTERM."""
-
-    class Full:
-        def write(self, text: str) -> None:
-            raise OSError("no space")
-
+    """Such as SystemExit, which a program's handler of SIGTERM raises at any place."""
     boot(monkeypatch, SEND + "print('ready', file=sys.stderr, flush=True); time.sleep(60)")
-    monkeypatch.setattr(sys, "stderr", Full())
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr(sys, "stderr", Writing(SystemExit(3)))
+    with pytest.raises(SystemExit):
         call([])
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError(), ValueError("I/O operation on closed file")])
+def test_a_run_goes_on_if_nobody_reads_its_progress(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    boot(monkeypatch, SEND + "print('ready', file=sys.stderr, flush=True); send(0, Path('f'), None)")
+    monkeypatch.setattr(sys, "stderr", Writing(error))
+    assert call([]) == Path("f")
 
 
 def test_a_fork_that_holds_the_pipe_keeps_no_call_waiting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,9 @@ from launchopt.errors import ConfigError
 from runner.calling.words import words_of
 
 PARSER = OverridesParser.create()
-TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.text("aTr1_/.+@%-'\\\" =,:[]{}()~$*?|")
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")) | st.text(
+    "aTr1_/.+@%-'\\\" =,:[]{}()~$*?|"
+)
 NUMBERS = st.integers() | st.floats(allow_nan=False)
 VALUES = st.recursive(
     TEXTS | NUMBERS | st.booleans() | st.none(), lambda each: st.lists(each, max_size=3), max_leaves=6
@@ -67,6 +69,8 @@ def test_a_folder_is_that_of_a_run_and_of_a_sweep() -> None:
         ({"a=b": 1}, "a=b=1: no setting; allowed: GROUP, and GROUP.NAME such as workload.requests"),
         ({"seed": {1}}, "seed={1}: a set; allowed: text, numbers, True, False, None, paths, and lists of these"),
         ({"seed": b"1"}, "seed=b'1': a bytes; allowed: text, numbers, True, False, None, paths, and lists of these"),
+        ({"seed": "a\0b"}, "seed=a\\x00b: holds a NUL character, which no setting can"),
+        ({"seed": "a\ud800"}, "seed='a\\ud800': holds half of a surrogate pair, which is no text"),
         ({"mode": ["graph"]}, "mode=[graph]: a list needs two or more modes, each named once"),
         ({"mode": ["graph", "engine", "graph"]}, "mode=[graph,engine,graph]: a list needs two or more modes, each"),
         ({"mode": []}, "mode=[]: a list needs two or more modes, each named once"),
