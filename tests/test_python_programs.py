@@ -26,7 +26,7 @@ from launchopt.recording import results
 PAGE, NOTEBOOK = ROOT / "docs/python.md", ROOT / "docs/example.ipynb"
 SMALL = '{"workload.cache": "hot", "workload.commands": 500, "workload.m": 16, "workload.k": 64}'
 LONG = f'launchopt.run({SMALL}, device="cpu", mode=["baseline", "batched"], repeats=10000, folder="long")'
-PATIENCE_S = 300
+PATIENCE_S = 900  # a page takes 15 s of processor time, of which a busy machine gives little
 
 
 def program(folder: Path, *words: str, typed: str = "") -> list[str]:
