@@ -39,7 +39,7 @@ def places(gpus: int) -> list[Place]:
     named = os.environ.get(VISIBLE)
     names = named.split(",") if named else [str(gpu) for gpu in range(gpus)]
     cores = sorted(os.sched_getaffinity(0))
-    each = max(1, len(cores) // gpus)
+    each = max(1, len(cores) // gpus) if shutil.which("taskset") else 0
     return [Place(name, cores[at * each : (at + 1) * each], gpus) for at, name in enumerate(names[:gpus])]
 
 
@@ -51,7 +51,7 @@ def machine(device: str, place: Place) -> JsonObject:
         command = ["nvidia-smi", *used, f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader"]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stdout.splitlines()
         about["gpus"] = [dict(zip(ASKED, map(str.strip, line.split(",")), strict=False)) for line in lines]
-    if place.cores:
+    if place.at_once > 1:
         about |= {"at_once": place.at_once, "cores": [*place.cores]}
     return about
 
