@@ -1,14 +1,16 @@
 """Who may import whom. Read from the source, so that an import inside a function counts too."""
 
 import ast
+from collections.abc import Mapping, Set
 from fnmatch import fnmatch
+from functools import cache
 
 import pytest
 from support.paths import ROOT
 
 FILES = sorted(str(path.relative_to(ROOT)) for top in ("launchopt", "runner") for path in (ROOT / top).rglob("*.py"))
 
-CUDA = {"cupy", "cupyx", "nvmath", "cuda", "cupti", "torch", "triton"}
+CUDA = frozenset({"cupy", "cupyx", "nvmath", "cuda", "cupti", "torch", "triton"})
 CLOCKS = {"time", "datetime", "sched"}
 # The rooms behind the door to CUDA. Who is outside comes in from within a function, when a GPU is asked for.
 BEHIND_THE_DOOR = (
@@ -54,7 +56,7 @@ PARENT = (
 # The interface for Python programs starts runs. It imports the runner within functions.
 API = "launchopt/api.py"
 # files, and what they must not import: a name forbids the module and everything below it.
-FORBIDDEN: list[tuple[str, set[str]]] = [
+FORBIDDEN: list[tuple[str, Set[str]]] = [
     ("launchopt/*", {"runner"}),
     ("launchopt/workloads/*", CLOCKS | CUDA | {"launchopt.queue", "launchopt.devices"}),
     ("launchopt/streams/*", CLOCKS | CUDA | {"launchopt.queue", "launchopt.devices", "launchopt.workloads"}),
@@ -67,19 +69,20 @@ FORBIDDEN: list[tuple[str, set[str]]] = [
 ]
 
 
-def imported(source: str) -> set[str]:
+@cache
+def imported(source: str) -> frozenset[str]:
     """Every module that `source` imports; of `from a import b` both a and a.b."""
-    found = set()
+    found = set[str]()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
             found |= {str(node.module)} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
-def among(modules: set[str], forbidden: set[str]) -> set[str]:
+def among(modules: Set[str], forbidden: Set[str]) -> set[str]:
     return {module for module in modules for name in forbidden if module == name or module.startswith(f"{name}.")}
 
 
@@ -101,7 +104,7 @@ def test_a_name_forbids_what_is_below_it_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("files", "forbidden"), FORBIDDEN, ids=[files for files, _ in FORBIDDEN])
-def test_imports_go_one_way(files: str, forbidden: set[str]) -> None:
+def test_imports_go_one_way(files: str, forbidden: Set[str]) -> None:
     checked = [file for file in FILES if fnmatch(file, files)]
     assert checked
     wrong = {file: among(imported((ROOT / file).read_text()), forbidden) for file in checked if file != API}
@@ -119,14 +122,16 @@ def test_one_door_to_cuda() -> None:
     assert [file for file in users if not any(fnmatch(file, door) for door in BEHIND_THE_DOOR)] == []
 
 
-def at_once(file: str) -> set[str]:
+@cache
+def at_once(file: str) -> frozenset[str]:
     """Modules that are imported when `file` is: not those that a function or a type checker imports."""
     tree = ast.parse((ROOT / file).read_text())
     kept = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
     return imported(ast.unparse(ast.Module(kept, [])))
 
 
-def needing(libraries: set[str]) -> set[str]:
+@cache
+def needing(libraries: frozenset[str]) -> set[str]:
     """Return the files whose import loads one of `libraries`, directly or through their own imports."""
     names = {file: file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in FILES}
     modules = {file: at_once(file) for file in FILES}
@@ -152,7 +157,7 @@ def test_what_is_tested_without_cuda_can_be_imported_without(pattern: str) -> No
 @pytest.mark.parametrize("pattern", PARENT)
 def test_the_parent_of_a_run_loads_no_compiler(pattern: str) -> None:
     """Numba takes 0.3 s of CPU time to import, and only the children compile."""
-    compiling = needing({"numba", "llvmlite"})
+    compiling = needing(frozenset({"numba", "llvmlite"}))
     assert "runner/worker/consumer.py" in compiling, "the search finds nothing"
     files = {file for file in FILES if fnmatch(file, pattern)}
     assert files
@@ -175,7 +180,7 @@ def is_within(package: str, other: str) -> bool:
     return package.startswith(f"{other}.")
 
 
-def pairs_tied(imports: dict[str, set[str]]) -> set[tuple[str, str]]:
+def pairs_tied(imports: Mapping[str, Set[str]]) -> set[tuple[str, str]]:
     """Return the pairs of packages of which each imports the other. imports: for each file the modules that it names.
 
     A folder and its subfolders are one package in several parts: the folder holds the interface that the parts keep,

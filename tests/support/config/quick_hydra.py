@@ -1,10 +1,12 @@
 """`quicken()` makes Hydra compose faster in this process, with equal results.
 
-Hydra composes twice for a run: first to read `hydra.mode`, which only experiments set. The first time is left out if no
-word of SETTERS is typed. Hydra composes twice for a job of a sweep: to check every job, then to run it. It runs with what
-was checked. Each config file is parsed once per process. Hydra lists the choices so far for each of them; here only where
-a list of defaults refers to a choice. Tests compose several hundred times. Runs that they start with `python -m runner`
-compose as a user's run does.
+- Hydra composes twice for a run: first to read `hydra.mode`, which only experiments set. The first time is left out if
+  no word of SETTERS is typed.
+- It composes twice for a job of a sweep: to check all jobs, and to run one. The job runs with the checked config.
+- Each config file is parsed once per process.
+- For each list of defaults it makes a map of all choices. The map is made only for a list that refers to a choice.
+
+Tests compose several hundred times. Runs that they start with `python -m runner` compose as a user's run does.
 """
 
 from __future__ import annotations
