@@ -82,8 +82,8 @@ def require_gpu(config: DictConfig, words: Sequence[str]) -> None:
 def notice_on_a_cpu(experiment: str, is_asked: bool, words: Sequence[str]) -> str:
     """Return the line to print before an experiment that needs a GPU starts on a CPU.
 
-    Raise ConfigError unless the user asked for a CPU (`is_asked`) and chose the size of the work: a CPU would take days
-    for that of the experiment. words: the overrides.
+    Raise ConfigError unless the user asked for a CPU (`is_asked`) and chose a size of the work: that of the experiment
+    is made for a GPU. words: the overrides.
     """
     if is_asked and any(re.match(r"\+*(workload|model|table)\b", word) for word in words):
         return f"experiment={experiment}: {mark_of(experiment)}, and takes far longer on a CPU"
