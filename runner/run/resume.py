@@ -3,8 +3,8 @@
 A run is finished if its manifest says `ok` and its tables can be read. Two configs are the same if their hashes are
 (`config_hash` in the manifest). The hash covers every setting except Hydra's own (folders) and those that cannot change
 a result (`PASSING`). It does not cover the machine that `device=auto` finds, the content of a file that a setting names
-or the revision of this program. Start a new sweep after a change of one of these, since `resume=true` does not notice
-it. The manifest records them.
+or the revision of this program or of a plugin. Start a new sweep after a change of one of these, since `resume=true`
+does not notice it. The manifest records them.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -36,6 +37,18 @@ from runner import completion
 )
 def test_candidates(words: list[str], wanted: list[str]) -> None:
     assert completion.candidates(words) == wanted
+
+
+@pytest.mark.parametrize("option", [["--config-dir", "{}"], ["--config-dir={}"], ["-cd", "{}"]])
+def test_options_of_the_users_folder_are_candidates(option: list[str], tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/small_one.yaml").touch()
+    words = [word.format(tmp_path) for word in option]
+    assert completion.candidates(["run", *words, "model=small_"]) == ["model=small_1024", "model=small_one"]
+
+
+def test_a_folder_that_is_not_named_yet_adds_nothing() -> None:
+    assert completion.candidates(["run", "--config-dir", "model=small_"]) == ["model=small_1024"]
 
 
 ANSWER = 'launchopt() { [[ ${*: -1} != none ]] && echo "timing=$*"; }'
