@@ -11,6 +11,7 @@ from support.cuda.fake_cuda import fake_cuda
 from support.modes.torch_runs import cuda_device
 from support.steps.programs import SPLIT, requests_of, stream_of
 from support.steps.step_runs import StepRun
+from support.thorough import is_thorough
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import HALF_BITS, LOW_HALF, Dtype, Op, RecordWord
@@ -91,17 +92,19 @@ def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -
     else:
         assert kind.refusal("cpu", stream) is None
     run = StepRun(kind(), stream, 3)
-    run.run(seed_of(pair))
-    run.check()
+    for seed in seeds_of(pair):
+        run.run(seed)
+        run.check()
     is_graph = stack.submit in (Submit.graph, *LOOPS)
     assert (set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.graph}) == is_graph
     assert run.mode.label() == label_of("coalesced", stack)
     run.close()
 
 
-def seed_of(pair: tuple[str, str]) -> int | None:
-    """Return how the steps are composed: every other pair shuffles the requests."""
-    return 4 if PAIRS.index(pair) % 2 else None
+def seeds_of(pair: tuple[str, str]) -> list[int | None]:
+    """Return how the steps are composed: every other pair shuffles the requests; --thorough: each pair does both."""
+    both = [None, 4]
+    return both if is_thorough() else [both[PAIRS.index(pair) % 2]]
 
 
 def replicas_of(stack: Stack) -> int:
