@@ -23,9 +23,10 @@ from launchopt.errors import ConfigError, Interrupted, LaunchoptError
 from launchopt.files import reason
 from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
+from runner.config.against import settled
 from runner.config.composed import typed, without_hydra
 from runner.config.loading import start
-from runner.config.schema import settled, to_config
+from runner.config.schema import to_config
 from runner.config.tables import require_gpu
 from runner.config.words import check_settings
 from runner.ending.signals import how_stopped, signals, stop_code

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from omegaconf import DictConfig, open_dict, read_write
+
 from launchopt.errors import ConfigError, choices, explained, nearest
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, label_of, stack_of
@@ -9,6 +13,7 @@ from launchopt.stack import preset_of
 from runner.config.modes import Mode
 
 WANTED = "lists of modes, such as waterfall=[[baseline,engine,engine+graph]]"
+AUTO = "auto"  # value of `against`: the base of a single run; of `repeats`: until the noise is low
 ALL = "all"  # value of `against`: every other mode that can run the workload here
 
 
@@ -75,3 +80,14 @@ def _refused(name: object, label: object, own: str) -> ConfigError:
     why = f"{ALL} goes alone, without other modes" if name == ALL else why
     meant = [f"against={each}" for each in nearest(str(name), others)]
     return ConfigError("against", name, explained(why, allowed, meant))
+
+
+def settled(task: DictConfig, bases: Sequence[str] = (), repeats: int = 1) -> DictConfig:
+    """Return a copy of a composed config, with `bases` for `against: auto` and `repeats` for `repeats: null`."""
+    found = task.copy()
+    with read_write(found), open_dict(found):
+        if found.against == AUTO:
+            found.against = list(bases)
+        if found.repeats is None:
+            found.repeats = repeats
+    return found

@@ -5,13 +5,12 @@ Hydra checks names and types when it composes. `to_config` checks ranges and com
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
+from omegaconf import MISSING, Container, DictConfig, OmegaConf, read_write
 from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
 from launchopt.arrivals import arrivals
@@ -23,7 +22,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
 from runner.config import groups
-from runner.config.against import checked_against, checked_orders
+from runner.config.against import AUTO, checked_against, checked_orders
 from runner.config.groups import Ordering, Verify
 from runner.config.modes import Mode, mode_settings
 from runner.config.tables import tables
@@ -214,7 +213,6 @@ class Config:
 DEFAULT_MODEL = "small_1024"
 MOST_REPEATS = 10_000
 MOST_PROCESSES = 1_000
-AUTO = "auto"  # value of `repeats`: until the noise is low
 
 SCHEMAS: dict[str, dict[str, type]] = {
     "workload": dict(workloads()),
@@ -268,17 +266,6 @@ def to_config(composed: DictConfig) -> Config:
     return config
 
 
-def settled(task: DictConfig, bases: Sequence[str] = (), repeats: int = 1) -> DictConfig:
-    """Return a copy of a composed config, with `bases` for `against: auto` and `repeats` for `repeats: null`."""
-    found = task.copy()
-    with read_write(found), open_dict(found):
-        if found.against == AUTO:
-            found.against = list(bases)
-        if found.repeats is None:
-            found.repeats = repeats
-    return found
-
-
 def _as_typed(composed: DictConfig, key: str) -> object:
     """Return the value of a key before interpolation, as the user typed it."""
     found: object = OmegaConf.to_container(composed, resolve=False)
@@ -288,14 +275,24 @@ def _as_typed(composed: DictConfig, key: str) -> object:
 
 
 def _refuse_unknown(node: DictConfig, above: str = "") -> None:
-    """Raise ConfigError for a key that no schema has. Hydra accepts such a key if the user types `+key=value`."""
+    """Raise ConfigError for a key that no schema has, which Hydra accepts if the user types `+key=value`.
+
+    The same for a section or list that is an interpolation of another type, which OmegaConf accepts.
+    """
+    from runner.config.names import unknown_setting, wrong_type  # which need this module
+
     kind = OmegaConf.get_type(node)
     known = [each.name for each in fields(kind)] if is_dataclass(kind) else None
     for name in map(str, node):
         value = None if OmegaConf.is_missing(node, name) else node[name]
         if known is not None and name not in known:
-            from runner.config.names import unknown_setting  # which needs this module
-
             raise unknown_setting(f"{above}{name}", value)
+        typed = node._get_node(name)
+        if isinstance(typed, Container) and typed._is_interpolation():
+            try:
+                with read_write(trial := node.copy()):
+                    trial[name] = value
+            except OmegaConfBaseException:
+                raise wrong_type(f"{above}{name}", str(typed._value())) from None
         if isinstance(value, DictConfig):
             _refuse_unknown(value, f"{above}{name}.")

@@ -15,9 +15,9 @@ from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.modes.stack import preset_stack, stack_of
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
-from runner.config.against import ALL
+from runner.config.against import ALL, AUTO, settled
 from runner.config.groups import Ordering, TimingKind
-from runner.config.schema import AUTO, Config, settled
+from runner.config.schema import Config
 from runner.plan.plan import Plan, plan_of
 
 REPEATS = FEWEST_REPEATS

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from launchopt.analysis.tables.rows import BASES_OF_STEPS
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT
 from launchopt.statistics.power import settled
-from runner.config.schema import AUTO
+from runner.config.against import AUTO
 
 MIN_ROUNDS = FEWEST_REPEATS
 MAX_ROUNDS = 50
