@@ -55,6 +55,7 @@ from launchopt.files import read_json, save_json
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.reading import CommandParser, positive, whole_number
+from runner.worker.lifeline import end_with
 
 CONF = Path(__file__).parents[1] / "conf"
 LINES = ("overrides", "configs", "folders")
@@ -113,14 +114,18 @@ def _rounds(
     if workers == 1:
         yield from (_round(what, number, folder) for number in numbers if is_time_left())
         return
-    # Ctrl-C is for this process, which waits for the rounds under way.
-    ignored = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, ignored) as pool:
+    with ProcessPoolExecutor(workers, get_context("spawn"), _become_worker, (os.getpid(),)) as pool:
         waiting = deque(pool.submit(_round, what, number, folder) for number in islice(numbers, 2 * workers))
         while waiting:
             yield waiting.popleft().result()
             if is_time_left() and (number := next(numbers, None)) is not None:
                 waiting.append(pool.submit(_round, what, number, folder))
+
+
+def _become_worker(parent: int) -> None:
+    """End with the process `parent`, which started this one. Ctrl-C is for it: it waits for the rounds under way."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(parent)
 
 
 def _round(what: Sequence[str], number: int, folder: Path) -> list[Trial]:

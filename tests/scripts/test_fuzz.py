@@ -9,8 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from support.paths import ROOT
+from support.processes.own_run import eventually, on_linux
 from support.results import hostile_commands
 from support.results.hostile_commands import KINDS, commands, tried
 from support.results.hostile_folders import good, made
@@ -91,3 +93,19 @@ def test_workers_try_the_same_inputs_and_another_campaign_is_refused(
     fuzz = importlib.import_module("fuzz")
     assert fuzz.main(["csv", "--json", str(path), "--seed", "4", "--count", "3"]) == 2
     assert "of another campaign" in capsys.readouterr().err
+
+
+@on_linux
+def test_workers_end_with_the_script(tmp_path: Path) -> None:
+    call = [sys.executable, str(ROOT / "scripts/fuzz.py"), "csv", "--workers", "2", "--minutes", "9", "--keep"]
+    with subprocess.Popen([*call, str(tmp_path)], start_new_session=True) as script:
+        workers = eventually(lambda: _workers(script.pid))
+        eventually(lambda: list(tmp_path.glob("rounds-*/*")))  # they are bound before their first round
+        script.kill()
+    psutil.wait_procs(workers, 20)
+    assert not [each for each in workers if each.is_running()]
+
+
+def _workers(pid: int) -> list[psutil.Process]:
+    found = psutil.Process(pid).children()
+    return found if sum("--multiprocessing-fork" in each.cmdline() for each in found) == 2 else []
