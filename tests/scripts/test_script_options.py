@@ -11,6 +11,7 @@ from support.paths import ROOT
 SCRIPTS = {
     "dataset_example": ("--hlep", "--help"),
     "fuzz": ("--minuts=1", "--minutes"),
+    "goal_pages": ("--hlep", "--help"),
     "kill_campaign": ("--kils=1", "--kills"),
     "limits": ("--jsn=x.json", "--json"),
     "peer_torch": ("--modles=tiny", "--models"),
