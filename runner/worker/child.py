@@ -42,8 +42,9 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
     _leave_signals_to_parent()
     try:
         work()
-        if not is_profiled():
-            os._exit(0)  # all results are saved: cleaning up the interpreter would only take time
+        _leave(0)
+    except SystemExit as ended:  # of _exit_unless_done, whose job is closed now
+        _leave(int(ended.code or 0))
     except Interrupted:
         os._exit(0)
     except (GpuError, ArenaMemoryError) as error:
@@ -57,9 +58,19 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
         _fail(pipe, Failure(described(error), 1, traceback.format_exc()))
 
 
+def _leave(code: int) -> None:
+    """End this process as it is: its results are saved. Python's own end takes time, and can abort a library's threads.
+
+    A profiler saves its records in that end.
+    """
+    if not is_profiled():
+        os._exit(code)
+    raise SystemExit(code)
+
+
 def _fail(pipe: Connection, failure: Failure) -> None:
     _send_failure(pipe, failure)
-    raise SystemExit(failure.exit_code)
+    _leave(failure.exit_code)
 
 
 def _send_failure(pipe: Connection, failure: Failure) -> None:
