@@ -3,7 +3,7 @@
     python scripts/fuzz.py                          # ten minutes: override sets, config files, readers in turn
     python scripts/fuzz.py overrides --count 1000   # a thousand override sets
     python scripts/fuzz.py kineto nsys --minutes 5  # these readers alone
-    python scripts/fuzz.py folders overrides --count 2000 --workers 8 --json fuzz.json    # a campaign
+    python scripts/fuzz.py folders overrides --count 1000 --workers 8 --json fuzz.json    # a campaign
     python scripts/fuzz.py azure --engine atheris   # coverage-guided (pip install atheris)
 
 Readers get mutants of the files in tests/corpus. A mutant must give a table, or an error of one short line. Override

@@ -210,7 +210,7 @@ def reliability_markdown(
                 "Where the campaign ran:",
                 facts_table(_campaign_facts(about)),
                 "### Hostile input",
-                *section(fuzz, fuzz_markdown, "python scripts/fuzz.py folders overrides --count 2000 --json fuzz.json"),
+                *section(fuzz, fuzz_markdown, "python scripts/fuzz.py folders overrides --count 1000 --json fuzz.json"),
                 "### Limits of the system",
                 *section(limits, limits_markdown, "python scripts/limits.py --json limits.json"),
                 "### Soak",
