@@ -1,4 +1,4 @@
-"""What a published model has and no workload runs: short phrases for one notice."""
+"""Names the parts of a published model that no workload runs, as short phrases for a notice."""
 
 from __future__ import annotations
 

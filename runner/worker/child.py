@@ -59,7 +59,7 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
 
 
 def _leave(code: int) -> None:
-    """End this process as it is: its results are saved. Python's own end takes time, and can abort a library's threads.
+    """End this process as it is: its results are saved. Python's own end takes time, and a library can abort in it.
 
     A profiler saves its records in that end.
     """

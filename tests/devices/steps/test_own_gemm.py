@@ -110,7 +110,7 @@ def test_batches_of_more_requests_keep_the_library() -> None:
 
 
 def test_the_add_takes_the_norm_that_our_gemm_declines() -> None:
-    """A stack says which launches it lacks, and why; the add and the norm are then one launch, as without our GEMM."""
+    """A stack says which launches it lacks, and why. The add and the norm are then one launch, as in other stacks."""
     fusions = imported("launchopt.devices.steps.fusions")
     rig = FakeSteps(stream_of("layer", [(0, 3)] * 3, Dtype.bf16, layers=2), 3)
     rows = rig.stream.rows(0)

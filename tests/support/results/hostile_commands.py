@@ -130,7 +130,7 @@ def _run_all(words: list[list[str]], folder: Path, writing: int) -> None:
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.environ["PATH"] = f"{folder / TOOLS}:{os.environ.get('PATH', os.defpath)}"
-    gc.freeze()  # so that what the parent no longer needs is not freed, and then counted against a command's memory
+    gc.freeze()  # keeps the parent's garbage: memory freed during a command would hide what the command takes
     try:
         for each in words:
             start_bytes = _reset_peak_bytes()
