@@ -125,7 +125,7 @@ def _same(size: int, other: int) -> int:
     return size
 
 
-class _Operator(NamedTuple):
+class Operator(NamedTuple):
     """The way to read the arguments of an operator."""
 
     first: int  # index of the first factor among the arguments
@@ -134,19 +134,19 @@ class _Operator(NamedTuple):
 
 # Operators by name, without the underscore at the end of the names of in-place operators.
 INNER = {
-    "aten::mm": _Operator(0, _of_mm),
-    "aten::_scaled_mm": _Operator(0, _of_mm),
-    "aten::_int_mm": _Operator(0, _of_mm),
-    "aten::addmm": _Operator(1, _of_mm),
-    "aten::_addmm_activation": _Operator(1, _of_mm),
-    "aten::addmv": _Operator(1, _of_mv),
-    "aten::bmm": _Operator(0, _of_bmm),
-    "aten::baddbmm": _Operator(1, _of_bmm),
+    "aten::mm": Operator(0, _of_mm),
+    "aten::_scaled_mm": Operator(0, _of_mm),
+    "aten::_int_mm": Operator(0, _of_mm),
+    "aten::addmm": Operator(1, _of_mm),
+    "aten::_addmm_activation": Operator(1, _of_mm),
+    "aten::addmv": Operator(1, _of_mv),
+    "aten::bmm": Operator(0, _of_bmm),
+    "aten::baddbmm": Operator(1, _of_bmm),
 }
 OUTER = {
-    "aten::linear": _Operator(0, _of_linear),
-    "aten::matmul": _Operator(0, _of_matmul),
-    "aten::mv": _Operator(0, _of_mv),
+    "aten::linear": Operator(0, _of_linear),
+    "aten::matmul": Operator(0, _of_matmul),
+    "aten::mv": Operator(0, _of_mv),
 }
 _NO_SHAPES = "without shapes"
 _NOT_UNDERSTOOD = "with shapes that are not understood"
@@ -209,7 +209,7 @@ def _call(event: Mapping[str, Any], left_out: Counter[str]) -> _Call | None:
     arguments = event.get("args")
     arguments = arguments if isinstance(arguments, dict) else {}
     thread = str(event.get("pid")), str(event.get("tid"))
-    sizes = _sizes(arguments.get("Input Dims", arguments.get("Input dims")), operator)
+    sizes = sizes_of(arguments.get("Input Dims", arguments.get("Input dims")), operator)
     kind = _type(arguments.get("Input type"), operator.first)
     return _Call(thread, start_ns, name in INNER, name, start_ns + duration_ns, sizes, kind)
 
@@ -220,7 +220,8 @@ def _ns(value_us: object) -> int | None:
     return None if found is None or not -MOST_US < found < MOST_US else round(found * 1000)
 
 
-def _sizes(dims: object, operator: _Operator) -> Sizes | str:
+def sizes_of(dims: object, operator: Operator) -> Sizes | str:
+    """Return the sizes of the GEMM for the dimensions of all arguments, or the reason why they are unknown."""
     if not isinstance(dims, list) or not any(dims):
         return _NO_SHAPES
     try:

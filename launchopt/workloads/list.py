@@ -1,5 +1,7 @@
 """list: the GEMMs of the user's list at workload.path, in its order or shuffled, in groups that follow one another.
 
+The path may also be that of PyTorch's execution trace, which `launchopt.traces.execution_trace` turns into a list.
+
 In: the options, and the size of the device's cache. Out: a `ListStream`. Wrong options raise a ConfigError, a wrong
 file a DataError. `launchopt.traces.gemm_list` describes the file.
 """
@@ -7,7 +9,7 @@ file a DataError. `launchopt.traces.gemm_list` describes the file.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -21,6 +23,7 @@ from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.list_stream import ListOrder, ListStream
 from launchopt.streams.operands import ArenaKey
 from launchopt.streams.row_stream import NO_WEIGHT, Columns, Rows
+from launchopt.traces.execution_trace import is_execution_trace, read_execution_trace
 from launchopt.traces.gemm_list import ListedGemm, read_gemm_list
 from launchopt.workloads.base import Minimum, Setting, Workload
 
@@ -31,7 +34,7 @@ class GemmList(Workload):
 
     name: str = "list"
     dtype: Dtype | None = option(None, "null: that of the list, or fp32 if it has none")
-    path: str = option(REQUIRED, "CSV or JSON with m, n, k, and if wanted op, dtype, count, weight, group")
+    path: str = option(REQUIRED, "CSV or JSON with m, n, k (op, dtype, count, weight, group), or an execution trace")
     repeat: int = option(1, "number of passes through the list", low=1)
     shuffle: bool = option(False, "take the commands in a fixed random order, within their group")
 
@@ -48,7 +51,7 @@ class GemmList(Workload):
 
     def count(self, device_kind: str) -> int:
         """Return the number of commands; ConfigError or DataError for more than a run can have."""
-        return self._commands(read_gemm_list(Path(self.path)))
+        return self._commands(_read(Path(self.path))[0])
 
     def minimum(self) -> Minimum:
         """Return the number of commands. Their bytes are known when the stream is laid out."""
@@ -56,7 +59,7 @@ class GemmList(Workload):
 
     def stream(self, layers: int, setting: Setting) -> ListStream:
         """Return the stream. A conversion, and the number of groups, are added to the notices."""
-        gemms = read_gemm_list(Path(self.path))
+        gemms, left_out = _read(Path(self.path))
         commands, dtype = self._commands(gemms), self._dtype(gemms)
         if setting.due_ns is not None and len(setting.due_ns) != commands:
             raise DataError(self.path, None, "changed while it was read")
@@ -65,6 +68,7 @@ class GemmList(Workload):
         weights = _Weights(self, rows, dtype, setting)
         stream = ListStream(rows, dtype, weights.of_arena, self.repeat, weights.copies, order)
         setting.notices.extend(self._notices(gemms, stream))
+        setting.notices.extend(f"list: left out: {count:,} GEMM operators {why}" for why, count in left_out.items())
         return stream
 
     def _commands(self, gemms: Sequence[ListedGemm]) -> int:
@@ -96,6 +100,14 @@ class GemmList(Workload):
             counted = ", ".join(f"{count:,} of {name}" for name, count in others.most_common())
             notices.append(f"list: rows run in {stream.dtype.name}: {counted}")
         return notices
+
+
+def _read(path: Path) -> tuple[Sequence[ListedGemm], Mapping[str, int]]:
+    """Return the rows of a list or of an execution trace, and the number of GEMMs left out of a trace, by reason."""
+    if is_execution_trace(path):
+        trace = read_execution_trace(path)
+        return trace.gemms, trace.left_out
+    return read_gemm_list(path), {}
 
 
 class _Weights:
