@@ -1,7 +1,8 @@
 """launchopt: what GEMM launches cost an LLM worker, and what each strategy saves.
 
-`launchopt.run`, `launchopt.load` and `launchopt.compare` are its interface for Python programs (`launchopt.api`). Names
-are loaded when they are first used: every import of this package would pay for them otherwise.
+`launchopt.run`, `launchopt.load` and `launchopt.compare` are its interface for Python programs (`launchopt.api`), and
+`launchopt.record` records one. Names are loaded when they are first used: every import of this package would pay for
+them otherwise.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
         PackageError,
         RunError,
     )
+    from launchopt.traces.recorder import record
 
     __version__: str
 
@@ -39,11 +41,13 @@ __all__ = [
     "Verdict",
     "compare",
     "load",
+    "record",
     "run",
 ]
 _HOMES = {
     **dict.fromkeys(("Comparison", "Result", "compare", "load", "run"), "launchopt.api"),
     **dict.fromkeys(("Factor", "Verdict"), "launchopt.analysis.conclusions"),
+    "record": "launchopt.traces.recorder",
 }  # modules of public names; the others are in launchopt.errors
 
 if not TYPE_CHECKING:

@@ -20,7 +20,7 @@ from launchopt.recording.manifest import write_manifest
 
 NAMES = [
     *("Comparison", "ComparisonError", "ConfigError", "DataError", "DeviceError", "Factor", "Interrupted"),
-    *("LaunchoptError", "PackageError", "Result", "RunError", "Verdict", "compare", "load", "run"),
+    *("LaunchoptError", "PackageError", "Result", "RunError", "Verdict", "compare", "load", "record", "run"),
 ]
 
 

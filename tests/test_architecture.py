@@ -16,6 +16,7 @@ CLOCKS = {"time", "datetime", "sched"}
 BEHIND_THE_DOOR = (
     "launchopt/devices/*.py",
     *(f"launchopt/timing/{name}.py" for name in ("events", "cupti", "torch_trace")),
+    "launchopt/traces/recorder.py",  # records PyTorch programs
 )
 # Of those, what is tested wherever there is no CUDA.
 WITHOUT_CUDA = (

@@ -186,7 +186,7 @@ class _Reader:
         if batch > 1:
             return sizes, ""
         if self._level.get(second.storage, NO_GEMM) != NO_GEMM:
-            if self._level.get(first.storage, NO_GEMM) != NO_GEMM:
+            if first.storage in self._level:  # an input that the program made would look like a weight
                 return sizes, ""
             m, n, second = n, m, first
         storage, offset = second

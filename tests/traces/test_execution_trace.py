@@ -114,6 +114,12 @@ def test_the_first_factor_is_the_weight_if_the_second_is_an_output(tmp_path: Pat
     assert read(tmp_path, first, wide).gemms[1] == ListedGemm(8, 2, 4, 1, Dtype.fp32, "w1", "1")
 
 
+def test_an_input_made_in_the_trace_is_no_weight_of_a_trained_layer(tmp_path: Path) -> None:
+    made = op("aten::randn(int[] size) -> Tensor", [], [X])
+    trace = read(tmp_path, op(MM, [V, W], [Y]), op(COPY, [W, Y], [W]), made, op(MM, [X, W], [Z]))
+    assert weights_and_groups(trace) == ["w00", "1"]
+
+
 def test_an_outer_operator_counts_once_and_its_output_depends_on_the_inner_gemm(tmp_path: Path) -> None:
     inner = op(MM, [X, W], [Y], id=51, ctrl_deps=50)
     outer = op("aten::matmul(Tensor self, Tensor other) -> Tensor", [X, W], [Y], id=50)

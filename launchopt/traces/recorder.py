@@ -1,0 +1,118 @@
+"""Record the GEMMs of a PyTorch program as a list that `workload=list` takes.
+
+    with launchopt.record("gemms.csv", skip=3, steps=5) as recording:
+        for batch in batches:
+            model(batch)
+            recording.step()
+
+PyTorch's `ExecutionTraceObserver` writes to a temporary folder. At the end the trace becomes a list, which holds sizes,
+and neither names nor paths of the program. One process records one program at a time: PyTorch has a single observer.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from launchopt.errors import ConfigError, DataError, PackageError
+from launchopt.files import reason, require_replaceable, save_text
+from launchopt.traces.execution_trace import read_execution_trace
+from launchopt.traces.gemm_list import ListedGemm
+
+_SINGLE = threading.Lock()  # held while a recording runs
+
+
+class Recording:
+    """A context manager that records the GEMMs within it. A program that skips or counts steps calls `step`."""
+
+    def __init__(self, path: str | os.PathLike[str], skip: int, steps: int | None) -> None:
+        for name, value, least in (("skip", skip, 0), ("steps", steps, 1)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise ConfigError(name, value, f"allowed: whole numbers from {least}")
+        self.path = Path(path)
+        self._skip, self._stop = skip, None if steps is None else skip + steps
+        self._done = 0  # steps that ended
+        self._is_recording = False
+
+    def __enter__(self) -> Recording:
+        """Begin. Raises PackageError without PyTorch, DataError if the file cannot be written or another one runs."""
+        try:
+            import torch
+        except ImportError:
+            raise PackageError("launchopt.record", ["torch"], "pip install torch") from None
+        try:
+            require_replaceable(self.path)
+            if not self.path.absolute().parent.is_dir():
+                raise DataError(self.path, None, "no such folder to write to: create it first")
+        except OSError as error:
+            raise DataError(self.path, None, f"cannot be written ({reason(error)})") from None
+        if not _SINGLE.acquire(blocking=False):
+            raise DataError(self.path, None, "another recording runs in this process: end it first")
+        with ExitStack() as opened:
+            opened.callback(_SINGLE.release)
+            self._trace = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="launchopt-"))) / "trace.json"
+            self._observer = torch.profiler.ExecutionTraceObserver().register_callback(str(self._trace))
+            opened.callback(self._observer.unregister_callback)
+            if self._skip == 0:
+                self._start()
+            opened.callback(self._pause)
+            self._close = opened.pop_all()
+        return self
+
+    def step(self) -> None:
+        """Say that a step of the program ended."""
+        self._done += 1
+        if self._done == self._skip:
+            self._start()
+        elif self._done == self._stop:
+            self._pause()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Write the list, unless the program raised. Raises DataError if it has no GEMM that can be replayed."""
+        with self._close:
+            if kind is not None:
+                return
+            if self._done < self._skip:
+                raise ConfigError("skip", self._skip, f"step() was called {self._done} times: skip fewer steps")
+            self._pause()
+            self._observer.unregister_callback()
+            try:
+                found = read_execution_trace(self._trace)
+            except DataError as problem:
+                raise DataError(self.path, None, f"nothing was written: {problem.problem}") from None
+            save_text(self.path, "".join(_lines(found.gemms, found.left_out)))
+
+    def _start(self) -> None:
+        self._observer.start()
+        self._is_recording = True
+
+    def _pause(self) -> None:
+        if self._is_recording:
+            self._observer.stop()
+        self._is_recording = False
+
+
+def record(path: str | os.PathLike[str], *, skip: int = 0, steps: int | None = None) -> Recording:
+    """Return a context manager that records the GEMMs of a PyTorch program, and writes them to `path` as a list.
+
+    skip: number of steps before the recording. steps: number of recorded steps; None: all until the end. The program
+    calls `step` of the returned object after each step. Raises ConfigError for other values.
+    """
+    return Recording(path, skip, steps)
+
+
+def _lines(gemms: Sequence[ListedGemm], left_out: Mapping[str, int]) -> Iterator[str]:
+    """Yield the lines of a list, as `traces.gemm_list` reads it."""
+    for why, count in left_out.items():
+        yield f"# left out: {count} GEMM operators {why}\n"
+    yield "m,n,k,count,dtype,weight,group\n"
+    for gemm in gemms:
+        dtype = "" if gemm.dtype is None else gemm.dtype.name
+        yield f"{gemm.m},{gemm.n},{gemm.k},{gemm.count},{dtype},{gemm.weight},{gemm.group}\n"

@@ -1,0 +1,87 @@
+"""Recording a PyTorch program: the list says what the program did, and nothing is written when it cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import launchopt
+from launchopt.errors import ConfigError, DataError, PackageError
+from launchopt.traces.gemm_list import read_gemm_list
+
+ROWS = ["8,3,16,1,fp32,w0,0", "8,3,16,1,fp32,w1,0", "4,3,8,1,fp32,w2,1"]
+
+
+@pytest.fixture(scope="module")
+def step() -> Any:
+    """A step of two layers side by side, and one that reads the sum of both."""
+    torch: Any = pytest.importorskip("torch")
+    x, weights = torch.zeros(3, 16), [torch.zeros(size) for size in ((8, 16), (8, 16), (4, 8))]
+
+    def run(divisor: int = 1) -> None:
+        linear = torch.nn.functional.linear
+        linear(linear(x, weights[0]).relu() + linear(x, weights[1]), weights[2]).view(3 // divisor, 4)
+
+    return run
+
+
+def test_the_list_is_what_the_program_did(step: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    with launchopt.record(path):
+        step()
+    assert path.read_text().splitlines() == ["m,n,k,count,dtype,weight,group", *ROWS]
+    assert len(read_gemm_list(path)) == 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(("skip", "steps", "recorded"), [(0, 2, 2), (2, None, 3), (1, 3, 3), (4, 9, 1)])
+def test_steps_are_skipped_and_counted(step: Any, tmp_path: Path, skip: int, steps: int, recorded: int) -> None:
+    with launchopt.record(tmp_path / "gemms.csv", skip=skip, steps=steps) as recording:
+        for _ in range(5):
+            step()
+            recording.step()
+    assert len(read_gemm_list(tmp_path / "gemms.csv")) == recorded * len(ROWS)
+
+
+def test_nothing_is_written_without_gemms_or_when_the_program_fails(step: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    with pytest.raises(DataError, match="nothing was written: a trace without GEMMs"), launchopt.record(path):
+        pass
+    with pytest.raises(ConfigError, match=r"skip=3: step\(\) was called 0 times"), launchopt.record(path, skip=3):
+        step()
+    with pytest.raises(ZeroDivisionError), launchopt.record(path):
+        step(divisor=0)
+    assert list(tmp_path.iterdir()) == []
+    with launchopt.record(path):
+        step()
+    assert path.exists()
+
+
+@pytest.mark.parametrize(("skip", "steps"), [(-1, None), (0, 0), (0.5, None), (0, True)])
+def test_wrong_numbers_of_steps_are_refused(skip: Any, steps: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="allowed: whole numbers from"):
+        launchopt.record(tmp_path / "gemms.csv", skip=skip, steps=steps)
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_program_runs(step: Any, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"), launchopt.record(tmp_path / "none" / "gemms.csv"):
+        pytest.fail("the program ran")
+    with pytest.raises(DataError, match="cannot be written"), launchopt.record(tmp_path):
+        pytest.fail("the program ran")
+
+
+def test_a_recording_within_another_one_is_refused_and_the_outer_one_goes_on(step: Any, tmp_path: Path) -> None:
+    with launchopt.record(tmp_path / "gemms.csv"):
+        with pytest.raises(DataError, match="another recording runs"), launchopt.record(tmp_path / "inner.csv"):
+            pytest.fail("the program ran")
+        step()
+    assert len(read_gemm_list(tmp_path / "gemms.csv")) == len(ROWS)
+
+
+def test_it_says_that_pytorch_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(PackageError, match="pip install torch"), launchopt.record(tmp_path / "gemms.csv"):
+        pytest.fail("the program ran")
