@@ -1,7 +1,7 @@
 """Read the GEMMs of an execution trace, which PyTorch's `ExecutionTraceObserver` writes.
 
 In: a JSON file, plain or gzip, with a list `nodes`: a node per operator, in the order in which operators end. A node
-names the storages that it reads and writes. Out: rows of a list of GEMMs in the order of the program.
+names the storages that it reads and writes. Out: rows of a list of GEMMs, with groups in the order of the program.
 
 Weights. A factor is a weight if no GEMM of the trace wrote to it or to what it was made from. Factors have the same
 weight if they are the same part of a storage, and nothing wrote to it in between. If both factors qualify, the weight
@@ -17,7 +17,7 @@ Compiled code does not say what it reads. A trace with it is refused.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,7 +76,14 @@ def read_execution_trace(path: Path) -> ExecutionTrace:
     if not reader.gemms:
         reasons = ", ".join(f"{count:,} {why}" for why, count in reader.left_out.items())
         raise DataError(path, None, "a trace without GEMMs that can be replayed" + (reasons and f" ({reasons})"))
-    return ExecutionTrace(tuple(reader.gemms), reader.left_out)
+    return ExecutionTrace(tuple(_together(reader.gemms)), reader.left_out)
+
+
+def _together(gemms: Sequence[ListedGemm]) -> list[ListedGemm]:
+    """Return the rows with those of a group that share a weight next to each other, as `mode=coalesced` joins them."""
+    first: dict[tuple[str, str], int] = {}
+    keys = [first.setdefault((each.group, each.weight), at) if each.weight else at for at, each in enumerate(gemms)]
+    return [gemms[at] for at in sorted(range(len(gemms)), key=lambda at: keys[at])]
 
 
 def _nodes(path: Path) -> Iterator[object]:

@@ -114,6 +114,11 @@ def test_the_first_factor_is_the_weight_if_the_second_is_an_output(tmp_path: Pat
     assert read(tmp_path, first, wide).gemms[1] == ListedGemm(8, 2, 4, 1, Dtype.fp32, "w1", "1")
 
 
+def test_gemms_of_a_group_that_share_a_weight_stand_together(tmp_path: Path) -> None:
+    trace = read(tmp_path, *(op(MM, [X, weight], [20 + at]) for at, weight in enumerate([W, V, W, V])))
+    assert weights_and_groups(trace) == ["w00", "w00", "w10", "w10"]
+
+
 def test_an_input_made_in_the_trace_is_no_weight_of_a_trained_layer(tmp_path: Path) -> None:
     made = op("aten::randn(int[] size) -> Tensor", [], [X])
     trace = read(tmp_path, op(MM, [V, W], [Y]), op(COPY, [W, Y], [W]), made, op(MM, [X, W], [Z]))
