@@ -14,6 +14,7 @@ from typing import Any
 
 from launchopt.errors import DataError, choices, explained, nearest, one_line
 from launchopt.files import read_json, reason
+from launchopt.huggingface.class_defaults import CLASS_DEFAULTS
 from launchopt.huggingface.families import ALIASES, FAMILIES, Mixture
 from launchopt.huggingface.fields import Fields, as_word
 from launchopt.huggingface.left_out import left_out
@@ -30,7 +31,7 @@ def read_model(path: Path) -> Model:
     file = _file(path)
     values = _object(file)
     whole = Fields(file, values)
-    inner = next((values[name] for name in TEXT_SECTIONS if isinstance(values.get(name), dict)), values)
+    inner = _text_of(values)
     family = FAMILIES[_family(whole, Fields(file, inner))]
     text = Fields(file, inner, family.defaults)
     mixture = family.mixture(text) if family.mixture else None
@@ -84,6 +85,20 @@ def _object(file: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise DataError(file, None, "not the JSON of a model: it holds no object")
     return found
+
+
+def _text_of(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of the language model: those of its section, with the defaults of its class, or all."""
+    if values.get("model_type") in tuple(FAMILIES):  # a model of text alone
+        return values
+    section = next((found for name in TEXT_SECTIONS if isinstance(found := values.get(name), dict) and found), None)
+    if section is None:
+        return values
+    kind = section.get("model_type") or values.get("model_type")
+    known = (
+        CLASS_DEFAULTS.get(ALIASES.get(kind, kind), {}) | CLASS_DEFAULTS.get(kind, {}) if isinstance(kind, str) else {}
+    )
+    return known | section
 
 
 def _family(whole: Fields, text: Fields) -> str:
@@ -149,8 +164,8 @@ def _theta(text: Fields) -> float:
     given = text.section("rope_parameters")
     inner = given.section("sliding_attention") if given else None
     found = (
-        text.positive("rope_local_base_freq"),
         inner.positive("rope_theta") if inner else None,
+        text.positive("rope_local_base_freq"),
         given.positive("rope_theta") if given else None,
         text.positive("rope_theta"),
     )

@@ -30,9 +30,9 @@ class Mixture(NamedTuple):
 class Family:
     """What is the same in all models of a `model_type`.
 
-    defaults: fields that a published file may lack. mixture: reads the experts; None: the model has none. left_out:
-    parts that every model of the family has and no workload runs. windows_by_flag: `use_sliding_window` must be true
-    for sliding windows.
+    defaults: fields that a published file may lack; one that is null has none. mixture: reads the experts; None: the
+    model has none. left_out: parts that every model of the family has and no workload runs. windows_by_flag:
+    `use_sliding_window` must be true for sliding windows.
     """
 
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -67,8 +67,8 @@ def _deepseek(fields: Fields) -> Mixture | None:
 
 def _llama4(fields: Fields) -> Mixture | None:
     every, listed = fields.whole_or("interleave_moe_layer_step", 1, 1), fields.numbers("moe_layers")
-    layers = _layers(fields)
-    sparse = sum(i in listed for i in layers) if listed else sum((i + 1) % every == 0 for i in layers)
+    layers, is_listed = _layers(fields), "moe_layers" in fields
+    sparse = sum(i in listed if is_listed else (i + 1) % every == 0 for i in layers)
     shared = fields.whole("intermediate_size")
     names = ("num_local_experts", "num_experts_per_tok", "intermediate_size")
     return _mixture(fields, *names, shared, len(layers) - sparse)
@@ -98,10 +98,21 @@ def _layers(fields: Fields) -> range:
 FAMILIES = {
     "deepseek_v2": Family(has_latents=True, mixture=_deepseek),
     "deepseek_v3": Family(has_latents=True, mixture=_deepseek),
+    "deepseek_v32": Family(has_latents=True, mixture=_deepseek, left_out=("the indexer of sparse attention",)),
     "gemma": Family({"head_dim": 256, **GELU}),
-    "gemma2": Family({"head_dim": 256, **GELU}, left_out=(GEMMA_NORMS,)),
+    "gemma2": Family(
+        {
+            "head_dim": 256,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+            "sliding_window": 4096,
+            **GELU,
+        },
+        left_out=(GEMMA_NORMS,),
+    ),
     "gemma3_text": Family(
-        {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208, **GELU},
+        {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208, **GELU}
+        | {"rope_local_base_freq": 10_000.0},
         qk_norm=True,
         left_out=(GEMMA_NORMS,),
     ),
@@ -113,14 +124,14 @@ FAMILIES = {
     ),
     "llama": Family(),
     "llama4_text": Family(
-        {"head_dim": 128},
+        {"head_dim": 128, "rope_theta": 5e5},
         norm_epsilon=1e-5,
         mixture=_llama4,
         intermediate="intermediate_size_mlp",
         left_out=("layers without rotation, and norms of queries and keys",),
     ),
     "mistral": Family({"num_key_value_heads": 8}),
-    "mixtral": Family({"num_key_value_heads": 8}, norm_epsilon=1e-5, mixture=_mixtral),
+    "mixtral": Family({"num_key_value_heads": 8, "rope_theta": 1e6}, norm_epsilon=1e-5, mixture=_mixtral),
     "phi3": Family(norm_epsilon=1e-5),
     "qwen2": Family(left_out=("the biases of q, k and v",), windows_by_flag=True),
     "qwen2_moe": Family(
@@ -137,6 +148,7 @@ ALIASES = {  # other values of model_type whose text model is of one of these fa
     "kimi_k2": "deepseek_v3",
     "llama4": "llama4_text",
     "ministral": "mistral",
+    "ministral3": "mistral",
     "qwen2_5_vl": "qwen2",
     "qwen2_5_vl_text": "qwen2",
     "qwen2_vl": "qwen2",

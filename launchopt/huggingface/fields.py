@@ -28,9 +28,8 @@ class Fields:
         return self.value(name) is not None
 
     def value(self, name: str) -> Any:
-        """Return the value of a field, or its default; None if it is absent or null."""
-        value = self._values.get(name)
-        return self._defaults.get(name) if value is None else value
+        """Return the value of a field; its default if it is absent. None if it is null, or absent without a default."""
+        return self._values[name] if name in self._values else self._defaults.get(name)
 
     def error(self, name: str, problem: str) -> DataError:
         """Return the error for a field."""

@@ -6,6 +6,8 @@ from launchopt.huggingface.families import Family, Mixture
 from launchopt.huggingface.fields import Fields
 
 SILU = ("silu", "swish")
+QUANTIZED = ("quantization_config", "compression_config")
+ROTATED = ("full_attention", "sliding_attention")  # kinds of layers whose rotation `rope_parameters` may give
 
 
 def left_out(text: Fields, whole: Fields, family: Family, mixture: Mixture | None) -> list[str]:
@@ -44,7 +46,8 @@ def _of_attention(text: Fields, family: Family) -> list[str]:
         other = f"heads of {width} features and {heads} heads of {keys}"
         found.append(f"the full attention of {full} of {len(kinds)} layers, with {other}, run like the others")
     if shared := text.whole_or("num_kv_shared_layers", 0):
-        found.append(f"{_layers(shared)} with the keys and values of others")
+        wider = ", and an MLP twice as wide" if text.flag("use_double_wide_mlp") else ""
+        found.append(f"{_layers(shared)} with the keys and values of others{wider}")
     softcaps = [name for name in ("attn_logit_softcapping", "final_logit_softcapping") if text.value(name)]
     found += [f"softcaps ({', '.join(softcaps)})"] if softcaps else []
     return found + _of_rotation(text)
@@ -59,13 +62,15 @@ def _window(text: Fields, family: Family, kinds: list[str]) -> int:
 
 
 def _of_rotation(text: Fields) -> list[str]:
-    given = text.section("rope_scaling") or text.section("rope_parameters")
-    kind = (given.word("rope_type") or given.word("type")) if given else None
-    found = [f"rope scaling ({kind})"] if kind not in (None, "default") else []
-    if "rope_local_base_freq" in text or (given is not None and "full_attention" in given):
+    given = [each for name in ("rope_scaling", "rope_parameters") if (each := text.section(name))]
+    inner = [each for part in given for name in ROTATED if (each := part.section(name))]
+    kinds = dict.fromkeys(each.word("rope_type") or each.word("type") or "default" for each in (*given, *inner))
+    scaled = ", ".join(kind for kind in kinds if kind != "default")
+    found = [f"rope scaling ({scaled})"] if scaled else []
+    if "rope_local_base_freq" in text or any("full_attention" in each for each in given):
         found.append("other angles of rotation in layers of full attention")
-    part = text.positive("partial_rotary_factor")
-    return [*found, f"rotation of only {part:g} of each head"] if part not in (None, 1.0) else found
+    parts = [part for each in (text, *given) if (part := each.positive("partial_rotary_factor")) not in (None, 1.0)]
+    return [*found, f"rotation of only {parts[0]:g} of each head"] if parts else found
 
 
 def _of_experts(text: Fields, mixture: Mixture | None) -> list[str]:
@@ -80,10 +85,10 @@ def _of_experts(text: Fields, mixture: Mixture | None) -> list[str]:
 
 def _of_file(text: Fields, whole: Fields) -> list[str]:
     found = []
-    if predicted := text.whole_or("num_nextn_predict_layers", 0):
+    if predicted := text.whole_or("num_nextn_predict_layers", text.whole_or("num_mtp_layers", 0)):
         found.append(f"{_layers(predicted)} for the prediction of further tokens")
-    quantized = text.section("quantization_config") or whole.section("quantization_config")
-    if quantized is not None:
+    sections = [each.section(name) for name in QUANTIZED for each in (text, whole)]
+    if quantized := next((each for each in sections if each), None):
         found.append(f"quantized weights ({quantized.word('quant_method') or 'unnamed'})")
     encoders = [name for name in ("vision", "audio") if whole.section(f"{name}_config") is not None]
     return [*found, f"the encoders of {' and '.join(encoders)}"] if encoders else found

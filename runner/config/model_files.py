@@ -6,6 +6,7 @@ numbers. A value is a path if it has a slash, ends with `.json`, or is `.` or `.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from hydra.plugins.config_source import ConfigResult
@@ -30,8 +31,8 @@ def model_path(config_path: str) -> str | None:
 
 
 def model_at(path: str) -> Model:
-    """Return the model in a file or folder; DataError if there is none."""
-    return read_model(Path(path))
+    """Return the model in a file or folder; DataError if there is none. A shell leaves `~` as it is behind `model=`."""
+    return read_model(Path(os.path.expanduser(path)))  # noqa: PTH111  # Path.expanduser() raises for an unknown user
 
 
 def loaded(path: str) -> ConfigResult:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.config.model_cards import CARDS, REAL, TINY, Card, write_config
+from support.config.model_cards import CARDS, DENSE, REAL, SECTIONS, TINY, Card, write_config
 from support.paths import ROOT
 
 from launchopt.errors import DataError
@@ -89,6 +89,43 @@ def test_any_dense_model_follows_the_rule_of_vllm(
         (2 * inner, hidden),
         (hidden, inner),
     ]
+
+
+SIZES = ("hidden", "layers", "q_heads", "kv_heads", "head_dim", "intermediate", "vocab")
+
+
+@pytest.mark.parametrize("name", DENSE)
+def test_dense_models_have_the_parameters_of_their_model_card(name: str, tmp_path: Path) -> None:
+    (kind, hidden, layers, heads, keys, width, inner, vocab), billions, is_tied = DENSE[name]
+    values = {"model_type": kind, "hidden_size": hidden, "num_hidden_layers": layers, "num_attention_heads": heads}
+    values |= {"num_key_value_heads": keys, "head_dim": width, "intermediate_size": inner, "vocab_size": vocab}
+    model = read_model(write_config(tmp_path, values))
+    q = heads * (width or hidden // heads)
+    kv = keys * (width or hidden // heads)
+    linears = [(q + 2 * kv, hidden), (hidden, q), (2 * inner, hidden), (hidden, inner)]
+    assert model.shape().linear_sizes() == linears
+    assert parameters(Card({}, {}, billions, is_tied=is_tied), model, 0) == pytest.approx(billions, rel=0.01)
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("section", ["text_config", "language_config", "llm_config"])
+def test_a_section_lacks_what_the_class_has(name: str, section: str, tmp_path: Path) -> None:
+    values, (_, *sizes) = SECTIONS[name]
+    model = read_model(write_config(tmp_path, {"model_type": "of_images_too", section: values}))
+    assert [getattr(model, each) for each in SIZES] == sizes
+
+
+def test_a_model_of_text_alone_has_no_sections_and_no_sizes_of_a_class(tmp_path: Path) -> None:
+    assert read(tmp_path, text_config={"model_type": "gemma2"}).hidden == TINY["hidden_size"]
+    assert fails(tmp_path, num_hidden_layers=None, text_config={"model_type": "llama"}).startswith("num_hidden_layers")
+
+
+def test_what_is_null_is_derived_and_what_is_absent_is_that_of_the_class(tmp_path: Path) -> None:
+    heads = {"model_type": "mistral", "num_attention_heads": 16}
+    assert read(tmp_path, **heads).kv_heads == 8
+    assert read(tmp_path, **heads, num_key_value_heads=None).kv_heads == 16
+    assert read(tmp_path, model_type="qwen3").head_dim == 128
+    assert read(tmp_path, model_type="qwen3", head_dim=None).head_dim == 16
 
 
 BAD_VALUES: list[tuple[dict[str, Any], str]] = [
@@ -210,6 +247,19 @@ LEFT_OUT: list[tuple[str, dict[str, Any], str | None]] = [
     ("phi3", {"partial_rotary_factor": 0.75}, "rotation of only 0.75 of each head"),
     ("qwen2_vl", {"vision_config": {"depth": 32}}, "the biases of q, k and v; the encoders of vision"),
     ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantized weights (awq)"),
+    ("llama", {"compression_config": {"quant_method": "w4a16"}}, "quantized weights (w4a16)"),
+    ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotation of only 0.5 of each head"),
+    (
+        "llama",
+        {"rope_parameters": {"sliding_attention": {}, "full_attention": {"rope_type": "linear"}}},
+        "rope scaling (linear); other angles of rotation in layers of full attention",
+    ),
+    (
+        "gemma3_text",
+        {"rope_scaling": {"rope_type": "linear"}, "num_key_value_heads": 2, "sliding_window": 512},
+        "the norms after attention and after the MLP; the activation gelu_pytorch_tanh (SiLU runs); sliding windows of "
+        "512 tokens; rope scaling (linear); other angles of rotation in layers of full attention",
+    ),
 ]
 
 
@@ -224,3 +274,5 @@ def test_layers_without_experts_are_counted(tmp_path: Path) -> None:
     assert "1 layer with an MLP instead of experts, run like the others" in str(some.left_out)
     assert read(tmp_path, model_type="qwen3_moe", **mixture, mlp_only_layers=[0, 1]).shape().is_dense
     assert read(tmp_path, model_type="qwen3_moe", **mixture | {"num_experts": 0}).shape().is_dense
+    llama4 = {"model_type": "llama4_text", "num_local_experts": 4, "num_experts_per_tok": 1, "moe_layers": []}
+    assert read(tmp_path, **llama4).shape().is_dense

@@ -248,4 +248,40 @@ OTHERS = {  # more models of the same families
         dense_layers=1,
     ),
 }
+DENSE = {  # (model_type, hidden, layers, heads, keys, width of a head, inner, vocab): linears follow by vLLM's rule
+    "Llama-2-70b": (("llama", 8192, 80, 64, 8, None, 28672, 32000), 69.0, False),
+    "Llama-3.1-405B": (("llama", 16384, 126, 128, 8, None, 53248, 128256), 406, False),
+    "Mistral-Nemo-2407": (("mistral", 5120, 40, 32, 8, 128, 14336, 131072), 12.2, False),
+    "Qwen2.5-0.5B": (("qwen2", 896, 24, 14, 2, None, 4864, 151936), 0.494, True),
+    "Qwen3-32B": (("qwen3", 5120, 64, 64, 8, 128, 25600, 151936), 32.8, False),
+    "gemma-2-27b": (("gemma2", 4608, 46, 32, 16, 128, 36864, 256000), 27.2, True),
+    "gemma-3-1b": (("gemma3_text", 1152, 26, 4, 1, 256, 6912, 262144), 1.0, True),
+    "gemma-3-27b": (("gemma3_text", 5376, 62, 32, 16, 128, 21504, 262208), 27.0, True),
+    "Phi-4-mini": (("phi3", 3072, 32, 24, 8, None, 8192, 200064), 3.84, True),
+    "phi-4": (("phi3", 5120, 40, 40, 10, None, 17920, 100352), 14.7, False),
+}
+SECTIONS = {  # text models within another file, which leaves out what the class has: (the section, its sizes)
+    "pixtral-12b": (
+        {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "num_hidden_layers": 40, "vocab_size": 131072}
+        | {"num_key_value_heads": 8, "rope_theta": 1e9, "sliding_window": None},
+        DENSE["Mistral-Nemo-2407"][0],
+    ),
+    "llava-1.5-7b": (
+        {"model_type": "llama", "rms_norm_eps": 1e-5, "vocab_size": 32064},
+        ("llama", 4096, 32, 32, 32, 128, 11008, 32064),
+    ),
+    "paligemma2-3b": (
+        {"model_type": "gemma2", "vocab_size": 257216, "sliding_window": 4096},
+        ("gemma2", 2304, 26, 8, 4, 256, 9216, 257216),
+    ),
+    "Ministral-3-8B": ({"model_type": "ministral3"}, ("mistral", 4096, 34, 32, 8, 128, 14336, 131072)),
+    "Llama-4-Maverick": (
+        {"model_type": "llama4_text", "num_local_experts": 128, "interleave_moe_layer_step": 2},
+        ("llama4_text", 5120, 48, 40, 8, 128, 16384, 202048),
+    ),
+    "Kimi-K2.5": (
+        {"model_type": "kimi_k2", "num_attention_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1},
+        ("deepseek_v3", 7168, 61, 64, 64, 192, 18432, 129280),
+    ),
+}
 CARDS = REAL | OTHERS
