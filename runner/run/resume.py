@@ -2,9 +2,9 @@
 
 A run is finished if its manifest says `ok` and its tables can be read. Two configs are the same if their hashes are
 (`config_hash` in the manifest). The hash covers every setting except Hydra's own (folders) and those that cannot change
-a result (`PASSING`). It does not cover the machine that `device=auto` finds, the content of a file that a setting names
-or the revision of this program or of a plugin. Start a new sweep after a change of one of these, since `resume=true`
-does not notice it. The manifest records them.
+a result (`PASSING`). Another version of a plugin is noticed, too. Not covered are the machine that `device=auto` finds,
+the content of a file that a setting names and the revision of this program. Start a new sweep after a change of one of
+these, since `resume=true` does not notice it. The manifest records them.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launchopt.errors import ConfigError, DataError, one_line
 from launchopt.files import JsonObject, is_own_temporary, read_json
 from launchopt.modes.stack import CHOICES, is_preset
+from launchopt.plugins.found import plugin_of
 from launchopt.reading.ownership import SWEEP, foreign, is_own
 from launchopt.recording.manifest import Manifest, read_manifest
 from launchopt.streams.model import NORM_EPSILON
@@ -148,7 +149,8 @@ def damage(folder: Path, manifest: Manifest) -> str | None:
 def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
     """Return whether `folder` holds the finished run of this config. A finished run with damaged tables is named.
 
-    Raises FolderError if it holds one of another config. `key` is the setting that named the folder.
+    Raises FolderError if it holds one of another config, or of another version of a plugin. `key` is the setting that
+    named the folder.
     """
     try:
         manifest = earlier_run(folder)
@@ -166,11 +168,26 @@ def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
             print(one_line(f"{why}: the run is not finished, and runs again"))
         return False
     if is_same:
+        if changed := _changed_plugins(manifest):
+            raise FolderError(key, folder, f"holds a finished run of other plugins: {', '.join(changed)}")
         return True
     differences = _differences(theirs, config)
     named = ", ".join(differences[:_DIFFERENCES_NAMED]) or "settings that its manifest does not name"
     more = f" and {len(differences) - _DIFFERENCES_NAMED} more" if len(differences) > _DIFFERENCES_NAMED else ""
     raise FolderError(key, folder, f"holds a finished run of another config, which differs in {named}{more}")
+
+
+def _changed_plugins(manifest: Manifest) -> list[str]:
+    """Return the plugins of a run that are installed in another version now, or not at all, each with both."""
+    ran = manifest.get("plugins")
+    found = []
+    for setting, label in (ran if isinstance(ran, dict) else {}).items():
+        group, _, name = str(setting).partition("=")
+        plugin = plugin_of(group, name)
+        now = plugin.label if plugin else "not installed"
+        if now != label:
+            found.append(f"{setting} was of {label}, now {now}")
+    return found
 
 
 def clear(folder: Path, *, force: bool = False) -> None:

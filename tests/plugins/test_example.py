@@ -41,7 +41,7 @@ def runner(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", seeing(site)["PYTHONPATH"])
         keeper = Keeper(folder / "stderr")
-    names = iter("abcdefgh")
+    names = iter("abcdefghijklmnop")
 
     def run(words: str) -> Ran:
         (here := folder / next(names)).mkdir()
@@ -91,6 +91,20 @@ def test_a_folder_of_configs_uses_plugins_in_a_sweep(runner: Callable[[str], Ran
         assert set(manifest["plugins"]) == {"mode=halves", "workload=bottleneck", "arrival=ramp"}
     shown = runner(f"--config-dir {tmp_path} model=narrow workload=decode --cfg job").stdout
     assert "\n  name: narrow\n  hidden: 576\n  layers: 1\n" in shown
+
+
+def test_a_run_of_another_version_is_not_resumed(runner: Callable[[str], Ran], site: Path, tmp_path: Path) -> None:
+    words = f"{SMALL} mode=halves workload.m=64 workload.k=64 workload.commands=8 hydra.run.dir={tmp_path / 'run'}"
+    assert runner(words).exit_code == 0
+    again = runner(f"{words} resume=true")
+    assert (again.exit_code, again.stdout.partition(":")[0]) == (0, "skipped")
+    manifest = tmp_path / "run/manifest.json"
+    ran = f'"mode=halves": "{LABEL}"'
+    manifest.write_text(manifest.read_text().replace(ran, ran.replace("0.1.0", "9")))
+    other = runner(f"{words} resume=true")
+    assert other.exit_code == 2
+    assert f"mode=halves was of launchopt-example 9, now {LABEL}" in other.stderr
+    assert other.stderr.count("\n") == 1
 
 
 def test_its_settings_are_checked_and_shown_in_the_help(runner: Callable[[str], Ran]) -> None:
