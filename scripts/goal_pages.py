@@ -36,7 +36,6 @@ from scripts.reference_goals import (
     GOAL_ROWS,
     GOALS,
     INDEPENDENT,
-    PEERS,
     RUN,
     WATERFALL,
     WATERFALL_PARTS,
@@ -165,7 +164,7 @@ def _about(folder: Path) -> str:
 
 def _goal(row: Goal) -> dict[str, object]:
     others = ["engine", "graph", LOOP, "torch_compile", "megakernel"]
-    peers = [f"{row.name}/{name}" for name in PEERS] if row.has_peer else []
+    peers = [f"{row.name}/{name}" for name in row.peers]
     of_run = {"run": f"{row.name}/{RUN}", "mode": FUSED, "beside": others, "peers": peers}
     return {**of_run, "goal_us": row.goal_us, "floor_us": row.floor_us, "gpu": GPU}
 
