@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import takewhile
 from typing import NamedTuple, cast
 
 from launchopt.errors import explained, nearest
@@ -31,6 +32,7 @@ SUBCOMMANDS = {
     "compare": Subcommand("runner.compare", "is B faster than A? two folders, or two modes of one run"),
     "doctor": Subcommand("runner.doctor.__main__", "check this machine, and measure its floors"),
     "trace": Subcommand("runner.profiles.trace", "cost of launches in a PyTorch profiler trace or nsys profile"),
+    "record": Subcommand("runner.record", "run a PyTorch program, and write its GEMMs as a list"),
     "budget": Subcommand("runner.budget", "what launches cost a day, in hours of host and GPU"),
     "dataset": Subcommand("runner.dataset", "all runs below some folders in one Parquet file"),
     "matrix": Subcommand("runner.matrix", "which mode runs which workload, as Markdown"),
@@ -71,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def dispatch(words: Sequence[str]) -> int:
     """Run the subcommand that the first word names; a run if that is a setting or an option. Return the exit code."""
-    if "--version" in words:
+    if "--version" in takewhile("--".__ne__, words):
         from launchopt.distribution import NAME, version
 
         print(f"{NAME} {version()}")

@@ -9,9 +9,12 @@ is that of `traces.gemms`: the second factor of mm and linear. A batched operato
 
 Groups. A GEMM begins a new group if it reads what a GEMM of the current group wrote, also through other operators. Each
 storage has a level: the number of the last group that it depends on. An operator that writes to all that it was given,
-or does not say where it writes, raises the level of all its tensors. The levels are never too low, so no order is lost.
+or does not say where it writes, raises the level of all its tensors. Whatever the program does after it has read a
+number, such as the next token, depends on that number. The levels are never too low, so no order is lost, unless the
+program reads memory of the host without an operator (`numpy`).
 
-Compiled code does not say what it reads. A trace with it is refused.
+Compiled code does not say what it reads, and its own kernels are in the trace only beside a profiler on a GPU. A trace
+with it is refused.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ from launchopt.traces.json_stream import CHUNK_BYTES, GZIP_MAGIC, JsonStream
 
 MOST_NODES = 5_000_000  # about 5 GB of JSON
 NO_GEMM = -1  # level of a storage that depends on no GEMM
+HOST, TO_HOST = "cpu", "aten::_local_scalar_dense"  # a device; the operator of `item`
 COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
+COMPILED_CODE = "compiled code does not say what it reads: set TORCH_COMPILE_DISABLE=1, and record again"
+CUT = "its process was killed, or the disk is full"
 HEAD_BYTES = 4096
 _NO_TRACE = "a JSON object without nodes; expected a list of GEMMs, or what PyTorch's ExecutionTraceObserver writes"
 
@@ -41,14 +47,28 @@ _NO_TRACE = "a JSON object without nodes; expected a list of GEMMs, or what PyTo
 class _Tensor(NamedTuple):
     storage: int
     offset: int
+    is_on_host: bool
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionTrace:
-    """The rows of a trace. left_out: number of GEMM operators left out, by reason."""
+    """The rows of a trace. left_out: number of GEMM operators left out, by reason. cut: why it ends early, or empty."""
 
     gemms: tuple[ListedGemm, ...]
     left_out: Mapping[str, int]
+    cut: str = ""
+
+
+class NoGemmsError(DataError):
+    """A trace without GEMMs that can be replayed."""
+
+
+class _LimitError(ValueError):
+    """The trace is longer than a list may be."""
+
+
+class _CompiledError(ValueError):
+    """The trace has compiled code."""
 
 
 def is_execution_trace(path: Path) -> bool:
@@ -61,22 +81,33 @@ def is_execution_trace(path: Path) -> bool:
     return head.startswith(GZIP_MAGIC) or head.removeprefix(BOM).lstrip().startswith(b"{")
 
 
-def read_execution_trace(path: Path) -> ExecutionTrace:
-    """Return the GEMMs of the trace at `path`. DataError: it is no such trace, or has no GEMM that can be replayed."""
-    reader, nodes = _Reader(), 0
-    for nodes, node in enumerate(_nodes(path), 1):
-        if nodes > MOST_NODES:
-            raise DataError(path, None, f"over {MOST_NODES:,} nodes: record fewer steps")
-        try:
-            reader.add(_Node(node))
-        except ValueError as error:
-            raise DataError(path, None, f"node {nodes:,}: {error}") from None
+def read_execution_trace(path: Path, *, may_end_early: bool = False) -> ExecutionTrace:
+    """Return the GEMMs of the trace at `path`. DataError: it is no such trace, or has no GEMM that can be replayed.
+
+    may_end_early: read what is there of a trace that was cut short, or that is over a limit.
+    """
+    reader, nodes, cut = _Reader(), 0, ""
+    try:
+        for nodes, node in enumerate(_nodes(path), 1):
+            try:
+                if nodes > MOST_NODES:
+                    raise _LimitError(f"over {MOST_NODES:,} operators")
+                reader.add(_Node(node))
+            except _LimitError as error:
+                raise DataError(path, None, f"{error}: record fewer steps") from error
+            except ValueError as error:
+                raise DataError(path, None, f"node {nodes:,}: {error}") from error
+    except DataError as error:
+        if not may_end_early or isinstance(error.__cause__, _CompiledError):
+            raise
+        cut = error.problem if isinstance(error.__cause__, _LimitError) else CUT
     if not nodes:
-        raise DataError(path, None, _NO_TRACE)
+        raise (NoGemmsError if may_end_early else DataError)(path, None, _NO_TRACE)
     if not reader.gemms:
         reasons = ", ".join(f"{count:,} {why}" for why, count in reader.left_out.items())
-        raise DataError(path, None, "a trace without GEMMs that can be replayed" + (reasons and f" ({reasons})"))
-    return ExecutionTrace(tuple(_together(reader.gemms)), reader.left_out)
+        problem = "a trace without GEMMs that can be replayed" + (reasons and f" ({reasons})")
+        raise NoGemmsError(path, None, problem)
+    return ExecutionTrace(tuple(_together(reader.gemms)), reader.left_out, cut)
 
 
 def _together(gemms: Sequence[ListedGemm]) -> list[ListedGemm]:
@@ -103,8 +134,10 @@ class _Node:
         self.id, self.parent = _number(node.get("id"), "id"), _number(node.get("ctrl_deps"), "ctrl_deps")
         self.name = str(node.get("name"))
         self.values, self.shapes, self.types = (_list(inputs.get(each), each) for each in ("values", "shapes", "types"))
-        self.read = {tensor.storage for tensor in _tensors(self.values)}
-        self.written = {tensor.storage for tensor in _tensors(_list(outputs.get("values"), "values"))}
+        read, written = list(_tensors(self.values)), list(_tensors(_list(outputs.get("values"), "values")))
+        self.read, self.written = {each.storage for each in read}, {each.storage for each in written}
+        is_copy = any(each.is_on_host for each in written) and not all(each.is_on_host for each in read)
+        self.is_for_host = is_copy or self.name == TO_HOST
         attributes = [each for each in _list(node.get("attrs"), "attrs") if isinstance(each, dict)]
         self.schema = next((str(each.get("value")) for each in attributes if each.get("name") == "op_schema"), "")
         self.is_in_place = "!" in self.schema
@@ -128,6 +161,7 @@ class _Reader:
         self.gemms: list[ListedGemm] = []
         self.left_out: Counter[str] = Counter()
         self._group = 0
+        self._host_level = NO_GEMM  # of what the program itself has read
         self._level: dict[int, int] = {}  # of each storage that was written to
         self._writer: dict[int, int] = {}  # node that last wrote to a storage
         self._parents: set[int] = set()  # nodes that have inner ones
@@ -138,7 +172,7 @@ class _Reader:
     def add(self, node: _Node) -> None:
         """Add the next node. ValueError if the trace cannot be used."""
         if node.name.startswith(COMPILED):
-            raise ValueError("compiled code, which does not say what it reads: record without torch.compile")
+            raise _CompiledError(COMPILED_CODE)
         has_gemm, is_leaf = node.id in self._gemm_parents, node.id not in self._parents
         self._gemm_parents.discard(node.id)
         self._parents.discard(node.id)
@@ -146,6 +180,8 @@ class _Reader:
         name = node.name.removesuffix("_")
         operator = INNER.get(name) or OUTER.get(name)
         level = self._highest(node.read)
+        if node.is_for_host:
+            self._host_level = max(level, self._host_level)
         if operator is not None and not has_gemm:
             has_gemm = is_leaf = True
             level = self._gemm(node, operator, level)
@@ -176,7 +212,7 @@ class _Reader:
         if isinstance(sizes, str) or kind not in DTYPES:
             self.left_out[sizes if isinstance(sizes, str) else f"of type {one_line(kind, 40)}"] += 1
             return level
-        self._group += bool(self.gemms) and level == self._group
+        self._group += bool(self.gemms) and max(level, self._host_level) == self._group
         first, second = node.factors(operator.first)
         if len(node.shapes[operator.first + 1]) == 1:
             first, second = second, first  # of a matrix and a vector, the matrix is the weight
@@ -184,7 +220,8 @@ class _Reader:
         self.gemms.append(ListedGemm(m, n, k, batch, DTYPES[kind], weight, str(self._group)))
         self._shapes.add((m, n, k))
         if len(self.gemms) > MOST_ROWS or len(self._shapes) > MOST_SHAPES:
-            raise ValueError(f"over {MOST_ROWS:,} GEMMs, or {MOST_SHAPES:,} different sizes: record fewer steps")
+            self.gemms.pop()
+            raise _LimitError(f"over {MOST_ROWS:,} GEMMs, or {MOST_SHAPES:,} different sizes")
         return self._group
 
     def _weight(self, sizes: Sizes, first: _Tensor, second: _Tensor) -> tuple[Sizes, str]:
@@ -196,7 +233,7 @@ class _Reader:
             if first.storage in self._level:  # an input that the program made would look like a weight
                 return sizes, ""
             m, n, second = n, m, first
-        storage, offset = second
+        storage, offset, _ = second
         part = storage, self._writer.get(storage, 0), offset, m, k
         return (m, n, k, batch), self._weights.setdefault(part, f"w{len(self._weights)}")
 
@@ -206,7 +243,7 @@ def _tensors(value: object) -> Iterator[_Tensor]:
     if not isinstance(value, list):
         return
     if len(value) == 6 and isinstance(value[5], str) and all(isinstance(each, int) for each in value[:5]):
-        yield _Tensor(value[1], value[2])
+        yield _Tensor(value[1], value[2], value[5] == HOST)
         return
     for each in value:
         yield from _tensors(each)

@@ -21,7 +21,7 @@ from types import TracebackType
 
 from launchopt.errors import ConfigError, DataError, PackageError
 from launchopt.files import reason, require_replaceable, save_text
-from launchopt.traces.execution_trace import read_execution_trace
+from launchopt.traces.execution_trace import ExecutionTrace, read_execution_trace
 from launchopt.traces.gemm_list import ListedGemm
 
 _SINGLE = threading.Lock()  # held while a recording runs
@@ -87,7 +87,7 @@ class Recording:
                 found = read_execution_trace(self._trace)
             except DataError as problem:
                 raise DataError(self.path, None, f"nothing was written: {problem.problem}") from None
-            save_text(self.path, "".join(_lines(found.gemms, found.left_out)))
+            save_text(self.path, list_text(found, origin()))
 
     def _start(self) -> None:
         self._observer.start()
@@ -108,8 +108,21 @@ def record(path: str | os.PathLike[str], *, skip: int = 0, steps: int | None = N
     return Recording(path, skip, steps)
 
 
-def _lines(gemms: Sequence[ListedGemm], left_out: Mapping[str, int]) -> Iterator[str]:
-    """Yield the lines of a list, as `traces.gemm_list` reads it."""
+def origin() -> str:
+    """Return the version of PyTorch, and the device of this process."""
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_initialized() else "CPU"
+    return f"PyTorch {torch.__version__}, {device}"
+
+
+def list_text(trace: ExecutionTrace, origin: str) -> str:
+    """Return the GEMMs of a trace as a list that `traces.gemm_list` reads. origin: what recorded it, on what."""
+    return "".join(_lines(trace.gemms, trace.left_out, origin))
+
+
+def _lines(gemms: Sequence[ListedGemm], left_out: Mapping[str, int], origin: str) -> Iterator[str]:
+    yield f"# recorded with {origin}\n"
     for why, count in left_out.items():
         yield f"# left out: {count} GEMM operators {why}\n"
     yield "m,n,k,count,dtype,weight,group\n"

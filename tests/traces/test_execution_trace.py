@@ -145,6 +145,28 @@ def test_gemms_of_other_types_are_counted_and_keep_the_order(tmp_path: Path) -> 
     assert trace.left_out == {"of type signed char": 1}
 
 
+@pytest.mark.parametrize("name", ["aten::_local_scalar_dense(Tensor self) -> Scalar", "a copy to the host"])
+def test_what_a_program_does_after_it_read_a_number_depends_on_that_number(name: str, tmp_path: Path) -> None:
+    to_host = op(name, [Y], [Z] if "copy" in name else [])
+    to_host["inputs"]["values"] = [[*tensor(Y)[:5], "cuda:0"]]
+    trace = read(tmp_path, op(MM, [X, W], [Y]), to_host, op(MM, [X, W], [20]), op(MM, [X, W], [21]))
+    assert weights_and_groups(trace) == ["w00", "w01", "w01"]
+
+
+def test_a_trace_that_was_cut_short_can_be_read_as_far_as_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"nodes": [NODE, NODE | {"id": 3}, NODE]})[:-200])
+    trace = read_execution_trace(path, may_end_early=True)
+    assert len(trace.gemms) == 2
+    assert trace.cut == execution_trace.CUT
+    monkeypatch.setattr(execution_trace, "MOST_ROWS", 1)
+    trace = read_execution_trace(path, may_end_early=True)
+    assert len(trace.gemms) == 1
+    assert trace.cut.startswith("over 1 GEMMs")
+
+
 NODE = op(MM, [X, W], [Y], id=2)
 WRONG = {
     "{}": "a JSON object without nodes; expected a list of GEMMs, or what PyTorch's ExecutionTraceObserver writes",
@@ -153,7 +175,9 @@ WRONG = {
     '{"nodes": [{}]}': "node 1: inputs: expected an object",
     json.dumps({"nodes": [NODE | {"id": "2"}]}): "node 1: id: expected a whole number",
     json.dumps({"nodes": [op(ADD, [X, W], [Y], id=2)]}): "a trace without GEMMs that can be replayed",
-    json.dumps({"nodes": [NODE | {"name": "Torch-Compiled Region: 0/0"}]}): "record without torch.compile",
+    json.dumps(
+        {"nodes": [NODE | {"name": "Torch-Compiled Region: 0/0"}]}
+    ): "set TORCH_COMPILE_DISABLE=1, and record again",
     json.dumps({"nodes": [NODE]})[:-20]: "not JSON, or cut short",
     json.dumps({"nodes": [NODE | {"inputs": NODE["inputs"] | {"values": []}}]}): "expected two tensors, got 0",
 }

@@ -32,7 +32,9 @@ def test_the_list_is_what_the_program_did(step: Any, tmp_path: Path) -> None:
     path = tmp_path / "gemms.csv"
     with launchopt.record(path):
         step()
-    assert path.read_text().splitlines() == ["m,n,k,count,dtype,weight,group", *ROWS]
+    origin, *lines = path.read_text().splitlines()
+    assert origin.startswith("# recorded with PyTorch ")
+    assert lines == ["m,n,k,count,dtype,weight,group", *ROWS]
     assert len(read_gemm_list(path)) == 3
     assert list(tmp_path.iterdir()) == [path]
 

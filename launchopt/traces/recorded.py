@@ -1,0 +1,94 @@
+"""Turn what `record_hook` left in a folder into lists of GEMMs, one for each process that ran any.
+
+In: the folder. Out: files beside each other, and lines that say what they hold and what they lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launchopt.errors import DataError, one_line
+from launchopt.files import read_json, save_text
+from launchopt.traces.execution_trace import ExecutionTrace, NoGemmsError, read_execution_trace
+from launchopt.traces.record_hook import ABOUT, STARTED, TRACE, WITHOUT_TORCH
+from launchopt.traces.recorder import list_text
+
+REPLAYED = "replays of CUDA graphs, whose GEMMs are not in the trace: start the program without CUDA graphs"
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What one process left. found: its GEMMs, or why there are none."""
+
+    about: dict[str, Any]
+    found: ExecutionTrace | DataError
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the list lacks."""
+        if self.about.get("is_full"):
+            yield "the trace reached its largest size, and the recording stopped: --steps, or --largest-mib"
+        elif isinstance(self.found, ExecutionTrace) and self.found.cut:
+            yield f"the trace ends early: {self.found.cut}; the list has what came before"
+        if replays := self.about.get("replays"):
+            yield f"{replays:,} {REPLAYED}"
+
+
+def write_lists(folder: Path, output: Path) -> Iterator[str]:
+    """Write the list of each process, and yield lines about them. DataError: there is none; nothing was written."""
+    processes = [_process(trace) for trace in sorted(folder.glob(f"*{TRACE}"))]
+    recorded = [each for each in processes if isinstance(each.found, ExecutionTrace)]
+    refused = [each.found for each in processes if isinstance(each.found, DataError)]
+    failed = [each for each in refused if not isinstance(each, NoGemmsError)]
+    if not recorded:
+        raise DataError(output, None, f"nothing was written: {_why_none(folder, processes, failed or refused)}")
+    for number, each in enumerate(recorded, 1):
+        assert isinstance(each.found, ExecutionTrace)
+        path = output if len(recorded) == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
+        save_text(path, list_text(each.found, _origin(each.about)))
+        yield _summary(path, each.found)
+        for note in each.notes():
+            yield f"{path}: {note}"
+    for error in failed:
+        yield f"a process was left out: {error.problem}"
+
+
+def _process(trace: Path) -> _Process:
+    try:
+        about = read_json(trace.with_name(trace.name.removesuffix(TRACE) + ABOUT))
+    except (OSError, ValueError):
+        about = None
+    try:
+        found: ExecutionTrace | DataError = read_execution_trace(trace, may_end_early=True)
+    except DataError as error:
+        found = error
+    return _Process(about if isinstance(about, dict) else {}, found)
+
+
+def _why_none(folder: Path, processes: list[_Process], refused: list[DataError]) -> str:
+    """Return why a program has no list."""
+    if not processes:
+        if (folder / WITHOUT_TORCH).exists():
+            return "the program's Python has no PyTorch"
+        if (folder / STARTED).exists():
+            return "the program never imported PyTorch"
+        return "the program is not Python, or is one that ignores PYTHONPATH (python -I, -E or -S)"
+    for note in (note for each in processes for note in each.notes()):
+        return note
+    steps = [each.about["steps"] for each in processes if isinstance(each.about.get("steps"), int)]
+    return refused[0].problem + (f"; the program made {max(steps):,} steps" if steps else "")
+
+
+def _summary(path: Path, found: ExecutionTrace) -> str:
+    gemms = sum(gemm.count for gemm in found.gemms)
+    shapes = len({(gemm.m, gemm.n, gemm.k) for gemm in found.gemms})
+    groups = len({gemm.group for gemm in found.gemms})
+    counted = f"{gemms:,} GEMMs of {shapes:,} shapes in {groups:,} groups"
+    return f"{counted}; type: launchopt run workload=list workload.path={path}"
+
+
+def _origin(about: dict[str, Any]) -> str:
+    device = about.get("device") or "CPU"
+    return one_line(f"PyTorch {about.get('torch', '')}, {device}", 200)
