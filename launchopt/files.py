@@ -205,11 +205,21 @@ def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
     OSError: the file cannot be read. ValueError: it is not JSON, is nested too deeply, or has more than `most_bytes`.
     `traces.json_stream` reads traces, which may have gigabytes.
     """
-    content = read_bytes(path, most_bytes)
+    return json_of(read_bytes(path, most_bytes))
+
+
+def json_of(content: bytes) -> Any:
+    """Return what JSON says; ValueError as for `read_json`."""
     try:
         found = json.loads(content)
     except RecursionError:
         raise ValueError("nested too deeply") from None
+    except json.JSONDecodeError:
+        raise
+    except UnicodeDecodeError:
+        raise ValueError("not UTF-8") from None
+    except ValueError:  # the only other one: Python's limit of the digits of a whole number
+        raise ValueError("a number with thousands of digits") from None
     return _sound(found, 0)
 
 

@@ -10,9 +10,9 @@ Inputs are taken in turn from a longer cycle. Every output has a slot of its own
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from launchopt.streams.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, INP
 STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 NO_WEIGHT = -1  # in place of the number of a weight: the row names none
 
-Supply = TypeVar("Supply", bound=Hashable)  # identifies a supply (see Turns): an arena, or a thread of a trace
 Columns = NDArray[np.int64]
 Weights = Callable[[ArenaKey, int], int]  # (arena of weights, commands that use it) -> number of different weights
 
@@ -68,15 +67,47 @@ class Turns:
         return self.base[row] + numbers
 
 
-def turns_of(supply_of: Sequence[Supply], count: Columns, size: Mapping[Supply, int]) -> Turns:
-    """Return the turns of rows. supply_of, count: of each row. size: how many numbers each supply has."""
-    taken: Counter[Supply] = Counter()
-    first = []
-    for supply, commands in zip(supply_of, count.tolist(), strict=True):
-        first.append(taken[supply])
-        taken[supply] += commands
-    rows = [(at, taken[supply], size[supply], 0, 1) for at, supply in zip(first, supply_of, strict=True)]
-    return Turns(*np.array(rows, np.int64).T)
+def turns_of(supply_of: Columns, count: Columns, size: Columns) -> Turns:
+    """Return the turns of rows. supply_of: number of the supply of each row. size: how many numbers each supply has."""
+    order = np.argsort(supply_of, kind="stable")
+    supply, commands = supply_of[order], count[order]
+    before = np.cumsum(commands) - commands
+    first = np.empty_like(before)
+    first[order] = before - before[np.searchsorted(supply, supply)]
+    a_turn = _sums(supply_of, count, len(size))
+    return Turns(first, a_turn[supply_of], size[supply_of], np.zeros_like(first), np.ones_like(first))
+
+
+def _sums(number_of: Columns, count: Columns, numbers: int) -> Columns:
+    """Return the sum of the counts of the rows of each number."""
+    sums = np.zeros(numbers, np.int64)
+    np.add.at(sums, number_of, count)
+    return sums
+
+
+def _numbered(values: Columns) -> tuple[Columns, Columns]:
+    """Return the different rows of a table in the order in which they come, and the number of each row among them."""
+    different, first, number = np.unique(values, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    return different[order], np.argsort(order)[number.reshape(-1)]
+
+
+class _Arenas(NamedTuple):
+    """The arenas of an operand, in the order of the rows."""
+
+    keys: list[ArenaKey]
+    of_row: Columns  # [rows]: number of the arena
+
+    def values(self, of_arena: Mapping[ArenaKey, int]) -> Columns:
+        """Return the value of each arena."""
+        return np.array([of_arena[key] for key in self.keys], np.int64)
+
+
+def _arenas(shapes: Sequence[ShapeKey], shape_of: Columns, role: int) -> _Arenas:
+    """Return the arenas of operand `role` of A, B and C. shape_of: number of the shape of each row."""
+    keys = [arenas_of(shape)[role] for shape in shapes]
+    number = {key: at for at, key in enumerate(dict.fromkeys(keys))}
+    return _Arenas(list(number), np.array([number[key] for key in keys], np.int64)[shape_of])
 
 
 class RowStream(CommandStream):
@@ -94,12 +125,14 @@ class RowStream(CommandStream):
         self._stops = np.cumsum(rows.count)
         self.pass_commands = int(self._stops[-1])  # commands of one pass
         self.commands = self.pass_commands * repeat
-        shape_of = [ShapeKey(m, n, k, dtype) for m, n, k in rows.sizes.tolist()]
-        self.counts = self._counted(shape_of)
-        self.shapes = sorted(self.counts)
+        sizes, shape_of = _numbered(rows.sizes)
+        shapes = [ShapeKey(m, n, k, dtype) for m, n, k in sizes.tolist()]
+        counts = _sums(shape_of, rows.count, len(shapes)) * repeat
+        self.counts = dict(zip(shapes, counts.tolist(), strict=True))
+        self.shapes = sorted(shapes)
         index_of = {shape: index for index, shape in enumerate(self.shapes)}
-        self._shape_index = np.array([index_of[shape] for shape in shape_of])
-        by_role = [list(arenas) for arenas in zip(*map(arenas_of, shape_of), strict=True)]
+        self._shape_index = np.array([index_of[shape] for shape in shapes])[shape_of]
+        by_role = [_arenas(shapes, shape_of, role) for role in range(3)]
         self._uses = {arena: uses for arenas in by_role for arena, uses in self._counted(arenas).items()}
         named, self.copies = self._named(by_role[0]), min(copies, repeat)
         uses = int(rows.count[rows.weight != NO_WEIGHT].sum())  # of named weights in one pass
@@ -107,42 +140,36 @@ class RowStream(CommandStream):
         self._reuses_named = uses * repeat > sum(named.values()) * self.copies
         self._set_weights(by_role[0], named, weights)
         self._set_inputs(by_role[1])
-        a, b, c = (turns_of(arenas, rows.count, self.arenas) for arenas in by_role)
+        a, b, c = (turns_of(each.of_row, rows.count, each.values(self.arenas)) for each in by_role)
         self._places = [self._weights_in_turn(a, by_role[0], named), b, c]
         self.replicas = self.fewest_weights or 1
 
-    def _counted(self, what: Sequence[Supply], rows: NDArray[np.bool_] | None = None) -> dict[Supply, int]:
-        """Return the number of commands for each value in `what`, which has an entry per row. rows: those that count.
-
-        A value of no such row has 0 commands.
-        """
-        counts: Counter[Supply] = Counter()
+    def _counted(self, arenas: _Arenas, rows: NDArray[np.bool_] | None = None) -> dict[ArenaKey, int]:
+        """Return the number of commands for each arena. rows: those that count; an arena of no such row has 0."""
         taken = self._rows.count if rows is None else np.where(rows, self._rows.count, 0)
-        for each, commands in zip(what, taken.tolist(), strict=True):
-            counts[each] += commands * self._turns
-        return dict(counts)
+        counts = _sums(arenas.of_row, taken, len(arenas.keys)) * self._turns
+        return dict(zip(arenas.keys, counts.tolist(), strict=True))
 
-    def _named(self, arena_of: Sequence[ArenaKey]) -> dict[ArenaKey, int]:
+    def _named(self, arenas: _Arenas) -> dict[ArenaKey, int]:
         """Return the number of named weights of each arena of weights."""
-        named = dict.fromkeys(arena_of, 0)
-        for arena, weight in zip(arena_of, self._rows.weight.tolist(), strict=True):
-            named[arena] = max(named[arena], weight + 1)
-        return named
+        named = np.zeros(len(arenas.keys), np.int64)
+        np.maximum.at(named, arenas.of_row, self._rows.weight + 1)
+        return dict(zip(arenas.keys, named.tolist(), strict=True))
 
-    def _set_weights(self, arena_of: Sequence[ArenaKey], named: Mapping[ArenaKey, int], weights: Weights) -> None:
+    def _set_weights(self, of_a: _Arenas, named: Mapping[ArenaKey, int], weights: Weights) -> None:
         """Set the slots of the arenas of weights: named weights first, with all their copies, then the others."""
         self.arenas = dict(self._uses)
-        for arena, uses in self._counted(arena_of, self._rows.weight == NO_WEIGHT).items():
+        for arena, uses in self._counted(of_a, self._rows.weight == NO_WEIGHT).items():
             others = min(uses, weights(arena, uses)) if uses else 0
             self.arenas[arena] = named[arena] * self.copies + others
 
-    def _set_inputs(self, arena_of: Sequence[ArenaKey]) -> None:
+    def _set_inputs(self, of_b: _Arenas) -> None:
         """Set the slots of the arenas of inputs, so that the same pair of weight and input comes again late.
 
         Commands that name one weight have an input each.
         """
         slots = self.arenas
-        named_uses = self._counted(arena_of, self._rows.weight != NO_WEIGHT)
+        named_uses = self._counted(of_b, self._rows.weight != NO_WEIGHT)
         longest = Counter({arena: uses // self._turns * self.copies for arena, uses in named_uses.items()})
         for shape in self.shapes:
             a, b, _ = arenas_of(shape)
@@ -150,13 +177,13 @@ class RowStream(CommandStream):
         for b, most in longest.items():
             slots[b] = min(slots[b], most * INPUT_TURNS, max(1, INPUT_ARENA_LIMIT_BYTES // b.slot_bytes))
 
-    def _weights_in_turn(self, turns: Turns, arena_of: Sequence[ArenaKey], named: Mapping[ArenaKey, int]) -> Turns:
+    def _weights_in_turn(self, turns: Turns, of_a: _Arenas, named: Mapping[ArenaKey, int]) -> Turns:
         """Return the slots of weights. `turns` are right if no row names a weight."""
         weight, is_named = self._rows.weight, self._rows.weight != NO_WEIGHT
         if not is_named.any():
             return turns
-        in_arena = np.array([named[arena] for arena in arena_of])
-        others = turns_of(arena_of, np.where(is_named, 0, self._rows.count), self.arenas)
+        in_arena = of_a.values(named)[of_a.of_row]
+        others = turns_of(of_a.of_row, np.where(is_named, 0, self._rows.count), of_a.values(self.arenas))
         behind = in_arena * self.copies  # slots of named weights, which precede the others
         return Turns(
             first=np.where(is_named, 0, others.first),

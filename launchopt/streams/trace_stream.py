@@ -46,8 +46,7 @@ class TraceStream(RowStream):
         super().__init__(rows, dtype, weights, repeat)
         self._thread = np.array([gemm.thread for gemm in gemms])
         self.requests = len(np.unique(self._thread))
-        numbers = dict.fromkeys(range(self.requests), self.commands)
-        self._steps = turns_of(self._thread.tolist(), rows.count, numbers)
+        self._steps = turns_of(self._thread, rows.count, np.full(self.requests, self.commands))
         self._due_ns: Columns | None = None
         if speed is not None:
             self._due_ns = np.rint(np.array([gemm.start_ns for gemm in gemms]) / speed).astype(np.int64)

@@ -19,6 +19,8 @@ with it is refused.
 
 from __future__ import annotations
 
+import contextlib
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,10 +29,10 @@ from typing import Any, NamedTuple
 
 import ijson
 
-from launchopt.arrivals.lines import BOM, unreadable
+from launchopt.arrivals.lines import unreadable
 from launchopt.errors import DataError, one_line
 from launchopt.files import open_regular
-from launchopt.traces.gemm_list import MOST_ROWS, MOST_SHAPES, ListedGemm
+from launchopt.traces.gemm_list import MOST_ROWS, MOST_SHAPES, ListedGemm, begins_list
 from launchopt.traces.gemms import DTYPES, INNER, OUTER, Operator, Sizes, sizes_of
 from launchopt.traces.json_stream import CHUNK_BYTES, GZIP_MAGIC, JsonStream
 
@@ -72,13 +74,19 @@ class _CompiledError(ValueError):
 
 
 def is_execution_trace(path: Path) -> bool:
-    """Return whether a file may be an execution trace: a JSON object, or gzip. DataError if it cannot be read."""
+    """Return whether a file may be an execution trace: a JSON object, also within gzip, or damaged gzip.
+
+    DataError if it cannot be read.
+    """
     try:
         with open_regular(path) as file:
             head = file.read(HEAD_BYTES)
     except OSError as error:
         raise unreadable(path, error) from error
-    return head.startswith(GZIP_MAGIC) or head.removeprefix(BOM).lstrip().startswith(b"{")
+    if head.startswith(GZIP_MAGIC):
+        with contextlib.suppress(zlib.error):
+            head = zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)
+    return head.startswith(GZIP_MAGIC) or not begins_list(head)
 
 
 def read_execution_trace(path: Path, *, may_end_early: bool = False) -> ExecutionTrace:

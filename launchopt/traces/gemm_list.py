@@ -10,15 +10,19 @@ A CSV has a header and a row per GEMM. The columns may stand in any order:
     group     a name of any kind; commands of a group are independent, and groups follow one another in order
 
 Cells are separated by commas, semicolons or tabs, as the header has them. Names of columns may have capitals. Blank
-lines and lines that begin with # are skipped. A JSON file holds a list of objects with the same names. The format is
-chosen by the first character. A wrong file raises a `DataError` with the line, or the row of a JSON list.
+lines and lines that begin with # are skipped. A JSON file holds a list of objects with the same names, or an object a
+line. The format is chosen by the first characters. Each may be compressed by gzip. A wrong file raises a `DataError`
+with the line, or the row of a JSON list.
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import io
+import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +31,9 @@ from typing import NamedTuple
 from launchopt.arrivals.lines import BOM, shown, unreadable
 from launchopt.command import Dtype
 from launchopt.errors import DataError, explained, nearest
-from launchopt.files import read_bytes, read_json
+from launchopt.files import JSON_BYTES_MAX, json_of, read_bytes
 from launchopt.options import LARGEST
+from launchopt.traces.json_stream import GZIP_MAGIC
 
 COLUMNS = ("op", "m", "n", "k", "dtype", "count", "weight", "group")
 REQUIRED_COLUMNS = ("m", "n", "k")
@@ -73,7 +78,7 @@ class _Row(NamedTuple):
 def read_gemm_list(path: Path) -> tuple[ListedGemm, ...]:
     """Return the rows of the list at `path`. DataError for anything that is not a list of GEMMs."""
     try:
-        content = read_bytes(path)
+        content = _content(path)
     except OSError as error:
         raise unreadable(path, error) from error
     except ValueError as error:
@@ -81,11 +86,41 @@ def read_gemm_list(path: Path) -> tuple[ListedGemm, ...]:
     begins = content.removeprefix(BOM).lstrip()[:1]
     if not begins:
         raise DataError(path, None, f"the file is empty; expected a header such as m,n,k,count, or JSON: {EXAMPLE}")
-    rows = _json_rows(path) if begins in (b"[", b"{") else _csv_rows(path, _text(path, content))
+    if begins == b"[":
+        rows = _json_rows(path, content)
+    else:
+        rows = (_json_lines if begins == b"{" else _csv_rows)(path, _text(path, content))
     found = _checked(path, rows)
     if not found:
         raise DataError(path, None, "no GEMMs: the list is empty" if begins == b"[" else "no GEMMs: only a header")
     return found
+
+
+def begins_list(head: bytes) -> bool:
+    """Return whether a file that begins like this is no JSON object but for an object a line, each of them a GEMM."""
+    text = head.removeprefix(BOM).lstrip()
+    if not text.startswith(b"{"):
+        return True
+    try:
+        first = json.loads(text.splitlines()[0])
+    except (ValueError, RecursionError):
+        return False
+    return any(each.lower() in REQUIRED_COLUMNS for each in first)
+
+
+def _content(path: Path) -> bytes:
+    """Return the content of a file, without its compression; ValueError if it is too large or damaged."""
+    content = read_bytes(path)
+    if not content.startswith(GZIP_MAGIC):
+        return content
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
+            unpacked = file.read(JSON_BYTES_MAX + 1)
+    except (OSError, EOFError, zlib.error):
+        raise ValueError("damaged gzip, or cut short") from None
+    if len(unpacked) > JSON_BYTES_MAX:
+        raise ValueError(f"over {JSON_BYTES_MAX >> 20} MiB, unpacked")
+    return unpacked
 
 
 def _text(path: Path, content: bytes) -> str:
@@ -125,24 +160,35 @@ def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
         raise DataError(path, line, str(error)) from None
 
 
-def _json_rows(path: Path) -> Iterator[_Row]:
+def _json_rows(path: Path, text: bytes) -> Iterator[_Row]:
     try:
-        content = read_json(path)
-    except OSError as error:
-        raise unreadable(path, error) from error
+        content = json_of(text)
     except ValueError as error:
         raise DataError(path, None, f"not JSON: {error}") from None
-    if not isinstance(content, list):
-        raise DataError(path, None, f"expected a list of objects: {EXAMPLE}")
     for number, each in enumerate(content, 1):
-        if not isinstance(each, dict):
-            raise DataError(path, None, f"row {number}: expected an object such as {EXAMPLE[1:-1]}")
-        row = _Row(each, None, number)
-        try:
-            names = _columns(list(each))
-        except ValueError as error:
-            raise row.error(path, error) from None
-        yield row._replace(cells=dict(zip(names, each.values(), strict=True)))
+        yield _json_row(path, each, None, number)
+
+
+def _json_lines(path: Path, text: str) -> Iterator[_Row]:
+    for number, line in enumerate(io.StringIO(text, newline=None), 1):
+        if line.strip():
+            try:
+                found = json_of(line.encode())
+            except ValueError as error:
+                raise DataError(path, number, f"not JSON: {error}") from None
+            yield _json_row(path, found, number, 0)
+
+
+def _json_row(path: Path, found: object, line: int | None, number: int) -> _Row:
+    """Return the row of an object. line, number: where it is, as in `_Row`."""
+    row = _Row({}, line, number)
+    if not isinstance(found, dict):
+        raise row.error(path, f"expected an object such as {EXAMPLE[1:-1]}")
+    try:
+        names = _columns(list(found))
+    except ValueError as error:
+        raise row.error(path, error) from None
+    return row._replace(cells=dict(zip(names, found.values(), strict=True)))
 
 
 def _columns(given: Sequence[str]) -> list[str]:

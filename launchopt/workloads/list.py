@@ -8,11 +8,13 @@ file a DataError. `launchopt.traces.gemm_list` describes the file.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -26,6 +28,8 @@ from launchopt.streams.row_stream import NO_WEIGHT, Columns, Rows
 from launchopt.traces.execution_trace import is_execution_trace, read_execution_trace
 from launchopt.traces.gemm_list import ListedGemm, read_gemm_list
 from launchopt.workloads.base import Minimum, Setting, Workload
+
+_Content: TypeAlias = tuple[Sequence[ListedGemm], Mapping[str, int]]
 
 
 @dataclass(slots=True)
@@ -60,6 +64,7 @@ class GemmList(Workload):
     def stream(self, layers: int, setting: Setting) -> ListStream:
         """Return the stream. A conversion, and the number of groups, are added to the notices."""
         gemms, left_out = _read(Path(self.path))
+        _read_version.cache_clear()  # 100,000 rows would slow the collector down during the run
         commands, dtype = self._commands(gemms), self._dtype(gemms)
         if setting.due_ns is not None and len(setting.due_ns) != commands:
             raise DataError(self.path, None, "changed while it was read")
@@ -102,8 +107,18 @@ class GemmList(Workload):
         return notices
 
 
-def _read(path: Path) -> tuple[Sequence[ListedGemm], Mapping[str, int]]:
+def _read(path: Path) -> _Content:
     """Return the rows of a list or of an execution trace, and the number of GEMMs left out of a trace, by reason."""
+    version: tuple[int, ...] = ()
+    with contextlib.suppress(OSError, ValueError):  # the reader says why it cannot be read
+        found = path.stat()
+        version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _read_version(path, version)
+
+
+@lru_cache(maxsize=1)
+def _read_version(path: Path, version: tuple[int, ...]) -> _Content:
+    """Read the file once for the plan of a run, which counts the commands before it lays out the stream."""
     if is_execution_trace(path):
         trace = read_execution_trace(path)
         return trace.gemms, trace.left_out

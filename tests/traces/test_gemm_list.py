@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 from pathlib import Path
@@ -15,6 +16,7 @@ from launchopt.command import Dtype
 from launchopt.errors import DataError
 from launchopt.options import LARGEST
 from launchopt.traces import gemm_list
+from launchopt.traces.execution_trace import is_execution_trace
 from launchopt.traces.gemm_list import ListedGemm, read_gemm_list
 
 PLAIN = "m,n,k,count,dtype,weight,group\n64,1,128,2,fp16,w,a\n32,2,64,,,,b\n"
@@ -37,6 +39,7 @@ GOOD = {
     "another order": "group,k,n,m,weight_id,dtype,op,count\na,128,1,64,w,float16,GEMM,2\nb,64,2,32,,,gemm,1\n",
     "other names": PLAIN.replace("weight", "Weight ID").replace("fp16", "float16"),
     "json": json.dumps(OBJECTS, indent=1),
+    "json lines": "\n".join(map(json.dumps, OBJECTS)) + "\n\n",
     "json with a bom": "\ufeff" + json.dumps(OBJECTS),
     "json with texts": json.dumps([{**OBJECTS[0], "m": "64"}, {**OBJECTS[1], "weight": None, "dtype": ""}]),
 }
@@ -45,8 +48,10 @@ GOOD = {
 @pytest.mark.parametrize("form", GOOD)
 def test_every_form_is_read_alike(form: str, tmp_path: Path) -> None:
     path = tmp_path / "gemms"
-    path.write_bytes(GOOD[form].encode())
-    assert read_gemm_list(path) == ROWS
+    for content in (GOOD[form].encode(), gzip.compress(GOOD[form].encode())):
+        path.write_bytes(content)
+        assert read_gemm_list(path) == ROWS
+        assert not is_execution_trace(path)
 
 
 def test_a_name_in_json_may_be_a_number(tmp_path: Path) -> None:
@@ -86,7 +91,11 @@ WRONG = {
     "m,n,k,group\n4,1,8,a\n4,1,8,b\n4,1,8,a\n": ":4: group 'a' comes again behind another one",
     "m,n,k,group\n4,1,8,a\n4,1,8,\n": ":3: some rows have a group and some have none",
     "m,n,k,group\n4,1,8,\n4,1,8,a\n": ":3: some rows have a group and some have none",
-    "{}": ": expected a list of objects",
+    "{}": ":1: the column m is missing",
+    '{"m": 64, "n": 1, "k": 8}\n\n{"m": 64, "n": 1}\n': ":3: the column k is missing",
+    '{"m": 64, "n": 1, "k": 8}\n[]\n': ":2: expected an object such as",
+    '{"m": 64, "n": 1, "k": 8} {"m": 64}\n': ":1: not JSON",
+    '[{"m": ' + "9" * 5000 + "}]": ": not JSON: a number with thousands of digits",
     "[1]": ": row 1: expected an object",
     "[{}]": ": row 1: the column m is missing",
     '[{"m": 4, "n": 1, "k": 8}, {"m": 4, "n": 1, "k": 8.0}]': ": row 2: k is '8.0'; " + SIZES,
@@ -114,6 +123,16 @@ def test_other_bytes_are_refused_with_their_line(tmp_path: Path) -> None:
     path = tmp_path / "gemms"
     path.write_bytes(b"m,n,k\n4,1,8\n\xff,1,8\n")
     with pytest.raises(DataError, match=":3: not UTF-8; save the file as CSV UTF-8"):
+        read_gemm_list(path)
+
+
+def test_damaged_and_huge_gzip_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "gemms"
+    path.write_bytes(gzip.compress(PLAIN.encode())[:-12])
+    with pytest.raises(DataError, match="gemms: damaged gzip, or cut short"):
+        read_gemm_list(path)
+    path.write_bytes(gzip.compress(b"#" * (9 << 20)))
+    with pytest.raises(DataError, match="gemms: over 8 MiB, unpacked"):
         read_gemm_list(path)
 
 

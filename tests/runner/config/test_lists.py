@@ -12,6 +12,8 @@ from support.config.composing import planned
 from support.processes.ended_runs import Keeper
 
 from launchopt.errors import LaunchoptError
+from launchopt.traces import gemm_list
+from launchopt.workloads import list as list_workload
 from runner.help import help_text
 
 LAYER = """\
@@ -78,6 +80,17 @@ def refused(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, *overrides
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     return str(caught.value)
+
+
+def test_a_plan_reads_the_list_once_and_a_changed_list_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    reads = []
+    whole = gemm_list.read_gemm_list
+    monkeypatch.setattr(list_workload, "read_gemm_list", lambda path: reads.append(path) or whole(path))
+    for text, commands in ((LAYER, 20), ("m,n,k\n8,1,8\n", 1)):
+        plan = planned("workload=list", written(tmp_path, text), "device=cpu", "mode=batched")
+        assert plan.stream.commands == commands
+    assert len(reads) == 2
 
 
 INDEPENDENT = "m,n,k\n64,1,64\n"
