@@ -62,7 +62,7 @@ def _about_key(error: OmegaConfBaseException, key: str, settings: Sequence[str])
     is_one_of_several = not word or ("," in typed and typed[:1] not in ("[", "{"))
     value = plain(str(error.value) if is_one_of_several and error.value is not None else typed)
     if isinstance(error, ConfigAttributeError | ConfigKeyError):
-        return unknown_setting(typed_key, value)
+        return unknown_setting(typed_key, value, settings)
     if isinstance(error, InterpolationResolutionError):
         return ConfigError(key, value, first_line(unresolved(error)))
     if typed_key != key and typed_key.startswith(f"{key}."):
@@ -97,7 +97,7 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
     if "@" in bare and group in group_options():
         return ConfigError(bare, plain(value), explained("no such group", "", proposed(f"{group}={value}")))
     if (bare and "does not exist" in text) or text.startswith("Could not override"):
-        return unknown_setting(bare, plain(value))
+        return unknown_setting(bare, plain(value), settings)
     return WordsError(first_line(text))
 
 

@@ -7,13 +7,13 @@ of the schemas. It composes nothing, so it also works for words that do not comp
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields, is_dataclass
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from launchopt.errors import ConfigError, choices, explained, nearest
+from launchopt.errors import ConfigError, choices, explained, nearest, one_line
 from launchopt.modes.stack import options_in
 from launchopt.options import Limits
 from launchopt.stack import preset_of
@@ -103,26 +103,31 @@ def value_names(hint: object, declared: Field[Any]) -> tuple[str, ...]:
     return tuple(declared.metadata.get("limits", Limits()).choices)
 
 
-def unknown_setting(key: str, value: object) -> ConfigError:
-    """Return the error for a setting that does not exist, or only with another option of its group."""
+def unknown_setting(key: str, value: object, settings: Sequence[str] = ()) -> ConfigError:
+    """Return the error for a setting that does not exist, or only with another option of its group.
+
+    settings: what the user typed, which can have an option of that group already.
+    """
     if others := owners().get(key):
         group = key.partition(".")[0]
         names = [each.partition("=")[2] for each in others]
         options = ", ".join(names[:-1]) + (" or " if names[:-1] else "") + names[-1]
         likely = next((each for each in others if each in USUAL), others[0])
-        return ConfigError(key, value, f"{key} belongs to {group}={options}; did you mean to add {likely}?")
-    group, meant = key.partition(".")[0], settings_near(key)
+        typed = next((each.lstrip("+") for each in settings if each.lstrip("+").startswith(f"{group}=")), None)
+        meant = f"{likely} instead of {one_line(typed, 60)}" if typed else f"to add {likely}"
+        return ConfigError(key, value, f"{key} belongs to {group}={options}; did you mean {meant}?")
+    group, near = key.partition(".")[0], settings_near(key)
     choice, slash, option = key.partition("/")
     if slash and choice in group_options():
         return ConfigError(key, value, explained("no such setting", "", [f"{choice}={option}"]))
     if group == "hydra":
-        return ConfigError(key, value, explained("no such setting", "those of --hydra-help", meant))
+        return ConfigError(key, value, explained("no such setting", "those of --hydra-help", near))
     section = [each for each in owners() if each.startswith(f"{group}.")] if "." in key else []
     if section:
         allowed = choices(each.removeprefix(f"{group}.") for each in section)
-        return ConfigError(key, value, explained(f"no such setting of {group}", allowed, meant))
-    allowed = "" if meant else choices(each for each in owners() if "." not in each)
-    return ConfigError(key, value, explained("no such setting", allowed, meant))
+        return ConfigError(key, value, explained(f"no such setting of {group}", allowed, near))
+    allowed = "" if near else choices(each for each in owners() if "." not in each)
+    return ConfigError(key, value, explained("no such setting", allowed, near))
 
 
 def settings_near(key: str) -> list[str]:

@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from importlib import resources
 from importlib.resources.abc import Traversable
 from itertools import takewhile
 from pathlib import Path
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from launchopt.errors import ConfigError
 from launchopt.messages import say
+from launchopt.streams.model import ModelShape
 
 NAMED_ALONE = "gpu_kernel_batcher"
+MOST_ON_A_CPU = 1 << 28  # weights: small_1024 has 101 million
 
 
 def conf_folder() -> Path | None:
@@ -66,7 +69,7 @@ def mark_of(experiment: str | None) -> str:
 def require_gpu(config: DictConfig, words: Sequence[str]) -> None:
     """Refuse an experiment that needs a GPU on a machine without one, or print a line; see `notice_on_a_cpu`.
 
-    config: composed, with Hydra's node. words: the overrides.
+    A model for a GPU is no size that a user chose for a CPU. config: composed, with Hydra's node. words: the overrides.
     """
     experiment = config.hydra.runtime.choices.get("experiment")
     if not mark_of(experiment).startswith("needs a GPU"):
@@ -76,7 +79,16 @@ def require_gpu(config: DictConfig, words: Sequence[str]) -> None:
     asked = config.device.kind.value
     info, _ = find_device(asked, config.device.index)
     if info.kind == "cpu":
-        say(notice_on_a_cpu(experiment, asked == "cpu", words))
+        chosen = [each for each in words if not (each.lstrip("+").startswith("model") and _is_large(config.model))]
+        say(notice_on_a_cpu(experiment, asked == "cpu", chosen))
+
+
+def _is_large(model: DictConfig) -> bool:
+    """Return whether a model has more weights than a CPU reads in a moment."""
+    if OmegaConf.missing_keys(model):
+        return False
+    shape = ModelShape(**{each.name: model[each.name] for each in fields(ModelShape)})
+    return shape.layers * shape.layer_weights > MOST_ON_A_CPU
 
 
 def notice_on_a_cpu(experiment: str, is_asked: bool, words: Sequence[str]) -> str:

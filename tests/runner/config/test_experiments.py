@@ -19,7 +19,7 @@ from launchopt.stack import preset_of
 from launchopt.streams.chain import chain_of
 from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config
-from runner.config.tables import experiments, mark_of, notice_on_a_cpu, tables
+from runner.config.tables import experiments, mark_of, notice_on_a_cpu, require_gpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
 from scripts.goal_pages import FUSED, LOOP
@@ -190,6 +190,15 @@ def test_an_experiment_for_a_gpu_is_refused_on_a_cpu(name: str, words: list[str]
         notice_on_a_cpu(name, "device=cpu" in words, [f"experiment={name}", *words])
     proposed = str(caught.value).partition("run ")[2].partition(",")[0]
     assert proposed == ("table=waterfall_tiny" if name == "waterfall" else "experiment=quick")
+
+
+def test_a_model_for_a_gpu_is_no_size_for_a_cpu(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["experiment=waterfall", "device=cpu", "model=llama_3_2_1b"]
+    with pytest.raises(ConfigError, match="add device=cpu and a smaller model or workload"):
+        require_gpu(composed(*words, with_hydra=True), words)
+    for more in ("model=small_1024", "model=tiny", "workload.layers=1"):
+        require_gpu(composed(*words[:2], more, with_hydra=True), [*words[:2], more])
+        assert "takes far longer on a CPU" in capsys.readouterr().out
 
 
 def test_an_experiment_for_a_gpu_with_a_size_of_the_users_starts_on_a_cpu() -> None:

@@ -54,8 +54,10 @@ MISTAKES = {
     "seed.x=1": "seed.x=1: seed is one value and holds no settings; did you mean seed=1?",
     "batching=5": "did you mean batching.max_batch=...?",
     # settings of another option
-    "mode=batched mode.streams=4": "mode.streams belongs to mode=multistream; did you mean to add mode=multistream?",
-    "mode=batched mode.tokens=2": "mode.tokens belongs to mode=graph_device or graph_loop; did you mean to add",
+    "mode=batched mode.streams=4": "mode=multistream; did you mean mode=multistream instead of mode=batched?",
+    "mode=batched mode.tokens=2": "mode.tokens belongs to mode=graph_device or graph_loop; did you mean mode=graph_",
+    "mode.streams=4": "did you mean to add mode=multistream?",
+    "workload=gemv_micro workload.tokens=4": "did you mean workload=decode instead of workload=gemv_micro?",
     "mode=engine mode.tokens=2": "belongs to mode.submit=graph_device, graph_loop; did you mean to add mode.submit=",
     "mode=engine mode.tokens=many": "mode.tokens=many: not of the right type; allowed: whole numbers from 1 to 4096",
     "workload.tokens=4": "workload.tokens belongs to workload=decode, elementwise_chain, layer, linear_epilogue,",
