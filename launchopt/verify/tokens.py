@@ -39,7 +39,9 @@ from launchopt.verify.ops import Graded, allowed
 from launchopt.verify.reference import Columns, Evaluator
 from launchopt.verify.steps import StepCheck
 
-CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
+# Memory that the check uses at a time, roughly. Of a GPU it is a share of what is free, from the first value to the
+# second: there, much work at a time takes hardly longer than little.
+CHUNK_BYTES, MOST_CHUNK_BYTES, SHARE_OF_FREE = 256 << 20, 2 << 30, 8
 SAMPLED_IDS = 4096  # ids that are checked at least, chosen at random; a float64 row of logits takes a millisecond
 
 
@@ -61,16 +63,27 @@ def verify_chain(
     inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
     is_sample = stream.vocab is not None and not settings.full
     most = min(SAMPLED_IDS, stream.tokens) if is_sample else stream.tokens
-    _Tokens(stream, inputs, evaluator, findings).check(sampling, ids, generator, most)
-    steps = StepCheck(stream, inputs, evaluator, unwritten, CHUNK_BYTES, settings.max_columns, generator)
+    chunk_bytes = _chunk_bytes(arenas)
+    _Tokens(stream, inputs, evaluator, findings, chunk_bytes).check(sampling, ids, generator, most)
+    steps = StepCheck(stream, inputs, evaluator, unwritten, chunk_bytes, settings.max_columns, generator)
     steps.last_steps(findings)
     return findings.verdict(stream.commands)
 
 
-class _Tokens:
-    """Checks tokens and KV caches."""
+def _chunk_bytes(arenas: Arenas) -> int:
+    if arenas.xp is np:
+        return CHUNK_BYTES
+    free: int = arenas.xp.cuda.runtime.memGetInfo()[0]
+    return max(CHUNK_BYTES, min(free // SHARE_OF_FREE, MOST_CHUNK_BYTES))
 
-    def __init__(self, stream: ChainStream, inputs: Inputs, evaluator: Evaluator, findings: Findings) -> None:
+
+class _Tokens:
+    """Checks tokens and KV caches. chunk_bytes: memory to use at a time, roughly."""
+
+    def __init__(
+        self, stream: ChainStream, inputs: Inputs, evaluator: Evaluator, findings: Findings, chunk_bytes: int
+    ) -> None:
+        self._chunk_bytes = chunk_bytes
         self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, evaluator.left
         self._findings, self._xp = findings, evaluator.xp
         self._first = stream.table[:, ChainColumn.FIRST_TOKEN]
@@ -122,9 +135,9 @@ class _Tokens:
             start = stop
 
     def _most_columns(self) -> int:
-        """Return the number of columns whose inputs, outputs, keys and values fit into CHUNK_BYTES."""
+        """Return the number of columns whose inputs, outputs, keys and values fit into the chunk."""
         kept = 0 if self._stream.attention is None else 2 * self._stream.attention.kv_width
-        return max(1, CHUNK_BYTES // (8 * 4 * (self._stream.hidden + kept)))
+        return max(1, self._chunk_bytes // (8 * 4 * (self._stream.hidden + kept)))
 
     def _some(self, numbers: Numbers, at: Columns, sampling: Sampling, ids: Numbers) -> None:
         stream, xp = self._stream, self._xp
@@ -135,9 +148,9 @@ class _Tokens:
             values[xp.asarray(within)] = self._inputs.of_prompts(at.requests[within], at.positions[within])
         which = numbers[ends] - self._first[at.requests[ends]]
         values[xp.asarray(ends)] = self._inputs.of_tokens(numbers[ends], at.requests[ends], which)
-        finals = self._evaluator.tokens(values, at, CHUNK_BYTES, self._compare_cache, self._findings.progress.add)
+        finals = self._evaluator.tokens(values, at, self._chunk_bytes, self._compare_cache, self._findings.progress.add)
         finals = finals.part(xp.asarray(ends))
-        most = max(1, CHUNK_BYTES // (8 * 4 * (stream.vocab or stream.hidden)))
+        most = max(1, self._chunk_bytes // (8 * 4 * (stream.vocab or stream.hidden)))
         for start in range(0, len(ends), most):
             some = slice(start, start + most)
             self._judge(numbers[ends][some], at.requests[ends][some], which[some], finals.part(some), sampling, ids)

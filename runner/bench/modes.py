@@ -87,6 +87,8 @@ def _workloads(device: str) -> Iterator[tuple[str, Stream]]:
     for name, program in programs.items():
         stream = ChainStream(program, LAYERS, Requests(nothing, nothing, tokens), dtype, COPIES)
         yield f"{name} {dtype.name}, {REQUESTS} requests", stream
+    one_copy = ChainStream(programs["decode"], LAYERS, Requests(nothing, nothing, tokens), dtype, 1)
+    yield f"decode {dtype.name}, {REQUESTS} requests, one copy of the weights", one_copy  # loops of steps take no other
 
 
 def _takes(name: str, device: str, stream: Stream) -> bool:

@@ -160,7 +160,9 @@ def test_floors_of_a_gpu(tmp_path: Path) -> None:
     assert found["calibration"] == json.loads((tmp_path / "h.json").read_text())
     calibration = from_json(found["calibration"], tmp_path / "h.json")
     traced = set() if found["not_measured"] else TRACED
-    assert set(calibration.floors) == UNTRACED | RATES | PEAKS | HOST | traced
+    of_operators = {name for name in calibration.floors if name.startswith("dispatch_")}  # more of them with PyTorch
+    assert of_operators >= {"dispatch_cublaslt_launches", "dispatch_cupy_matmul_us"}
+    assert set(calibration.floors) - of_operators == UNTRACED | RATES | PEAKS | HOST | traced
     value = {name: floor.value for name, floor in calibration.floors.items()}
     assert value["read_gb_per_s"] > 0.5 * value["copy_gb_per_s"]
     assert value["peak_tflops_fp16"] > value["peak_tflops_fp32"]

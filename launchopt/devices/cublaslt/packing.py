@@ -112,6 +112,12 @@ class Packing:
             if self._scratch[operand].size < most * size:
                 self._scratch[operand] = cupy.empty(most * size, np.uint8)
 
+    @property
+    def addresses(self) -> tuple[int, int, int]:
+        """Addresses of the packed operands A, B and C."""
+        a, b, c = (int(scratch.data.ptr) for scratch in self._scratch)
+        return a, b, c
+
     def load(self) -> None:
         """Load the copy kernels if any shape is packed."""
         self._copier = SlotCopier(self._stream, self._most) if self._most else None
@@ -124,7 +130,7 @@ class Packing:
         row = self._tables.shapes[index].tolist()
         copier, plans, contexts = self._copier, self._tables.plans, self._tables.contexts
         assert copier is not None
-        a, b, c = (scratch.data.ptr for scratch in self._scratch)
+        a, b, c = self.addresses
         copier.upload(slots)
         copier.gather(0, row[ShapeColumn.BASE_A], a, row[ShapeColumn.BYTES_A], count)
         copier.gather(1, row[ShapeColumn.BASE_B], b, row[ShapeColumn.BYTES_B], count)

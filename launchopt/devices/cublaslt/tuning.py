@@ -62,12 +62,17 @@ def by_pointers(device: GpuDevice, index: int, size: int, most: int) -> Row:
     return _fastest(device, gemm, operands)
 
 
-def by_strides(device: GpuDevice, index: int, gemm: Gemm, size: int, most: int) -> Row:
-    """Return the plan of one call for `size` evenly spaced commands of shape number `index`."""
+def by_strides(device: GpuDevice, index: int, gemm: Gemm, size: int, most: int, packed: Addresses | None = None) -> Row:
+    """Return the plan of one call for `size` evenly spaced commands of shape number `index`.
+
+    packed: where the operands are if the call does not use those of the arenas.
+    """
     if not is_tuned(device, device.work.shapes[index], size, most):
         return device.lt.make(gemm)
 
     def operands() -> list[Addresses]:
+        if packed is not None:
+            return [packed]
         row, shape = device.base.shapes[index].tolist(), device.work.shapes[index]
         slots = max(1, size * row[ShapeColumn.MOVE_A])  # slots of A of one call
         calls = device.work.arenas[device.work.operands(shape)[0].arena] // slots

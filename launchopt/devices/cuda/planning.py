@@ -69,13 +69,12 @@ class Planner:
         if scratch:
             slot_bytes = tables.shapes[index, BYTES]
             self._packing.grow(max(sizes), slot_bytes.tolist())
-            strides, leading = three(slot_bytes), device.row_elements(shape)
-            distinct = tables.add(
-                index,
-                sizes,
-                lambda size: by_strides(device, index, Gemm(shape, size, strides, leading), size, max(sizes)),
-                ShapeColumn.PACKED0,
-            )
+            strides, leading, at = three(slot_bytes), device.row_elements(shape), self._packing.addresses
+
+            def make(size: int) -> Row:
+                return by_strides(device, index, Gemm(shape, size, strides, leading), size, max(sizes), at)
+
+            distinct = tables.add(index, sizes, make, ShapeColumn.PACKED0)
             self._warm += [(tables, index, size, True) for size in distinct]
 
     def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int], early: bool = False) -> None:
