@@ -34,6 +34,7 @@ SUBCOMMANDS = {
     "trace": Subcommand("runner.profiles.trace", "cost of launches in a PyTorch profiler trace or nsys profile"),
     "record": Subcommand("runner.record", "run a PyTorch program, and write its GEMMs as a list"),
     "budget": Subcommand("runner.budget", "what launches cost a day, in hours of host and GPU"),
+    "advise": Subcommand("runner.advise.__main__", "which strategy for your model, trace or list, and its gain"),
     "dataset": Subcommand("runner.dataset", "all runs below some folders in one Parquet file"),
     "matrix": Subcommand("runner.matrix", "which mode runs which workload, as Markdown"),
     "bench": Subcommand("runner.bench.__main__", "benchmarks of the path of a command, against good C++"),
@@ -55,7 +56,7 @@ Start with:
   launchopt run workload=gemv_micro mode=batched
 
 `launchopt COMMAND --help` explains one; `launchopt run --help` lists every setting."""
-STARTING = ("run", "bench", "doctor")  # subcommands that start processes
+STARTING = ("run", "advise", "bench", "doctor")  # subcommands that start processes
 LIKELY_WORDS = ("workload=", "mode=", "experiment=", "model=")  # first words that mean `launchopt run`
 SETTING_STARTS = ("-", "+", "~")  # first characters of Hydra's options and overrides
 

@@ -1,0 +1,109 @@
+"""Which stack to switch on for your model, trace or list of GEMMs, with which batching, and what you gain.
+
+    launchopt advise --model config.json --requests 16 --slo-tpot-ms 10
+    launchopt advise --trace trace.json.gz
+    launchopt advise --list gemms.csv --budget-s 30
+
+In: a config.json (Hugging Face), a PyTorch profiler trace, or a list of GEMMs (docs/models-and-traces.md). Short trials
+of every stack that runs here take turns; the better half goes on, until the choice is decided or the budget ends. Out:
+five lines, and in the folder of --output a YAML to run the advised stack again, a page to show, and all measurements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from launchopt.errors import ConfigError
+from runner.ending import end
+from runner.reading import CommandParser, exit_code, positive, whole_number
+
+GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
+MOST_REQUESTS = 1024
+RESERVE_S = 3.0  # of the budget, for the page
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    options = _parser().parsed(argv)
+    return exit_code(lambda: _advise(options))
+
+
+def _advise(options: argparse.Namespace) -> int:
+    import time
+
+    began_s = time.monotonic()
+    from launchopt.devices import find_device
+    from runner.advise import question as asked
+    from runner.advise.answer import lines_of
+    from runner.advise.candidates import candidates
+    from runner.advise.saving import save
+    from runner.advise.search import search
+    from runner.advise.trials import Trials
+
+    limit = asked.tpot(options.slo_tpot_ms) if options.slo_tpot_ms else None
+    limit = asked.p99(options.slo_p99_ms) if options.slo_p99_ms else limit
+    if options.slo_tpot_ms and not options.model:
+        raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", "only a model has tokens: use --slo-p99-ms")
+    if options.model:
+        question = asked.of_model(options.model, options.requests or 1, options.device, limit)
+    elif options.requests:
+        raise ConfigError("--requests", options.requests, "only a model has requests: leave it out")
+    else:
+        workload = "trace" if options.trace else "list"
+        question = asked.of_file(workload, options.trace or options.list, options.device, limit)
+    if limit and limit.column.startswith("tpot") and not question.requests:
+        raise ConfigError(limit.option, f"{limit.most_ms:g}", "GEMMs without order have no tokens: use --slo-p99-ms")
+    config = question.config()
+    info, why = find_device(config.device.kind.value, config.device.index)
+    question = asked.settled_for(question, config, info)
+    labels, refused = candidates(question.config(), info)
+    base = "engine" if question.requests else "baseline"
+    budget_s = options.budget_s or (GPU_BUDGET_S if info.kind == "cuda" else CPU_BUDGET_S)
+    note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
+    print(f"device: {info.kind} ({info.name}), {why}{note}", file=sys.stderr)
+    print(f"{len(labels)} stacks run here, {len(refused)} do not; budget {budget_s:g} s", file=sys.stderr)
+    folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    if folder.exists():
+        raise ConfigError("--output", folder, "is there already: name a new folder")
+    trials = Trials(folder, budget_s - (time.monotonic() - began_s) - RESERVE_S)
+    layers = config.model.layers if question.requests else None
+    try:
+        found = search(question, [label for label in labels if label != base], base, layers, trials)
+    except BaseException:
+        if not any(folder.rglob("summary.parquet")):
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    for label, reason in trials.dropped.items():
+        print(f"{label} is left out: {reason}", file=sys.stderr)
+    saved = save(found, folder)
+    print("\n".join([*lines_of(found), *saved]))
+    return 0
+
+
+def _parser() -> CommandParser:
+    parser = CommandParser("advise", __doc__)
+    work = parser.add_mutually_exclusive_group(required=True)
+    work.add_argument("--model", type=Path, metavar="CONFIG.json", help="a model's config.json, or its folder")
+    work.add_argument("--trace", type=Path, metavar="TRACE", help="a PyTorch profiler trace, plain or gzip")
+    work.add_argument("--list", type=Path, metavar="GEMMS", help="a list of GEMMs, CSV or JSON")
+    parser.add_argument(
+        "--requests", type=whole_number(1, MOST_REQUESTS), help="requests of a model side by side; default 1"
+    )
+    limit = parser.add_mutually_exclusive_group()
+    limit.add_argument("--slo-tpot-ms", type=positive, metavar="MS", help="most p99 time per output token")
+    limit.add_argument("--slo-p99-ms", type=positive, metavar="MS", help="most p99 latency of a command")
+    parser.add_argument("--budget-s", type=positive, metavar="S", help="seconds; default 120 on a GPU, 60 on a CPU")
+    parser.add_argument(
+        "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one"
+    )
+    parser.add_argument("--output", type=Path, metavar="DIR", help="a new folder; default: below outputs/advise")
+    return parser
+
+
+if __name__ == "__main__":
+    end(main)

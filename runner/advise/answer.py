@@ -1,0 +1,100 @@
+"""The answer in five lines: where the time goes, what to do, what it gains, what it costs once, and what to set."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from launchopt.errors import one_line
+from launchopt.modes.stack import choices_of, stack_of
+from launchopt.recording.results import Row
+from launchopt.stack import PDL, Fusion, Stack, Submit
+from runner.advise.halving import factor_of, wall_ms
+from runner.advise.search import Found
+
+# Choice of a stack -> the switches of vLLM, SGLang and TensorRT-LLM (docs/which-strategy.md). None: no switch.
+SWITCHES: dict[str, tuple[str, str, str]] = {
+    "coalesce": ("--max-num-seqs {batch}", "--max-running-requests {batch}", "max_batch_size={batch}"),
+    "graph": ("cudagraph_mode=FULL_DECODE_ONLY", "--cuda-graph-max-bs {batch}", "cuda_graph_config"),
+    "eager": ("--enforce-eager", "--disable-cuda-graph", "no cuda_graph_config"),
+    "fused": ("pass_config", "--enable-torch-compile", "torch_compile_config"),
+    PDL: ("no switch for pdl", "no switch for pdl", "TRTLLM_ENABLE_PDL=1"),
+}
+ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
+GRAPHS = {Submit.graph, Submit.graph_loop, Submit.graph_device}
+
+
+def lines_of(found: Found) -> list[str]:
+    """Return the five lines."""
+    return [one_line(line, 1000) for line in (_now(found), _do(found), _gain(found), _once(found), _set(found))]
+
+
+def _median(rows: Sequence[Row], column: str) -> float | None:
+    values = [row[column] for row in rows]
+    return None if None in values or not values else float(statistics.median(values))
+
+
+def _now(found: Found) -> str:
+    rows = found.arms[found.base]
+    wall, calls, each_ns = wall_ms(rows), _median(rows, "launch_calls"), _median(rows, "host_submit_ns_per_launch")
+    text = f"now: {found.base} takes {wall:#.3g} ms"
+    if (tpot := _median(rows, "tpot_p50_ms")) is not None:
+        text += f", {tpot:#.3g} ms a token"
+    if calls and each_ns is not None:
+        text += f"; launch calls take {min(1.0, calls * each_ns / 1e6 / wall):.0%} of it ({calls:,.0f} calls)"
+    ran = rows[0]["layers"]
+    if found.layers and ran and ran < found.layers:
+        text += f"; measured with {ran} of {found.layers} layers"
+    return text
+
+
+def _do(found: Found) -> str:
+    batching, limit = found.batching, found.question.limit
+    text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
+    if not batching.tried:
+        text += " (no time to try another batching)"
+    if limit is None:
+        return text
+    reached = limit.ms(found.arms[found.best], found.layers)
+    if found.best in found.fits:
+        return f"{text}; {limit.name} {reached:#.3g} ms, within {limit.most_ms:g}"
+    return f"{text}; nothing tried keeps {limit.name} within {limit.most_ms:g} ms: {reached:#.3g} ms is the closest"
+
+
+def _gain(found: Found) -> str:
+    if found.best == found.base:
+        return f"gain: none, {found.base} is the best of {len(found.arms)} in the last round; {found.decision.value}"
+    factor = factor_of(found.arms, found.base, found.best)
+    if factor is None:
+        return f"gain: {found.best} and {found.base} cannot be compared"
+    return f"gain: {factor.shown} as fast as {found.base}; {found.decision.value}"
+
+
+def _once(found: Found) -> str:
+    own, base = (_median(found.arms[label], "setup_ms") for label in (found.best, found.base))
+    if own is None or base is None:
+        return "once: the setup was not timed"
+    text, saved = f"once: {own:,.3g} ms of setup, {base:,.3g} ms for {found.base}", _saved(found)
+    if own > base and saved > 0:
+        text += f"; repaid after {(own - base) / saved:,.0f} runs of {wall_ms(found.arms[found.base]):#.3g} ms"
+    return text
+
+
+def _saved(found: Found) -> float:
+    return wall_ms(found.arms[found.base]) - wall_ms(found.arms[found.best])
+
+
+def _set(found: Found) -> str:
+    stack = stack_of(*choices_of(found.best))
+    if stack.submit in (Submit.megakernel, Submit.persistent):
+        return f"set: no engine has a switch for {stack.submit}"
+    chosen = [SWITCHES[name] for name in _names(stack)]
+    engines = ", ".join
+    texts = (engines(each[at].format(batch=found.batching.max_batch) for each in chosen) for at in range(len(ENGINES)))
+    return "set: " + "; ".join(f"{engine} {text}" for engine, text in zip(ENGINES, texts, strict=True))
+
+
+def _names(stack: Stack) -> list[str]:
+    names = ["coalesce", "graph" if stack.submit in GRAPHS else "eager"]
+    names += ["fused"] if stack.fuse & {Fusion.norm, Fusion.rope_kv, Fusion.silu} else []
+    return names + ([PDL] if stack.pdl else [])

@@ -1,0 +1,49 @@
+"""The stacks that can run some work on a device: every mode, and changed stacks of `engine` that RULES allows.
+
+Each mode's own `refusal` decides. A stack that launches what another one launches is tried once.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+from launchopt.devices.base import DeviceInfo
+from launchopt.modes import MODES, broken_modes, mode_class
+from launchopt.modes.stack import AS_VLLM, PRESETS, choices_of, conflict, label_of
+from launchopt.stack import Fusion, Kernels, Stack, Submit
+from runner.config.schema import Config
+from runner.plan.streams import stream_on
+
+START = "engine"  # mode that the changed stacks begin with
+ALL_FUSED = AS_VLLM | {Fusion.silu, Fusion.epilogue}
+SUBMITS = (Submit.stream, Submit.graph, Submit.graph_loop, Submit.graph_device)
+LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
+
+
+def changed_stacks() -> list[str]:
+    """Return the labels of stacks that are no mode's preset, such as engine+graph+pdl."""
+    presets = set(PRESETS.values())
+    found = []
+    for fuse, submit, pdl, kernels in product((AS_VLLM, ALL_FUSED), SUBMITS, (False, True), Kernels):
+        stack = Stack(coalesce=True, fuse=fuse, submit=submit, pdl=pdl, kernels=kernels)
+        if stack not in presets and conflict(START, stack) is None:
+            found.append(label_of(START, stack))
+    return found
+
+
+def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, str]]:
+    """Return the labels that run the work of `config` on the device, and the others with the reasons."""
+    stream = stream_on(config, info)
+    refused = broken_modes() | LONG_SETUP
+    able = []
+    for label in [*MODES, *(changed_stacks() if stream.has_steps else [])]:
+        if label in refused:
+            continue
+        name, options = choices_of(label)
+        kind = mode_class(name, options)
+        why = kind.refusal(info.kind, stream) or kind.lacks()
+        if why is None:
+            able.append(label)
+        else:
+            refused[label] = why
+    return able, refused

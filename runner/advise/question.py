@@ -1,0 +1,105 @@
+"""What the user asks of `launchopt advise`: the work, the limit on latency, and the time to find an answer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+from hydra import compose
+
+from launchopt.devices.base import DeviceInfo
+from launchopt.errors import ConfigError
+from launchopt.recording.results import Row
+from runner.calling.words import words_of
+from runner.config.loading import hydra_of
+from runner.config.schema import Config, to_config
+from runner.plan.streams import DTYPES
+
+TOKENS = 16  # of each request in a trial
+PLAIN_BATCH = 64  # max_batch of trials of independent commands
+TIMEOUT_US = 150.0
+
+Settings = Mapping[str, object]
+
+
+class Limit(NamedTuple):
+    """The largest latency that an answer may have, in ms. column: of the summary."""
+
+    option: str
+    column: str
+    name: str
+    most_ms: float
+    to_ms: float  # factor from the column's unit
+
+    def ms(self, rows: Sequence[Row], layers: int | None) -> float:
+        """Return the median of the column in ms. A model of which fewer layers ran counts as having all `layers`."""
+        values = [row[self.column] for row in rows]
+        if not values or None in values:
+            raise ConfigError(self.option, f"{self.most_ms:g}", "this work has no such latency")
+        whole = layers / rows[0]["layers"] if layers and rows[0]["layers"] else 1.0
+        return float(statistics.median(values)) * self.to_ms * whole
+
+
+def tpot(most_ms: float) -> Limit:
+    """Return a limit on the time per output token."""
+    return Limit("--slo-tpot-ms", "tpot_p99_ms", "p99 TPOT", most_ms, 1.0)
+
+
+def p99(most_ms: float) -> Limit:
+    """Return a limit on the latency of a command."""
+    return Limit("--slo-p99-ms", "latency_p99_us", "p99 latency", most_ms, 1e-3)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The settings of every trial, and what an answer must keep. requests: 0 for independent commands."""
+
+    settings: Settings
+    requests: int
+    limit: Limit | None
+
+    def with_settings(self, settings: Settings) -> Question:
+        """Return the question with other values of some settings."""
+        return replace(self, settings={**self.settings, **settings})
+
+    def config(self) -> Config:
+        """Return the config of a trial; LaunchoptError for a file or number that cannot be used."""
+        with hydra_of():
+            return to_config(compose("config", words_of(self.settings)))
+
+
+def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Question:
+    """Return a question about a model's config.json.
+
+    Routing is not modelled: of a model with experts, the GEMMs of one request run, without order.
+    """
+    own: dict[str, object] = {"model": str(path.absolute()), "workload.tokens": TOKENS, "workload.layers": 1}
+    whole = own | {"workload": "layer", "workload.requests": requests, "batching.max_batch": requests}
+    with hydra_of():
+        model = compose("config", words_of(whole)).model
+    if not (model.experts or model.kv_rank):
+        return Question(whole | _common(device), requests, limit)
+    if requests > 1:
+        has = "experts" if model.experts else "latent attention"
+        raise ConfigError("--requests", requests, f"must be 1: {path} has {has}, which run as GEMMs of one request")
+    parts = own | {"workload": "decode", "ordering": "none", "batching.max_batch": PLAIN_BATCH}
+    return Question(parts | _common(device), 0, limit)
+
+
+def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Question:
+    """Return a question about a trace or a list of GEMMs."""
+    settings = {"workload": workload, "workload.path": str(path.absolute()), "batching.max_batch": PLAIN_BATCH}
+    return Question(settings | _common(device), 0, limit)
+
+
+def _common(device: str) -> dict[str, object]:
+    return {"device": device, "batching.timeout_us": TIMEOUT_US, "record.launches": "none"}
+
+
+def settled_for(question: Question, config: Config, info: DeviceInfo) -> Question:
+    """Return the question with the dtype in which a GPU runs the model: that in which it was published."""
+    dtype = DTYPES.get(config.model.dtype or "") if info.kind == "cuda" and "model" in question.settings else None
+    return question.with_settings({"workload.dtype": dtype}) if dtype else question

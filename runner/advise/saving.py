@@ -1,0 +1,54 @@
+"""Files of an answer: an experiment that runs the advised stack again, and a page to show."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+from launchopt.errors import DataError, PackageError
+from launchopt.files import save_text
+from launchopt.modes.stack import choices_of, is_preset
+from launchopt.statistics.interval import FEWEST_REPEATS
+from runner.advise.search import Found
+
+GROUPS = ("workload", "model", "device")
+
+
+def save(found: Found, folder: Path) -> list[str]:
+    """Write the experiment and the page below `folder`. Return a line for each that says what to do with it."""
+    experiment, page = folder / "experiment" / "advice.yaml", folder / "advice.html"
+    experiment.parent.mkdir(parents=True, exist_ok=True)
+    save_text(experiment, experiment_text(found))
+    lines = [f"again: launchopt run --config-dir {shlex.quote(str(folder))} experiment=advice"]
+    try:
+        from launchopt.report.page import page_html
+        from launchopt.report.source import read_source
+
+        save_text(page, page_html(read_source([found.folder])))
+    except (PackageError, DataError) as error:
+        return [*lines, f"page: none, {error}"]
+    return [*lines, f"page: {page}"]
+
+
+def experiment_text(found: Found) -> str:
+    """Return an experiment with the advised stack beside the base, as YAML. JSON is YAML."""
+    settings = dict(found.question.settings)
+    settings |= {"batching.max_batch": found.batching.max_batch, "batching.timeout_us": found.batching.timeout_us}
+    name, options = choices_of(found.best)
+    chosen = {f"mode.{key}": value for key, value in options.items() if not is_preset(name, key, value)}
+    groups = {key: settings.pop(key) for key in GROUPS if key in settings} | {"mode": name}
+    nested: dict[str, object] = {}
+    for key, value in (settings | chosen).items():
+        outer, _, inner = key.partition(".")
+        if inner:
+            below = nested.setdefault(outer, {})
+            assert isinstance(below, dict)
+            below[inner] = value
+        else:
+            nested[outer] = value
+    nested |= {"against": [] if found.best == found.base else [found.base], "repeats": FEWEST_REPEATS}
+    lines = ["# @package _global_", "# The stack that `launchopt advise` found, beside its base.", "defaults:"]
+    lines += [f"  - override /{key}: {json.dumps(value)}" for key, value in groups.items()]
+    lines += [f"{key}: {json.dumps(value)}" for key, value in nested.items()]
+    return "\n".join(lines) + "\n"

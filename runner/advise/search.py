@@ -1,0 +1,136 @@
+"""The search for an answer: a pilot, rounds of successive halving over the stacks, then the batching of the best one.
+
+Stacks of one round are interleaved in one process, and only the last round decides. Batching is tried in one sweep,
+which does not interleave, so another batching than the default is advised only if it gains more than MARGIN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launchopt.errors import RunError
+from launchopt.recording.results import Row
+from launchopt.statistics.interval import FEWEST_REPEATS
+from runner.advise.halving import FINALISTS, MARGIN, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
+from runner.advise.question import PLAIN_BATCH, TIMEOUT_US, Question
+from runner.advise.trials import Trials
+
+TRIAL_SHARE = 1 / 400  # of the budget: wall time of one trial; around it are checks and data
+MOST_REPEATS = 20
+BATCH_REPEATS = 3
+FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """When a batch is flushed. gain: time with the default / time with this. tried: number of settings that ran."""
+
+    max_batch: int
+    timeout_us: float
+    tried: int = 0
+    gain: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The end of a search. order: labels of the last round, the best first. layers: those of the model, or None."""
+
+    question: Question
+    arms: Arms
+    base: str
+    order: Sequence[str]
+    fits: frozenset[str]  # labels that keep the limit
+    decision: Decision
+    batching: Batching
+    layers: int | None
+    folder: Path  # of the last round of stacks
+
+    @property
+    def best(self) -> str:
+        """The label of the advised stack."""
+        return self.order[0]
+
+
+def search(question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials) -> Found:
+    """Return what was found within the budget. RunError if not even the base ran in it."""
+    pilot = trials.run(question, [base], 1)
+    if not pilot:
+        raise RunError(f"--budget-s={trials.budget_s:g} ended before the first trial: give more")
+    if layers is not None:
+        fit = int(trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot))
+        question = question.with_settings({"workload.layers": max(1, min(layers, fit))})
+    arms, folder = _halved(question, labels, base, layers, trials)
+    arms = arms or by_arm(pilot)
+    if base not in arms:
+        raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
+    order, limit = ranked(arms, question.limit, layers), question.limit
+    fits = frozenset(label for label in arms if limit is None or limit.ms(arms[label], layers) <= limit.most_ms)
+    eligible = [label for label in order if label in fits] or order[:1]
+    return Found(
+        question,
+        arms,
+        base,
+        order,
+        fits,
+        decision(arms, order[0], eligible),
+        _batching(question, order[0], layers, trials),
+        layers,
+        folder,
+    )
+
+
+def _halved(
+    question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials
+) -> tuple[Arms, Path]:
+    """Return the arms of the last round that ran, and its folder."""
+    arms = by_arm(trials.run(question, _with(base, labels), 1, FIRST_SHARE))
+    folder = trials.last
+    while len(survivors(order := ranked(arms, question.limit, layers))) > FINALISTS:
+        going = _with(base, survivors(order))
+        if not trials.affords(2 * len(going), 1):
+            break
+        arms, folder = by_arm(trials.run(question, going, 1, FIRST_SHARE)) or arms, trials.last
+    going, repeats = _with(base, order[:FINALISTS]), FEWEST_REPEATS
+    while going and repeats <= MOST_REPEATS:
+        affordable = int(FINAL_SHARE * trials.left_s / (trials.each_s * len(going)))
+        if affordable < 1:
+            break
+        found = by_arm(trials.run(question, going, min(repeats, affordable)))
+        if not found:
+            break
+        arms, folder = found, trials.last
+        best = ranked(arms, question.limit, layers)[0]
+        if affordable < repeats or decision(arms, best, list(arms)) is Decision.decided:
+            break
+        repeats *= 2
+    return arms, folder
+
+
+def _with(base: str, labels: Sequence[str]) -> list[str]:
+    return [base, *(label for label in labels if label != base)]
+
+
+def _batching(question: Question, best: str, layers: int | None, trials: Trials) -> Batching:
+    """Return the batching to set for the best stack: the default, unless another one that keeps the limit gains."""
+    most = question.requests or PLAIN_BATCH
+    default = Batching(most, TIMEOUT_US)
+    sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
+    grid = {"batching.max_batch": sizes, "batching.timeout_us": [0.0, TIMEOUT_US]}
+    if not trials.affords(2 * len(sizes), BATCH_REPEATS):
+        return default
+    rows: dict[tuple[int, float], list[Row]] = {}
+    for row in trials.sweep(question, best, grid, BATCH_REPEATS):
+        if row["status"] == "ok" and row["verified"]:
+            rows.setdefault((int(row["max_batch"]), float(row["timeout_us"])), []).append(row)
+    own = rows.get((most, TIMEOUT_US))
+    limit = question.limit
+    able = [key for key, each in rows.items() if limit is None or limit.ms(each, layers) <= limit.most_ms]
+    if own is None or not able:
+        return Batching(most, TIMEOUT_US, len(rows))
+    first = min(able, key=lambda key: wall_ms(rows[key]))
+    gain = wall_ms(own) / wall_ms(rows[first])
+    if gain <= 1 + MARGIN and (most, TIMEOUT_US) in able:
+        return Batching(most, TIMEOUT_US, len(rows))
+    return Batching(*first, len(rows), gain)
