@@ -24,7 +24,7 @@ from runner.reading import CommandParser, exit_code, positive, whole_number
 
 GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
 MOST_REQUESTS = 1024
-RESERVE_S = 3.0  # of the budget, for the page
+RESERVE_S = 4.0  # of the budget, for the page
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,6 +17,8 @@ from runner.plan.streams import stream_on
 START = "engine"  # mode that the changed stacks begin with
 ALL_FUSED = AS_VLLM | {Fusion.silu, Fusion.epilogue}
 SUBMITS = (Submit.stream, Submit.graph, Submit.graph_loop, Submit.graph_device)
+LIKELY = ("graph", "engine+graph+pdl", "coalesced", "torch_graph", "megakernel", "engine+graph")  # tried first
+NAIVE = ("baseline", "batched", "pointer_array", "multistream")  # tried last if requests share weights
 LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
 
 
@@ -32,7 +34,10 @@ def changed_stacks() -> list[str]:
 
 
 def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, str]]:
-    """Return the labels that run the work of `config` on the device, and the others with the reasons."""
+    """Return the labels that run the work of `config` on the device, and the others with the reasons.
+
+    Those that are likely to be good come first: there may be no time for all.
+    """
     stream = stream_on(config, info)
     refused = broken_modes() | LONG_SETUP
     able = []
@@ -46,4 +51,4 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
             able.append(label)
         else:
             refused[label] = why
-    return able, refused
+    return sorted(able, key=lambda label: (label not in LIKELY, label in NAIVE)), refused

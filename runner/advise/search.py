@@ -61,8 +61,9 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
     if layers is not None:
         fit = int(trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot))
         question = question.with_settings({"workload.layers": max(1, min(layers, fit))})
+    first = trials.last
     arms, folder = _halved(question, labels, base, layers, trials)
-    arms = arms or by_arm(pilot)
+    arms, folder = (arms, folder) if arms else (by_arm(pilot), first)
     if base not in arms:
         raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
     order, limit = ranked(arms, question.limit, layers), question.limit
@@ -84,21 +85,22 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
 def _halved(
     question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials
 ) -> tuple[Arms, Path]:
-    """Return the arms of the last round that ran, and its folder."""
-    arms = by_arm(trials.run(question, _with(base, labels), 1, FIRST_SHARE))
-    folder = trials.last
-    while len(survivors(order := ranked(arms, question.limit, layers))) > FINALISTS:
+    """Return the arms of the last round that ran, and its folder. Arms for which there is no time are dropped."""
+    first = max(1, trials.cost.arms_in(FIRST_SHARE * trials.left_s, 1) - 1)
+    trials.dropped |= dict.fromkeys(labels[first:], "no time within --budget-s")
+    arms, folder = by_arm(trials.run(question, _with(base, labels[:first]), 1)), trials.last
+    order = ranked(arms, question.limit, layers)
+    while len(survivors(order)) > FINALISTS:
         going = _with(base, survivors(order))
-        if not trials.affords(2 * len(going), 1):
+        if trials.cost.of(len(going), 1) > FIRST_SHARE * trials.left_s:
             break
-        arms, folder = by_arm(trials.run(question, going, 1, FIRST_SHARE)) or arms, trials.last
+        if not (found := by_arm(trials.run(question, going, 1))):
+            break
+        arms, folder, order = found, trials.last, ranked(found, question.limit, layers)
     going, repeats = _with(base, order[:FINALISTS]), FEWEST_REPEATS
-    while going and repeats <= MOST_REPEATS:
-        affordable = int(FINAL_SHARE * trials.left_s / (trials.each_s * len(going)))
-        if affordable < 1:
-            break
-        found = by_arm(trials.run(question, going, min(repeats, affordable)))
-        if not found:
+    while repeats <= MOST_REPEATS:
+        affordable = trials.cost.repeats_in(FINAL_SHARE * trials.left_s, len(going))
+        if affordable < 1 or not (found := by_arm(trials.run(question, going, min(repeats, affordable)))):
             break
         arms, folder = found, trials.last
         best = ranked(arms, question.limit, layers)[0]
@@ -117,8 +119,8 @@ def _batching(question: Question, best: str, layers: int | None, trials: Trials)
     most = question.requests or PLAIN_BATCH
     default = Batching(most, TIMEOUT_US)
     sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
-    grid = {"batching.max_batch": sizes, "batching.timeout_us": [0.0, TIMEOUT_US]}
-    if not trials.affords(2 * len(sizes), BATCH_REPEATS):
+    grid: dict[str, Sequence[object]] = {"batching.max_batch": sizes, "batching.timeout_us": [0.0, TIMEOUT_US]}
+    if not trials.affords(2 * len(sizes), BATCH_REPEATS):  # a job of the sweep costs as much as an arm
         return default
     rows: dict[tuple[int, float], list[Row]] = {}
     for row in trials.sweep(question, best, grid, BATCH_REPEATS):

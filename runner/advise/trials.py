@@ -1,7 +1,7 @@
 """Runs rounds of trials within a budget. A round is one run: its arms are interleaved in one process.
 
-A round costs about what the round before did for each repeat of an arm; the first one is small. A round that would end
-after the budget is not begun, and `job_timeout_s` ends one that takes longer than expected. Its finished repeats count.
+The first round is small, and each round corrects the estimated cost of the next one. A round that would end after the
+budget is not begun. `job_timeout_s` ends one that takes longer than expected, and its finished repeats count.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import NamedTuple
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError
 from launchopt.recording import results
@@ -19,18 +21,48 @@ from runner.calling.caller import call
 from runner.calling.words import words_of
 
 LEAST_S = 3.0  # less does not even start a run
+# Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
+OF_REPEAT, OF_ARM = 2.0, 4.0
+
+
+class Cost(NamedTuple):
+    """Estimated seconds of a round: to start it, for each arm, and for each repeat of an arm."""
+
+    start_s: float
+    arm_s: float
+    repeat_s: float
+
+    def of(self, arms: int, repeats: int) -> float:
+        """Return the seconds that a round takes."""
+        return self.start_s + arms * (self.arm_s + repeats * self.repeat_s)
+
+    def arms_in(self, seconds: float, repeats: int) -> int:
+        """Return the number of arms that can run in some seconds."""
+        return max(0, int((seconds - self.start_s) / (self.arm_s + repeats * self.repeat_s)))
+
+    def repeats_in(self, seconds: float, arms: int) -> int:
+        """Return the number of repeats of some arms that can run in some seconds."""
+        return max(0, int((seconds - self.of(arms, 0)) / (arms * self.repeat_s)))
+
+
+def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float) -> Cost:
+    """Return the cost that a round shows. What its rows do not explain counts as its start."""
+    wall_s = median(row["wall_ms"] for row in rows) / 1e3
+    arm_s = median(row["setup_ms"] or 0.0 for row in rows) / 1e3 + OF_ARM * wall_s
+    known_s = Cost(0.0, arm_s, OF_REPEAT * wall_s).of(arms, repeats)
+    return Cost(max(0.0, took_s - known_s), arm_s, OF_REPEAT * wall_s)
 
 
 @dataclass
 class Trials:
-    """The rounds so far. each_s: what a repeat of an arm took in the last round, its share of the start included."""
+    """The rounds so far. cost: the estimate for the next one."""
 
     folder: Path
     budget_s: float
     clock: Callable[[], float] = time.monotonic
     dropped: dict[str, str] = field(default_factory=dict)  # arm -> reason why it ran in no round
     rounds: int = 0
-    each_s: float = 0.0
+    cost: Cost = Cost(0.0, 0.0, 0.0)
 
     def __post_init__(self) -> None:
         self._until_s = self.clock() + self.budget_s
@@ -47,7 +79,7 @@ class Trials:
 
     def affords(self, arms: int, repeats: int) -> bool:
         """Return whether a round would end within the budget."""
-        return self.left_s >= max(LEAST_S, arms * repeats * self.each_s)
+        return self.left_s >= max(LEAST_S, self.cost.of(arms, repeats))
 
     def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
         """Run the arms interleaved and return their rows. Empty if none ended within a share of the seconds left.
@@ -66,7 +98,8 @@ class Trials:
                 self.dropped[wrong] = error.allowed
                 able.remove(wrong)
                 continue
-            self.each_s = (self.clock() - began_s) / (len(able) * repeats)
+            if rows:
+                self.cost = cost_of(rows, len(able), repeats, self.clock() - began_s)
             return rows
 
     def sweep(self, question: Question, label: str, grid: Mapping[str, Sequence[object]], repeats: int) -> list[Row]:
@@ -80,7 +113,12 @@ class Trials:
     def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> list[Row]:
         self.rounds += 1
         arms: dict[str, object] = {"mode": list(labels)} if len(labels) > 1 else {"mode": labels[0], "against": []}
-        settings = {**question.settings, **arms, "repeats": repeats, "job_timeout_s": max(1.0, round(most_s, 1))}
+        settings = {
+            **question.settings,
+            **arms,
+            "repeats": repeats,
+            "job_timeout_s": round(max(1.0, most_s - self.cost.start_s), 1),
+        }
         return self._called(words_of(settings, self.last), most_s)
 
     def _called(self, words: Sequence[str], most_s: float) -> list[Row]:
