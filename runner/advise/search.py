@@ -57,7 +57,7 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
     """Return what was found within the budget. RunError if not even the base ran in it."""
     pilot = trials.run(question, [base], 1)
     if not pilot:
-        raise RunError(f"--budget-s={trials.budget_s:g} ended before the first trial: give more")
+        raise RunError(f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial: give more")
     if layers is not None:
         fit = int(trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot))
         question = question.with_settings({"workload.layers": max(1, min(layers, fit))})

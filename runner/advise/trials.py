@@ -45,6 +45,9 @@ class Cost(NamedTuple):
         return max(0, int((seconds - self.of(arms, 0)) / (arms * self.repeat_s)))
 
 
+UNKNOWN = Cost(0.0, 0.0, 0.0)  # before the first round
+
+
 def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float) -> Cost:
     """Return the cost that a round shows. What its rows do not explain counts as its start."""
     wall_s = median(row["wall_ms"] for row in rows) / 1e3
@@ -62,7 +65,7 @@ class Trials:
     clock: Callable[[], float] = time.monotonic
     dropped: dict[str, str] = field(default_factory=dict)  # arm -> reason why it ran in no round
     rounds: int = 0
-    cost: Cost = Cost(0.0, 0.0, 0.0)
+    cost: Cost = UNKNOWN
 
     def __post_init__(self) -> None:
         self._until_s = self.clock() + self.budget_s

@@ -1,0 +1,134 @@
+"""`launchopt advise`: what runs here, the files it writes, and bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose
+from support.results.summary_rows import repeats
+
+from launchopt.devices import find_device
+from launchopt.modes.stack import choices_of, conflict, stack_of
+from runner import commands
+from runner.advise.answer import lines_of
+from runner.advise.candidates import candidates, changed_stacks
+from runner.advise.halving import Decision
+from runner.advise.question import Question, of_file, of_model, tpot
+from runner.advise.saving import experiment_text
+from runner.advise.search import Batching, Found
+from runner.config.loading import hydra_of
+from runner.config.schema import to_config
+
+MODEL = {
+    **{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"num_key_value_heads": 1, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5},
+}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "own" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(MODEL))
+    return path
+
+
+def found(question: Question, best: str = "engine+graph") -> Found:
+    arms = {"engine": 10.0, best: 5.0}
+    rows = {
+        label: repeats(*[wall] * 5, mode=label, setup_ms=wall, layers=1, tpot_p50_ms=wall, tpot_p99_ms=wall)
+        for label, wall in arms.items()
+    }
+    order, fits = [best, "engine"], frozenset([best])
+    return Found(question, rows, "engine", order, fits, Decision.decided, Batching(16, 0.0, 6), 2, Path("nowhere"))
+
+
+def test_changed_stacks_keep_the_rules_and_are_no_presets() -> None:
+    labels = changed_stacks()
+    assert "engine+graph+pdl" in labels
+    assert len(labels) == len(set(labels))
+    for label in labels:
+        name, options = choices_of(label)
+        assert conflict(name, stack_of(name, options)) is None
+
+
+def test_a_cpu_runs_some_stacks_and_the_others_have_a_reason(model: Path) -> None:
+    info, _ = find_device("cpu", 0)
+    able, refused = candidates(of_model(model, 4, "cpu", None).config(), info)
+    assert {"engine", "coalesced", "graph"} <= set(able)
+    assert "needs a GPU" in refused["megakernel"]
+    assert not set(able) & set(refused)
+
+
+def test_the_answer_is_five_lines(model: Path) -> None:
+    lines = lines_of(found(of_model(model, 16, "cpu", tpot(20.0))))
+    assert [line.partition(":")[0] for line in lines] == ["now", "do", "gain", "once", "set"]
+    assert "measured with 1 of 2 layers" in lines[0]
+    assert "p99 TPOT 10.0 ms, within 20" in lines[1]
+    assert "--max-num-seqs 16" in lines[4]
+
+
+def test_a_limit_that_nothing_keeps_is_said_with_the_closest_point(model: Path) -> None:
+    whole = found(of_model(model, 16, "cpu", tpot(2.0)))
+    (_, do, *_) = lines_of(
+        Found(*[getattr(whole, name) if name != "fits" else frozenset() for name in Found.__slots__])
+    )
+    assert "nothing tried keeps p99 TPOT within 2 ms: 10.0 ms is the closest" in do
+
+
+@pytest.mark.parametrize("best", ["engine+graph", "coalesced", "engine"])
+def test_the_experiment_runs_the_advised_stack_beside_its_base(model: Path, tmp_path: Path, best: str) -> None:
+    path = tmp_path / "experiment" / "advice.yaml"
+    path.parent.mkdir()
+    path.write_text(experiment_text(found(of_model(model, 16, "cpu", None), best)))
+    with hydra_of(config_dir=str(tmp_path)):
+        config = to_config(compose("config", ["experiment=advice"]))
+    assert config.mode.label == best
+    assert (config.batching.max_batch, config.batching.timeout_us) == (16, 0.0)
+    assert config.against == ([] if best == "engine" else ["engine"])
+    assert (config.model.name, config.workload.requests) == ("own", 16)
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        (["--model", "nowhere.json"], "nowhere.json: no such file"),
+        (["--list", "nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["--model", "broken.json"], "broken.json"),
+        (["--list", "gemms.csv", "--slo-tpot-ms", "1"], "only a model has tokens"),
+        (["--list", "gemms.csv", "--requests", "2"], "only a model has requests"),
+        (["--model", "nowhere.json", "--budget-s", "0"], "--budget-s: 0: must be a number above 0"),
+        (["--model", "own", "--output", "own"], "is there already"),
+    ],
+)
+def test_bad_input_is_one_line(
+    words: list[str],
+    wanted: str,
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.json").write_text('{"hidden_size": ')
+    before = sorted(tmp_path.rglob("*"))
+    try:
+        code = commands.main(["advise", *words])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    error = next(line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert code == 2
+    assert wanted in error
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    path.write_text("m,n,k,count,weight\n64,1,128,8,first\n")
+    question = of_file("list", path, "cpu", None)
+    info, _ = find_device("cpu", 0)
+    able, _ = candidates(question.config(), info)
+    assert {"baseline", "batched"} <= set(able)
+    assert question.requests == 0

@@ -1,0 +1,108 @@
+"""The search with trials whose times are made up: it ends within the budget and finds the fastest arm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.results.summary_rows import repeats, row
+
+from launchopt.errors import RunError
+from launchopt.recording.results import Row
+from runner.advise.halving import Decision
+from runner.advise.question import Limit, Question, tpot
+from runner.advise.search import Found, search
+from runner.advise.trials import Cost, Trials, cost_of
+
+START_S = 2.0
+STEADY = (1.0, 1.001, 0.999)
+
+
+class MadeUp(Trials):
+    """Trials that take the time they say, on a clock of their own. wall_ms: of one layer, by arm."""
+
+    def __init__(self, budget_s: float, wall_ms: Mapping[str, float]) -> None:
+        self.now_s, self.wall_ms, self.ran = 0.0, wall_ms, list[tuple[int, int]]()
+        super().__init__(Path("nowhere"), budget_s, lambda: self.now_s)
+
+    def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
+        self.rounds += 1
+        layers = int(str(question.settings.get("workload.layers", 1)))
+        rows = [each for label in labels for each in self._rows(label, repeats, layers)]
+        longest = max(self.wall_ms[label] for label in labels) * layers / 1e3
+        took_s = START_S + len(labels) * (4 + 2 * repeats) * longest
+        if took_s > self.left_s * share:
+            self.now_s += self.left_s * share
+            return []
+        self.now_s += took_s
+        self.cost = cost_of(rows, len(labels), repeats, took_s)
+        self.ran.append((len(labels), repeats))
+        return rows
+
+    def sweep(self, question: Question, label: str, grid: Mapping[str, Sequence[object]], repeats: int) -> list[Row]:
+        sizes, timeouts = grid["batching.max_batch"], grid["batching.timeout_us"]
+        return [
+            each | {"max_batch": size, "timeout_us": timeout, "wall_ms": each["wall_ms"] * (0.5 if size == 4 else 1.0)}
+            for size in sizes
+            for timeout in timeouts
+            for each in self._rows(label, repeats, 1)
+        ]
+
+    def _rows(self, label: str, count: int, layers: int) -> list[Row]:
+        walls = [self.wall_ms[label] * layers * STEADY[at % len(STEADY)] for at in range(count)]
+        return repeats(*walls, mode=label, setup_ms=0.0, layers=layers, tpot_p99_ms=walls[0])
+
+
+def found(trials: MadeUp, limit: Limit | None = None, layers: int | None = None) -> Found:
+    labels = [label for label in trials.wall_ms if label != "engine"]
+    return search(Question({}, 16, limit), labels, "engine", layers, trials)
+
+
+ARMS = {"engine": 10.0, "coalesced": 12.0, "graph": 5.0, "pdl": 7.0, "kernel": 30.0, "baseline": 90.0, "pointer": 60.0}
+
+
+def test_the_fastest_arm_is_found_and_decided_with_the_base_beside_it() -> None:
+    trials = MadeUp(60.0, ARMS)
+    result = found(trials)
+    assert (result.best, result.decision) == ("graph", Decision.decided)
+    assert "engine" in result.arms
+    assert trials.ran[-1][1] >= 5
+
+
+def test_batching_that_gains_more_than_the_margin_is_advised() -> None:
+    batching = found(MadeUp(60.0, ARMS)).batching
+    assert (batching.max_batch, batching.tried) == (4, 6)
+    assert batching.gain == pytest.approx(2.0)
+
+
+def test_a_limit_that_nothing_can_keep_gives_the_closest_arm() -> None:
+    result = found(MadeUp(60.0, ARMS), tpot(1.0))
+    assert (result.best, result.fits) == ("graph", frozenset())
+
+
+def test_a_model_whose_trial_would_take_too_long_runs_with_fewer_layers() -> None:
+    result = found(MadeUp(60.0, ARMS), layers=1000)
+    assert result.question.settings["workload.layers"] == 15
+
+
+def test_a_budget_that_ends_in_the_first_trial_is_refused() -> None:
+    with pytest.raises(RunError, match="ended before the first trial"):
+        found(MadeUp(1.0, ARMS))
+
+
+@given(st.floats(3.0, 200.0), st.lists(st.floats(1.0, 500.0), min_size=1, max_size=30))
+def test_the_search_keeps_to_the_budget_and_always_answers(budget_s: float, walls: list[float]) -> None:
+    trials = MadeUp(budget_s, {"engine": 20.0} | {f"m{at}": wall for at, wall in enumerate(walls)})
+    result = found(trials)
+    assert trials.now_s <= budget_s
+    assert result.best in result.arms
+
+
+def test_what_rows_do_not_explain_counts_as_the_start() -> None:
+    cost = cost_of([row(wall_ms=100.0, setup_ms=1000.0)], 2, 1, 10.0)
+    assert cost == Cost(pytest.approx(6.8), pytest.approx(1.4), pytest.approx(0.2))
+    assert cost.of(2, 1) == pytest.approx(10.0)
+    assert (cost.arms_in(10.1, 1), cost.repeats_in(10.1, 2), cost.arms_in(1.0, 1)) == (2, 1, 0)
