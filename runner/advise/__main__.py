@@ -12,13 +12,15 @@ five lines, and in the folder of --output a YAML to run the advised stack again,
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, one_line
 from runner.ending import end
 from runner.reading import CommandParser, exit_code, positive, whole_number
 
@@ -34,9 +36,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
-    import time
-
-    began_s = time.monotonic()
     from launchopt.devices import find_device
     from runner.advise import question as asked
     from runner.advise.answer import lines_of
@@ -44,6 +43,7 @@ def _advise(options: argparse.Namespace) -> int:
     from runner.advise.saving import save
     from runner.advise.search import search
     from runner.advise.trials import Trials
+    from runner.plan.plan import left_out
 
     limit = asked.tpot(options.slo_tpot_ms) if options.slo_tpot_ms else None
     limit = asked.p99(options.slo_p99_ms) if options.slo_p99_ms else limit
@@ -70,7 +70,7 @@ def _advise(options: argparse.Namespace) -> int:
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
-    trials = Trials(folder, budget_s - (time.monotonic() - began_s) - RESERVE_S)
+    trials = Trials(folder, budget_s - _running_s() - RESERVE_S)
     layers = config.model.layers if question.requests else None
     try:
         found = search(question, [label for label in labels if label != base], base, layers, trials)
@@ -78,11 +78,17 @@ def _advise(options: argparse.Namespace) -> int:
         if not any(folder.rglob("summary.parquet")):
             shutil.rmtree(folder, ignore_errors=True)
         raise
-    for label, reason in trials.dropped.items():
-        print(f"{label} is left out: {reason}", file=sys.stderr)
+    if trials.dropped:
+        print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
     saved = save(found, folder)
     print("\n".join([*lines_of(found), *saved]))
     return 0
+
+
+def _running_s() -> float:
+    """Return the seconds since this process began: loading counts, too."""
+    began = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # field 22: ticks since the boot
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(began) / os.sysconf("SC_CLK_TCK")
 
 
 def _parser() -> CommandParser:

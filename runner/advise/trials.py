@@ -1,7 +1,8 @@
 """Runs rounds of trials within a budget. A round is one run: its arms are interleaved in one process.
 
 The first round is small, and each round corrects the estimated cost of the next one. A round that would end after the
-budget is not begun. `job_timeout_s` ends one that takes longer than expected, and its finished repeats count.
+budget is not begun. `job_timeout_s` ends one that takes longer than expected, and its finished repeats count. Only the
+first round has no limit: on a new machine it compiles, and a run that is ended would have to compile again.
 """
 
 from __future__ import annotations
@@ -116,12 +117,9 @@ class Trials:
     def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> list[Row]:
         self.rounds += 1
         arms: dict[str, object] = {"mode": list(labels)} if len(labels) > 1 else {"mode": labels[0], "against": []}
-        settings = {
-            **question.settings,
-            **arms,
-            "repeats": repeats,
-            "job_timeout_s": round(max(1.0, most_s - self.cost.start_s), 1),
-        }
+        settings = {**question.settings, **arms, "repeats": repeats}
+        if self.cost != UNKNOWN:  # the first round goes on to its end: what it compiles is kept for all later ones
+            settings["job_timeout_s"] = round(max(1.0, most_s - self.cost.start_s), 1)
         return self._called(words_of(settings, self.last), most_s)
 
     def _called(self, words: Sequence[str], most_s: float) -> list[Row]:
