@@ -53,6 +53,8 @@ def _do(found: Found) -> str:
     text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
     if not batching.tried:
         text += " (no time to try another batching)"
+    elif batching.gain > 1:
+        text += f" ({batching.gain:#.3g}x as fast as the default batching, in one sweep)"
     if limit is None:
         return text
     reached = limit.ms(found.arms[found.best], found.layers)
@@ -88,6 +90,10 @@ def _set(found: Found) -> str:
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"
+    if not stack.coalesce:
+        return (
+            f"set: nothing in vLLM, SGLang or TensorRT-LLM, which coalesce always: {found.best} is for other programs"
+        )
     chosen = [SWITCHES[name] for name in _names(stack)]
     engines = ", ".join
     texts = (engines(each[at].format(batch=found.batching.max_batch) for each in chosen) for at in range(len(ENGINES)))

@@ -70,6 +70,10 @@ def test_the_answer_is_five_lines(model: Path) -> None:
     assert "--max-num-seqs 16" in lines[4]
 
 
+def test_a_stack_that_does_not_coalesce_has_no_switch(model: Path) -> None:
+    assert lines_of(found(of_model(model, 16, "cpu", None), "batched"))[4].startswith("set: nothing in vLLM")
+
+
 def test_a_limit_that_nothing_keeps_is_said_with_the_closest_point(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", tpot(2.0)))
     (_, do, *_) = lines_of(

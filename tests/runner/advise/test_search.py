@@ -24,7 +24,8 @@ STEADY = (1.0, 1.001, 0.999)
 class MadeUp(Trials):
     """Trials that take the time they say, on a clock of their own. wall_ms: of one layer, by arm."""
 
-    def __init__(self, budget_s: float, wall_ms: Mapping[str, float]) -> None:
+    def __init__(self, budget_s: float, wall_ms: Mapping[str, float], compiling_s: float = 0.0) -> None:
+        self.compiling_s = compiling_s  # in the first round
         self.now_s, self.wall_ms, self.ran = 0.0, wall_ms, list[tuple[int, int]]()
         super().__init__(Path("nowhere"), budget_s, lambda: self.now_s)
 
@@ -34,6 +35,7 @@ class MadeUp(Trials):
         rows = [each for label in labels for each in self._rows(label, repeats, layers)]
         longest = max(self.wall_ms[label] for label in labels) * layers / 1e3
         took_s = START_S + len(labels) * (4 + 2 * repeats) * longest
+        took_s, self.compiling_s = took_s + self.compiling_s, 0.0
         if took_s > self.left_s * share:
             self.now_s += self.left_s * share
             return []
@@ -99,6 +101,13 @@ def test_the_search_keeps_to_the_budget_and_always_answers(budget_s: float, wall
     result = found(trials)
     assert trials.now_s <= budget_s
     assert result.best in result.arms
+
+
+def test_a_first_trial_that_compiles_is_followed_by_one_that_does_not() -> None:
+    trials = MadeUp(60.0, ARMS, compiling_s=20.0)
+    assert found(trials).best == "graph"
+    assert trials.ran[:2] == [(1, 1), (1, 1)]
+    assert trials.ran[2][0] == len(ARMS)
 
 
 def test_what_rows_do_not_explain_counts_as_the_start() -> None:
