@@ -14,10 +14,11 @@ from launchopt.errors import RunError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.halving import FINALISTS, MARGIN, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
-from runner.advise.question import PLAIN_BATCH, TIMEOUT_US, Question
+from runner.advise.question import PLAIN_BATCH, TIMEOUT_US, TOKENS, Question
 from runner.advise.trials import Trials
 
 TRIAL_SHARE = 1 / 400  # of the budget: wall time of one trial; around it are checks and data
+LEAST_TOKENS = 4
 MOST_REPEATS = 20
 SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
 BATCH_REPEATS = 3
@@ -62,8 +63,10 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
     if not pilot:
         raise RunError(f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial: give more")
     if layers is not None:
-        fit = int(trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot))
-        question = question.with_settings({"workload.layers": max(1, min(layers, fit))})
+        fit = trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot)  # layers in a trial
+        tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
+        sizes = {"workload.layers": max(1, min(layers, int(fit))), "workload.tokens": tokens}
+        question = question.with_settings(sizes)
     first = trials.last
     arms, folder = _halved(question, labels, base, layers, trials)
     arms, folder = (arms, folder) if arms else (by_arm(pilot), first)

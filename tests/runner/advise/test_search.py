@@ -90,6 +90,11 @@ def test_a_model_whose_trial_would_take_too_long_runs_with_fewer_layers() -> Non
     assert result.question.settings["workload.layers"] == 15
 
 
+def test_if_one_layer_still_takes_too_long_requests_have_fewer_tokens() -> None:
+    settings = found(MadeUp(60.0, {name: 30 * wall for name, wall in ARMS.items()}), layers=8).question.settings
+    assert (settings["workload.layers"], settings["workload.tokens"]) == (1, 8)
+
+
 def test_a_budget_that_ends_in_the_first_trial_is_refused() -> None:
     with pytest.raises(RunError, match="ended before the first trial"):
         found(MadeUp(1.0, ARMS))
