@@ -7,6 +7,7 @@ first round has no limit: on a new machine it compiles, and a run that is ended 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -118,11 +119,12 @@ class Trials:
         self.rounds += 1
         arms: dict[str, object] = {"mode": list(labels)} if len(labels) > 1 else {"mode": labels[0], "against": []}
         settings = {**question.settings, **arms, "repeats": repeats}
-        if self.cost != UNKNOWN:  # the first round goes on to its end: what it compiles is kept for all later ones
-            settings["job_timeout_s"] = round(max(1.0, most_s - self.cost.start_s), 1)
-        return self._called(words_of(settings, self.last), most_s)
+        limit_s = math.inf  # the first round goes on to its end: what it compiles is kept for all later ones
+        if self.cost != UNKNOWN:
+            settings["job_timeout_s"] = limit_s = round(max(1.0, most_s - self.cost.start_s), 1)
+        return self._called(words_of(settings, self.last), limit_s)
 
-    def _called(self, words: Sequence[str], most_s: float) -> list[Row]:
+    def _called(self, words: Sequence[str], limit_s: float) -> list[Row]:
         began_s = self.clock()
         try:
             call(words, is_quiet=True)
@@ -130,7 +132,7 @@ class Trials:
             raise
         except LaunchoptError:
             if not any(self.last.rglob("summary.parquet")):
-                if self.clock() - began_s < most_s:
+                if self.clock() - began_s < limit_s:
                     raise  # it was not the time
                 return []
         return results.read_summaries([self.last])

@@ -104,7 +104,7 @@ def test_a_budget_that_ends_in_the_first_trial_is_refused() -> None:
 def test_the_search_keeps_to_the_budget_and_always_answers(budget_s: float, walls: list[float]) -> None:
     trials = MadeUp(budget_s, {"engine": 20.0} | {f"m{at}": wall for at, wall in enumerate(walls)})
     result = found(trials)
-    assert trials.now_s <= budget_s
+    assert trials.now_s <= budget_s + 1e-6
     assert result.best in result.arms
 
 
