@@ -19,12 +19,19 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from launchopt.errors import ConfigError, one_line
+from launchopt.errors import ArenaMemoryError, ConfigError, one_line
 from runner.ending import end
 from runner.reading import CommandParser, exit_code, positive, whole_number
 
+if TYPE_CHECKING:
+    from runner.advise.question import Question
+    from runner.advise.search import Found
+    from runner.advise.trials import Trials
+
 GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
+LEAST_BUDGET_S = 10.0
 MOST_REQUESTS = 1024
 RESERVE_S = 4.0  # of the budget, for the page
 
@@ -37,52 +44,74 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _advise(options: argparse.Namespace) -> int:
     from launchopt.devices import find_device
-    from runner.advise import question as asked
     from runner.advise.answer import lines_of
     from runner.advise.candidates import candidates
+    from runner.advise.floors import floors_of
+    from runner.advise.question import settled_for
     from runner.advise.saving import save
-    from runner.advise.search import search
     from runner.advise.trials import Trials
     from runner.plan.plan import left_out
 
-    limit = asked.tpot(options.slo_tpot_ms) if options.slo_tpot_ms else None
-    limit = asked.p99(options.slo_p99_ms) if options.slo_p99_ms else limit
-    if options.slo_tpot_ms and not options.model:
-        raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", "only a model has tokens: use --slo-p99-ms")
-    if options.model:
-        question = asked.of_model(options.model, options.requests or 1, options.device, limit)
-    elif options.requests:
-        raise ConfigError("--requests", options.requests, "only a model has requests: leave it out")
-    else:
-        workload = "trace" if options.trace else "list"
-        question = asked.of_file(workload, options.trace or options.list, options.device, limit)
-    if limit and limit.column.startswith("tpot") and not question.requests:
-        raise ConfigError(limit.option, f"{limit.most_ms:g}", "GEMMs without order have no tokens: use --slo-p99-ms")
+    question = _question(options)
     config = question.config()
     info, why = find_device(config.device.kind.value, config.device.index)
-    question = asked.settled_for(question, config, info)
+    question = settled_for(question, config, info)
     labels, refused = candidates(question.config(), info)
-    base = "engine" if question.requests else "baseline"
     budget_s = options.budget_s or (GPU_BUDGET_S if info.kind == "cuda" else CPU_BUDGET_S)
+    if budget_s < LEAST_BUDGET_S:
+        raise ConfigError(
+            "--budget-s", f"{budget_s:g}", f"must be {LEAST_BUDGET_S:g} or more: a run takes long to start"
+        )
     note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
     print(f"device: {info.kind} ({info.name}), {why}{note}", file=sys.stderr)
     print(f"{len(labels)} stacks run here, {len(refused)} do not; budget {budget_s:g} s", file=sys.stderr)
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
+    calibration = floors_of(info, folder, budget_s)
     trials = Trials(folder, budget_s - _running_s() - RESERVE_S)
-    layers = config.model.layers if question.requests else None
-    try:
-        found = search(question, [label for label in labels if label != base], base, layers, trials)
-    except BaseException:
-        if not any(folder.rglob("summary.parquet")):
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
+    found = _found(question, labels, config.model.layers, trials)
     if trials.dropped:
         print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
     saved = save(found, folder)
-    print("\n".join([*lines_of(found), *saved]))
+    print("\n".join([*lines_of(found, calibration), *saved]))
     return 0
+
+
+def _question(options: argparse.Namespace) -> Question:
+    """Return what the options ask; ConfigError for options that do not go together."""
+    from runner.advise.question import of_file, of_model, p99, tpot
+
+    limit = tpot(options.slo_tpot_ms) if options.slo_tpot_ms else None
+    limit = p99(options.slo_p99_ms) if options.slo_p99_ms else limit
+    if options.slo_tpot_ms and not options.model:
+        raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", "only a model has tokens: use --slo-p99-ms")
+    if options.requests and not options.model:
+        raise ConfigError("--requests", options.requests, "only a model has requests: leave it out")
+    if not options.model:
+        return of_file("trace" if options.trace else "list", options.trace or options.list, options.device, limit)
+    question = of_model(options.model, options.requests or 1, options.device, limit)
+    if options.slo_tpot_ms and not question.requests:
+        why = "GEMMs without order have no tokens: use --slo-p99-ms"
+        raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", why)
+    return question
+
+
+def _found(question: Question, labels: Sequence[str], layers: int, trials: Trials) -> Found:
+    """Return the end of the search. After an error without a measurement its folder is removed."""
+    from runner.advise.search import search
+
+    base = "engine" if question.requests else "baseline"
+    others = [label for label in labels if label != base]
+    try:
+        return search(question, others, base, layers if question.requests else None, trials)
+    except BaseException as error:
+        if not any(trials.folder.rglob("summary.parquet")):
+            shutil.rmtree(trials.folder, ignore_errors=True)
+        if not isinstance(error, ArenaMemoryError):
+            raise
+        smaller = "a smaller model, or fewer --requests" if "model" in question.settings else "a smaller file"
+        raise ArenaMemoryError(f"{str(error).partition(': lower ')[0]}: give {smaller}") from None
 
 
 def _running_s() -> float:

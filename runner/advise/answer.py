@@ -5,6 +5,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from launchopt.analysis.verdict.bound import Bound
+from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.analysis.verdict.diagnosis import diagnose
 from launchopt.errors import one_line
 from launchopt.modes.stack import choices_of, stack_of
 from launchopt.recording.results import Row
@@ -21,12 +24,14 @@ SWITCHES: dict[str, tuple[str, str, str]] = {
     PDL: ("no switch for pdl", "no switch for pdl", "TRTLLM_ENABLE_PDL=1"),
 }
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
+UNKNOWN = {Bound.UNDECIDED, Bound.NO_VERDICT}
 GRAPHS = {Submit.graph, Submit.graph_loop, Submit.graph_device}
 
 
-def lines_of(found: Found) -> list[str]:
-    """Return the five lines."""
-    return [one_line(line, 1000) for line in (_now(found), _do(found), _gain(found), _once(found), _set(found))]
+def lines_of(found: Found, calibration: Calibration | None = None) -> list[str]:
+    """Return the five lines. calibration: of the GPU, for what bounds the base."""
+    now = _now(found) + _bound(found, calibration)
+    return [one_line(line, 1000) for line in (now, _do(found), _gain(found), _once(found), _set(found))]
 
 
 def _median(rows: Sequence[Row], column: str) -> float | None:
@@ -46,6 +51,15 @@ def _now(found: Found) -> str:
     if found.layers and ran and ran < found.layers:
         text += f"; measured with {ran} of {found.layers} layers"
     return text
+
+
+def _bound(found: Found, calibration: Calibration | None) -> str:
+    """Return what bounds the base, and what no strategy can gain beyond."""
+    diagnoses = diagnose([row for rows in found.arms.values() for row in rows], {}, calibration)
+    for line in (line for one in diagnoses for line in one.lines if line.mode == found.base):
+        headroom = f", at most {line.headroom:#.3g}x to gain" if line.headroom else ""
+        return "" if line.bound in UNKNOWN else f"; {line.bound}{headroom}"
+    return ""
 
 
 def _do(found: Found) -> str:

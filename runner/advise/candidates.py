@@ -20,6 +20,7 @@ SUBMITS = (Submit.stream, Submit.graph, Submit.graph_loop, Submit.graph_device)
 LIKELY = ("graph", "engine+graph+pdl", "coalesced", "torch_graph", "megakernel", "engine+graph")  # tried first
 NAIVE = ("baseline", "batched", "pointer_array", "multistream")  # tried last if requests share weights
 LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
+REORDERS = "changes the order of GEMMs, and a trace does not say which of them reads the result of another one"
 
 
 def changed_stacks() -> list[str]:
@@ -47,6 +48,8 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
         name, options = choices_of(label)
         kind = mode_class(name, options)
         why = kind.refusal(info.kind, stream) or kind.lacks()
+        if why is None and config.workload.name == "trace" and stream.ordering(False, kind.keeps_order) == "none":
+            why = REORDERS
         if why is None:
             able.append(label)
         else:

@@ -73,6 +73,12 @@ def decision(arms: Arms, best: str, eligible: Sequence[str]) -> Decision:
 
 
 def factor_of(arms: Arms, base: str, label: str) -> Factor | None:
-    """Return how many times as fast as `base` an arm is; None if the two cannot be compared."""
-    found = factors_of([*arms[base], *arms[label]], [base, label])
+    """Return how many times as fast as `base` an arm is; None if the two cannot be compared.
+
+    Commands of a model with experts have no order (ordering=none): an arm that keeps one is compared like the others.
+    """
+    rows = [*arms[base], *arms[label]]
+    if any(row["ordering"] == "none" for row in rows):
+        rows = [row | {"ordering": "none"} for row in rows]
+    found = factors_of(rows, [base, label])
     return found[0] if found else None

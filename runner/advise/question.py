@@ -90,8 +90,12 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
 
 
 def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Question:
-    """Return a question about a trace or a list of GEMMs."""
+    """Return a question about a trace or a list of GEMMs.
+
+    Commands of a trace are not due at their recorded times: all stacks would take as long as the trace.
+    """
     settings = {"workload": workload, "workload.path": str(path.absolute()), "batching.max_batch": PLAIN_BATCH}
+    settings |= {"workload.gaps": "none"} if workload == "trace" else {}
     return Question(settings | _common(device), 0, limit)
 
 

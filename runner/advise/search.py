@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launchopt.errors import RunError
+from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.halving import FINALISTS, MARGIN, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
@@ -61,12 +61,15 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
     if pilot and trials.cost.start_s > SLOW_START_S and trials.affords(1, 1):
         pilot = trials.run(question, [base], 1) or pilot  # the first one compiled, which no later one does
     if not pilot:
-        raise RunError(f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial: give more")
+        raise RunError(
+            f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial. What it compiled is kept: "
+            "type the same again, or give more"
+        )
     if layers is not None:
         fit = trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot)  # layers in a trial
         tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
-        sizes = {"workload.layers": max(1, min(layers, int(fit))), "workload.tokens": tokens}
-        question = question.with_settings(sizes)
+        question = question.with_settings({"workload.tokens": tokens})
+        question = _fitting(question, max(1, min(layers, int(fit))), [base, *labels], trials)
     first = trials.last
     arms, folder = _halved(question, labels, base, layers, trials)
     arms, folder = (arms, folder) if arms else (by_arm(pilot), first)
@@ -88,14 +91,25 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
     )
 
 
+def _fitting(question: Question, layers: int, labels: Sequence[str], trials: Trials) -> Question:
+    """Return the question with as many of `layers` as the memory has space for; ArenaMemoryError if one is too much."""
+    while True:
+        sized = question.with_settings({"workload.layers": layers})
+        try:
+            trials.require_memory(sized, labels)
+            return sized
+        except ArenaMemoryError:
+            if layers == 1:
+                raise
+            layers //= 2
+
+
 def _halved(
     question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials
 ) -> tuple[Arms, Path]:
     """Return the arms of the last round that ran, and its folder. Arms for which there is no time are dropped."""
-    first = max(1, trials.cost.arms_in(FIRST_SHARE * trials.left_s, 1) - 1)
-    trials.dropped |= dict.fromkeys(labels[first:], "no time within --budget-s")
-    arms, folder = by_arm(trials.run(question, _with(base, labels[:first]), 1)), trials.last
-    order = ranked(arms, question.limit, layers)
+    every, arms, folder = _tried(question, labels, base, trials)
+    order = ranked(every, question.limit, layers)
     while len(survivors(order)) > FINALISTS:
         going = _with(base, survivors(order))
         if trials.cost.of(len(going), 1) > FIRST_SHARE * trials.left_s:
@@ -114,6 +128,34 @@ def _halved(
             break
         repeats *= 2
     return arms, folder
+
+
+def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials) -> tuple[Arms, Arms, Path]:
+    """Run as many arms once as fit into the first share of the time, the likely ones first.
+
+    Return all arms that ran; then those of the round that had the fastest one, and its folder. A round that took too
+    long to set up all of its arms is tried again with half of them.
+    """
+    waiting, most, keep_s = list(labels), len(labels), (1 - FIRST_SHARE) * trials.left_s
+    every: dict[str, Sequence[Row]] = {}
+    best: tuple[Arms, Path] = ({}, trials.last)
+    while waiting:
+        spare_s = trials.left_s - keep_s
+        fits = min(most, len(waiting), trials.cost.arms_in(spare_s, 1) - 1)
+        if fits < 1:
+            break
+        going = waiting[:fits]
+        found = by_arm(trials.run(question, [base, *going], 1, min(1.0, spare_s / trials.left_s)))
+        waiting = [label for label in waiting if label not in trials.dropped]
+        if not found:
+            most = fits // 2
+            continue
+        if not best[0] or min(map(wall_ms, found.values())) < min(map(wall_ms, best[0].values())):
+            best = (found, trials.last)
+        every |= found
+        waiting = [label for label in waiting if label not in going]
+    trials.dropped |= dict.fromkeys(waiting, "no time within --budget-s")
+    return every, *best
 
 
 def _with(base: str, labels: Sequence[str]) -> list[str]:

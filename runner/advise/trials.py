@@ -1,28 +1,35 @@
 """Runs rounds of trials within a budget. A round is one run: its arms are interleaved in one process.
 
-The first round is small, and each round corrects the estimated cost of the next one. A round that would end after the
-budget is not begun. `job_timeout_s` ends one that takes longer than expected, and its finished repeats count. Only the
-first round has no limit: on a new machine it compiles, and a run that is ended would have to compile again.
+Each round corrects the estimated cost of the next one. A round that would end after the budget is not begun, and
+`job_timeout_s` ends one that takes longer than expected; its finished repeats count. What a run compiled before it was
+ended is kept for the next one. An arm that breaks is dropped, and the others run again without it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import fmean
 from typing import NamedTuple
 
-from launchopt.errors import ConfigError, Interrupted, LaunchoptError
+from hydra import compose
+
+from launchopt.errors import ArenaMemoryError, ConfigError, Interrupted, LaunchoptError, VerificationError, one_line
 from launchopt.recording import results
 from launchopt.recording.results import Row
 from runner.advise.question import Question
 from runner.calling.caller import call
 from runner.calling.words import words_of
+from runner.config.loading import hydra_of
+from runner.plan.plan import plan_of
 
 LEAST_S = 3.0  # less does not even start a run
+ENDING_S = 1.0  # in which a run that its limit ends saves its rows
 # Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
 OF_REPEAT, OF_ARM = 2.0, 4.0
 
@@ -40,22 +47,32 @@ class Cost(NamedTuple):
 
     def arms_in(self, seconds: float, repeats: int) -> int:
         """Return the number of arms that can run in some seconds."""
-        return max(0, int((seconds - self.start_s) / (self.arm_s + repeats * self.repeat_s)))
+        return max(0, int((seconds - self.start_s) / max(1e-6, self.arm_s + repeats * self.repeat_s)))
 
     def repeats_in(self, seconds: float, arms: int) -> int:
         """Return the number of repeats of some arms that can run in some seconds."""
         return max(0, int((seconds - self.of(arms, 0)) / (arms * self.repeat_s)))
 
 
-UNKNOWN = Cost(0.0, 0.0, 0.0)  # before the first round
+UNKNOWN = Cost(2.5, 0.0, 0.0)  # before the first round: a start without compiling, on two cores
 
 
-def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float) -> Cost:
-    """Return the cost that a round shows. What its rows do not explain counts as its start."""
-    wall_s = median(row["wall_ms"] for row in rows) / 1e3
-    arm_s = median(row["setup_ms"] or 0.0 for row in rows) / 1e3 + OF_ARM * wall_s
-    known_s = Cost(0.0, arm_s, OF_REPEAT * wall_s).of(arms, repeats)
-    return Cost(max(0.0, took_s - known_s), arm_s, OF_REPEAT * wall_s)
+def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float, earlier: Cost | None = None) -> Cost:
+    """Return the cost that a round shows. What its rows do not explain is its start, or compiling.
+
+    earlier: of the rounds before. Compiling happens once, so the shortest start of all rounds is that of the next one.
+    """
+    wall_s = fmean(row["wall_ms"] for row in rows) / 1e3
+    arm_s = fmean(row["setup_ms"] or 0.0 for row in rows) / 1e3 + OF_ARM * wall_s
+    start_s = max(0.0, took_s - Cost(0.0, arm_s, OF_REPEAT * wall_s).of(arms, repeats))
+    return Cost(min(start_s, earlier.start_s) if earlier else start_s, arm_s, OF_REPEAT * wall_s)
+
+
+class Outcome(NamedTuple):
+    """How a round ended. error: what broke it; None if nothing did, or if only its time was over."""
+
+    rows: list[Row]
+    error: LaunchoptError | None = None
 
 
 @dataclass
@@ -65,7 +82,7 @@ class Trials:
     folder: Path
     budget_s: float
     clock: Callable[[], float] = time.monotonic
-    dropped: dict[str, str] = field(default_factory=dict)  # arm -> reason why it ran in no round
+    dropped: dict[str, str] = field(default_factory=dict)  # arm -> reason why it is not among the answers
     rounds: int = 0
     cost: Cost = UNKNOWN
 
@@ -86,53 +103,105 @@ class Trials:
         """Return whether a round would end within the budget."""
         return self.left_s >= max(LEAST_S, self.cost.of(arms, repeats))
 
+    def require_memory(self, question: Question, labels: Sequence[str]) -> None:
+        """Raise ArenaMemoryError if the operands of a round with these arms do not fit."""
+        base, *others = labels
+        words = words_of({**question.settings, "mode": base, "against": others, "repeats": 1})
+        with contextlib.suppress(ConfigError), hydra_of():  # an arm that cannot run: the round drops it
+            plan_of(compose("config", words))
+
     def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
         """Run the arms interleaved and return their rows. Empty if none ended within a share of the seconds left.
 
-        An arm that cannot run is dropped, with the reason. Raises a LaunchoptError if no arm is left.
+        An arm that cannot run, breaks, or computes wrong numbers is dropped, with the reason. Raises a LaunchoptError
+        if the first arm, the base, is such an arm.
         """
-        able = [label for label in labels if label not in self.dropped]
+        until_s = self.clock() + share * self.left_s
         while True:
+            able = [label for label in labels if label not in self.dropped]
+            if len(able) == 1 < len(labels):
+                return []  # no arm is left beside the base
             began_s = self.clock()
-            try:
-                rows = self._round(question, able, repeats, self.left_s * share)
-            except ConfigError as error:
-                wrong = str(error.value)
-                if error.key not in ("mode", "against") or wrong not in able or len(able) == 1:
-                    raise
-                self.dropped[wrong] = error.allowed
-                able.remove(wrong)
-                continue
+            rows, error = self._round(question, able, repeats, until_s - began_s)
+            if error is not None:
+                found = self._broken(error, able)
+                if not found:
+                    found = self._halved(question, able, error, until_s)
+                self.dropped |= found
+                if found:
+                    continue
             if rows:
-                self.cost = cost_of(rows, len(able), repeats, self.clock() - began_s)
+                self.cost = cost_of(rows, len(able), repeats, self.clock() - began_s, self._earlier())
+                self.dropped |= {
+                    str(row["mode"]): one_line(f"failed its check: {row['status']}", 200)
+                    for row in rows
+                    if row["mode"] != labels[0] and not (row["status"] == "ok" and row["verified"])
+                }
             return rows
 
     def sweep(self, question: Question, label: str, grid: Mapping[str, Sequence[object]], repeats: int) -> list[Row]:
         """Run one arm with every combination of the grid's settings, as one sweep; return the rows."""
+        jobs = math.prod(len(values) for values in grid.values())
         settings = {key: value for key, value in question.settings.items() if key not in grid}
         settings |= {"mode": label, "against": [], "repeats": repeats}
+        settings |= {"job_timeout_s": round(max(1.0, (self.left_s - self.cost.start_s) / jobs), 1)}
         axes = [f"{key}={','.join(map(str, values))}" for key, values in grid.items()]
         self.rounds += 1
-        return self._called(["-m", *words_of(settings, self.last), *axes], self.left_s)
+        return self._called(["-m", *words_of(settings, self.last), *axes]).rows
 
-    def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> list[Row]:
+    def _earlier(self) -> Cost | None:
+        return None if self.cost == UNKNOWN else self.cost
+
+    def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> Outcome:
+        limit_s = round(most_s - self.cost.start_s - ENDING_S, 1)
+        if limit_s < 1.0 and self.cost != UNKNOWN:
+            return Outcome([])
         self.rounds += 1
         arms: dict[str, object] = {"mode": list(labels)} if len(labels) > 1 else {"mode": labels[0], "against": []}
-        settings = {**question.settings, **arms, "repeats": repeats}
-        limit_s = math.inf  # the first round goes on to its end: what it compiles is kept for all later ones
-        if self.cost != UNKNOWN:
-            settings["job_timeout_s"] = limit_s = round(max(1.0, most_s - self.cost.start_s), 1)
-        return self._called(words_of(settings, self.last), limit_s)
-
-    def _called(self, words: Sequence[str], limit_s: float) -> list[Row]:
+        limit_s = max(1.0, limit_s)
+        settings = {**question.settings, **arms, "repeats": repeats, "job_timeout_s": limit_s}
         began_s = self.clock()
+        outcome = self._called(words_of(settings, self.last))
+        return Outcome(outcome.rows) if self.clock() - began_s >= limit_s else outcome
+
+    def _called(self, words: Sequence[str]) -> Outcome:
+        error: LaunchoptError | None = None
         try:
             call(words, is_quiet=True)
-        except (ConfigError, Interrupted):
+        except Interrupted:
             raise
-        except LaunchoptError:
-            if not any(self.last.rglob("summary.parquet")):
-                if self.clock() - began_s < limit_s:
-                    raise  # it was not the time
-                return []
-        return results.read_summaries([self.last])
+        except LaunchoptError as raised:
+            error = raised
+        if not any(self.last.rglob("summary.parquet")):
+            return Outcome([], error)
+        return Outcome(results.read_summaries([self.last]), None if isinstance(error, VerificationError) else error)
+
+    def _broken(self, error: LaunchoptError, labels: Sequence[str]) -> dict[str, str]:
+        """Return the arm that an error names, with the reason; empty if it names none. Raises it if that is the base.
+
+        Raises an error of a setting, of a file, or of all arms, too.
+        """
+        base, *others = labels
+        if isinstance(error, ConfigError):
+            wrong = str(error.value)
+            if error.key not in ("mode", "against") or wrong not in others:
+                raise error
+            return {wrong: error.allowed}
+        named = [label for label in labels if re.search(rf"(?<![\w+-]){re.escape(label)}(?![\w+-])", str(error))]
+        if not others or named == [base] or (error.exit_code == 2 and not named):
+            raise error
+        why = {label: one_line(f"broke: {error}", 200) for label in others}
+        if len(others) == 1:
+            return why
+        return {named[-1]: why[named[-1]]} if named and named[-1] != base else {}
+
+    def _halved(
+        self, question: Question, labels: Sequence[str], error: LaunchoptError, until_s: float
+    ) -> dict[str, str]:
+        """Return the arms without which a round does not break, whose error named none: each half runs on its own."""
+        base, *others = labels
+        half, before = len(others) // 2, set(self.dropped)
+        for part in (others[:half], others[half:]):
+            if until_s - self.clock() > self.cost.start_s and not isinstance(error, ArenaMemoryError):
+                self.run(question, [base, *part], 1, max(0.0, until_s - self.clock()) / max(1e-6, self.left_s))
+        return {label: why for label, why in self.dropped.items() if label not in before}

@@ -48,14 +48,19 @@ def _guarded(pipe: Connection, work: Callable[[], None]) -> None:
     except Interrupted:
         os._exit(0)
     except (GpuError, ArenaMemoryError) as error:
-        _send_failure(pipe, Failure(str(error), error.exit_code, ""))
+        _send_failure(pipe, Failure(_text(error, str(error)), error.exit_code, ""))
         os._exit(error.exit_code)  # a normal exit would free GPU memory, which may fail again
     except LaunchoptError as error:
-        _fail(pipe, Failure(str(error), error.exit_code, ""))
+        _fail(pipe, Failure(_text(error, str(error)), error.exit_code, ""))
     except MemoryError:
         _fail(pipe, Failure("out of main memory", 1, ""))
     except Exception as error:
-        _fail(pipe, Failure(described(error), 1, traceback.format_exc()))
+        _fail(pipe, Failure(_text(error, described(error)), 1, traceback.format_exc()))
+
+
+def _text(error: BaseException, message: str) -> str:
+    """Return the message with the notes of the error, which say which mode it concerns."""
+    return "; ".join([message, *getattr(error, "__notes__", ())])
 
 
 def _leave(code: int) -> None:

@@ -70,7 +70,11 @@ class Consumer:
     def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
         """Make a mode ready to launch, and keep the columns of its setup costs."""
         limits = arm.limits(self._stream, mode.takes_of(self._stream))
-        prepared, costs = prepared_with_costs(mode, self.device, limits)
+        try:
+            prepared, costs = prepared_with_costs(mode, self.device, limits)
+        except Exception as error:
+            error.add_note(f"while {arm.label} was prepared")
+            raise
         self._setups.append(costs)
         return prepared
 

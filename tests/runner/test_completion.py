@@ -23,6 +23,7 @@ from runner import completion
         (["report", "--st"], ["--strategies"]),
         (["doctor", "out", "--pro"], ["--processes"]),
         (["verdict", "--js"], ["--json"]),
+        (["advise", "--slo"], ["--slo-p99-ms", "--slo-tpot-ms"]),
         (["nothing", "--js"], []),
         (["run", "against=al"], ["against=all"]),
         (["run", "against=batched,base"], ["against=batched,baseline"]),

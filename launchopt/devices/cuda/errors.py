@@ -14,6 +14,7 @@ not loaded raised nothing.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -139,10 +140,10 @@ class GpuErrors:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and (fault := fault_of(error)):
-            raise self._message_of(fault) from None
+            raise self._message_of(fault, getattr(error, "__notes__", ())) from None
 
-    def _message_of(self, fault: Fault) -> LaunchoptError:
+    def _message_of(self, fault: Fault, notes: Sequence[str]) -> LaunchoptError:
         if self.where is not None:
             return GpuError(fault.message(self.where))
-        text = fault.message("while the job was made ready")
+        text = fault.message(", ".join(notes) or "while the job was made ready")
         return GpuError(text) if fault.code in LOST else ArenaMemoryError(text)

@@ -10,6 +10,8 @@ from hydra import compose
 from support.results.summary_rows import repeats
 
 from launchopt.devices import find_device
+from launchopt.devices.base import DeviceInfo
+from launchopt.errors import DeviceError
 from launchopt.modes.stack import choices_of, conflict, stack_of
 from runner import commands
 from runner.advise.answer import lines_of
@@ -95,12 +97,22 @@ def test_the_experiment_runs_the_advised_stack_beside_its_base(model: Path, tmp_
     assert (config.model.name, config.workload.requests) == ("own", 16)
 
 
+def _no_gpu(index: int) -> DeviceInfo:
+    raise DeviceError("device=cuda: no GPU here")
+
+
 @pytest.mark.parametrize(
     ("words", "wanted"),
     [
         (["--model", "nowhere.json"], "nowhere.json: no such file"),
         (["--list", "nowhere.csv"], "nowhere.csv: cannot be read"),
         (["--model", "broken.json"], "broken.json"),
+        (["--model", "negative.json"], "hidden_size=-64: must be a whole number from 1"),
+        (["--model", "large.json", "--device", "cpu"], "GB of main memory may be used: give a smaller model, or fewer"),
+        (["--model", "own", "--device", "cuda"], "device=cuda: no GPU here"),
+        (["--model", "own", "--device", "cpu", "--budget-s", "1"], "--budget-s=1: must be 10 or more"),
+        (["--trace", "broken.json"], "broken.json: not JSON"),
+        (["--list", "/dev/zero"], "/dev/zero: cannot be read: a device"),
         (["--list", "gemms.csv", "--slo-tpot-ms", "1"], "only a model has tokens"),
         (["--list", "gemms.csv", "--requests", "2"], "only a model has requests"),
         (["--model", "nowhere.json", "--budget-s", "0"], "--budget-s: 0: must be a number above 0"),
@@ -117,6 +129,9 @@ def test_bad_input_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.json").write_text('{"hidden_size": ')
+    Path("negative.json").write_text(json.dumps(MODEL | {"hidden_size": -64}))
+    Path("large.json").write_text(json.dumps(MODEL | {"hidden_size": 2 << 20}))
+    monkeypatch.setattr("launchopt.devices.cuda.info.cuda_info", _no_gpu)
     before = sorted(tmp_path.rglob("*"))
     try:
         code = commands.main(["advise", *words])
@@ -136,3 +151,10 @@ def test_a_file_is_no_model(tmp_path: Path) -> None:
     able, _ = candidates(question.config(), info)
     assert {"baseline", "batched"} <= set(able)
     assert question.requests == 0
+
+
+def test_of_a_trace_only_stacks_that_keep_its_order_are_tried() -> None:
+    question = of_file("trace", Path("tests/corpus/kineto.json.gz"), "cpu", None)
+    able, refused = candidates(question.config(), find_device("cpu", 0)[0])
+    assert "baseline" in able
+    assert refused["graph"].startswith("changes the order")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.summary_rows import repeats, row
 
-from launchopt.errors import RunError
+from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
 from runner.advise.halving import Decision
 from runner.advise.question import Limit, Question, tpot
@@ -24,10 +24,17 @@ STEADY = (1.0, 1.001, 0.999)
 class MadeUp(Trials):
     """Trials that take the time they say, on a clock of their own. wall_ms: of one layer, by arm."""
 
-    def __init__(self, budget_s: float, wall_ms: Mapping[str, float], compiling_s: float = 0.0) -> None:
-        self.compiling_s = compiling_s  # in the first round
+    def __init__(
+        self, budget_s: float, wall_ms: Mapping[str, float], compiling_s: float = 0.0, space: int = 1000
+    ) -> None:
+        self.compiling_s, self.space = compiling_s, space  # in the first round; layers
         self.now_s, self.wall_ms, self.ran = 0.0, wall_ms, list[tuple[int, int]]()
         super().__init__(Path("nowhere"), budget_s, lambda: self.now_s)
+
+    def require_memory(self, question: Question, labels: Sequence[str]) -> None:
+        """Raise ArenaMemoryError for more than `space` layers."""
+        if int(str(question.settings["workload.layers"])) > self.space:
+            raise ArenaMemoryError("too large")
 
     def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
         self.rounds += 1
@@ -88,6 +95,13 @@ def test_a_limit_that_nothing_can_keep_gives_the_closest_arm() -> None:
 def test_a_model_whose_trial_would_take_too_long_runs_with_fewer_layers() -> None:
     result = found(MadeUp(60.0, ARMS), layers=1000)
     assert result.question.settings["workload.layers"] == 15
+
+
+def test_a_model_larger_than_memory_runs_with_the_layers_that_fit() -> None:
+    result = found(MadeUp(60.0, ARMS, space=4), layers=1000)
+    assert result.question.settings["workload.layers"] == 3
+    with pytest.raises(ArenaMemoryError):
+        found(MadeUp(60.0, ARMS, space=0), layers=1000)
 
 
 def test_if_one_layer_still_takes_too_long_requests_have_fewer_tokens() -> None:
