@@ -47,7 +47,7 @@ def test_an_arm_that_breaks_without_a_name_is_found_by_halves() -> None:
     rows = trials.run(QUESTION, ["engine", "coalesced", "pdl", "graph", "batched"], 5)
     assert sorted(row["mode"] for row in rows) == ["batched", "coalesced", "engine", "pdl"]
     assert trials.dropped == {"graph": "broke: consumer was killed by signal 11"}
-    assert len(trials.ran) <= 6
+    assert len(trials.ran) <= 7
 
 
 @pytest.mark.parametrize(
