@@ -33,20 +33,24 @@ PAGE = ".html"
 
 
 class Result:
-    """The results in a folder: of one run, or of all runs below it.
+    """The results of the run in a folder, or of all runs below a folder that has none itself.
 
     `print` shows a table of the modes and the verdict, and so does a notebook.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Read the folder. Raises DataError if it has no usable result. A file that is damaged in part is named."""
+        from launchopt.analysis.stream_rows import without_copies
         from launchopt.reading.unusable import forget
         from launchopt.recording import results
 
         forget()
         self.folder = Path(folder).absolute()
-        self._rows: list[Row] = results.read_summaries([Path(folder)])
-        self._manifests: list[Manifest] = results.read_manifests([Path(folder)])
+        own = Path(folder, "summary.parquet")
+        self._where = own.absolute() if own.is_file() else self.folder
+        where = own if own.is_file() else Path(folder)
+        self._rows: list[Row] = without_copies(results.read_summaries([where]))
+        self._manifests: list[Manifest] = results.read_manifests([where])
 
     @property
     def modes(self) -> tuple[str, ...]:
@@ -116,7 +120,7 @@ class Result:
         page = Path(path)
         if page.suffix.lower() != PAGE:
             raise ConfigError("path", path, f"the name of a page must end in {PAGE}")
-        save_text(page, page_html(read_source([self.folder])))
+        save_text(page, page_html(read_source([self._where])))
         return page
 
     @cached_property
@@ -206,6 +210,8 @@ def run(
 
     if settings is not None and not isinstance(settings, Mapping):
         raise ConfigError("settings", settings, 'a dictionary, such as {"workload.requests": 16}')
+    if folder is not None and not os.fspath(folder):
+        raise ConfigError("folder", folder, "the name of a folder; without one the results are below outputs/run")
     given = dict(settings or {})
     if twice := given.keys() & groups.keys():
         name = min(twice)
@@ -214,7 +220,7 @@ def run(
 
 
 def load(folder: str | os.PathLike[str]) -> Result:
-    """Return the results in a folder: of one run, or of all runs below it.
+    """Return the results of the run in a folder, or of all runs below a folder that has none itself.
 
     Raises DataError if the folder does not exist, or has no usable result.
     """

@@ -57,6 +57,17 @@ def test_a_result_has_a_row_for_each_repeat(folder: Path) -> None:
     assert repr(result) == f"<launchopt.Result of {folder}: 1 run of baseline, batched; ok>"
 
 
+def test_a_run_within_the_folder_of_a_run_does_not_count(folder: Path, tmp_path: Path) -> None:
+    outer = write_run(tmp_path / "outer")
+    write_run(outer / "inner")
+    result = launchopt.load(outer)
+    assert (len(result.to_pandas()), repr(result).count("1 run of")) == (10, 1)
+    assert result.objective == launchopt.load(folder).objective
+    assert len(launchopt.load(tmp_path).to_pandas()) == 10, "the same rows again are a copy"
+    with pytest.raises(launchopt.ConfigError, match="folder=: the name of a folder"):
+        launchopt.run(folder="")
+
+
 def test_the_verdict_has_the_factor_and_what_bounds_the_time(folder: Path) -> None:
     verdict = launchopt.load(str(folder)).verdict
     (factor,) = verdict.factors
