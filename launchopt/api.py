@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
@@ -120,7 +120,7 @@ class Result:
         page = Path(path)
         if page.suffix.lower() != PAGE:
             raise ConfigError("path", path, f"the name of a page must end in {PAGE}")
-        save_text(page, page_html(read_source([self._where])))
+        save_text(page, page_html(replace(read_source([self._where]), folders=[self.folder])))
         return page
 
     @cached_property
