@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, open_dict, read_write
+from omegaconf import DictConfig
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError
 from launchopt.files import reason
@@ -25,6 +25,7 @@ from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.against import settled
 from runner.config.composed import typed, without_hydra
+from runner.config.launchers import is_other_sweeper
 from runner.config.loading import start
 from runner.config.schema import to_config
 from runner.config.tables import require_gpu
@@ -33,10 +34,10 @@ from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
-from runner.run.executing import execute_into, note_refusal, shown_path, unforeseen
+from runner.run.executing import execute_into, note_refusal, objective_in, objective_of, shown_path, unforeseen
 from runner.run.folder_lock import FolderError, FolderLock, check_writable, chosen_folder
 from runner.run.resume import OUTPUTS, config_hash, is_done, is_timed, newest_sweep, plain, require_own, work_key
-from runner.run.sweep import Sweep, SweepJob, require_given
+from runner.run.sweep import Sweep, SweepJob, place_sweep, require_given
 
 if TYPE_CHECKING:
     from runner.plan.plan import Plan
@@ -115,7 +116,9 @@ class Precheck(Callback):
             require_gpu(config, typed(config.hydra))
             if config.resume and is_timed(config.hydra.sweep):
                 parent = Path(config.hydra.sweep.dir).parent
-                _place_sweep(config, newest_sweep(parent, overrides))
+                found = newest_sweep(parent, overrides)
+                say(f"resuming {found}")
+                place_sweep(config, found)
             folder = Path(config.hydra.sweep.dir)
             check_writable(SWEEP_KEY, folder)
             params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
@@ -125,7 +128,8 @@ class Precheck(Callback):
             lock = _start.hold(folder, SWEEP_KEY)
             _start.folder = folder
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
-            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params)
+            planned = not is_other_sweeper(config.hydra)
+            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params, planned)
 
 
 @contextlib.contextmanager
@@ -139,29 +143,23 @@ def _refusing() -> Iterator[None]:
         raise SystemExit(error.exit_code) from None
 
 
-def _place_sweep(config: DictConfig, folder: Path) -> None:
-    """Make Hydra write the sweep and its jobs into `folder`."""
-    say(f"resuming {folder}")
-    quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
-    with read_write(config.hydra), open_dict(config.hydra):
-        config.hydra.sweep.dir = str(folder)
-        config.hydra.overrides.hydra.append(f"{SWEEP_KEY}='{quoted}'")
+def run_job(composed: DictConfig) -> float:
+    """Run one job for Hydra. An error is printed and kept in the exit code, since Hydra would show a traceback.
 
-
-def run_job(composed: DictConfig) -> None:
-    """Run one job for Hydra. An error is printed and kept in the exit code, since Hydra would show a traceback."""
+    Return the objective, which a sweeper that optimizes minimizes; infinite without usable results.
+    """
     about = HydraConfig.get()
     folder, overrides = Path(about.runtime.output_dir), typed(about)
     sweep = _start.sweep
     if sweep is None:
-        _run(_start.plan or _plan(settled(composed)), folder, overrides)
-        return
+        return _run(_start.plan or _plan(settled(composed)), folder, overrides)
     job = SweepJob(about.job.num, overrides)
     with _ending(sweep, job, folder):
         signals.check()  # Ctrl-C during a repeat that failed
         _run_in_sweep(sweep, job, settled(composed), folder)
     if job.status == "interrupted":
         raise SystemExit(job.exit_code)
+    return job.objective
 
 
 def refuse_job(composed: DictConfig, error: OSError) -> None:
@@ -202,6 +200,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     require_own(SWEEP_KEY, shown, OUTPUTS, force=bool(config.get("force")))
     if config.get("resume") and is_done(shown, config, SWEEP_KEY):
         job.ended("skipped")
+        job.objective = objective_in(shown)
         if sweep.varies_batching:
             sweep.remember(job, work_key(_plan(composed)))
         own = sweep.own(job)
@@ -230,6 +229,7 @@ def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
     began_s = time.monotonic()
     rows, failure = execute_into(plan, folder, job.overrides, fail, sweep.name(job), sweep.printed)
     job.ended("failed" if failure else "ok", failure)
+    job.objective = objective_of(rows, plan.config.against)
     from runner.run.screens.sweep_results import job_line
 
     text = job_line(rows) if failure is None else job.status
@@ -243,8 +243,8 @@ def _plan(composed: DictConfig) -> Plan:
     return plan_of(composed)
 
 
-def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
-    """Execute the plan of a single run and print its results."""
+def _run(plan: Plan, folder: Path, overrides: list[str]) -> float:
+    """Execute the plan of a single run, print its results and return its objective."""
     rows, _ = execute_into(plan, folder, overrides, fail)
     from runner.run.screens.run_results import print_results
     from runner.screen.pager import console
@@ -252,6 +252,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> None:
     config = plan.config
     place, orders = shown_path(folder), bool(plan.orders)
     print_results(rows, config.mode.label, place, console(), config.against, has_orders=orders)
+    return objective_of(rows, config.against)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

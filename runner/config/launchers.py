@@ -1,15 +1,23 @@
-"""Hydra's launchers and sweepers that this program supports: one of each, which run jobs one after another.
+"""Hydra's launchers and sweepers that this program supports.
 
-Any other plugin is refused, installed or not. It would run jobs in processes that this program does not watch.
+One launcher, which runs jobs one after another: any other would run jobs in processes that this program does not watch.
+Hydra's basic sweeper, and each that is installed as a Hydra plugin: it chooses jobs by the objective that `run_job`
+returns. Its settings are those of its package. A config changes numbers, flags and `params`: text could name code.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Any, NamedTuple
 
-from omegaconf import DictConfig
+from hydra.core.config_store import ConfigStore
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
 
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, one_line
+
+SWEEPER = "hydra/sweeper"
 
 
 class Plugin(NamedTuple):
@@ -22,26 +30,43 @@ class Plugin(NamedTuple):
 
 PLUGINS = {
     "hydra/launcher": Plugin("basic", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
-    "hydra/sweeper": Plugin(
-        "basic", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper", ("max_batch_size", "params")
-    ),
+    SWEEPER: Plugin("basic", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper", ("max_batch_size", "params")),
 }
 
 
 def check_option(group: str, option: str) -> None:
     """Raise ConfigError if `group` is one of PLUGINS and `option` is not supported."""
-    if group in PLUGINS and option != PLUGINS[group].option:
+    if group in PLUGINS and option != PLUGINS[group].option and not is_installed(group, option):
         raise _unsupported(group, group, option)
+
+
+def is_installed(group: str, option: str) -> bool:
+    """Return whether an option is a sweeper that an installed package adds to Hydra."""
+    if group != SWEEPER or not option.isidentifier() or option == PLUGINS[SWEEPER].option:
+        return False
+    from hydra.core.plugins import Plugins  # late: most starts need none
+
+    Plugins.instance()  # imports the packages, which register their options
+    return option in _options(SWEEPER)
+
+
+def is_other_sweeper(hydra: DictConfig) -> bool:
+    """Return whether the composed node `hydra` has a sweeper other than the basic one."""
+    return str(hydra.runtime.choices.get(SWEEPER)) != PLUGINS[SWEEPER].option
 
 
 def check_plugins(hydra: DictConfig) -> None:
     """Raise ConfigError if the composed node `hydra` has a launcher or sweeper that is not supported."""
     for group, plugin in PLUGINS.items():
-        check_option(group, str(hydra.runtime.choices.get(group)))
+        option = str(hydra.runtime.choices.get(group))
+        check_option(group, option)
         key = group.replace("/", ".")
         node = hydra.get(group.partition("/")[2])
         if not isinstance(node, DictConfig):
             raise _unsupported(group, key, str(node))
+        if option != plugin.option:
+            _check_sweeper(option, node)
+            continue
         if node.get("_target_") != plugin.target:
             raise _unsupported(group, f"{key}._target_", str(node.get("_target_")))
         for name in map(str, node):
@@ -49,8 +74,54 @@ def check_plugins(hydra: DictConfig) -> None:
                 raise _unsupported(group, f"{key}.{name}", str(node.get(name)))
 
 
+def _check_sweeper(option: str, node: DictConfig) -> None:
+    """Raise ConfigError for a setting of an installed sweeper that its package does not have, and that is no number."""
+    values: Any = OmegaConf.to_container(node, resolve=False)
+    params = values.pop("params", None) or {}
+    own = _options(SWEEPER)[option]
+    foreign = [] if isinstance(own, dict) and values.get("_target_") == own.get("_target_") else ["_target_"]
+    foreign += _foreign(values, [own], SWEEPER)
+    if not isinstance(params, dict) or not all(_is_plain(each) for each in (*params, *params.values())):
+        foreign.append("params")
+    if foreign:
+        why = f"text that could name code; allowed for hydra/sweeper={option}: numbers, true, false, null and params"
+        raise ConfigError(f"hydra.sweeper.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why)
+
+
+def _foreign(value: object, known: Sequence[object], group: str, key: str = "") -> Iterator[str]:
+    """Yield the settings at and below `key` whose value no package gave, and which is no number, flag or null.
+
+    known: what packages gave for it. group: with options of packages for the settings of a section.
+    """
+    if isinstance(value, dict):
+        sections = [each for each in known if isinstance(each, dict) and each.get("_target_") == value.get("_target_")]
+        for name, each in value.items():
+            of_name = [section[name] for section in sections if name in section]
+            options = list(_options(f"{group}/{name}").values()) if isinstance(each, dict) else []
+            yield from _foreign(each, of_name + options, f"{group}/{name}", f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and value not in known:
+        yield from (key for each in value if not isinstance(each, int | float | Enum | None))
+    elif value not in known and not isinstance(value, int | float | Enum | None):
+        yield key
+
+
+def _options(group: str) -> dict[str, object]:
+    """Return the options that packages gave a group of Hydra, by name, as they stand."""
+    store = ConfigStore.instance()
+    try:
+        names = [each.removesuffix(".yaml") for each in store.list(group) if each.endswith(".yaml")]
+    except (OSError, HydraException):
+        return {}
+    return {each: OmegaConf.to_container(store.load(f"{group}/{each}.yaml").node, resolve=False) for each in names}
+
+
+def _is_plain(value: object) -> bool:
+    return not isinstance(value, dict | list) and "${" not in str(value)
+
+
 def _unsupported(group: str, key: str, value: str) -> ConfigError:
     kind = group.partition("/")[2]
     plugin = PLUGINS[group]
     allowed = ", ".join([f"the {kind} {plugin.option}, which is the default", *plugin.settings])
+    allowed += ", or an installed sweeper of Hydra" if group == SWEEPER else ""
     return ConfigError(key, value, f"jobs run one after another, in this process; allowed: {allowed}")

@@ -13,6 +13,7 @@ and of --cfg. It ends in `composed.check`, before Hydra instantiates or starts a
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -196,7 +197,7 @@ def _jobs(refuse: Callable[[DictConfig, OSError], None]) -> Iterator[None]:
             return cast(JobReturn, whole(**job))
         except OSError as error:  # an error of the task itself is kept in what `whole` returns
             refuse(job["config"], error)
-            return JobReturn(status=JobStatus.COMPLETED)
+            return JobReturn(status=JobStatus.COMPLETED, _return_value=math.inf)  # an optimizer goes elsewhere
 
     hydras.run_job = run_job
     try:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import traceback
 from collections.abc import Callable
@@ -62,6 +63,23 @@ def execute_into(
         else:  # a mistake of this program: its traceback goes to the folder
             failure = unforeseen(folder, error, fail)
     return _rows(folder), failure
+
+
+def objective_of(rows: list[Row], against: list[str]) -> float:
+    """Return what an optimizer minimizes, as `launchopt.Result.objective`; infinite if there is none."""
+    if not rows:
+        return math.inf
+    from launchopt.analysis.conclusions import modes_of, objective
+
+    base, *others = modes_of(rows, against)
+    return objective(rows, others[0], base) if others else objective(rows, base, None)
+
+
+def objective_in(folder: Path) -> float:
+    """Return the same of the finished run in a folder."""
+    config = read_manifest(folder).get("config")
+    against = config.get("against") if isinstance(config, dict) else None
+    return objective_of(_rows(folder), against if isinstance(against, list) else [])
 
 
 def _rows(folder: Path) -> list[Row]:

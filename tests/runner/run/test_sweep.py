@@ -303,6 +303,7 @@ def test_an_interrupted_sweep_is_taken_up_again(run: Run, tmp_path: Path) -> Non
         "error": None,
         "exit_code": 0,
         "same_as": None,
+        "objective": None,
     }
     assert not (tmp_path / "s/2").exists()
     assert "sweep: 1 ok, 1 interrupted, 1 not run in s" in stdout.splitlines()
@@ -320,6 +321,8 @@ def test_a_mode_that_ignores_batching_runs_once_and_a_line_a_job_says_so(run: Ru
     first = run(words)
     assert statuses(tmp_path / "s") == ["ok", "same", "ok", "ok"]
     assert [job["same_as"] for job in sweep_json(tmp_path / "s")["jobs"]] == [None, 0, None, None]
+    first, twin, *_ = (job["objective"] for job in sweep_json(tmp_path / "s")["jobs"])
+    assert first == twin > 0
     assert not (tmp_path / "s/1").exists()
     assert first.line("job 1 (2 of 4): ").endswith(
         "mode=baseline batching.timeout_us=150: the same work as job 0, which stands for it"
