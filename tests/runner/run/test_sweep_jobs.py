@@ -1,5 +1,6 @@
 """The jobs of a sweep: planned as Hydra plans them, and those that are left when it ends early."""
 
+import math
 import shlex
 import signal
 from dataclasses import asdict
@@ -110,8 +111,10 @@ def test_a_job_is_written_as_it_ended_however_often_the_sweep_is_saved(tmp_path:
         sweep.save()
         assert sweep_json(tmp_path)["jobs"][-1]["status"] == "running"
         job.ended(status)
+        job.objective = 0.5 if status == "ok" else math.inf
     sweep.end()
-    assert sweep_json(tmp_path)["jobs"] == [asdict(job) for job in sweep.jobs]
+    written = [asdict(job) | {"objective": None if job.status != "ok" else 0.5} for job in sweep.jobs]
+    assert sweep_json(tmp_path)["jobs"] == written, "JSON has no infinity"
     assert statuses(tmp_path) == ["ok", "failed", "refused"]
 
 
