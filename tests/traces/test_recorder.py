@@ -87,3 +87,23 @@ def test_it_says_that_pytorch_is_missing(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(PackageError, match="pip install torch"), launchopt.record(tmp_path / "gemms.csv"):
         pytest.fail("the program ran")
+
+
+def test_a_decoder_of_hugging_face_gives_its_linear_layers_in_order(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    transformers: Any = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = transformers.LlamaConfig(**sizes, num_hidden_layers=2, vocab_size=32)
+    model = transformers.LlamaForCausalLM(config).eval()
+    path = tmp_path / "gemms.csv"
+    with torch.inference_mode(), launchopt.record(path):
+        model.generate(torch.arange(3)[None], max_new_tokens=3, do_sample=False)
+    layer = [(16, 16), (8, 16), (8, 16), (16, 16), (24, 16), (24, 16), (16, 24)]  # q, k, v, o, gate, up, down
+    groups = [0, 0, 0, 1, 2, 2, 3]
+    step, steps = [*layer, *layer, (32, 16)], [3, 1, 1]  # columns of a step: the prompt, then a token each
+    gemms = read_gemm_list(path)
+    assert [(each.m, each.k) for each in gemms] == step * 3
+    assert len({each.weight for each in gemms}) == len(step)
+    assert [each.n for each in gemms[:: len(step)]] == steps
+    of_step = [*groups, *(each + 4 for each in groups), 8]
+    assert [int(each.group) for each in gemms] == [each + 9 * number for number in range(3) for each in of_step]

@@ -33,6 +33,7 @@ from launchopt.huggingface.config_json import read_model
 from launchopt.recording.dataset import batches
 from launchopt.recording.results import read_histograms, read_manifest, read_summaries
 from launchopt.traces.events import Trace
+from launchopt.traces.execution_trace import read_execution_trace
 from launchopt.traces.gemm_list import read_gemm_list
 from launchopt.traces.gemms import read_gemms
 from launchopt.traces.kineto import read_kineto
@@ -97,6 +98,8 @@ READERS = {
     "kineto": Reader(_launches(read_kineto), ("kineto.json", "list.json", "kineto.json.gz", *KINETO_FAULTS)),
     "gemms": Reader(read_gemms, ("kineto.json", "list.json", "kineto.json.gz")),
     "gemm_list": Reader(read_gemm_list, ("shapes.csv", "shapes.json", "requests.csv", "list.json")),
+    "execution_trace": Reader(read_execution_trace, ("execution_trace.json.gz", "execution_trace.json")),
+    "cut_trace": Reader(lambda path: read_execution_trace(path, may_end_early=True), ("execution_trace.json",)),
     "nsys": Reader(_launches(read_nsys), ("nsys.sqlite", *NSYS_FAULTS)),
     "manifest": Reader(lambda path: read_manifest(path.parent), ("manifest.json",)),
     "summary": Reader(lambda path: read_summaries([path]), ("summary.parquet",)),
