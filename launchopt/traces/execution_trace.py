@@ -175,6 +175,7 @@ class _Reader:
         self._parents: set[int] = set()  # nodes that have inner ones
         self._gemm_parents: set[int] = set()  # nodes within which a GEMM was found
         self._weights: dict[tuple[int, ...], str] = {}
+        self._inputs: dict[tuple[int, ...], str] = {}
         self._shapes: set[tuple[int, int, int]] = set()
 
     def add(self, node: _Node) -> None:
@@ -224,26 +225,33 @@ class _Reader:
         first, second = node.factors(operator.first)
         if len(node.shapes[operator.first + 1]) == 1:
             first, second = second, first  # of a matrix and a vector, the matrix is the weight
-        (m, n, k, batch), weight = self._weight(sizes, first, second)
-        self.gemms.append(ListedGemm(m, n, k, batch, DTYPES[kind], weight, str(self._group)))
+        (m, n, k, batch), weight, given = self._operands(sizes, first, second)
+        self.gemms.append(ListedGemm(m, n, k, batch, DTYPES[kind], weight, str(self._group), given))
         self._shapes.add((m, n, k))
         if len(self.gemms) > MOST_ROWS or len(self._shapes) > MOST_SHAPES:
             self.gemms.pop()
             raise _LimitError(f"over {MOST_ROWS:,} GEMMs, or {MOST_SHAPES:,} different sizes")
         return self._group
 
-    def _weight(self, sizes: Sizes, first: _Tensor, second: _Tensor) -> tuple[Sizes, str]:
-        """Return the sizes with the weight as A, and its name; empty if there is none. The second factor goes first."""
+    def _operands(self, sizes: Sizes, first: _Tensor, second: _Tensor) -> tuple[Sizes, str, str]:
+        """Return the sizes with the weight as A, and names of weight and input; empty if there is no weight.
+
+        The second factor goes first.
+        """
         m, n, k, batch = sizes
         if batch > 1:
-            return sizes, ""
+            return sizes, "", ""
         if self._level.get(second.storage, NO_GEMM) != NO_GEMM:
             if first.storage in self._level:  # an input that the program made would look like a weight
-                return sizes, ""
-            m, n, second = n, m, first
-        storage, offset, _ = second
-        part = storage, self._writer.get(storage, 0), offset, m, k
-        return (m, n, k, batch), self._weights.setdefault(part, f"w{len(self._weights)}")
+                return sizes, "", ""
+            m, n, first, second = n, m, second, first
+        weight, given = (self._part(each, rows, k) for each, rows in ((second, m), (first, n)))
+        name = self._weights.setdefault(weight, f"w{len(self._weights)}")
+        return (m, n, k, batch), name, self._inputs.setdefault(given, f"x{len(self._inputs)}")
+
+    def _part(self, tensor: _Tensor, rows: int, columns: int) -> tuple[int, ...]:
+        """Return what tells a matrix from others: its place in a storage, and who last wrote to that."""
+        return tensor.storage, self._writer.get(tensor.storage, 0), tensor.offset, rows, columns
 
 
 def _tensors(value: object) -> Iterator[_Tensor]:

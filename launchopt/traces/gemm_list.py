@@ -8,6 +8,7 @@ A CSV has a header and a row per GEMM. The columns may stand in any order:
     dtype     fp32, fp16 or bf16; default: that of the other rows
     weight    a name of any kind; commands with the same name read one weight. Default: each takes one in turn
     group     a name of any kind; commands of a group are independent, and groups follow one another in order
+    input     a name of any kind; rows of a group with the same input can be merged. Default: none
 
 Cells are separated by commas, semicolons or tabs, as the header has them. Names of columns may have capitals. Blank
 lines and lines that begin with # are skipped. A JSON file holds a list of objects with the same names, or an object a
@@ -35,7 +36,7 @@ from launchopt.files import JSON_BYTES_MAX, json_of, read_bytes
 from launchopt.options import LARGEST
 from launchopt.traces.json_stream import GZIP_MAGIC
 
-COLUMNS = ("op", "m", "n", "k", "dtype", "count", "weight", "group")
+COLUMNS = ("op", "m", "n", "k", "dtype", "count", "weight", "group", "input")
 REQUIRED_COLUMNS = ("m", "n", "k")
 OTHER_NAMES = {"weight id": "weight", "weight_id": "weight"}
 DTYPES = {
@@ -53,7 +54,7 @@ _SIZE = re.compile(r"[0-9]{1,10}")  # int() alone would also take "1_000", " 7" 
 
 @dataclass(frozen=True, slots=True)
 class ListedGemm:
-    """One row. weight, group: names; empty if the row has none. dtype: None if the row has none."""
+    """One row. weight, group, input: names; empty if the row has none. dtype: None if the row has none."""
 
     m: int
     n: int
@@ -62,6 +63,7 @@ class ListedGemm:
     dtype: Dtype | None
     weight: str
     group: str
+    input: str = ""
 
 
 class _Row(NamedTuple):
@@ -252,7 +254,7 @@ def _gemm(cells: Mapping[str, object]) -> ListedGemm:
         raise ValueError(f"dtype is {shown(dtype)}; allowed: {', '.join(each.name for each in Dtype)}")
     m, n, k = (_size(name, cells[name]) for name in REQUIRED_COLUMNS)
     count = 1 if cells.get("count") in ("", None) else _size("count", cells["count"])
-    return ListedGemm(m, n, k, count, DTYPES.get(dtype), _name("weight", cells), _name("group", cells))
+    return ListedGemm(m, n, k, count, DTYPES.get(dtype), *(_name(each, cells) for each in COLUMNS[-3:]))
 
 
 def _size(column: str, value: object) -> int:

@@ -125,7 +125,7 @@ def _lines(gemms: Sequence[ListedGemm], left_out: Mapping[str, int], origin: str
     yield f"# recorded with {origin}\n"
     for why, count in left_out.items():
         yield f"# left out: {count} GEMM operators {why}\n"
-    yield "m,n,k,count,dtype,weight,group\n"
+    yield "m,n,k,count,dtype,weight,group,input\n"
     for gemm in gemms:
         dtype = "" if gemm.dtype is None else gemm.dtype.name
-        yield f"{gemm.m},{gemm.n},{gemm.k},{gemm.count},{dtype},{gemm.weight},{gemm.group}\n"
+        yield f"{gemm.m},{gemm.n},{gemm.k},{gemm.count},{dtype},{gemm.weight},{gemm.group},{gemm.input}\n"

@@ -27,6 +27,7 @@ from launchopt.streams.operands import ArenaKey
 from launchopt.streams.row_stream import NO_WEIGHT, Columns, Rows
 from launchopt.traces.execution_trace import is_execution_trace, read_execution_trace
 from launchopt.traces.gemm_list import ListedGemm, read_gemm_list
+from launchopt.traces.merged_rows import merged
 from launchopt.workloads.base import Minimum, Setting, Workload
 
 _Content: TypeAlias = tuple[Sequence[ListedGemm], Mapping[str, int]]
@@ -38,8 +39,11 @@ class GemmList(Workload):
 
     name: str = "list"
     dtype: Dtype | None = option(None, "null: that of the list, or fp32 if it has none")
-    path: str = option(REQUIRED, "CSV or JSON with m, n, k (op, dtype, count, weight, group), or an execution trace")
+    path: str = option(
+        REQUIRED, "CSV or JSON with m, n, k (op, dtype, count, weight, group, input), or an execution trace"
+    )
     repeat: int = option(1, "number of passes through the list", low=1)
+    merged: bool = option(False, "merge the rows of a group that have the same input, as q, k and v, into one GEMM")
     shuffle: bool = option(False, "take the commands in a fixed random order, within their group")
 
     instead_of_model: ClassVar[str] = "decode or prefill"
@@ -55,7 +59,7 @@ class GemmList(Workload):
 
     def count(self, device_kind: str) -> int:
         """Return the number of commands; ConfigError or DataError for more than a run can have."""
-        return self._commands(_read(Path(self.path))[0])
+        return self._commands(self._gemms()[0])
 
     def minimum(self) -> Minimum:
         """Return the number of commands. Their bytes are known when the stream is laid out."""
@@ -63,7 +67,7 @@ class GemmList(Workload):
 
     def stream(self, layers: int, setting: Setting) -> ListStream:
         """Return the stream. A conversion, and the number of groups, are added to the notices."""
-        gemms, left_out = _read(Path(self.path))
+        gemms, left_out = self._gemms()
         _read_version.cache_clear()  # 100,000 rows would slow the collector down during the run
         commands, dtype = self._commands(gemms), self._dtype(gemms)
         if setting.due_ns is not None and len(setting.due_ns) != commands:
@@ -75,6 +79,10 @@ class GemmList(Workload):
         setting.notices.extend(self._notices(gemms, stream))
         setting.notices.extend(f"list: left out: {count:,} GEMM operators {why}" for why, count in left_out.items())
         return stream
+
+    def _gemms(self) -> tuple[Sequence[ListedGemm], Mapping[str, int]]:
+        gemms, left_out = _read(Path(self.path))
+        return merged(gemms) if self.merged else gemms, left_out
 
     def _commands(self, gemms: Sequence[ListedGemm]) -> int:
         a_pass = sum(gemm.count for gemm in gemms)

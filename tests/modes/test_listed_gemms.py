@@ -16,6 +16,8 @@ from support.steps.listed import Listed, lists
 
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
+from launchopt.traces.gemm_list import ListedGemm
+from launchopt.traces.merged_rows import merged
 
 MODES = ("batched", "coalesced", "pointer_array", "graph")
 FOUR = [(64, 1, 128, 4, 0, 0), (64, 1, 128, 4, 1, 0), (64, 1, 64, 4, 0, 1)]  # two weights, then one that waits for them
@@ -54,6 +56,20 @@ def test_outputs_are_right_and_groups_in_order(
             wanted = [each[4:] for each in listed.commands(repeat)]
             launched = recorded(run.recorder).commands[:, CommandColumn.SEQ].tolist()
             assert [wanted[seq] for seq in launched] == wanted
+
+
+def test_projections_of_one_input_become_one_gemm_of_all_requests() -> None:
+    """As recorded from a program that runs q, k and v of four requests side by side."""
+    sizes = {"q": 64, "k": 32, "v": 32}
+    recorded = [ListedGemm(m, 1, 16, 1, None, name, "0", f"x{r}") for name, m in sizes.items() for r in range(4)]
+    for rows, launches in ((recorded, [4, 4, 4]), (merged(recorded), [4])):
+        numbers: dict[tuple[int, str], int] = {(64, "q"): 0, (32, "k"): 0, (32, "v"): 1, (128, "q+k+v"): 0}
+        listed = Listed([(each.m, 1, 16, 1, numbers[each.m, each.weight], 0) for each in rows])
+        run = Run("coalesced", listed.stream(2), 8)
+        run.submit_all(60)
+        assert run.launches(LaunchColumn.SIZE) == launches * 2
+        assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.coalesced}
+        run.finish()
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import json
 import tempfile
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,9 @@ def test_a_recorded_program_keeps_order_weights_and_groups() -> None:
     layer = [(16, 4, 16, "w0"), (8, 4, 16, "w1"), (8, 4, 16, "w2"), (4, 4, 8, ""), (8, 4, 4, ""), (16, 4, 16, "w3")]
     groups = [0, 0, 0, 1, 2, 3, 4, 4, 4, 5, 6, 7]
     rows = zip(layer * 2, groups, strict=True)
-    assert trace.gemms == tuple(ListedGemm(m, n, k, 1, Dtype.fp32, w, str(group)) for (m, n, k, w), group in rows)
+    expected = [ListedGemm(m, n, k, 1, Dtype.fp32, w, str(group)) for (m, n, k, w), group in rows]
+    assert [replace(each, input="") for each in trace.gemms] == expected
+    assert [each.input for each in trace.gemms[:6]] == ["x0", "x0", "x0", "", "", "x1"], "q, k, v have one input"
     assert trace.left_out == {}
 
 
@@ -111,12 +114,17 @@ def test_the_first_factor_is_the_weight_if_the_second_is_an_output(tmp_path: Pat
     wide = op(MM, [W, Y], [Z])
     wide["inputs"]["shapes"] = [[8, 4], [4, 2]]
     first = op(MM, [X, V], [Y])
-    assert read(tmp_path, first, wide).gemms[1] == ListedGemm(8, 2, 4, 1, Dtype.fp32, "w1", "1")
+    assert read(tmp_path, first, wide).gemms[1] == ListedGemm(8, 2, 4, 1, Dtype.fp32, "w1", "1", "x1")
 
 
 def test_gemms_of_a_group_that_share_a_weight_stand_together(tmp_path: Path) -> None:
     trace = read(tmp_path, *(op(MM, [X, weight], [20 + at]) for at, weight in enumerate([W, V, W, V])))
     assert weights_and_groups(trace) == ["w00", "w00", "w10", "w10"]
+
+
+def test_gemms_have_one_input_until_something_writes_to_it(tmp_path: Path) -> None:
+    gemms = op(MM, [X, W], [Y]), op(MM, [X, V], [Z]), op(COPY, [X, V], [X]), op(MM, [X, V], [20])
+    assert [each.input for each in read(tmp_path, *gemms).gemms] == ["x0", "x0", "x1"]
 
 
 def test_an_input_made_in_the_trace_is_no_weight_of_a_trained_layer(tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import pytest
 import launchopt
 from launchopt.errors import ConfigError, DataError, PackageError
 from launchopt.traces.gemm_list import read_gemm_list
+from launchopt.traces.merged_rows import merged
 
-ROWS = ["8,3,16,1,fp32,w0,0", "8,3,16,1,fp32,w1,0", "4,3,8,1,fp32,w2,1"]
+ROWS = ["8,3,16,1,fp32,w0,0,x0", "8,3,16,1,fp32,w1,0,x0", "4,3,8,1,fp32,w2,1,x1"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def test_the_list_is_what_the_program_did(step: Any, tmp_path: Path) -> None:
         step()
     origin, *lines = path.read_text().splitlines()
     assert origin.startswith("# recorded with PyTorch ")
-    assert lines == ["m,n,k,count,dtype,weight,group", *ROWS]
+    assert lines == ["m,n,k,count,dtype,weight,group,input", *ROWS]
     assert len(read_gemm_list(path)) == 3
     assert list(tmp_path.iterdir()) == [path]
 
@@ -105,5 +106,8 @@ def test_a_decoder_of_hugging_face_gives_its_linear_layers_in_order(tmp_path: Pa
     assert [(each.m, each.k) for each in gemms] == step * 3
     assert len({each.weight for each in gemms}) == len(step)
     assert [each.n for each in gemms[:: len(step)]] == steps
+    together = merged(gemms)
+    assert [each.m for each in together[:5]] == [32, 16, 48, 16, 32], "q, k, v; o; gate, up; down; the next layer"
+    assert together[0].weight == together[9].weight, "in the next step"
     of_step = [*groups, *(each + 4 for each in groups), 8]
     assert [int(each.group) for each in gemms] == [each + 9 * number for number in range(3) for each in of_step]
