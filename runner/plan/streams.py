@@ -75,8 +75,8 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
 def model_notices(config: Config) -> list[str]:
     """Return what the user should know of a published model: its dtype if another one runs, and what does not run."""
     model, ran = config.model, config.workload.dtype.name
-    published = DTYPES.get(model.dtype or ran, model.dtype)
-    other = [f"{model.name}: published in {model.dtype}, run in workload.dtype={ran}"] if published != ran else []
+    is_other = model.dtype is not None and DTYPES.get(model.dtype, model.dtype) != ran
+    other = [f"{model.name}: published in {model.dtype}, run in workload.dtype={ran}"] if is_other else []
     return [*other, f"{model.name}: no workload runs {model.left_out}"] if model.left_out else other
 
 

@@ -147,6 +147,10 @@ def test_the_user_reads_in_which_dtype_a_model_was_published(tmp_path: Path) -> 
     assert "m: published in bfloat16, run in workload.dtype=fp32" in plan.notices
     (plan,) = tried(tmp_path, f"model={tmp_path}/m workload.dtype=bf16").plans
     assert not [each for each in plan.notices if each.startswith("m: ")]
+    write_config(tmp_path / "m", TINY)
+    for words in (f"model={tmp_path}/m", "model=tiny"):
+        (plan,) = tried(tmp_path, words).plans
+        assert not [each for each in plan.notices if "published" in each], "the file does not say"
 
 
 def test_layers_beyond_memory_are_cut_and_named(tmp_path: Path) -> None:
