@@ -3,6 +3,7 @@
     launchopt record -- python serve.py --port 80                the program's GEMMs, in recorded.csv
     launchopt record --skip 3 --steps 5 -- python -m package     five steps behind the first three
     launchopt record -o mine.csv -- ./start.sh                   also what a script starts
+    launchopt record --steps 5 --profile t.json.gz -- python serve.py    with times, for launchopt trace
 
 The list has sizes, order, shared weights and groups, and neither names nor paths of the program. Worker processes are
 recorded, too: if several processes run GEMMs, each has a file, recorded-1.csv and so on. A step is a call of a
@@ -47,13 +48,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parsed(words[:at], needs_words=not program)
     if not program or options.program:
         parser.error(f"put the program behind {SEPARATOR}, as in: launchopt record {SEPARATOR} python serve.py")
-    limits = f"{options.skip}\n{options.steps or 0}\n{options.largest_mib << 20}"
-    return exit_code(lambda: _record(program, options.output, limits))
+    if options.profile is not None and options.steps is None:
+        parser.error("--profile: needs --steps: as many steps are profiled behind the recorded ones")
+    limits = f"{options.skip}\n{options.steps or 0}\n{options.largest_mib << 20}\n{int(options.profile is not None)}"
+    return exit_code(lambda: _record(program, options.output, options.profile, limits))
 
 
-def _record(program: Sequence[str], output: Path, limits: str) -> int:
+def _record(program: Sequence[str], output: Path, profile: Path | None, limits: str) -> int:
     """Run the program with the hook. limits: lines for the hook behind the folder."""
-    _check(output)
+    _check(output, "-o")
+    if profile is not None:
+        _check(profile, "--profile")
     if shutil.which(program[0]) is None:
         raise ConfigError("program", program[0], "no such program, or it may not be started")
     with scratch() as folder:
@@ -66,7 +71,7 @@ def _record(program: Sequence[str], output: Path, limits: str) -> int:
         from launchopt.traces.recorded import write_lists  # its libraries start threads, which would take signals
 
         try:
-            for line in write_lists(folder, output):
+            for line in write_lists(folder, output, profile):
                 print(f"launchopt record: {one_line(line)}", file=sys.stderr)
         except DataError as error:
             if not code:
@@ -75,14 +80,15 @@ def _record(program: Sequence[str], output: Path, limits: str) -> int:
     return code
 
 
-def _check(output: Path) -> None:
-    """Raise DataError if the list cannot be written, or there is one already."""
+def _check(output: Path, option: str) -> None:
+    """Raise DataError if a file cannot be written, or there is one already. option: that names it."""
     try:
         require_replaceable(output)
-        taken = re.compile(rf"{re.escape(output.stem)}(-\d+)?{re.escape(output.suffix)}")
+        stem, dot, ends = output.name.partition(".")
+        taken = re.compile(rf"{re.escape(stem)}(-\d+)?{re.escape(dot + ends)}")
         beside = output.absolute().parent.iterdir()
         if found := sorted(each.name for each in beside if taken.fullmatch(each.name)):
-            raise DataError(output.with_name(found[0]), None, "exists: remove it, or name another file with -o")
+            raise DataError(output.with_name(found[0]), None, f"exists: remove it, or name another file with {option}")
     except OSError as error:
         raise DataError(output, None, f"cannot be written ({reason(error)})") from None
 
@@ -128,6 +134,12 @@ def _parser() -> CommandParser:
         type=number(1),
         metavar="N",
         help="number of recorded steps, in each process (default: all)",
+    )
+    parser.add_argument(
+        "--profile",
+        type=file_named(".json.gz"),
+        metavar="FILE.json.gz",
+        help="also write a trace of PyTorch's profiler, of as many steps behind the recorded ones; needs --steps",
     )
     parser.add_argument(
         "--largest-mib",

@@ -4,7 +4,8 @@ The program's interpreter may have no launchopt and be another Python, so this f
 and PyTorch once the program has imported it. Each process that imports PyTorch writes two files into the folder that
 LAUNCHOPT_RECORD names: an execution trace, and a JSON object about it. A process that cannot write goes on unrecorded.
 
-A step begins with a call of a module that no other module called, and lasts until the next step begins.
+A step begins with a call of a module that no other module called, and lasts until the next step begins. The execution
+trace makes operators slower. A trace of PyTorch's profiler, which has times, is therefore taken of the steps behind.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ import time
 from importlib.machinery import PathFinder
 from typing import Any
 
-VARIABLE = "LAUNCHOPT_RECORD"  # folder, skip, steps (0: all) and bytes, one a line
+VARIABLE = "LAUNCHOPT_RECORD"  # folder, skip, steps (0: all), bytes and 1 to profile, too, one a line
 STARTED, WITHOUT_TORCH = "started", "without-torch"  # empty files in the folder: Python began; it found no PyTorch
-TRACE, ABOUT = ".trace.json", ".about.json"  # ends of the names of both files
+TRACE, ABOUT, PROFILE = ".trace.json", ".about.json", ".profile.json.gz"  # ends of the names of files
 WATCH_S = 0.1
 
 
 class TorchFinder:
     """A finder of modules that begins a recording once PyTorch has been imported."""
 
-    def __init__(self, folder: str, skip: int, steps: int, most_bytes: int) -> None:
-        self.given = folder, skip, steps, most_bytes
+    def __init__(self, folder: str, *limits: int) -> None:
+        self.folder, self.limits = folder, limits
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """Return the spec of PyTorch, with a loader that begins the recording; None for other modules."""
@@ -40,14 +41,14 @@ class TorchFinder:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:
             sys.meta_path.insert(0, self)
-            mark(self.given[0], WITHOUT_TORCH)
+            mark(self.folder, WITHOUT_TORCH)
             return None
         load = spec.loader.exec_module
 
         def loaded(module: Any) -> None:
             load(module)
             with contextlib.suppress(Exception):
-                ProcessRecording(module, *self.given)
+                ProcessRecording(module, self.folder, *self.limits)
 
         spec.loader.exec_module = loaded  # type: ignore[method-assign]
         return spec
@@ -56,11 +57,13 @@ class TorchFinder:
 class ProcessRecording:
     """The recording of this process: all until its end, or `steps` steps behind the first `skip`."""
 
-    def __init__(self, torch: Any, folder: str, skip: int, steps: int, most_bytes: int) -> None:
-        self._torch, self._given = torch, (folder, skip, steps, most_bytes)
+    def __init__(self, torch: Any, folder: str, skip: int, steps: int, most_bytes: int, is_profiled: int) -> None:
+        self._torch, self._given = torch, (folder, skip, steps, most_bytes, is_profiled)
         self._skip, self._stop, self._most_bytes = skip, skip + steps if steps else None, most_bytes
+        self._last = skip + steps * (1 + is_profiled) if steps else None
+        self._profiler: Any = None
         name = os.path.join(folder, f"{time.time_ns():020d}-{os.getpid()}")  # noqa: PTH118 (Python 3.8 has no other)
-        self._trace, self._file = name + TRACE, name + ABOUT
+        self._trace, self._file, self._profile = name + TRACE, name + ABOUT, name + PROFILE
         self._about = {"torch": torch.__version__, "device": "", "steps": None, "replays": 0, "is_full": False}
         self._inner = threading.local()  # depth: number of module calls around the present one
         self._is_on, self._is_live = False, True  # live: false once it was closed, or left to the parent
@@ -88,20 +91,41 @@ class ProcessRecording:
             return
         depth = getattr(self._inner, "depth", 0)
         self._inner.depth = depth + 1
-        if depth:
-            return
+        if not depth and not self._is_capturing():
+            with contextlib.suppress(Exception):  # the program goes on, whatever happens here
+                self._begin_step()
+
+    def _is_capturing(self) -> bool:
+        """Return whether a CUDA graph is captured: neither a step, nor a time at which to wait for the GPU."""
+        cuda = self._torch.cuda
+        return bool(cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+    def _begin_step(self) -> None:
         begun = self._about["steps"]
         if begun == self._stop:
             self._pause()
+        if begun == self._last:
             self._remove_hooks()
+            self._end_profile()
             return
         self._about["steps"] = begun + 1
         if begun == self._skip:
             self._start()
+        elif begun == self._stop:
+            self._profiler = self._torch.profiler.profile(record_shapes=True)
+            self._profiler.start()
 
     def _leave(self, module: Any, args: Any, output: Any) -> None:
         if not self._torch.compiler.is_compiling():
             self._inner.depth = max(0, getattr(self._inner, "depth", 0) - 1)
+
+    def _end_profile(self) -> None:
+        profiler, self._profiler = self._profiler, None
+        if profiler is not None:
+            if self._torch.cuda.is_initialized():
+                self._torch.cuda.synchronize()
+            profiler.stop()
+            profiler.export_chrome_trace(self._profile)
 
     def _remove_hooks(self) -> None:
         while self._hooks:
@@ -182,6 +206,8 @@ class ProcessRecording:
             return
         self._is_live = False
         with contextlib.suppress(Exception):
+            self._end_profile()
+        with contextlib.suppress(Exception):
             self._pause()
             self._observer.unregister_callback()
             cuda = self._torch.cuda
@@ -212,7 +238,7 @@ def run_replaced(here: str) -> None:
 
 if __name__ == "sitecustomize":
     given = os.environ.get(VARIABLE, "").split("\n")
-    if len(given) == 4:
+    if len(given) == 5:
         mark(given[0], STARTED)
         sys.meta_path.insert(0, TorchFinder(given[0], *map(int, given[1:])))
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120

@@ -5,15 +5,19 @@ In: the folder. Out: files beside each other, and lines that say what they hold 
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from launchopt.errors import DataError, one_line
-from launchopt.files import read_json, save_text
+from launchopt.files import read_json, reason, save_text, write_atomically
 from launchopt.traces.execution_trace import ExecutionTrace, NoGemmsError, read_execution_trace
-from launchopt.traces.record_hook import ABOUT, STARTED, TRACE, WITHOUT_TORCH
+from launchopt.traces.gemms import read_gemms
+from launchopt.traces.record_hook import ABOUT, PROFILE, STARTED, TRACE, WITHOUT_TORCH
 from launchopt.traces.recorder import list_text
 
 REPLAYED = "replays of CUDA graphs, whose GEMMs are not in the trace: start the program without CUDA graphs"
@@ -23,6 +27,7 @@ REPLAYED = "replays of CUDA graphs, whose GEMMs are not in the trace: start the 
 class _Process:
     """What one process left. found: its GEMMs, or why there are none."""
 
+    path: Path  # its files without the ends of their names
     about: dict[str, Any]
     found: ExecutionTrace | DataError
 
@@ -36,8 +41,11 @@ class _Process:
             yield f"{replays:,} {REPLAYED}"
 
 
-def write_lists(folder: Path, output: Path) -> Iterator[str]:
-    """Write the list of each process, and yield lines about them. DataError: there is none; nothing was written."""
+def write_lists(folder: Path, output: Path, profile: Path | None = None) -> Iterator[str]:
+    """Write the list of each process, and yield lines about them. DataError: there is none; nothing was written.
+
+    profile: file for the profiler's trace of each process; None if there is none.
+    """
     processes = [_process(trace) for trace in sorted(folder.glob(f"*{TRACE}"))]
     recorded = [each for each in processes if isinstance(each.found, ExecutionTrace)]
     refused = [each.found for each in processes if isinstance(each.found, DataError)]
@@ -46,25 +54,54 @@ def write_lists(folder: Path, output: Path) -> Iterator[str]:
         raise DataError(output, None, f"nothing was written: {_why_none(folder, processes, failed or refused)}")
     for number, each in enumerate(recorded, 1):
         assert isinstance(each.found, ExecutionTrace)
-        path = output if len(recorded) == 1 else output.with_name(f"{output.stem}-{number}{output.suffix}")
+        path = _numbered(output, number, len(recorded))
         save_text(path, list_text(each.found, _origin(each.about)))
         yield _summary(path, each.found)
         for note in each.notes():
             yield f"{path}: {note}"
+        if profile is not None:
+            yield _save_profile(each.path, _numbered(profile, number, len(recorded)))
     for error in failed:
         yield f"a process was left out: {error.problem}"
 
 
-def _process(trace: Path) -> _Process:
+def _numbered(path: Path, number: int, count: int) -> Path:
+    stem, dot, ends = path.name.partition(".")
+    return path if count == 1 else path.with_name(f"{stem}-{number}{dot}{ends}")
+
+
+def _save_profile(files: Path, path: Path) -> str:
+    """Copy the profiler's trace of a process to `path`. Return a line about it, or why there is none."""
+    profile = files.with_name(files.name + PROFILE)
+    if not profile.exists():
+        return f"{path}: not written: the program made too few steps; --steps are recorded, and as many are profiled"
     try:
-        about = read_json(trace.with_name(trace.name.removesuffix(TRACE) + ABOUT))
+        write_atomically(path, lambda temporary: shutil.copyfile(profile, temporary))
+    except OSError as error:
+        raise DataError(path, None, f"cannot be written ({reason(error)})") from None
+    try:
+        gemms = read_gemms(path).gemms
+    except DataError as error:
+        return f"{path}: {error.problem}"
+    took = [gemm.end_ns - gemm.start_ns for gemm in gemms]
+    gaps = [after.start_ns - gemm.end_ns for gemm, after in pairwise(gemms) if gemm.thread == after.thread]
+    medians = " and ".join(
+        f"{median(each) / 1e3:,.1f} us {what}" for each, what in ((took, "in"), (gaps, "between")) if each
+    )
+    return f"{path}: the host spends {medians} GEMM operators (medians, profiled); type: launchopt trace {path}"
+
+
+def _process(trace: Path) -> _Process:
+    files = trace.with_name(trace.name.removesuffix(TRACE))
+    try:
+        about = read_json(files.with_name(files.name + ABOUT))
     except (OSError, ValueError):
         about = None
     try:
         found: ExecutionTrace | DataError = read_execution_trace(trace, may_end_early=True)
     except DataError as error:
         found = error
-    return _Process(about if isinstance(about, dict) else {}, found)
+    return _Process(files, about if isinstance(about, dict) else {}, found)
 
 
 def _why_none(folder: Path, processes: list[_Process], refused: list[DataError]) -> str:

@@ -12,7 +12,6 @@ and neither names nor paths of the program. One process records one program at a
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,6 +20,7 @@ from types import TracebackType
 
 from launchopt.errors import ConfigError, DataError, PackageError
 from launchopt.files import reason, require_replaceable, save_text
+from launchopt.scratch import scratch
 from launchopt.traces.execution_trace import ExecutionTrace, read_execution_trace
 from launchopt.traces.gemm_list import ListedGemm
 
@@ -55,7 +55,7 @@ class Recording:
             raise DataError(self.path, None, "another recording runs in this process: end it first")
         with ExitStack() as opened:
             opened.callback(_SINGLE.release)
-            self._trace = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="launchopt-"))) / "trace.json"
+            self._trace = opened.enter_context(scratch()) / "trace.json"
             self._observer = torch.profiler.ExecutionTraceObserver().register_callback(str(self._trace))
             opened.callback(self._observer.unregister_callback)
             if self._skip == 0:

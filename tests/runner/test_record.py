@@ -13,6 +13,7 @@ from support.paths import ROOT
 from support.processes.own_process import environ_of
 
 from launchopt.traces.gemm_list import read_gemm_list
+from launchopt.traces.gemms import read_gemms
 from runner import commands
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch")
@@ -78,6 +79,20 @@ def test_each_process_has_a_file(kind: str, tmp_path: Path) -> None:
     assert [len(each) for each in lists] == [2 * ROWS, 3 * ROWS]
     assert "ends early" not in done.stderr
     assert "recorded-1.csv: exists" in record(tmp_path, "--", "true").stderr
+
+
+@needs_torch
+def test_the_steps_behind_are_profiled(tmp_path: Path) -> None:
+    (tmp_path / "serve.py").write_text(SERVE)
+    words = "--skip", "1", "--steps", "2", "--profile", "t.json.gz", "--", sys.executable, "serve.py", "fork"
+    done = record(tmp_path, *words, "6")
+    assert done.returncode == 0
+    assert "launchopt record: t.json.gz: the host spends " in done.stderr
+    assert len(read_gemms(tmp_path / "t.json.gz").gemms) == len(read_gemm_list(tmp_path / "recorded.csv")) == 2 * ROWS
+    (tmp_path / "recorded.csv").unlink()
+    assert "t.json.gz: exists: remove it, or name another file with --profile" in record(tmp_path, *words, "6").stderr
+    (tmp_path / "t.json.gz").unlink()
+    assert "t.json.gz: not written: the program made too few steps" in record(tmp_path, *words, "3").stderr
 
 
 @needs_torch
@@ -164,6 +179,7 @@ MISTAKES = {
     ("-o", "none/a.csv", "--", "true"): "error: none/a.csv: cannot be written (No such file or directory)",
     ("-o", "a.txt", "--", "true"): "error: -o/--output: a.txt: the name must end in .csv",
     ("--steps", "0", "--", "true"): "error: --steps: 0: must be a whole number of at least 1",
+    ("--profile", "t.json.gz", "--", "true"): "error: --profile: needs --steps",
     ("python", "serve.py"): "error: put the program behind --, as in: launchopt record -- python serve.py",
 }
 
