@@ -1,0 +1,209 @@
+"""Choose a mode for some work from similar works that were measured. The rule of mode=auto.
+
+In: rows and manifests of runs. Out: an `Entry` for each run that had two or more modes in turn, and a `Choice`. Pure:
+reads no file and knows no device.
+
+Works are compared only on one device, for the same size of a number, and if both are made of steps or both are not.
+The distance of two works is the sum of the doublings between their columns and between the sizes of their weights, and
+WORKLOAD more if their workloads differ.
+
+Entries have different modes. So one factor for each mode is fitted to all of them: time of an entry = time of its work
+x factor of the mode, by least squares of the logarithms. An entry weighs 1 / (distance + NEAR)^2. The mode with the
+smallest factor that can run is chosen. Without a similar work, RULES has the modes to take, the first that can run.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from launchopt.analysis.conclusions import factors_of
+from launchopt.recording.results import Row
+
+WORKLOAD = 2.0  # distance between two workloads: two doublings
+NEAR = 0.1  # so that the same work weighs 100 times as much as one that is a doubling away
+# Modes to take without a table: for steps, and for independent commands.
+RULES = {
+    True: ("engine+graph", "graph", "engine", "coalesced", "batched", "baseline"),
+    False: ("batched", "baseline"),
+}
+SMALLEST = 1e-4  # weight of a factor of 1 for each mode and work
+MARGIN = 1.05  # a choice may take this many times as long as the best mode
+ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+
+
+class Work(NamedTuple):
+    """What a choice depends on. columns: of one launch, if all commands that may share it do. weight_bytes: mean."""
+
+    device: str
+    has_steps: bool
+    item_bytes: int
+    workload: str
+    columns: float
+    weight_bytes: float
+
+    def __str__(self) -> str:
+        return f"{self.workload}, {self.columns:,.0f} columns, weights of {self.weight_bytes / 1e6:,.3g} MB"
+
+
+class Entry(NamedTuple):
+    """One measured work: the median wall time of each of its modes, in ms, and the run that measured it."""
+
+    work: Work
+    run: str
+    wall_ms: Mapping[str, float]
+
+
+class Choice(NamedTuple):
+    """The chosen mode, and the reason in words."""
+
+    mode: str
+    why: str
+
+
+class Judged(NamedTuple):
+    """A choice for the work of an entry. behind: its time / that of the best mode, at most."""
+
+    entry: Entry
+    choice: Choice
+    best: str
+    behind: float
+
+    @property
+    def is_close(self) -> bool:
+        """Return whether the choice is within MARGIN of the best mode."""
+        return self.behind <= MARGIN
+
+
+def work_of(
+    workload: str, has_steps: bool, device: str, dtype: str, shapes: Mapping[str, int], together: int
+) -> Work | None:
+    """Return the work of a stream; None for a dtype or shapes of another version.
+
+    shapes: how often each one occurs, such as 1024x1x4096 or relu:1024x1x1024. together: most commands of a launch.
+    """
+    gemms = {shape: count for shape, count in shapes.items() if ":" not in shape} or shapes
+    total = sum(gemms.values())
+    if not total or dtype not in ITEM_BYTES:
+        return None
+    columns = weights = 0.0
+    for shape, count in gemms.items():
+        sizes = shape.rpartition(":")[2].split("x")
+        if len(sizes) != 3 or not all(size.isdecimal() for size in sizes):
+            return None
+        m, n, k = map(float, sizes)
+        columns += n * count / total
+        weights += m * k * count / total
+    if not columns * weights:
+        return None
+    item_bytes = ITEM_BYTES[dtype]
+    return Work(device, has_steps, item_bytes, workload, columns * max(1, together), weights * item_bytes)
+
+
+def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """Return the entries of runs without arrivals or a tracer. A mode with a failed or wrong repeat is left out."""
+    by_run: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        if row["arrival"] == "closed" and not row["traced"]:
+            by_run.setdefault(str(row["run_id"]), {}).setdefault(str(row["mode"]), []).append(row)
+    found = []
+    for manifest in manifests:
+        run = str(manifest.get("run_id"))
+        modes = {
+            mode: each
+            for mode, each in by_run.get(run, {}).items()
+            if all(r["status"] == "ok" and r["verified"] for r in each)
+        }
+        if len(modes) < 2:
+            continue
+        first = next(iter(modes.values()))[0]
+        work = work_of(
+            str(first["workload"]),
+            first["tokens"] is not None,
+            str(first["gpu"] or (manifest.get("environment") or {}).get("device", {}).get("name")),
+            str(first["dtype"]),
+            (manifest.get("stream") or {}).get("shapes") or {},
+            min(first["requests"] or 1, first["max_batch"] or 1),
+        )
+        if work is not None:
+            walls = {mode: statistics.median(row["wall_ms"] for row in each) for mode, each in modes.items()}
+            found.append(Entry(work, run, walls))
+    return found
+
+
+def distance(one: Work, other: Work) -> float:
+    """Return how different two works are; infinite if one says nothing about the other."""
+    if one[:3] != other[:3]:
+        return math.inf
+    doublings = abs(math.log2(one.columns / other.columns)) + abs(math.log2(one.weight_bytes / other.weight_bytes))
+    return doublings + WORKLOAD * (one.workload != other.workload)
+
+
+def choose(entries: Iterable[Entry], work: Work, runs_here: Callable[[str], bool]) -> Choice | None:
+    """Return the mode with the smallest fitted factor that can run here; None if RULES have no such mode, either."""
+    known = [(distance(entry.work, work), entry) for entry in entries]
+    near = sorted((each for each in known if each[0] < math.inf), key=lambda each: (each[0], -len(each[1].wall_ms)))
+    factors = _factors(near)
+    for mode in sorted(factors, key=lambda mode: factors[mode]):
+        if runs_here(mode):
+            away, entry = next(each for each in near if mode in each[1].wall_ms)
+            which = "in this work" if not away else f"in the most similar work that has it ({entry.work})"
+            count = sum(mode in each.wall_ms for _, each in near)
+            return Choice(mode, f"expected to be the fastest by {count} measured works; measured {which}, {entry.run}")
+    for mode in RULES[work.has_steps]:
+        if runs_here(mode):
+            kind = "steps" if work.has_steps else "independent commands"
+            return Choice(mode, f"nothing similar was measured on {work.device}; the first that can run {kind}")
+    return None
+
+
+def _factors(near: Sequence[tuple[float, Entry]]) -> dict[str, float]:
+    """Return the fitted time of each mode over that of others, as a logarithm. near: entries with their distances."""
+    modes = sorted({mode for _, entry in near for mode in entry.wall_ms})
+    cells = [(at, mode, away, wall) for at, (away, each) in enumerate(near) for mode, wall in each.wall_ms.items()]
+    matrix, times = np.zeros((len(cells), len(modes) + len(near))), np.zeros(len(cells))
+    for row, (at, mode, away, wall_ms) in enumerate(cells):
+        weight = 1 / (away + NEAR)  # of a square: the weight itself
+        matrix[row, modes.index(mode)] = matrix[row, len(modes) + at] = weight
+        times[row] = weight * math.log(wall_ms)
+    if not cells:
+        return {}
+    smallest = SMALLEST * np.eye(matrix.shape[1])  # else only differences are known
+    fitted = np.linalg.lstsq(np.vstack([matrix, smallest]), np.append(times, np.zeros(matrix.shape[1])))[0]
+    return dict(zip(modes, map(float, fitted), strict=False))
+
+
+def judged_unseen(entries: Sequence[Entry], rows: Iterable[Row]) -> list[Judged]:
+    """Return the choice for the work of each entry by entries of other works alone, and how far it is behind.
+
+    A mode that did not run in an entry cannot be chosen for it. Entries without any mode of a choice are left out.
+    """
+    by_run: dict[str, list[Row]] = {}
+    for row in rows:
+        by_run.setdefault(str(row["run_id"]), []).append(row)
+    found = []
+    for entry in entries:
+        others = [each for each in entries if each.work != entry.work]
+        choice = choose(others, entry.work, entry.wall_ms.__contains__)
+        if choice is not None:
+            best = min(entry.wall_ms, key=lambda mode: entry.wall_ms[mode])
+            found.append(Judged(entry, choice, best, _behind(by_run[entry.run], choice.mode, best)))
+    return found
+
+
+def _behind(rows: Sequence[Row], mode: str, best: str) -> float:
+    """Return the upper limit of the 95% interval of the times of `mode` over those of `best`.
+
+    Below five repeats there is no interval: the largest ratio of two repeats in turn counts.
+    """
+    if mode == best:
+        return 1.0
+    factors = factors_of(rows, [mode, best])
+    if factors and factors[0].high is not None:
+        return factors[0].high
+    walls = {name: {row["repeat"]: row["wall_ms"] for row in rows if row["mode"] == name} for name in (mode, best)}
+    return max(walls[mode][at] / walls[best][at] for at in walls[mode].keys() & walls[best].keys())
