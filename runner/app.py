@@ -99,8 +99,8 @@ class Precheck(Callback):
             require_own(RUN_KEY, folder, OUTPUTS, force=settings.force)
             _start.hold(folder, RUN_KEY)
         with uncollected():
-            from runner.plan.base import plan_with_base
-        _start.plan = plan = _plan(settled(task)) if is_published else plan_with_base(settings, task)
+            from runner.auto.resolving import plan_of_run
+        _start.plan = plan = plan_of_run(task, is_published)
         _start.folder = folder
         if settings.resume and is_done(folder, plan.composed, RUN_KEY):
             say(f"skipped: finished before, in {folder}")
@@ -195,7 +195,9 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     """Skip or run a job, and record how it ended. Raises a LaunchoptError for a job that is refused."""
     shown = Path(shown_path(folder))
     sweep.add(job, folder)
-    config = plain(composed)
+    from runner.auto.resolving import resolved
+
+    config = plain(resolved(composed)[0])
     job.config_hash = config_hash(config) if config else None
     require_own(SWEEP_KEY, shown, OUTPUTS, force=bool(config.get("force")))
     if config.get("resume") and is_done(shown, config, SWEEP_KEY):
@@ -238,9 +240,9 @@ def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
 
 def _plan(composed: DictConfig) -> Plan:
     """Return the plan of a settled config. The modules of the plan are loaded here: --help needs none of them."""
-    from runner.plan.plan import plan_of
+    from runner.auto.resolving import plan_of_job
 
-    return plan_of(composed)
+    return plan_of_job(composed)
 
 
 def _run(plan: Plan, folder: Path, overrides: list[str]) -> float:

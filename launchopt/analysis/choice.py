@@ -204,6 +204,6 @@ def _behind(rows: Sequence[Row], mode: str, best: str) -> float:
         return 1.0
     factors = factors_of(rows, [mode, best])
     if factors and factors[0].high is not None:
-        return factors[0].high
+        return float(factors[0].high)
     walls = {name: {row["repeat"]: row["wall_ms"] for row in rows if row["mode"] == name} for name in (mode, best)}
-    return max(walls[mode][at] / walls[best][at] for at in walls[mode].keys() & walls[best].keys())
+    return max(float(walls[mode][at]) / float(walls[best][at]) for at in walls[mode].keys() & walls[best].keys())

@@ -80,6 +80,26 @@ class Mode:
         return label_of(self.name, self.stack)
 
 
+@dataclass(slots=True)
+class AutoMode(Mode):
+    """mode=auto: `runner.auto` puts the mode of measurements in its place before a run is planned."""
+
+    name: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check nothing: the mode is not known yet."""
+
+    @property
+    def stack(self) -> Stack:
+        """No choice is made yet."""
+        return Stack()
+
+    @property
+    def options(self) -> dict[str, Value]:
+        """The mode has no options."""
+        return {}
+
+
 def _submits_with(key: str) -> list[Submit]:
     """Return the values of mode.submit that give a stack this option."""
     return [submit for submit, kind in SUBMIT_OPTIONS.items() if key in {each.name for each in fields(kind)}]
@@ -128,14 +148,19 @@ def _of_submits() -> list[tuple[Field[Any], Any, list[Submit]]]:
     return [(each, kinds[each.name], _submits_with(each.name)) for each in declared]
 
 
+def mode_of_label(label: str) -> Mode:
+    """Return the settings of the mode with this label, such as graph+norm+pdl; ConfigError if there is none."""
+    name, chosen = choices_of(label)
+    return replace(mode_settings(name), **chosen)  # type: ignore[arg-type]  # a class of `mode_settings` has these
+
+
 def options_of_label(label: str, others: Mapping[str, Value] = NOTHING) -> dict[str, Value]:
     """Return the options of the mode with this label, such as graph+norm+pdl; ConfigError if there is none.
 
     others: values of options that are no choices of a stack, for those of them that this stack has. The rest have their
     defaults.
     """
-    name, chosen = choices_of(label)
-    mode = replace(mode_settings(name), **chosen)  # type: ignore[arg-type]  # a class of `mode_settings` has these
+    mode = mode_of_label(label)
     return mode.options | {key: value for key, value in others.items() if key in mode.taken}
 
 

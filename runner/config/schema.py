@@ -24,7 +24,7 @@ from launchopt.workloads import workloads
 from runner.config import groups
 from runner.config.against import AUTO, checked_against, checked_orders
 from runner.config.groups import Ordering, Verify
-from runner.config.modes import Mode, mode_settings
+from runner.config.modes import AutoMode, Mode, mode_settings
 from runner.config.tables import tables
 
 
@@ -227,7 +227,7 @@ SCHEMAS: dict[str, dict[str, type]] = {
 # file; tables are files in conf/experiment. A workload that needs values of the user (`Gemv`) is not among them:
 # presets in conf/workload name it.
 FOUND: dict[str, dict[str, object]] = {
-    "mode": {name: mode_settings(name) for name in OWN_MODES},
+    "mode": {"auto": AutoMode()} | {name: mode_settings(name) for name in OWN_MODES},
     "workload": {str(kind.option()): kind for kind in workloads().values() if kind.option()},
     "arrival": dict(arrivals()),
     "table": {name: {"defaults": [config, "_self_"]} for name, config in tables().items()},

@@ -26,7 +26,7 @@ from launchopt.modes.stack import CHOICES
 from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.stack import preset_of
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chain import Stream
 from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
 from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
@@ -45,6 +45,7 @@ from runner.plan.memory import (
     what_to_lower,
 )
 from runner.plan.minimum import minimum_of
+from runner.plan.refusal import gets_ahead, refusal_of, together_of
 from runner.plan.streams import requests_of, setting_of
 
 UNLIMITED = 1 << 30
@@ -195,19 +196,16 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
     """
     able, refused = [], {}
     for arm in arms:
-        mode, is_own = mode_class(arm.mode, arm.options), arm is arms[-1]
-        together = mode(**arm.options).together
-        if stream.has_steps:
-            together = min(together, int(chain_of(stream).outputs.max()))
-        why = mode.refusal(kind, stream) or mode.lacks() or _unfit(config, kind, together)
-        takes = mode.takes_of(stream)
+        is_own = arm is arms[-1]
+        why = refusal_of(config, arm, kind, stream)
+        takes = mode_class(arm.mode, arm.options).takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
             asked = is_own or takes is Takes.steps  # another mode of against= may keep the order
             why = UNBREAKABLE.get(takes) if asked else None
         if why is None:
-            arm = replace(arm, together=together)
+            arm = replace(arm, together=together_of(arm, stream))
             require_held(arm, stream)
-            able.append(replace(arm, ahead=_gets_ahead(config, arm, kind, stream, is_own)))
+            able.append(replace(arm, ahead=gets_ahead(config, arm, kind, stream, is_own)))
         elif is_own or arm.label in config.against:
             raise ConfigError("mode" if is_own else "against", arm.label, why)
         else:
@@ -223,35 +221,6 @@ def left_out(refused: dict[str, str]) -> str:
     reasons = "; ".join(f"{', '.join(modes)} ({why})" for why, modes in by_reason.items())
     count = f"{len(refused)} modes are" if len(refused) > 1 else "1 mode is"
     return f"{count} left out: {reasons}. `launchopt matrix` shows which mode runs which workload"
-
-
-def _gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: bool) -> bool:
-    """Return whether the driver pushes the commands of an arm's next step ahead, all but the last.
-
-    Raises ConfigError with scheduler.ahead if the config's own mode does not take whole steps.
-    """
-    takes = mode_class(arm.mode, arm.options).takes_of(stream)
-    if not config.scheduler.ahead or takes is Takes.steps:
-        return config.scheduler.ahead
-    if is_own:
-        usable = sorted({*MODES} - {*broken_modes()})
-        able = (name for name in usable if mode_class(name).refusal(kind, stream) is None)
-        others = (name for name in able if mode_class(name).takes_of(stream) is Takes.steps)
-        why = f"mode={arm.mode} takes {takes.value}, and only whole steps can wait for their last command"
-        raise ConfigError("scheduler.ahead", "true", f"{why}: use one of {', '.join(sorted(others))}")
-    return False
-
-
-def _unfit(config: Config, kind: str, together: int) -> str | None:
-    """Return why a mode with so many steps in a launch cannot run with this sampling or timing, or None if it can."""
-    if kind == "cpu" or together == 1:
-        return None
-    if config.sampling.where is Where.cpu:
-        return "samples on the GPU between two steps of a launch, and sampling.where is cpu: must be auto or gpu"
-    if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
-        tool = f"timing={config.timing.kind.value}"
-        return f"{tool} records the kernels of a repeated step only once: use timing=host, or mode.tokens=1"
-    return None
 
 
 def sampling_of(config: Config) -> Sampling:
