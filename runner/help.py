@@ -162,7 +162,8 @@ def _folded(head: str, text: str, columns: int) -> list[str]:
 def mode_lines() -> list[str]:
     """Return a line per mode, with the meaning of one of its launches."""
     width = max(map(len, MODES))
-    return [f"{name:<{width}}  {_summary(name)}" for name in MODES]
+    auto = f"{'auto':<{width}}  one of these, by measurements of this machine (launchopt tune)"
+    return [auto, *(f"{name:<{width}}  {_summary(name)}" for name in MODES)]
 
 
 def _summary(name: str) -> str:

@@ -33,6 +33,7 @@ RULES = {
 }
 SMALLEST = 1e-4  # weight of a factor of 1 for each mode and work
 MARGIN = 1.05  # a choice may take this many times as long as the best mode
+MOST = 1e18  # of a number in a manifest
 ITEM_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
@@ -87,9 +88,10 @@ def work_of(
     shapes: how often each one occurs, such as 1024x1x4096 or relu:1024x1x1024. together: most commands of a launch.
     """
     gemms = {shape: count for shape, count in shapes.items() if ":" not in shape} or shapes
-    total = sum(gemms.values())
-    if not total or dtype not in ITEM_BYTES:
+    counts = list(gemms.values())
+    if not counts or dtype not in ITEM_BYTES or not all(isinstance(one, int) and 0 < one < MOST for one in counts):
         return None
+    total = sum(counts)
     columns = weights = 0.0
     for shape, count in gemms.items():
         sizes = shape.rpartition(":")[2].split("x")
@@ -98,7 +100,7 @@ def work_of(
         m, n, k = map(float, sizes)
         columns += n * count / total
         weights += m * k * count / total
-    if not columns * weights:
+    if not (0 < columns < MOST and 0 < weights < MOST):
         return None
     item_bytes = ITEM_BYTES[dtype]
     return Work(device, has_steps, item_bytes, workload, columns * max(1, together), weights * item_bytes)
@@ -113,18 +115,15 @@ def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> l
     found = []
     for manifest in manifests:
         run = str(manifest.get("run_id"))
-        modes = {
-            mode: each
-            for mode, each in by_run.get(run, {}).items()
-            if all(r["status"] == "ok" and r["verified"] for r in each)
-        }
+        modes = {mode: each for mode, each in by_run.get(run, {}).items() if all(map(_is_measured, each))}
         if len(modes) < 2:
             continue
         first = next(iter(modes.values()))[0]
+        about = (manifest.get("environment") or {}).get("device") or {}
         work = work_of(
             str(first["workload"]),
             first["tokens"] is not None,
-            str(first["gpu"] or (manifest.get("environment") or {}).get("device", {}).get("name")),
+            str(first["gpu"] or about.get("name")),
             str(first["dtype"]),
             (manifest.get("stream") or {}).get("shapes") or {},
             min(first["requests"] or 1, first["max_batch"] or 1),
@@ -133,6 +132,10 @@ def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> l
             walls = {mode: statistics.median(row["wall_ms"] for row in each) for mode, each in modes.items()}
             found.append(Entry(work, run, walls))
     return found
+
+
+def _is_measured(row: Row) -> bool:
+    return bool(row["status"] == "ok" and row["verified"] and row["wall_ms"] and 0 < row["wall_ms"] < MOST)
 
 
 def distance(one: Work, other: Work) -> float:
@@ -153,7 +156,8 @@ def choose(entries: Iterable[Entry], work: Work, runs_here: Callable[[str], bool
             away, entry = next(each for each in near if mode in each[1].wall_ms)
             which = "in this work" if not away else f"in the most similar work that has it ({entry.work})"
             count = sum(mode in each.wall_ms for _, each in near)
-            return Choice(mode, f"expected to be the fastest by {count} measured works; measured {which}, {entry.run}")
+            works = f"{count} measured works" if count > 1 else "1 measured work"
+            return Choice(mode, f"expected to be the fastest by {works}; measured {which}, {entry.run}")
     for mode in RULES[work.has_steps]:
         if runs_here(mode):
             kind = "steps" if work.has_steps else "independent commands"

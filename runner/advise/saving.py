@@ -11,15 +11,21 @@ from launchopt.files import save_text
 from launchopt.modes.stack import choices_of, is_preset
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.search import Found
+from runner.auto.table import add, default_path, entries_in
 
 GROUPS = ("workload", "model", "device")
 
 
 def save(found: Found, folder: Path) -> list[str]:
-    """Write the experiment and the page below `folder`. Return a line for each that says what to do with it."""
+    """Write the experiment and the page below `folder`, and add what was measured to the table of mode=auto.
+
+    Return a line for each of the two files that says what to do with it.
+    """
     experiment, page = folder / "experiment" / "advice.yaml", folder / "advice.html"
     experiment.parent.mkdir(parents=True, exist_ok=True)
     save_text(experiment, experiment_text(found))
+    for entry in entries_in([found.folder]):
+        add(default_path(entry.work.device), [entry])
     lines = [f"again: launchopt run --config-dir {shlex.quote(str(folder))} experiment=advice"]
     try:
         from launchopt.report.page import page_html

@@ -1,0 +1,110 @@
+"""mode=auto: the table on disk, the mode that a config gets, and `launchopt tune`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hydra import compose
+from omegaconf import DictConfig
+from support.paths import ROOT
+
+from launchopt.analysis.choice import Entry, Work
+from launchopt.devices import find_device
+from launchopt.errors import ConfigError, DataError
+from runner import commands
+from runner.auto.resolving import plan_of_run, resolved
+from runner.auto.table import add, default_path, find_entries, read_table
+from runner.config.loading import hydra_of
+
+DEVICE = find_device("cpu", 0)[0].name
+DECODE = ("workload=decode", "model=tiny", "workload.requests=4", "workload.tokens=2", "device=cpu")
+
+
+def work(columns: float = 4.0) -> Work:
+    return Work(DEVICE, True, 4, "decode", columns, 36864.0)
+
+
+def composed(*words: str) -> DictConfig:
+    with hydra_of():
+        return compose("config", [*DECODE, "mode=auto", *words])
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAUNCHOPT_TUNING", raising=False)
+
+
+def test_without_a_table_the_rule_says_what_runs() -> None:
+    task, (line,) = resolved(composed())
+    assert (task.mode.name, str(task.mode.submit)) == ("engine", "graph")
+    assert line.startswith(f"mode=auto: engine+graph, nothing similar was measured on {DEVICE}")
+
+
+def test_the_fastest_measured_mode_that_runs_here_is_taken_and_the_plan_says_so() -> None:
+    add(default_path(DEVICE), [Entry(work(), "mine", {"megakernel": 1.0, "coalesced": 2.0, "engine": 3.0})])
+    plan = plan_of_run(composed("against=[engine]"), is_published=False)
+    assert [arm.label for arm in plan.arms] == ["engine", "coalesced"]
+    assert plan.notices[0] == (
+        "mode=auto: coalesced, expected to be the fastest by 1 measured work; measured in this work, mine"
+    )
+    assert plan.composed["mode"]["name"] == "coalesced"
+
+
+def test_a_base_that_is_chosen_runs_once() -> None:
+    add(default_path(DEVICE), [Entry(work(), "mine", {"coalesced": 2.0, "engine": 1.0})])
+    plan = plan_of_run(composed("against=[engine,coalesced]"), is_published=False)
+    assert [arm.label for arm in plan.arms] == ["coalesced", "engine"]
+
+
+def test_an_order_that_is_broken_on_purpose_needs_a_named_mode() -> None:
+    with pytest.raises(ConfigError, match="ordering=violated"):
+        resolved(composed("ordering=violated"))
+
+
+def test_a_table_is_read_as_it_was_written_and_a_run_replaces_its_earlier_entry() -> None:
+    path = default_path(DEVICE)
+    first = Entry(work(), "mine", {"graph": 1.0, "engine": 2.0})
+    assert add(path, [first]) == 1
+    assert read_table(path) == [first]
+    assert add(path, [first._replace(wall_ms={"graph": 3.0}), first._replace(run="other")]) == 2
+    assert find_entries(DEVICE) == read_table(path)
+    assert find_entries("another device") == []
+
+
+BROKEN = {"run": "x", "work": work()._asdict() | {"columns": -1.0}, "wall_ms": {"graph": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        ("{", "cannot be read as JSON"),
+        ("[]", "not a table of mode=auto"),
+        ('{"schema_version": 9, "entries": []}', "schema_version=9"),
+        ('{"schema_version": 1, "entries": [{"run": "x"}]}', "entries[0]: not a measured work"),
+        (json.dumps({"schema_version": 1, "entries": [BROKEN]}), "entries[0]: its numbers must be above 0"),
+    ],
+)
+def test_a_broken_table_is_one_line(content: str, wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("table.json")
+    path.write_text(content)
+    monkeypatch.setenv("LAUNCHOPT_TUNING", str(path))
+    with pytest.raises(DataError) as error:
+        find_entries(DEVICE)
+    assert wanted in str(error.value)
+
+
+def test_tune_writes_a_table_of_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["tune", str(ROOT / "outputs/reference/readme")]) == 0
+    assert "NVIDIA H100 80GB HBM3: 7 measured works, 7 in outputs/tuning/nvidia_h100_80gb_hbm3.json" in (
+        capsys.readouterr().out
+    )
+    assert len(find_entries("NVIDIA H100 80GB HBM3")) == 7
+
+
+def test_tune_refuses_results_without_modes_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
+    assert commands.main(["tune", str(ROOT / "outputs/reference/h200/azure_llama_3_8b")]) == 2
+    assert "no closed loop in which two or more modes took turns" in capsys.readouterr().err
+    assert not Path("outputs").exists()
