@@ -57,7 +57,6 @@ def commands(folder: Path, beside: Path, generator: random.Random) -> list[list[
         ["verdict", one],
         ["verdict", one, "--calibration", f"{one}/calibration.json"],
         ["tune", one, "--check"],
-        ["tune", one, "--save", f"{one}/table.json"],
         ["compare", f"{one}:baseline", f"{other}:batched", "--force"],
         ["compare", f"{one}/a:baseline", f"{one}/b:batched", "--json"],
         ["budget", "tokens_per_day=1e6", f"from={one}"],
