@@ -81,7 +81,7 @@ def _settings(last: str, before: Sequence[str] = ()) -> Iterator[str]:
 
     before: the words before the last one. They may name plugins, and the user's folder of configs.
     """
-    from runner.config.against import ALL
+    from runner.config.against import ALL, AUTO
     from runner.config.composing import group_options
     from runner.config.names import documented
     from runner.config.plugged import register_named
@@ -89,7 +89,8 @@ def _settings(last: str, before: Sequence[str] = ()) -> Iterator[str]:
     key, equals, given = last.partition("=")
     options = group_options(_folder(before))
     register_named(before)
-    values = documented() | options | {"against": [*options["mode"], ALL]}
+    modes = [mode for mode in options["mode"] if mode != AUTO]
+    values = documented() | options | {"against": [*modes, ALL]}
     listed, comma, _ = given.rpartition(",")
     taken = listed.split(",")
     yield from (

@@ -25,7 +25,7 @@ from launchopt.command import Dtype
 from launchopt.devices.base import DeviceInfo
 from launchopt.distribution import install_command
 from launchopt.errors import DataError
-from launchopt.modes import mode_class
+from launchopt.modes import MODES, mode_class
 from launchopt.scratch import scratch
 from launchopt.workloads.base import Workload
 from runner.config.loading import hydra_of
@@ -71,7 +71,7 @@ class Matrix:
 def build_matrix() -> Matrix:
     """Ask every mode about the smallest form of every workload."""
     options = usable_options()
-    modes, workloads = options["mode"], tuple(options["workload"])
+    modes, workloads = [mode for mode in options["mode"] if mode in MODES], tuple(options["workload"])
     answers = {}
     with scratch() as folder:
         with hydra_of():
