@@ -27,10 +27,11 @@ from launchopt.streams.lengths import StepKind
 from launchopt.streams.placement import NO_LAYER, Origin, Place, Row
 from launchopt.streams.program import HEAD
 from launchopt.types import Array
+from launchopt.verify.columns import Columns
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, exact, joined
-from launchopt.verify.reference import Columns, Evaluator
+from launchopt.verify.reference import Evaluator
 
 NOTHING = np.zeros(0, np.int64)
 NO_COLUMNS = Columns(NOTHING, NOTHING, NOTHING)

@@ -32,11 +32,12 @@ from launchopt.devices.arenas import Arenas, to_host
 from launchopt.sampling import Sampling, plausible
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.verify.columns import Columns
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.findings import CheckProgress, Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, allowed
-from launchopt.verify.reference import Columns, Evaluator
+from launchopt.verify.reference import Evaluator
 from launchopt.verify.steps import StepCheck
 
 # Memory that the check uses at a time, roughly. Of a GPU it is a share of what is free, from the first value to the
