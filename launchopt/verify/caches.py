@@ -21,8 +21,11 @@ from launchopt.verify.ops import Graded, exact
 class Cache(Protocol):
     """Keys and values of requests, by layer."""
 
-    def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Return the keys and the values of a request's first `count` positions, [count, kv heads, head dim] each."""
+    def kept(self, requests: NDArray[np.int64], layer: int, count: int) -> tuple[Graded, Graded]:
+        """Return the keys and the values of the first `count` positions of some requests.
+
+        The heads of one request come after those of another: [count, requests * kv heads, head dim] each.
+        """
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
         """Store the keys and values of some columns. rope: output of ROPE for them (rotated q and k, and v)."""
@@ -40,22 +43,25 @@ class LeftCache:
         self._pools = [slot[:elements].reshape(pool) for slot in arenas.arrays[stream.cache]]
         self._table = stream.page_table
 
-    def slots(self, request: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the slots of a request's tokens, as the slot map numbers them."""
+    def slots(self, requests: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the slots of tokens, as the slot map numbers them. requests, positions: of each token."""
         page, within = np.divmod(positions, self._attention.page_tokens)
-        slots: NDArray[np.int64] = self._table[request, page].astype(np.int64) * self._attention.page_tokens + within
+        pages = self._table[requests, page].astype(np.int64)
+        slots: NDArray[np.int64] = pages * self._attention.page_tokens + within
         return slots
 
-    def at(self, request: int, layer: int, positions: NDArray[np.int64]) -> Array:
-        """Return keys and values at these positions, float64 [positions, 2, kv heads, head dim]."""
-        page, within = np.divmod(self.slots(request, positions), self._attention.page_tokens)
+    def at(self, requests: NDArray[np.int64], layer: int, positions: NDArray[np.int64]) -> Array:
+        """Return keys and values of tokens, float64 [tokens, 2, kv heads, head dim]."""
+        page, within = np.divmod(self.slots(requests, positions), self._attention.page_tokens)
         taken = self._pools[layer][self._xp.asarray(page), :, self._xp.asarray(within)]
         return to_float32(taken, self._dtype).astype(np.float64)
 
-    def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Return the keys and the values of a request's first `count` positions."""
-        both = self.at(request, layer, np.arange(count))
-        return exact(self._xp, both[:, 0]), exact(self._xp, both[:, 1])
+    def kept(self, requests: NDArray[np.int64], layer: int, count: int) -> tuple[Graded, Graded]:
+        """Return the keys and the values of the first `count` positions of some requests."""
+        positions = np.tile(np.arange(count), len(requests))
+        both = self.at(np.repeat(requests, count), layer, positions)
+        keys, values = _side_by_side(both, len(requests))
+        return exact(self._xp, keys), exact(self._xp, values)
 
     def write(self, layer: int, at: Columns, rope: Graded) -> None:
         """Do nothing, since the run wrote this cache."""
@@ -80,13 +86,33 @@ class SequenceCache:
         for request, own in at.by_request():
             self._parts.setdefault(request, []).append(added.part(own))
 
-    def kept(self, request: int, layer: int, count: int) -> tuple[Graded, Graded]:
-        """Return the keys and the values of a request's first `count` positions. They must have been written."""
+    def kept(self, requests: NDArray[np.int64], layer: int, count: int) -> tuple[Graded, Graded]:
+        """Return the keys and the values of the first `count` positions of some requests. They must be written."""
         assert layer == self._layer
+        heads, dim = self._attention.kv_heads, self._attention.head_dim
+        found = [self._of(request).part(slice(count)) for request in requests.tolist()]
+        value, variance = (
+            _side_by_side(
+                self._xp.concatenate([getattr(part, name) for part in found]).reshape(-1, 2, heads, dim), len(requests)
+            )
+            for name in ("value", "variance")
+        )
+        return Graded(value[0], variance[0]), Graded(value[1], variance[1])
+
+    def _of(self, request: int) -> Graded:
         parts = self._parts[request]
         if len(parts) > 1:
             joined = (self._xp.concatenate([getattr(part, name) for part in parts]) for name in ("value", "variance"))
             parts[:] = [Graded(*joined)]
-        heads, dim = self._attention.kv_heads, self._attention.head_dim
-        both = [array[:count].reshape(count, 2, heads, dim) for array in (parts[0].value, parts[0].variance)]
-        return Graded(both[0][:, 0], both[1][:, 0]), Graded(both[0][:, 1], both[1][:, 1])
+        return parts[0]
+
+
+def _side_by_side(both: Array, requests: int) -> tuple[Array, Array]:
+    """Return keys and values with the heads of all requests side by side, [count, requests * kv heads, head dim].
+
+    both: [requests * count, 2, kv heads, head dim].
+    """
+    _, _, heads, dim = both.shape
+    by_request = both.reshape(requests, -1, 2, heads, dim).transpose(2, 1, 0, 3, 4)
+    keys, values = by_request.reshape(2, -1, requests * heads, dim)
+    return keys, values

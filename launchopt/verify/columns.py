@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,3 +31,24 @@ class Columns:
         starts = np.flatnonzero(np.diff(self.requests, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):
             yield int(self.requests[start]), slice(int(start), int(stop))
+
+    def in_step(self, most: Callable[[int], int]) -> Iterator[tuple[NDArray[np.int64], slice]]:
+        """Yield adjacent requests whose columns have the same positions, and the slice of their columns.
+
+        most: returns the largest number of requests to yield together, from the number of columns of one.
+        """
+        together, start, stop = list[int](), 0, 0
+        for request, own in self.by_request():
+            one = self.positions[own]
+            first = self.positions[start : start + len(one)]
+            if together and (
+                len(together) >= most(len(one))
+                or len(one) * len(together) != stop - start
+                or not np.array_equal(one, first)
+            ):
+                yield np.array(together), slice(start, stop)
+                together, start = [], own.start
+            together.append(request)
+            stop = own.stop
+        if together:
+            yield np.array(together), slice(start, stop)

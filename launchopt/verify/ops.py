@@ -233,16 +233,16 @@ def softmax(xp: ModuleType, given: Graded, seen: Array, dtype: Dtype) -> Graded:
     return Graded(value, result.variance, variance, result.storing)
 
 
-def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: Dtype) -> Graded:
+def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: Dtype, requests: int = 1) -> Graded:
     """Return probabilities @ values for each head, [columns, heads * dim].
 
     given: probabilities [heads, columns, positions]. values: [positions, kv heads, dim]. seen: bool [columns,
-    positions], the positions that a column attends to. The result is NaN in exactly those columns that attend to a
-    position whose values are not all finite.
+    positions], the positions that a column attends to. requests: the heads are those of so many requests, side by side.
+    The result of a request is NaN in exactly those columns that attend to a position whose values are not all finite.
     """
-    count = given.value.shape[2]
-    broken = ~xp.isfinite(values.value).all(axis=(1, 2))
-    whole = ~broken[:, None, None]
+    count, kv_heads = given.value.shape[2], values.value.shape[1]
+    broken = ~xp.isfinite(values.value).reshape(count, requests, -1).all(axis=2)
+    whole = ~xp.repeat(broken, kv_heads // requests, axis=1)[:, :, None]
     values = Graded(xp.where(whole, values.value, 0.0), xp.where(whole, values.variance, 0.0))
 
     def products(left: Array, right: Array) -> Array:
@@ -256,7 +256,8 @@ def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: D
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)
     variance += products(given.value**2, values.variance + _of_sum(count, dtype) * values.value**2)
-    return stored(xp.where((seen & broken).any(axis=1)[:, None], xp.nan, value), variance, dtype)
+    lost = (seen[:, :, None] & broken).any(axis=1)  # [columns, requests]
+    return stored(xp.where(xp.repeat(lost, value.shape[1] // requests, axis=1), xp.nan, value), variance, dtype)
 
 
 def _by_head(xp: ModuleType, left: Array, right: Array) -> Array:

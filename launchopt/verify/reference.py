@@ -10,6 +10,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import ModuleType
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from launchopt.verify.caches import Cache, LeftCache, SequenceCache
 from launchopt.verify.columns import Columns
 from launchopt.verify.ops import Graded, exact
 
+TOGETHER_BYTES = 64 << 20  # scores of the requests that are evaluated together, of which some copies are alive
 COPIES_ALIVE = 6  # arrays as large as an output in memory at once: values, variances and bounds of it and its input
 
 
@@ -101,37 +103,37 @@ class Evaluator:
         return (vo.scale if row.op is Op.SCALE else vo.bias)(b, weight, dtype)
 
     def _attended(self, row: Row, b: Graded, at: Columns, cache: Cache, attention: Attention) -> Graded:
-        """Evaluate QK, SOFTMAX or AV.
+        """Evaluate QK, SOFTMAX or AV, of many requests at a time where they are at the same positions.
 
         Scores and probabilities have `ctx` positions per head. Positions that a column does not attend to get an
         infinite variance, so that they are not compared.
         """
-        xp, dtype = self.xp, self._stream.dtype
+        xp, dtype, heads, dim = self.xp, self._stream.dtype, attention.q_heads, attention.head_dim
         value, variance = xp.zeros((len(at), row.m)), xp.full((len(at), row.m), xp.inf)
         differing, storing = xp.zeros((len(at), row.m)), xp.zeros((len(at), row.m))
-        for request, own in at.by_request():
-            positions = at.positions[own]
+        for requests, own in at.in_step(lambda columns: TOGETHER_BYTES // (8 * columns * heads * attention.ctx)):
+            several = len(requests)
+            positions = at.positions[own][: len(at.positions[own]) // several]
             count, columns = int(positions.max()) + 1, len(positions)
             seen = xp.asarray(np.arange(count) <= positions[:, None])
             given = b.part(own)
             if row.op is Op.QK:
-                keys, _ = cache.kept(request, row.layer, count)
-                q = [x[:, : attention.q_heads * attention.head_dim] for x in (given.value, given.variance)]
-                shape = (columns, attention.q_heads, attention.head_dim)
-                result = vo.scores(xp, Graded(q[0].reshape(shape), q[1].reshape(shape)), keys, dtype)
+                keys, _ = cache.kept(requests, row.layer, count)
+                shape = (several, columns, heads, dim)
+                q = (
+                    x[:, : heads * dim].reshape(shape).transpose(1, 0, 2, 3).reshape(columns, several * heads, dim)
+                    for x in (given.value, given.variance)
+                )
+                result = vo.scores(xp, Graded(*q), keys, dtype)
             else:
-                shape = (columns, attention.q_heads, attention.ctx)
-                # Positions that a column does not attend to may never have been written. They count as 0.
-                of_scores = (given.value, given.variance, given.differing)
-                by_head = [None if x is None else x.reshape(shape)[:, :, :count].transpose(1, 0, 2) for x in of_scores]
-                masked = Graded(*(None if x is None else xp.where(seen, x, 0.0) for x in by_head))
+                masked = _by_head(xp, given, (several, columns, heads, attention.ctx), seen)
                 if row.op is Op.AV:
-                    _, values = cache.kept(request, row.layer, count)
-                    result = vo.weighed(xp, masked, values, seen, dtype)
-                    value[own], variance[own], storing[own] = result.value, result.variance, result.storing
+                    _, values = cache.kept(requests, row.layer, count)
+                    result = vo.weighed(xp, masked, values, seen, dtype, several)
+                    for whole, part in ((value, result.value), (variance, result.variance), (storing, result.storing)):
+                        whole[own] = part.reshape(columns, several, -1).transpose(1, 0, 2).reshape(len(whole[own]), -1)
                     continue
                 result = vo.softmax(xp, masked, seen, dtype)
-            shape = (columns, attention.q_heads, attention.ctx)
             parts = (
                 (value, result.value, 0.0),
                 (variance, result.variance, xp.inf),
@@ -139,7 +141,9 @@ class Evaluator:
                 (storing, result.storing, 0.0),
             )
             for whole, part, unseen in parts:
-                whole[own].reshape(shape)[:, :, :count] = xp.where(seen, part, unseen).transpose(1, 0, 2)
+                of_request = xp.where(seen, part, unseen).reshape(several, heads, columns, count)
+                wide = whole[own].reshape(several, columns, heads, attention.ctx)
+                wide[..., :count] = of_request.transpose(0, 2, 1, 3)
         return Graded(value, variance, None if row.op is Op.AV else differing, storing)
 
     def columns_a_block(self, chunk_bytes: int) -> int:
@@ -198,3 +202,20 @@ class Evaluator:
 
 def _a(found: Mapping[str, Graded], node: Node) -> Graded | None:
     return found[node.a] if node.op is Op.ADD and node.a else None
+
+
+def _by_head(xp: ModuleType, given: Graded, shape: tuple[int, int, int, int], seen: Array) -> Graded:
+    """Return scores or probabilities of requests, [requests * heads, columns, positions], and 0 where none is seen.
+
+    Positions that a column does not attend to may never have been written. shape: requests, columns of each, heads,
+    positions of a head in `given`. seen: bool [columns, positions].
+    """
+    requests, columns, heads, _ = shape
+    count = seen.shape[1]
+    found = []
+    for each in (given.value, given.variance, given.differing):
+        if each is not None:
+            by_request = each.reshape(shape)[..., :count].transpose(0, 2, 1, 3)
+            each = xp.where(seen, by_request.reshape(requests * heads, columns, count), 0.0)
+        found.append(each)
+    return Graded(*found)

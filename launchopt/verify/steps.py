@@ -171,9 +171,7 @@ class StepCheck:
 
     def _slots(self, part: _Part) -> Numbers:
         assert self._left is not None
-        return np.concatenate(
-            [self._left.slots(request, part.at.positions[own]) for request, own in part.at.by_request()]
-        )
+        return self._left.slots(part.at.requests, part.at.positions)
 
     def _input(self, row: Row, role: str, names: tuple[str, ...], part: _Part) -> Graded:
         """Return the operand B, or A, that a row read. names: the nodes whose outputs, side by side, it is."""
@@ -195,8 +193,7 @@ class StepCheck:
         """Return the output of a row that is in memory, float64 [requests * columns, features]."""
         if row.op is Op.KV_WRITE:
             assert self._left is not None
-            parts = [self._left.at(request, row.layer, part.at.positions[own]) for request, own in part.at.by_request()]
-            return self._xp.concatenate(parts).reshape(len(part.at), -1)
+            return self._left.at(part.at.requests, row.layer, part.at.positions).reshape(len(part.at), -1)
         if row.op is Op.SLOT_MAP:
             base = self._bases(row.c, part)
             words = self._inputs.words(base, row.n, part.copies)

@@ -175,28 +175,27 @@ class _Tokens:
     def _compare_cache(self, layer: int, at: Columns, expected: Graded) -> None:
         """Compare the keys and values of some columns with those in memory. expected: [columns, 2 * kv width]."""
         assert self._left is not None
-        for request, own in at.by_request():
-            positions = at.positions[own]
-            got = self._left.at(request, layer, positions).reshape(len(positions), -1)
-            name = partial(_position, layer, request, positions)
-            self._findings.judge(got, expected.part(own), name, factor=self._factor)
-            self._findings.compared += self._steps_before_last(request, positions)
+        got = self._left.at(at.requests, layer, at.positions).reshape(len(at), -1)
+        name = partial(_position, layer, at.requests, at.positions)
+        self._findings.judge(got, expected, name, factor=self._factor)
+        self._findings.compared += self._steps_before_last(at)
 
-    def _steps_before_last(self, request: int, positions: Numbers) -> int:
-        """Return the number of the request's steps that end at these positions, except its last step.
+    def _steps_before_last(self, at: Columns) -> int:
+        """Return the number of steps that end at these columns, except the last steps of requests.
 
-        `StepCheck` counts the last step.
+        `StepCheck` counts those.
         """
         stream = self._stream
-        prompt = int(stream.asked.context_tokens[request])
-        ends = (positions >= prompt - 1) | ((positions + 1) % (stream.chunk_tokens or prompt or 1) == 0)
-        last = int(last_of_prompt(stream, np.array([request]))[0] + stream.outputs[request] - 1)
-        return int((ends & (positions < last)).sum())
+        prompt = stream.asked.context_tokens[at.requests]
+        chunk = np.maximum(1, prompt if stream.chunk_tokens is None else stream.chunk_tokens)
+        ends = (at.positions >= prompt - 1) | ((at.positions + 1) % chunk == 0)
+        last = last_of_prompt(stream, at.requests) + stream.outputs[at.requests] - 1
+        return int((ends & (at.positions < last)).sum())
 
 
 def _token(requests: Numbers, at: Numbers, i: int) -> str:
     return f"token {at[i]} of request {requests[i]}"
 
 
-def _position(layer: int, request: int, positions: Numbers, i: int) -> str:
-    return f"keys and values of layer {layer}, position {positions[i]} of request {request}"
+def _position(layer: int, requests: Numbers, positions: Numbers, i: int) -> str:
+    return f"keys and values of layer {layer}, position {positions[i]} of request {requests[i]}"
