@@ -23,11 +23,13 @@ from __future__ import annotations
 import enum
 import math
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.errors import ConfigError
+from launchopt.types import Array
 
 NO_ID = -1  # id of a row that holds a NaN
 MOST_VOCAB = (1 << 21) - 1  # most tokens in a vocabulary, so that sums of weights stay below 2**63
@@ -130,6 +132,17 @@ def plausible(
     limits = np.broadcast_to(np.asarray(tolerance, np.float64), len(logits))
     rows = zip(logits, ids.tolist(), drawn.tolist(), limits.tolist(), strict=True)
     return np.array([_could_be(row, at, chosen, u, limit) for row, at, u, limit in rows], np.bool_)
+
+
+def plausible_greedy(xp: ModuleType, logits: Array, ids: NDArray[np.int32], limits: NDArray[np.float64]) -> Array:
+    """Return what `plausible` does for greedy sampling, as an array of the module `xp`, which has the logits."""
+    at, tolerance = xp.asarray(ids), xp.asarray(limits)
+    is_broken = xp.isnan(logits).any(axis=1)
+    is_id = (at >= 0) & (at < logits.shape[1])
+    chosen = logits[xp.arange(len(logits)), xp.where(is_id, at, 0)]
+    tolerance = tolerance + ROUNDINGS * xp.where(xp.isfinite(logits), xp.abs(logits), 0.0).max(axis=1)
+    fits = is_id & (chosen >= logits.max(axis=1) - 2 * tolerance)
+    return xp.where(is_broken | (at == NO_ID), is_broken & (at == NO_ID), fits)
 
 
 def check_vocab(chosen: Sampling, vocab: int) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from launchopt.errors import ConfigError
-from launchopt.sampling import MOST_VOCAB, NO_ID, Sampling, SamplingKind, plausible, sample, uniforms
+from launchopt.sampling import MOST_VOCAB, NO_ID, Sampling, SamplingKind, plausible, plausible_greedy, sample, uniforms
 
 NONE, GREEDY, TOP_K, TOP_P = SamplingKind
 MASK = (1 << 64) - 1
@@ -245,3 +245,19 @@ def test_nothing_to_sample() -> None:
     for vocab in (0, MOST_VOCAB + 1):
         with pytest.raises(ConfigError, match="vocab"):
             sample(np.empty((0, vocab), np.float32), Sampling(TOP_K), u32(), u32())
+
+
+@quickly
+@given(
+    st.lists(st.lists(st.sampled_from([-2.0, 0.0, 1.0, 1.1, math.inf, -math.inf, math.nan]), min_size=3, max_size=3)),
+    st.integers(-2, 4),
+    st.sampled_from([0.0, 0.05, 1.0]),
+)
+def test_greedy_ids_are_judged_alike_wherever_the_logits_are(
+    logits: list[list[float]], at: int, tolerance: float
+) -> None:
+    rows, ids = np.array(logits, np.float64).reshape(-1, 3), np.full(len(logits), at, np.int32)
+    numbers, limits = np.zeros(len(logits), np.uint32), np.full(len(logits), tolerance)
+    with np.errstate(invalid="ignore"):
+        found = plausible_greedy(np, rows, ids, limits).tolist()
+    assert found == plausible(rows, ids, Sampling(GREEDY), numbers, numbers, tolerance).tolist()

@@ -29,7 +29,7 @@ from functools import partial
 import numpy as np
 
 from launchopt.devices.arenas import Arenas, to_host
-from launchopt.sampling import Sampling, plausible
+from launchopt.sampling import Sampling, SamplingKind, plausible, plausible_greedy
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.verify.columns import Columns
@@ -167,8 +167,12 @@ class _Tokens:
         logits = self._evaluator.logits(finals)
         limits = to_host(self._factor * allowed(self._xp, logits).max(axis=1))
         rms = to_host(self._xp.sqrt((logits.value**2).mean(axis=1)))
-        drawn = requests.astype(np.uint32), at.astype(np.uint32)
-        fits = plausible(to_host(logits.value), ids[numbers].astype(np.int32), sampling, *drawn, limits)
+        chosen = ids[numbers].astype(np.int32)
+        if sampling.kind is SamplingKind.greedy:  # without copying all logits to the host
+            fits = to_host(plausible_greedy(self._xp, logits.value, chosen, limits))
+        else:
+            drawn = requests.astype(np.uint32), at.astype(np.uint32)
+            fits = plausible(to_host(logits.value), chosen, sampling, *drawn, limits)
         what = [f"id {each} does not follow from its logits" for each in ids[numbers]]
         self._findings.refuse(~fits, name, what, limits / rms, numbers)
 
