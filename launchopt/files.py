@@ -53,6 +53,11 @@ class NotRegularError(OSError):
     """A path at which there is a pipe, a socket or a device, where a regular file is expected."""
 
 
+def user_path(text: str) -> Path:
+    """Return the path that a user typed as a setting: a shell leaves `~` as it is behind a `=`."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111  # Path.expanduser() raises for an unknown user
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file to read its bytes. Raise OSError for anything else, without waiting."""
     try:

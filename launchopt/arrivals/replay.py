@@ -17,7 +17,7 @@ from launchopt.arrivals.mooncake import read_mooncake
 from launchopt.arrivals.request_csv import read_request_csv
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
-from launchopt.files import open_regular
+from launchopt.files import open_regular, user_path
 from launchopt.options import REQUIRED, option
 
 
@@ -79,4 +79,4 @@ class Replay(Arrival):
 
     def read(self) -> Requests:
         """Return the file's requests at the trace's own pace; DataError as `read_requests`."""
-        return read_requests(Path(self.path), self.format.value, self.requests)
+        return read_requests(user_path(self.path), self.format.value, self.requests)

@@ -20,6 +20,7 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError, DataError
+from launchopt.files import user_path
 from launchopt.options import LARGEST, REQUIRED, option
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.list_stream import ListOrder, ListStream
@@ -81,7 +82,7 @@ class GemmList(Workload):
         return stream
 
     def _gemms(self) -> tuple[Sequence[ListedGemm], Mapping[str, int]]:
-        gemms, left_out = _read(Path(self.path))
+        gemms, left_out = _read(user_path(self.path))
         return merged(gemms) if self.merged else gemms, left_out
 
     def _commands(self, gemms: Sequence[ListedGemm]) -> int:

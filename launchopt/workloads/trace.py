@@ -16,6 +16,7 @@ from typing import ClassVar
 from launchopt.arrivals.base import SPAN_NS_MAX
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
+from launchopt.files import user_path
 from launchopt.options import REQUIRED, option
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.operands import ArenaKey
@@ -58,7 +59,7 @@ class Trace(Workload):
 
     def stream(self, layers: int, setting: Setting) -> TraceStream:
         """Return the stream. Operators that were left out or converted are added to the notices."""
-        trace = read_gemms(Path(self.path))
+        trace = read_gemms(user_path(self.path))
         if self.commands is not None and self.commands > trace.commands:
             most = f"must be at most {trace.commands}: {self.path} has no more"
             raise ConfigError("workload.commands", self.commands, most)

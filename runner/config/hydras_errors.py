@@ -78,8 +78,9 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
         full_key = re.search(r"full_key: (\S+)", text)
         where = f"{in_file[1]}.yaml: {full_key[1]}" if full_key else f"{in_file[1]}.yaml"
         return WordsError(f"{plain(where)}: {first_line(in_file[2])}")
+    added = re.match(r"Multiple values for (\w+)\.|force-add of config groups is not supported: '\+\+(\w+)=", text)
     quoted = re.search(r"'([^']+)'", text)
-    name = quoted[1] if quoted else ""
+    name = (added[1] or added[2]) if added else quoted[1] if quoted else ""
     word = _word(name, settings)
     key, _, value = (word or name).partition("=")
     bare = key.lstrip("+~")
@@ -89,7 +90,7 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
         number = [f"{bare}={value.replace(',', '')}"] if re.fullmatch(r"\d{1,3}(,\d{3})+", value) else []
         why = explained("several values make a sweep", "", proposed(*number, f"{MULTIRUN} {word}"))
         return ConfigError(bare, plain(value), why)
-    if text.startswith("Could not append"):
+    if added or text.startswith("Could not append"):
         return ConfigError(key, plain(value), explained("exists already", "", proposed(f"{bare}={value}")))
     if text.startswith("Could not delete"):
         return WordsError(f"{plain(word or name)}: nothing to delete; allowed: ~ before a setting that exists")

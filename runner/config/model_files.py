@@ -6,12 +6,10 @@ numbers. A value is a path if it has a slash, ends with `.json`, or is `.` or `.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from hydra.plugins.config_source import ConfigResult
 from omegaconf import OmegaConf
 
+from launchopt.files import user_path
 from launchopt.huggingface.config_json import read_model
 from launchopt.streams.model import Model
 
@@ -31,8 +29,8 @@ def model_path(config_path: str) -> str | None:
 
 
 def model_at(path: str) -> Model:
-    """Return the model in a file or folder; DataError if there is none. A shell leaves `~` as it is behind `model=`."""
-    return read_model(Path(os.path.expanduser(path)))  # noqa: PTH111  # Path.expanduser() raises for an unknown user
+    """Return the model in a file or folder; DataError if there is none."""
+    return read_model(user_path(path))
 
 
 def loaded(path: str) -> ConfigResult:

@@ -113,7 +113,9 @@ def unknown_setting(key: str, value: object, settings: Sequence[str] = ()) -> Co
         names = [each.partition("=")[2] for each in others]
         options = ", ".join(names[:-1]) + (" or " if names[:-1] else "") + names[-1]
         likely = next((each for each in others if each in USUAL), others[0])
-        typed = next((each.lstrip("+") for each in settings if each.lstrip("+").startswith(f"{group}=")), None)
+        typed = next(
+            (each.lstrip("+") for each in reversed(settings) if each.lstrip("+").startswith(f"{group}=")), None
+        )
         meant = f"{likely} instead of {one_line(typed, 60)}" if typed else f"to add {likely}"
         return ConfigError(key, value, f"{key} belongs to {group}={options}; did you mean {meant}?")
     group, near = key.partition(".")[0], settings_near(key)

@@ -23,6 +23,7 @@ from launchopt.errors import ConfigError, LaunchoptError, explained, nearest
 from runner.config.composing import group_options
 from runner.config.files import BUILDERS
 from runner.config.launchers import check_option
+from runner.config.model_files import GROUP, is_path
 from runner.config.names import options_near, owners, settings_near, unknown_option
 
 MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values has fewer
@@ -141,6 +142,7 @@ def _unreadable(key: str, value: str, why: str, behind: Sequence[str]) -> str:
             meant = proposed(f"{key}={value.rstrip(')]}')}") if value.rstrip(")]}").isidentifier() else []
             return explained("a bracket is closed that none opens", "", meant)
         return explained("a bracket is not closed", "2,4 or [2,4] or range(2,5)", _closed(key, value, behind))
+    why = "a ~ needs quotes" if value.startswith("~") else why
     word = "{}='{}'".format(key, value.replace("'", "\\'"))
     word = shlex.quote(word) if any(each in word for each in '$`"') else f'"{word}"'
     return explained(f"Hydra cannot read this ({plain(why)[:120]})", "", proposed(word))
@@ -161,9 +163,13 @@ def _closed(key: str, value: str, behind: Sequence[str]) -> list[str]:
 def _check_group(override: Override, groups: dict[str, list[str]]) -> None:
     """Raise ConfigError for `mode=null` or `mode=3`: Hydra says of these only that they are no text."""
     key, value = str(override.key_or_group), override.value()
-    if key in groups and key != "experiment" and isinstance(value, list) and len(value) > 1:
-        options = ",".join(map(str, value))
-        why = explained("one option, not several", "", proposed(f"{MULTIRUN} {key}={options}"))
+    several = list(map(str, value)) if isinstance(value, list) and key in groups and key != "experiment" else []
+    if len(several) > 1 or (key == GROUP and any(map(is_path, several))):
+        options = ",".join(several)
+        problem, meant = "one option, not a list", f"{key}={options}"
+        if len(several) > 1:
+            problem, meant = "one option, not several", f"{MULTIRUN} {meant}"
+        why = explained(problem, "", proposed(meant))
         raise ConfigError(key, f"[{plain(options)}]", why)
     if key in groups and not override.is_delete() and (value is None or isinstance(value, int | float)):
         typed = "null" if value is None else str(value)

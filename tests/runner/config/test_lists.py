@@ -93,6 +93,12 @@ def test_a_plan_reads_the_list_once_and_a_changed_list_anew(tmp_path: Path, monk
     assert len(reads) == 2
 
 
+def test_a_path_may_begin_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    written(tmp_path)
+    assert planned("workload=list", "workload.path='~/gemms.csv'", "device=cpu", "mode=batched").stream.commands == 20
+
+
 INDEPENDENT = "m,n,k\n64,1,64\n"
 LARGE = "m,n,k\n2147483647,2147483647,2147483647\n"
 REFUSALS: dict[str, tuple[str, str, str]] = {

@@ -153,6 +153,12 @@ def test_the_user_reads_in_which_dtype_a_model_was_published(tmp_path: Path) -> 
         assert not [each for each in plan.notices if "published" in each], "the file does not say"
 
 
+def test_a_path_may_begin_in_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_config(tmp_path / "m", TINY)
+    assert len(tried(tmp_path, "model='~/m'").plans) == 1
+
+
 def test_layers_beyond_memory_are_cut_and_named(tmp_path: Path) -> None:
     write_config(tmp_path / "m", TINY | {"num_hidden_layers": 1000, "hidden_size": 2048, "intermediate_size": 8192})
     (plan,) = tried(tmp_path, f"model={tmp_path}/m workload.replicas=1").plans
