@@ -32,7 +32,7 @@ MISTAKES = {
     "mode=graph+norm": "a label of against and of tables; on the command line type mode=graph 'mode",
     "mode=graph+pdl-coalesce": "type mode=graph mode.coalesce=false mode.pdl=true",
     "mode=graph+nrm": "mode=graph+nrm: nrm is no choice; allowed: ",
-    "mode=3": "mode=3: no such mode; allowed: baseline,",
+    "mode=3": "mode=3: no such mode; allowed: auto, baseline,",
     "table=null": "table=null: chooses nothing; leave table out",
     "hydra/launcher=joblib": "hydra/launcher=joblib: jobs run one after another, in this process;",
     "workload@x=decode": "did you mean workload=decode?",
