@@ -33,6 +33,7 @@ GOOD = {
     **{"kineto": "kineto.json.gz", "gemms": "list.json", "nsys": "nsys.sqlite", "manifest": "manifest.json"},
     **{"summary": "summary.parquet", "histograms": "histograms.parquet", "dataset": "summary.parquet"},
     **{"calibration": "calibration.json", "gemm_list": "shapes.csv", "model": "model.json"},
+    **{"execution_trace": "execution_trace.json.gz", "cut_trace": "execution_trace.json"},
 }
 
 
