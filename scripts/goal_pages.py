@@ -36,6 +36,7 @@ from scripts.reference_goals import (
     GOAL_ROWS,
     GOALS,
     INDEPENDENT,
+    LOOP,
     RUN,
     WATERFALL,
     WATERFALL_PARTS,
@@ -48,7 +49,7 @@ REFERENCE = "outputs/reference"
 README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
 KEPT = ("manifest.json", "summary.parquet", "histograms.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)
 GPU = "NVIDIA H200"  # the goals are stated for it
-FUSED, LOOP = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
+FUSED, LOOPED = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
 FUSE = "Fuse the step, launch it with programmatic dependent launch, and capture it in a CUDA graph."
 STEPS = [["graph", "engine"], [FUSED, "engine"], ["torch_compile", "engine"], ["megakernel", "engine"]]
@@ -136,7 +137,8 @@ def refresh(root: Path) -> None:
         save_json(place / GOALS / step_goals.FILE, {"goals": [*map(_goal, rows)]})
         table = f"{GOALS}/{step_goals.FILE}"
         blocks[PAGE]["goals"] = [table]
-        blocks[STACKS]["goals"] = [table, *(f"{GOALS}/{row.name}/{RUN}" for row in rows)]
+        runs = [f"{GOALS}/{name}/{RUN}" for name in (*(row.name for row in rows), LOOP)]
+        blocks[STACKS]["goals"] = [table, *(run for run in runs if (place / run).is_dir())]
     if names:
         shown = [name for name in SHOWN if name in names] or [*names][:1]
         for name in shown:
@@ -163,7 +165,7 @@ def _about(folder: Path) -> str:
 
 
 def _goal(row: Goal) -> dict[str, object]:
-    others = ["engine", "graph", LOOP, "torch_compile", "megakernel"]
+    others = ["engine", "graph", LOOPED, "torch_compile", "megakernel"]
     peers = [f"{row.name}/{name}" for name in row.peers]
     of_run = {"run": f"{row.name}/{RUN}", "mode": FUSED, "beside": others, "peers": peers}
     return {**of_run, "goal_us": row.goal_us, "floor_us": row.floor_us, "gpu": GPU}

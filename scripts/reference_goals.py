@@ -20,7 +20,7 @@ from scripts.reference_part import Part, run_words
 EXPERIMENT = Path(__file__).parents[1] / "conf/experiment/waterfall.yaml"
 GOALS, WATERFALL = "goals", "waterfall"  # the folders of the parts
 RUN, PEERS = "run", ("peer_before", "peer_behind")  # below the folder of a goal
-INDEPENDENT = "independent"
+INDEPENDENT, LOOP = "independent", "loop"
 MINUTES = 9.5  # of a call of ten
 # For the audit run of each mode, of which a waterfall has fifteen; how much it compared is a column.
 AUDIT, SHORT_AUDIT = "verify_budget_s=5", "verify_budget_s=2"
@@ -71,8 +71,20 @@ GOAL_ROWS = (
     Goal("llama_3_8b", 16, 4100, 3443, 480),
 )
 _SETTINGS = "table=strategies_gemv_micro mode=batched 'against=[baseline,graph,persistent]' repeats=5 verify_budget_s=2"
+# One launch for 100 tokens, for its CPU time: in the other parts a launch of graph_loop has 64 tokens at most.
+_LOOP = (
+    "experiment=goals workload.tokens=101 mode.submit=graph_loop mode.tokens=100 mode.kernels=own mode.pdl=true"
+    " 'mode.fuse=[qkv,gate_up,norm,rope_kv,attention,silu,epilogue]' 'against=[engine]' verify_budget_s=2"
+)
 GOAL_PARTS = (
     *(row.part for row in GOAL_ROWS),
+    Part(
+        f"{GOALS}/{LOOP}",
+        "cuda",
+        5,
+        (run_words(_LOOP, f"{{folder}}/{RUN}"), f"python -m runner report {{folder}}/{RUN} --strategies"),
+        seconds=60,
+    ),
     Part(
         f"{GOALS}/{INDEPENDENT}",
         "cuda",

@@ -51,7 +51,7 @@ def measured(new: Path, parts: tuple[Part, ...], change: Callable[[dict[str, Any
     """Write what reference.py leaves on a GPU; `change` alters each manifest."""
     rates = {"ceilings": {"read_gb_per_s": 3000.0}, "ceilings_after": {"read_gb_per_s": 3100.0}}
     for part in parts:
-        names = [goal_pages.FUSED, goal_pages.LOOP, "engine", "graph", "torch_compile", "megakernel", "baseline"]
+        names = [goal_pages.FUSED, goal_pages.LOOPED, "engine", "graph", "torch_compile", "megakernel", "baseline"]
         place, more = new / part.folder / RUN, rates
         if part in WATERFALL_PARTS:
             names = ["baseline", "coalesced", "engine"]
