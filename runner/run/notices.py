@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from launchopt.modes import mode_class
-from launchopt.modes.stack import choices_of
+from launchopt.modes.stack import choices_of, stack_of
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
+from launchopt.stack import LOOPS
 from launchopt.verify.chance import chance_to_find
 
 
@@ -92,4 +93,23 @@ def forwarded_lines(runs: Iterable[Manifest]) -> list[str]:
         f"{mode}: {others:,} of {commands:,} commands were launched otherwise: {listed}"
         for mode, (others, commands, listed) in most.items()
         if others
+    ]
+
+
+def split_loops(rows: Sequence[results.Row]) -> list[str]:
+    """Return a line for each mode of many tokens a launch whose batches mostly left before all requests had come.
+
+    The commands of many tokens take longer to come than a deadline for those of one.
+    """
+    worst: dict[str, results.Row] = {}
+    for row in rows:
+        is_loop = stack_of(*choices_of(row["mode"])).submit in LOOPS
+        if is_loop and (row["requests"] or 1) > 1 and 2 * row["flush_deadline"] >= row["batches"]:
+            kept = worst.setdefault(row["mode"], row)
+            worst[row["mode"]] = max(kept, row, key=lambda each: each["flush_deadline"])
+    return [
+        f"{mode}: {row['flush_deadline']:,} of {row['batches']:,} batches left at their deadline, before the steps of"
+        f" all {row['requests']:,} requests had come: with a batching.timeout_us above {row['timeout_us']:g} they would"
+        " share launches"
+        for mode, row in worst.items()
     ]

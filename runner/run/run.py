@@ -29,7 +29,7 @@ from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
-from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check, unfused_lines
+from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check, split_loops, unfused_lines
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, summary_row
@@ -98,7 +98,7 @@ class Run:
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
         changed = [why] if (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]
-        launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs)]
+        launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs), *split_loops(self.rows)]
         return [*ends, *launched, *throttling, *sampled, *changed]
 
     def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:

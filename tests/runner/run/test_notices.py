@@ -14,6 +14,7 @@ from runner.run.notices import (
     left_out_lines,
     own_strategy_of,
     sampled_check,
+    split_loops,
     unfused_lines,
 )
 
@@ -103,3 +104,12 @@ def test_a_line_for_each_arm_that_did_not_fuse_all_of_its_commands() -> None:
         "engine: 30 of 80 commands were launched without their fusions: the operands of their requests are not evenly"
         " spaced in memory"
     ]
+
+
+def test_loops_that_requests_do_not_share_because_of_the_deadline_are_said() -> None:
+    row = {"mode": "engine+graph_loop+pdl", "requests": 16, "batches": 32, "flush_deadline": 30, "timeout_us": 300.0}
+    (line,) = split_loops([row, row | {"flush_deadline": 31}])
+    assert line.startswith("engine+graph_loop+pdl: 31 of 32 batches left at their deadline, before the steps of all 16")
+    assert "batching.timeout_us above 300 " in line
+    for other in ({"mode": "graph"}, {"requests": 1}, {"requests": None}, {"flush_deadline": 3}):
+        assert split_loops([row | other]) == []
