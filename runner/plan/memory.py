@@ -46,8 +46,23 @@ def require_memory(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], usab
     """
     needed = needed_bytes(info, stream, arms)
     if needed > usable:
+        if stream.has_steps and stream.layers == 1:
+            _require_a_layer(info, stream, usable)
         raise too_large(f"{stream.commands}", needed, usable, info, to_lower)
     require_records(stream.commands, to_lower)
+
+
+def _require_a_layer(info: DeviceInfo, stream: Stream, usable: int) -> None:
+    """Raise ArenaMemoryError if the weights of a layer, and their check, need more than `usable` bytes in any run."""
+    check = _check_bytes(stream) if info.kind == "cpu" else 0
+    weights = sum(arena.slot_bytes * slots for arena, slots in stream.arenas.items() if arena.is_weight)
+    needed = FIXED_BYTES[info.kind] + check + weights
+    if needed > usable:
+        checked = f", {check / 1e9:.1f} GB of them to check its largest weight" if check else ""
+        raise ArenaMemoryError(
+            f"one layer needs {needed / 1e9:.1f} GB{checked}, and {usable / 1e9:.1f} GB of {info.memory_name} may be"
+            " used: choose a smaller model"
+        )
 
 
 def too_large(commands: str, needed: int, usable: int, info: DeviceInfo, to_lower: str) -> ArenaMemoryError:
