@@ -15,6 +15,7 @@ from pathlib import Path
 from launchopt.errors import ConfigError
 from launchopt.statistics.interval import FEWEST_REPEATS
 
+AUTO = "auto"  # the mode that picks a stack
 ALLOWED = "text, numbers, True, False, None, paths, and lists of these"
 FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
 _KEY = re.compile(r"[\w./@]+", re.ASCII)
@@ -53,6 +54,10 @@ def _modes(modes: Sequence[object]) -> list[str]:
     if len(set(labels)) < max(2, len(labels)):
         raise ConfigError("mode", f"[{','.join(labels)}]", "a list needs two or more modes, each named once")
     base, measured, *others = labels
+    if AUTO in (base, *others):
+        raise ConfigError(
+            "mode", f"[{','.join(labels)}]", f"{AUTO} is no base: it can stand second, as the measured mode"
+        )
     return [*_mode(measured), f"against={_text('mode', [base, *others])}"]
 
 

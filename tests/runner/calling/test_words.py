@@ -73,6 +73,7 @@ def test_a_folder_is_that_of_a_run_and_of_a_sweep() -> None:
         ({"seed": "a\ud800"}, "seed='a\\ud800': holds half of a surrogate pair, which is no text"),
         ({"mode": ["graph"]}, "mode=[graph]: a list needs two or more modes, each named once"),
         ({"mode": ["graph", "engine", "graph"]}, "mode=[graph,engine,graph]: a list needs two or more modes, each"),
+        ({"mode": ["auto", "graph"]}, "mode=[auto,graph]: auto is no base: it can stand second, as the measured mode"),
         ({"mode": []}, "mode=[]: a list needs two or more modes, each named once"),
         ({"mode": 3}, "mode=3: allowed: the name of a mode, or a list of names"),
         ({"mode": ["a", "b"], "against": "all"}, "against=all: the first of a list of modes is the base: give one"),
