@@ -135,7 +135,7 @@ def test_requests_share_fused_launches(mode: str, everything: Everything) -> Non
     for _, ran in everything.of(mode, [job]):
         fused = [size for size, strategy in zip(ran.sizes, ran.strategies, strict=True) if strategy == "fused"]
         assert all(size % GROUP == 0 for size in fused)
-        assert sum(fused) == GROUP * groups
+        assert sum(fused) + ran.unfused == GROUP * groups  # of requests that came together, some may not be neighbours
         assert len(fused) < groups
 
 

@@ -90,6 +90,7 @@ class Ran:
 
     row: results.Row
     launches: Any  # rows of launches.parquet
+    unfused: int  # commands of fused launches that were launched one by one, since operands were scattered
 
     @property
     def sizes(self) -> list[int]:
@@ -121,7 +122,9 @@ class Everything:
         folder = self._folders(job)[DTYPES[self.kind].index(dtype)]
         launches = pd.read_parquet(folder / "launches.parquet")
         by_mode = dict(list(launches.groupby("mode")))
-        return {str(row["mode"]): Ran(row, by_mode[row["mode"]]) for row in results.read_summaries([folder])}
+        unfused = {run["mode"]: run["unfused_commands"] for run in results.read_manifest(folder)["runs"]}
+        rows = {str(row["mode"]): row for row in results.read_summaries([folder])}
+        return {mode: Ran(row, by_mode[mode], unfused[mode]) for mode, row in rows.items()}
 
     def all(self) -> Iterator[tuple[str, str, dict[str, Ran]]]:
         """Yield the results of each job, in each dtype and each mode that runs it."""
