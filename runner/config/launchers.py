@@ -61,9 +61,9 @@ def check_plugins(hydra: DictConfig) -> None:
         option = str(hydra.runtime.choices.get(group))
         check_option(group, option)
         key = group.replace("/", ".")
-        node = hydra.get(group.partition("/")[2])
-        if not isinstance(node, DictConfig):
-            raise _unsupported(group, key, str(node))
+        node = hydra._get_node(group.partition("/")[2])
+        if not isinstance(node, DictConfig) or node._is_interpolation() or node._is_none():
+            raise _unsupported(group, key, "..." if isinstance(node, DictConfig) else str(node))
         if option != plugin.option:
             _check_sweeper(option, node)
             continue

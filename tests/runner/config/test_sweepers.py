@@ -98,3 +98,10 @@ def test_text_of_a_config_is_refused(setting: str, runner: Callable[[str], Ran])
         f"error: {setting.lstrip('+')}: text that could name code; allowed for hydra/sweeper=sizes"
     )
     assert ran.stderr.count("\n") == 1
+
+
+def test_another_node_does_not_stand_for_the_settings_of_a_sweeper(runner: Callable[[str], Ran]) -> None:
+    ran = runner(f"-m hydra/sweeper=sizes hydra.sweeper=${{model}} {SMALL}")
+    assert (ran.exit_code, (ran.folder / "s").exists()) == (2, False)
+    assert "hydra.sweeper=" in ran.stderr
+    assert ran.stderr.count("\n") == 1
