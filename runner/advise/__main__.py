@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
 LEAST_BUDGET_S = 10.0
 MOST_REQUESTS = 1024
-RESERVE_S = 4.0  # of the budget, for the page
+RESERVE_S = 6.0  # of the budget, for the page
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -56,21 +56,21 @@ def _advise(options: argparse.Namespace) -> int:
     config = question.config()
     info, why = find_device(config.device.kind.value, config.device.index)
     question = settled_for(question, config, info)
-    labels, refused = candidates(question.config(), info)
     budget_s = options.budget_s or (GPU_BUDGET_S if info.kind == "cuda" else CPU_BUDGET_S)
     if budget_s < LEAST_BUDGET_S:
         raise ConfigError(
             "--budget-s", f"{budget_s:g}", f"must be {LEAST_BUDGET_S:g} or more: a run takes long to start"
         )
     note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
-    print(f"device: {info.kind} ({info.name}), {why}{note}", file=sys.stderr)
-    print(f"{len(labels)} stacks run here, {len(refused)} do not; budget {budget_s:g} s", file=sys.stderr)
+    print(f"device: {info.kind} ({info.name}), {why}{note}; budget {budget_s:g} s", file=sys.stderr)
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
     calibration = floors_of(info, folder, budget_s)
     trials = Trials(folder, budget_s - _running_s() - RESERVE_S)
-    found = _found(question, labels, config.model.layers, trials)
+    found = _found(question, lambda sized: candidates(sized.config(), info)[0], config.model.layers, trials)
+    able, refused = candidates(found.question.config(), info)
+    print(f"{len(able)} stacks can run this here, {len(refused)} cannot", file=sys.stderr)
     if trials.dropped:
         print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
     saved = save(found, folder)
@@ -97,14 +97,13 @@ def _question(options: argparse.Namespace) -> Question:
     return question
 
 
-def _found(question: Question, labels: Sequence[str], layers: int, trials: Trials) -> Found:
+def _found(question: Question, able: Callable[[Question], list[str]], layers: int, trials: Trials) -> Found:
     """Return the end of the search. After an error without a measurement its folder is removed."""
     from runner.advise.search import search
 
     base = "engine" if question.requests else "baseline"
-    others = [label for label in labels if label != base]
     try:
-        return search(question, others, base, layers if question.requests else None, trials)
+        return search(question, able, base, layers if question.requests else None, trials)
     except BaseException as error:
         if not any(trials.folder.rglob("summary.parquet")):
             shutil.rmtree(trials.folder, ignore_errors=True)

@@ -9,7 +9,7 @@ from itertools import product
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, broken_modes, mode_class
-from launchopt.modes.stack import AS_VLLM, PRESETS, choices_of, conflict, label_of
+from launchopt.modes.stack import AS_VLLM, PRESETS, choices_of, conflict, label_of, stack_of
 from launchopt.stack import Fusion, Kernels, Stack, Submit
 from runner.config.schema import Config
 from runner.plan.streams import stream_on
@@ -18,7 +18,6 @@ START = "engine"  # mode that the changed stacks begin with
 ALL_FUSED = AS_VLLM | {Fusion.silu, Fusion.epilogue}
 SUBMITS = (Submit.stream, Submit.graph, Submit.graph_loop, Submit.graph_device)
 LIKELY = ("graph", "engine+graph+pdl", "coalesced", "torch_graph", "megakernel", "engine+graph")  # tried first
-NAIVE = ("baseline", "batched", "pointer_array", "multistream")  # tried last if requests share weights
 LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
 REORDERS = "changes the order of GEMMs, and a trace does not say which of them reads the result of another one"
 
@@ -37,7 +36,8 @@ def changed_stacks() -> list[str]:
 def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, str]]:
     """Return the labels that run the work of `config` on the device, and the others with the reasons.
 
-    Those that are likely to be good come first: there may be no time for all.
+    Those that are likely to be good come first: there may be no time for all. Where requests share weights, stacks that
+    launch each request alone come last.
     """
     stream = stream_on(config, info)
     refused = broken_modes() | LONG_SETUP
@@ -54,4 +54,10 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
             able.append(label)
         else:
             refused[label] = why
-    return sorted(able, key=lambda label: (label not in LIKELY, label in NAIVE)), refused
+    shares = stream.has_steps and stream.requests > 1
+    return sorted(able, key=lambda label: (_is_alone(label) if shares else False, label not in LIKELY)), refused
+
+
+def _is_alone(label: str) -> bool:
+    """Return whether a stack launches each request alone, which is slow if many share the weights."""
+    return not stack_of(*choices_of(label)).coalesce

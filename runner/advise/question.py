@@ -21,6 +21,7 @@ from runner.plan.streams import DTYPES
 TOKENS = 16  # of each request in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
 TIMEOUT_US = 150.0
+CHECK_S = 1.0  # to compare the outputs of a trial; the advised experiment has the usual time
 
 Settings = Mapping[str, object]
 
@@ -100,7 +101,7 @@ def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Ques
 
 
 def _common(device: str) -> dict[str, object]:
-    return {"device": device, "batching.timeout_us": TIMEOUT_US, "record.launches": "none"}
+    return {"device": device, "batching.timeout_us": TIMEOUT_US, "record.launches": "none", "verify_budget_s": CHECK_S}
 
 
 def settled_for(question: Question, config: Config, info: DeviceInfo) -> Question:

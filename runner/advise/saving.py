@@ -39,7 +39,7 @@ def save(found: Found, folder: Path) -> list[str]:
 
 def experiment_text(found: Found) -> str:
     """Return an experiment with the advised stack beside the base, as YAML. JSON is YAML."""
-    settings = dict(found.question.settings)
+    settings = {key: value for key, value in found.question.settings.items() if key != "verify_budget_s"}
     settings |= {"batching.max_batch": found.batching.max_batch, "batching.timeout_us": found.batching.timeout_us}
     name, options = choices_of(found.best)
     chosen = {f"mode.{key}": value for key, value in options.items() if not is_preset(name, key, value)}

@@ -6,7 +6,7 @@ which does not interleave, so another batching than the default is advised only 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from runner.advise.trials import Trials
 TRIAL_SHARE = 1 / 400  # of the budget: wall time of one trial; around it are checks and data
 LEAST_TOKENS = 4
 MOST_REPEATS = 20
-SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
+FIRST_ARMS = 12  # of the first round beside the base: what an arm costs is not known yet
 BATCH_REPEATS = 3
 FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
 
@@ -55,11 +55,14 @@ class Found:
         return self.order[0]
 
 
-def search(question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials) -> Found:
-    """Return what was found within the budget. RunError if not even the base ran in it."""
+def search(
+    question: Question, able: Callable[[Question], Sequence[str]], base: str, layers: int | None, trials: Trials
+) -> Found:
+    """Return what was found within the budget. RunError if not even the base ran in it.
+
+    able: returns the stacks that can run a trial, the likely ones first. The number of layers decides about some.
+    """
     pilot = trials.run(question, [base], 1)
-    if pilot and trials.cost.start_s > SLOW_START_S and trials.affords(1, 1):
-        pilot = trials.run(question, [base], 1) or pilot  # the first one compiled, which no later one does
     if not pilot:
         raise RunError(
             f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial. What it compiled is kept: "
@@ -69,9 +72,10 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
         fit = trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot)  # layers in a trial
         tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
         question = question.with_settings({"workload.tokens": tokens})
-        question = _fitting(question, max(1, min(layers, int(fit))), [base, *labels], trials)
+        question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
+        trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / TOKENS)
     first = trials.last
-    arms, folder = _halved(question, labels, base, layers, trials)
+    arms, folder = _halved(question, [label for label in able(question) if label != base], base, layers, trials)
     arms, folder = (arms, folder) if arms else (by_arm(pilot), first)
     if base not in arms:
         raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
@@ -91,12 +95,14 @@ def search(question: Question, labels: Sequence[str], base: str, layers: int | N
     )
 
 
-def _fitting(question: Question, layers: int, labels: Sequence[str], trials: Trials) -> Question:
+def _fitting(
+    question: Question, layers: int, base: str, able: Callable[[Question], Sequence[str]], trials: Trials
+) -> Question:
     """Return the question with as many of `layers` as the memory has space for; ArenaMemoryError if one is too much."""
     while True:
         sized = question.with_settings({"workload.layers": layers})
         try:
-            trials.require_memory(sized, labels)
+            trials.require_memory(sized, _with(base, able(sized)))
             return sized
         except ArenaMemoryError:
             if layers == 1:
@@ -136,7 +142,7 @@ def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials)
     Return all arms that ran; then those of the round that had the fastest one, and its folder. A round that took too
     long to set up all of its arms is tried again with half of them.
     """
-    waiting, most, keep_s = list(labels), len(labels), (1 - FIRST_SHARE) * trials.left_s
+    waiting, most, keep_s = list(labels), FIRST_ARMS, (1 - FIRST_SHARE) * trials.left_s
     every: dict[str, Sequence[Row]] = {}
     best: tuple[Arms, Path] = ({}, trials.last)
     while waiting:
@@ -145,11 +151,13 @@ def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials)
         if fits < 1:
             break
         going = waiting[:fits]
-        found = by_arm(trials.run(question, [base, *going], 1, min(1.0, spare_s / trials.left_s)))
+        most_s = max(spare_s, trials.left_s - trials.cost.of(FINALISTS + 1, 1))  # more than planned: it may compile
+        found = by_arm(trials.run(question, [base, *going], 1, min(1.0, most_s / trials.left_s)))
         waiting = [label for label in waiting if label not in trials.dropped]
         if not found:
-            most = fits // 2
+            most, keep_s = fits // 2, keep_s / 2
             continue
+        most = len(waiting)
         if not best[0] or min(map(wall_ms, found.values())) < min(map(wall_ms, best[0].values())):
             best = (found, trials.last)
         every |= found

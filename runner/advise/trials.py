@@ -28,6 +28,7 @@ from runner.calling.words import words_of
 from runner.config.loading import hydra_of
 from runner.plan.plan import plan_of
 
+SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
 LEAST_S = 3.0  # less does not even start a run
 ENDING_S = 1.0  # in which a run that its limit ends saves its rows
 # Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
@@ -45,6 +46,10 @@ class Cost(NamedTuple):
         """Return the seconds that a round takes."""
         return self.start_s + arms * (self.arm_s + repeats * self.repeat_s)
 
+    def scaled(self, factor: float) -> Cost:
+        """Return the cost of trials that are some times as large."""
+        return Cost(self.start_s, factor * self.arm_s, factor * self.repeat_s)
+
     def arms_in(self, seconds: float, repeats: int) -> int:
         """Return the number of arms that can run in some seconds."""
         return max(0, int((seconds - self.start_s) / max(1e-6, self.arm_s + repeats * self.repeat_s)))
@@ -58,14 +63,19 @@ UNKNOWN = Cost(2.5, 0.0, 0.0)  # before the first round: a start without compili
 
 
 def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float, earlier: Cost | None = None) -> Cost:
-    """Return the cost that a round shows. What its rows do not explain is its start, or compiling.
+    """Return the cost that a round shows. What its rows do not explain is its start, its checks, or compiling.
 
-    earlier: of the rounds before. Compiling happens once, so the shortest start of all rounds is that of the next one.
+    earlier: of the rounds before. The shortest start of all rounds is that of the next one, and the arms of this round
+    took the rest. A start of over SLOW_START_S compiled, which happens once.
     """
     wall_s = fmean(row["wall_ms"] for row in rows) / 1e3
     arm_s = fmean(row["setup_ms"] or 0.0 for row in rows) / 1e3 + OF_ARM * wall_s
-    start_s = max(0.0, took_s - Cost(0.0, arm_s, OF_REPEAT * wall_s).of(arms, repeats))
-    return Cost(min(start_s, earlier.start_s) if earlier else start_s, arm_s, OF_REPEAT * wall_s)
+    repeat_s = OF_REPEAT * wall_s
+    start_s = max(0.0, min(SLOW_START_S, took_s - Cost(0.0, arm_s, repeat_s).of(arms, repeats)))
+    if earlier is None:
+        return Cost(start_s, arm_s, repeat_s)
+    start_s = min(start_s, earlier.start_s)
+    return Cost(start_s, max(arm_s, (took_s - start_s) / arms - repeats * repeat_s), repeat_s)
 
 
 class Outcome(NamedTuple):
