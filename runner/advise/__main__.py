@@ -110,7 +110,7 @@ def _found(question: Question, able: Callable[[Question], list[str]], layers: in
         if not isinstance(error, ArenaMemoryError):
             raise
         smaller = "a smaller model, or fewer --requests" if "model" in question.settings else "a smaller file"
-        raise ArenaMemoryError(f"{str(error).partition(': lower ')[0]}: give {smaller}") from None
+        raise ArenaMemoryError(f"{str(error).rpartition(': ')[0]}: give {smaller}") from None
 
 
 def _running_s() -> float:
