@@ -45,6 +45,8 @@ class Result:
         from launchopt.recording import results
 
         forget()
+        if not os.fspath(folder):
+            raise DataError('""', None, "no name of a folder")
         self.folder = Path(folder).absolute()
         own = Path(folder, "summary.parquet")
         self._where = own.absolute() if own.is_file() else self.folder

@@ -66,6 +66,8 @@ def test_a_run_within_the_folder_of_a_run_does_not_count(folder: Path, tmp_path:
     assert len(launchopt.load(tmp_path).to_pandas()) == 10, "the same rows again are a copy"
     with pytest.raises(launchopt.ConfigError, match="folder=: the name of a folder"):
         launchopt.run(folder="")
+    with pytest.raises(launchopt.DataError, match="no name of a folder"):
+        launchopt.load("")
 
 
 def test_the_verdict_has_the_factor_and_what_bounds_the_time(folder: Path) -> None:
