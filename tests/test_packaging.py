@@ -147,7 +147,7 @@ def test_conf_is_found_from_anywhere(ways: Way, shown: str, tmp_path: Path) -> N
     presets = {path.stem for path in (ROOT / "conf/workload").glob("*.yaml")}
     flat = " ".join(shown.split())
     assert f" workload: {', '.join(sorted(presets | {*workloads()} - {'gemv'}))} workload." in flat
-    assert f" mode: {', '.join(MODES)} " in flat
+    assert f" mode: {', '.join(sorted([*MODES, 'auto']))} " in flat
     assert "\n  baseline " in shown
     assert "gpu_kernel_batcher" in shown
     assert "max_batch: 9" in ways.module("--cfg job mode=baseline batching.max_batch=9", tmp_path)
