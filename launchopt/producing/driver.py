@@ -47,6 +47,7 @@ from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
 
 WARM_UP_REQUESTS = 8  # requests of a warm-up run: enough that scattered inputs are copied
+WARM_UP_TOKENS = 3  # of each: a mode may launch the first one alone, and several later ones together
 # Most tokens of an audit run: generated, and with prompts. It has whole requests, and at least one.
 AUDITED_TOKENS, AUDITED_COLUMNS = 4096, 1 << 14
 
@@ -151,5 +152,5 @@ def table_of(stream: ChainStream, kind: RunKind) -> Table:
         return first
     short = stream.table[:WARM_UP_REQUESTS].copy()
     short[:, ChainColumn.DUE_NS], short[:, ChainColumn.AFTER] = 0, -1
-    short[:, ChainColumn.DECODES] = np.minimum(short[:, ChainColumn.DECODES], 2)
+    short[:, ChainColumn.DECODES] = np.minimum(short[:, ChainColumn.DECODES], WARM_UP_TOKENS)
     return short

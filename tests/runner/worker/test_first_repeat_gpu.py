@@ -13,7 +13,9 @@ from launchopt.recording import results
 
 pytestmark = pytest.mark.gpu
 MOST = 1.05  # times the median of later repeats
+LOOPS = "experiment=goals workload.layers=4 mode=engine mode.submit=graph_loop against=[engine,graph_device]"
 RUNS = {
+    "many tokens a launch": LOOPS,
     "tokens of Llama 3.2 1B": "experiment=resident/llama_1",
     "layers of requests": "workload=qkv mode=fused_qkv against=[graph,torch_graph,megakernel]",
 }
