@@ -51,8 +51,10 @@ def played(stream: ChainStream, schedule: Schedule, seed: int) -> tuple[dict[int
                     assert not record["flags"]
             if schedule.ahead and ready:
                 run.ring.set_word(HeaderWord.STEPS_LEFT, len(records))
-                # Time for the driver to push early, and more until it has, since the machine may be busy.
-                run.ring.await_record(3_000_000 if early[0] else 100_000_000)
+                # Time for the driver's thread to push early, and more until it has, since the machine may be busy.
+                patience = time.monotonic() + (0.003 if early[0] else 0.5)
+                while not run.ring.await_record(100_000) and time.monotonic() < patience:
+                    time.sleep(1e-4)
             if ready and is_open and generator.random() < 0.5:
                 own = ready[int(generator.integers(len(ready)))]
                 assert run.back.push(np.array([own.pop(0)], COMMAND_DTYPE)) == 1

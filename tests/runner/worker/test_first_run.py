@@ -40,8 +40,8 @@ Dispatcher.compile, Connection.send = compile, send
 GEMV = "workload=gemv_micro workload.commands=20000 workload.cache=hot mode=batched queue.capacity=4096 against=[]"
 DECODE = "workload=decode model=tiny workload.tokens=20 workload.requests=4 mode=batched against=[coalesced]"
 LAYER = (
-    "workload=layer model=tiny workload.layers=2 workload.requests=16 workload.tokens=6 workload.prompt_tokens=3 workload.replicas=1"
-    " mode=baseline against=[batched,coalesced,graph,pointer_array,graph_loop,graph_device]"
+    "workload=layer model=tiny workload.layers=2 workload.requests=16 workload.tokens=6 workload.prompt_tokens=3"
+    " workload.replicas=1 mode=baseline against=[batched,coalesced,graph,pointer_array,graph_loop,graph_device]"
 )
 JOBS = {"gemv": GEMV, "decode": DECODE, "layer": LAYER}
 
