@@ -182,7 +182,7 @@ OWN = {
         f"runner/{name}.py"
         for name in ("config/tables", "config/composed", "doctor/checks", "doctor/gpu", "run/leftovers")
     ),
-    *("runner/limits.py", "runner/ending/outputs.py", "runner/worker/orphans.py"),
+    *("runner/limits.py", "runner/ending/outputs.py", "runner/worker/orphans.py", "runner/advise/__main__.py"),
 }
 
 

@@ -22,7 +22,7 @@ from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, mark_of, notice_on_a_cpu, require_gpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
-from scripts.goal_pages import FUSED, LOOP
+from scripts.goal_pages import FUSED, LOOPED
 from scripts.reference_goals import GOAL_ROWS, Goal
 
 MEMORY_BYTES = 139 << 30
@@ -120,7 +120,7 @@ def test_every_mode_of_the_goals_can_run_a_hundred_steps_of_each_model(row: Goal
     stream = stream_on(config, H200)
     assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES / 4, "an H100 has space for it"
     assert (config.workload.tokens, config.repeats) == (100, 5)
-    assert {FUSED, LOOP, "graph", "torch_compile", "megakernel"} == {*config.against}
+    assert {FUSED, LOOPED, "graph", "torch_compile", "megakernel"} == {*config.against}
     for label in (config.mode.name, *config.against):
         assert mode_class(preset_of(label), options_of_label(label)).refusal("cuda", stream) is None, label
     weight_bytes = sum(shape.weight_bytes * count for shape, count in stream.counts.items())
