@@ -78,6 +78,8 @@ def _do(found: Found) -> str:
 
 
 def _gain(found: Found) -> str:
+    if len(found.arms) == 1:
+        return f"gain: unknown, {found.base} alone ran in --budget-s: give more, or type the same on a quiet machine"
     if found.best == found.base:
         return f"gain: none, {found.base} is the best of {len(found.arms)} in the last round; {found.decision.value}"
     factor = factor_of(found.arms, found.base, found.best)

@@ -89,7 +89,7 @@ def search(
         order,
         fits,
         decision(arms, order[0], eligible),
-        _batching(question, order[0], layers, trials),
+        _batching(question, order[0], arms[order[0]], layers, trials),
         layers,
         folder,
     )
@@ -170,14 +170,22 @@ def _with(base: str, labels: Sequence[str]) -> list[str]:
     return [base, *(label for label in labels if label != base)]
 
 
-def _batching(question: Question, best: str, layers: int | None, trials: Trials) -> Batching:
-    """Return the batching to set for the best stack: the default, unless another one that keeps the limit gains."""
+def _batching(question: Question, best: str, ran: Sequence[Row], layers: int | None, trials: Trials) -> Batching:
+    """Return the batching to set for the best stack: the default, unless another one that keeps the limit gains.
+
+    ran: rows of the stack. Without time for the whole sweep, only other sizes are tried.
+    """
     most = question.requests or PLAIN_BATCH
     default = Batching(most, TIMEOUT_US)
     sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
-    grid: dict[str, Sequence[object]] = {"batching.max_batch": sizes, "batching.timeout_us": [0.0, TIMEOUT_US]}
-    if not trials.affords(2 * len(sizes), BATCH_REPEATS):  # a job of the sweep costs as much as an arm
+    timeouts = [0.0, TIMEOUT_US]
+    jobs = int(trials.left_s / trials.job_s(ran, BATCH_REPEATS))
+    if jobs < len(sizes) * len(timeouts):
+        timeouts = [TIMEOUT_US]
+        sizes = sizes[:jobs]
+    if len(sizes) * len(timeouts) < 2:
         return default
+    grid: dict[str, Sequence[object]] = {"batching.max_batch": sizes, "batching.timeout_us": timeouts}
     rows: dict[tuple[int, float], list[Row]] = {}
     for row in trials.sweep(question, best, grid, BATCH_REPEATS):
         if row["status"] == "ok" and row["verified"]:

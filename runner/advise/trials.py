@@ -29,7 +29,6 @@ from runner.config.loading import hydra_of
 from runner.plan.plan import plan_of
 
 SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
-LEAST_S = 3.0  # less does not even start a run
 ENDING_S = 1.0  # in which a run that its limit ends saves its rows
 # Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
 OF_REPEAT, OF_ARM = 2.0, 4.0
@@ -109,9 +108,9 @@ class Trials:
         """The folder of the last round."""
         return self.folder / f"round_{self.rounds}"
 
-    def affords(self, arms: int, repeats: int) -> bool:
-        """Return whether a round would end within the budget."""
-        return self.left_s >= max(LEAST_S, self.cost.of(arms, repeats))
+    def job_s(self, rows: Sequence[Row], repeats: int) -> float:
+        """Return the seconds of a job of a sweep with the stack of some rows: each job starts, as a round does."""
+        return self.cost.start_s + ENDING_S + cost_of(rows, 1, 1, 0.0).of(1, repeats)
 
     def require_memory(self, question: Question, labels: Sequence[str]) -> None:
         """Raise ArenaMemoryError if the operands of a round with these arms do not fit."""
@@ -154,7 +153,7 @@ class Trials:
         jobs = math.prod(len(values) for values in grid.values())
         settings = {key: value for key, value in question.settings.items() if key not in grid}
         settings |= {"mode": label, "against": [], "repeats": repeats}
-        settings |= {"job_timeout_s": round(max(1.0, (self.left_s - self.cost.start_s) / jobs), 1)}
+        settings |= {"job_timeout_s": round(max(1.0, self.left_s / jobs - ENDING_S), 1)}
         axes = [f"{key}={','.join(map(str, values))}" for key, values in grid.items()]
         self.rounds += 1
         return self._called(["-m", *words_of(settings, self.last), *axes]).rows

@@ -72,6 +72,11 @@ def test_the_answer_is_five_lines(model: Path) -> None:
     assert "--max-num-seqs 16" in lines[4]
 
 
+def test_without_time_for_another_stack_the_gain_is_unknown(model: Path) -> None:
+    whole = found(of_model(model, 16, "cpu", None), "engine")
+    assert "unknown, engine alone ran" in lines_of(whole)[2]
+
+
 def test_a_stack_that_does_not_coalesce_has_no_switch(model: Path) -> None:
     assert lines_of(found(of_model(model, 16, "cpu", None), "batched"))[4].startswith("set: nothing in vLLM")
 
