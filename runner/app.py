@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError
@@ -25,7 +26,7 @@ from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.against import settled
 from runner.config.composed import typed, without_hydra
-from runner.config.launchers import is_other_sweeper
+from runner.config.launchers import LAUNCHER, SWEEPER, is_other
 from runner.config.loading import start
 from runner.config.schema import to_config
 from runner.config.tables import require_gpu
@@ -128,8 +129,12 @@ class Precheck(Callback):
             lock = _start.hold(folder, SWEEP_KEY)
             _start.folder = folder
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
-            planned = not is_other_sweeper(config.hydra)
+            planned = not is_other(SWEEPER, config.hydra)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params, planned)
+            if is_other(LAUNCHER, config.hydra):
+                from runner.parallel.launching import watched
+
+                _start.locks.enter_context(watched(config.hydra.launcher, _start.sweep, fail))
 
 
 @contextlib.contextmanager
@@ -150,10 +155,18 @@ def run_job(composed: DictConfig) -> float:
     """
     about = HydraConfig.get()
     folder, overrides = Path(about.runtime.output_dir), typed(about)
-    sweep = _start.sweep
-    if sweep is None:
-        return _run(_start.plan or _plan(settled(composed)), folder, overrides)
-    job = SweepJob(about.job.num, overrides)
+    sweep, job = _start.sweep, SweepJob(about.job.num, overrides)
+    if sweep is not None:
+        return run_in_sweep(sweep, job, composed, folder)
+    if about.mode is RunMode.MULTIRUN:  # in a worker of a launcher
+        from runner.parallel.worker import handed_on
+
+        return handed_on(job, composed, folder, Path(about.sweep.dir))
+    return _run(_start.plan or _plan(settled(composed)), folder, overrides)
+
+
+def run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> float:
+    """Run one job of a sweep, and return its objective. SystemExit if a signal ended it."""
     with _ending(sweep, job, folder):
         signals.check()  # Ctrl-C during a repeat that failed
         _run_in_sweep(sweep, job, settled(composed), folder)
@@ -287,12 +300,9 @@ def _close() -> None:
     sweep = _start.sweep
     try:
         if sweep is not None and sweep.jobs:
-            try:
-                sweep.end()
-            finally:  # also if a full disk made `end` fail
-                from runner.run.screens.sweep_results import print_sweep
+            from runner.run.screens.sweep_results import end_sweep
 
-                print_sweep(sweep)
+            end_sweep(sweep)
         elif sweep is not None and sweep.is_new:
             (sweep.folder / MULTIRUN).unlink(missing_ok=True)  # of a sweep whose settings did not compose
     except LaunchoptError as error:

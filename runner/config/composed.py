@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, one_line
 from runner.config.files import CODE_KEYS
-from runner.config.launchers import check_plugins, is_other_sweeper
+from runner.config.launchers import LAUNCHER, SWEEPER, check_plugins, is_other
 
 if TYPE_CHECKING:
     from hydra.conf import HydraConf
@@ -122,7 +122,8 @@ def check(composed: DictConfig, words: int) -> None:
     if not isinstance(node, DictConfig) or node._is_interpolation() or node._is_none():
         raise ConfigError("hydra", "...", f"a section, not a value; allowed: {ALLOWED}")
     hydra: Any = OmegaConf.to_container(node, resolve=False)
-    _require_rules({key: each for key, each in hydra.items() if key != "sweeper" or not is_other_sweeper(node)}, "")
+    plugged = {group.partition("/")[2] for group in (LAUNCHER, SWEEPER) if is_other(group, node)}
+    _require_rules({key: each for key, each in hydra.items() if key not in plugged}, "")
     check_plugins(node)
     if sum(map(len, hydra["overrides"].values())) != words:
         raise ConfigError("hydra.overrides", "...", "only the command line has overrides")

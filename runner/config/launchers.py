@@ -1,8 +1,8 @@
 """Hydra's launchers and sweepers that this program supports.
 
-One launcher, which runs jobs one after another: any other would run jobs in processes that this program does not watch.
-Hydra's basic sweeper, and each that is installed as a Hydra plugin: it chooses jobs by the objective that `run_job`
-returns. Its settings are those of its package. A config changes numbers, flags and `params`: text could name code.
+Hydra's basic launcher runs jobs one after another, those of PACKAGES side by side (`runner.parallel`). Hydra's basic
+sweeper, and each that is installed as a Hydra plugin: it chooses jobs by the objective that `run_job` returns. Settings
+of a plugin are those of its package. A config changes numbers, flags and a sweeper's `params`: text could name code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from launchopt.errors import ConfigError, one_line
 
-SWEEPER = "hydra/sweeper"
+LAUNCHER, SWEEPER = "hydra/launcher", "hydra/sweeper"
 
 
 class Plugin(NamedTuple):
@@ -28,8 +28,18 @@ class Plugin(NamedTuple):
     settings: tuple[str, ...] = ()
 
 
+class Package(NamedTuple):
+    """A launcher that a package adds to Hydra: its class, and the extra of launchopt that installs it."""
+
+    target: str
+    extra: str
+
+
+PACKAGES = {
+    "joblib": Package("hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", "joblib"),
+}
 PLUGINS = {
-    "hydra/launcher": Plugin("basic", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
+    LAUNCHER: Plugin("basic", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
     SWEEPER: Plugin("basic", "hydra._internal.core_plugins.basic_sweeper.BasicSweeper", ("max_batch_size", "params")),
 }
 
@@ -41,18 +51,18 @@ def check_option(group: str, option: str) -> None:
 
 
 def is_installed(group: str, option: str) -> bool:
-    """Return whether an option is a sweeper that an installed package adds to Hydra."""
-    if group != SWEEPER or not option.isidentifier() or option == PLUGINS[SWEEPER].option:
+    """Return whether an option is a sweeper, or a launcher of PACKAGES, that an installed package adds to Hydra."""
+    if not option.isidentifier() or option == PLUGINS[group].option or (group == LAUNCHER and option not in PACKAGES):
         return False
     from hydra.core.plugins import Plugins  # late: most starts need none
 
     Plugins.instance()  # imports the packages, which register their options
-    return option in _options(SWEEPER)
+    return option in _options(group)
 
 
-def is_other_sweeper(hydra: DictConfig) -> bool:
-    """Return whether the composed node `hydra` has a sweeper other than the basic one."""
-    return str(hydra.runtime.choices.get(SWEEPER)) != PLUGINS[SWEEPER].option
+def is_other(group: str, hydra: DictConfig) -> bool:
+    """Return whether the composed node `hydra` has a launcher or sweeper other than the basic one."""
+    return str(hydra.runtime.choices.get(group)) != PLUGINS[group].option
 
 
 def check_plugins(hydra: DictConfig) -> None:
@@ -65,7 +75,7 @@ def check_plugins(hydra: DictConfig) -> None:
         if not isinstance(node, DictConfig) or node._is_interpolation() or node._is_none():
             raise _unsupported(group, key, "..." if isinstance(node, DictConfig) else str(node))
         if option != plugin.option:
-            _check_sweeper(option, node)
+            _check_plugin(group, option, node)
             continue
         if node.get("_target_") != plugin.target:
             raise _unsupported(group, f"{key}._target_", str(node.get("_target_")))
@@ -74,18 +84,20 @@ def check_plugins(hydra: DictConfig) -> None:
                 raise _unsupported(group, f"{key}.{name}", str(node.get(name)))
 
 
-def _check_sweeper(option: str, node: DictConfig) -> None:
-    """Raise ConfigError for a setting of an installed sweeper that its package does not have, and that is no number."""
+def _check_plugin(group: str, option: str, node: DictConfig) -> None:
+    """Raise ConfigError for a setting of an installed plugin that its package does not have, and that is no number."""
     values: Any = OmegaConf.to_container(node, resolve=False)
-    params = values.pop("params", None) or {}
-    own = _options(SWEEPER)[option]
-    foreign = [] if isinstance(own, dict) and values.get("_target_") == own.get("_target_") else ["_target_"]
-    foreign += _foreign(values, [own], SWEEPER)
+    params = (values.pop("params", None) if group == SWEEPER else None) or {}
+    own = _options(group)[option]
+    target = PACKAGES[option].target if group == LAUNCHER else own.get("_target_") if isinstance(own, dict) else None
+    foreign = [] if target is not None and values.get("_target_") == target else ["_target_"]
+    foreign += _foreign(values, [own], group)
     if not isinstance(params, dict) or not all(_is_plain(each) for each in (*params, *params.values())):
         foreign.append("params")
     if foreign:
-        why = f"text that could name code; allowed for hydra/sweeper={option}: numbers, true, false, null and params"
-        raise ConfigError(f"hydra.sweeper.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why)
+        more = " and params" if group == SWEEPER else ""
+        why = f"text that could name code; allowed for {group}={option}: numbers, true, false, null{more}"
+        raise ConfigError(f"{group.replace('/', '.')}.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why)
 
 
 def _foreign(value: object, known: Sequence[object], group: str, key: str = "") -> Iterator[str]:
@@ -122,6 +134,9 @@ def _is_plain(value: object) -> bool:
 def _unsupported(group: str, key: str, value: str) -> ConfigError:
     kind = group.partition("/")[2]
     plugin = PLUGINS[group]
+    if group == LAUNCHER and value in PACKAGES:
+        extra = PACKAGES[value].extra
+        return ConfigError(key, value, f"is not installed; type: pip install 'launchopt[{extra}]'")
     allowed = ", ".join([f"the {kind} {plugin.option}, which is the default", *plugin.settings])
-    allowed += ", or an installed sweeper of Hydra" if group == SWEEPER else ""
-    return ConfigError(key, value, f"jobs run one after another, in this process; allowed: {allowed}")
+    allowed += ", or an installed sweeper of Hydra" if group == SWEEPER else f", or {', '.join(PACKAGES)}"
+    return ConfigError(key, value, f"no {kind} of this program; allowed: {allowed}")

@@ -117,6 +117,12 @@ class Loader(ConfigLoaderImpl):
             for each in sources
         ]
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in a worker of a launcher, which composes its jobs there."""
+        self.__dict__.update(state)
+        register()
+        _refuse_resolvers()
+
     def load_configuration(
         self,
         config_name: str | None,
@@ -145,8 +151,7 @@ def hydra_of(config_path: str | None = None, config_dir: str | None = None) -> I
     config_path: a folder instead of conf/. config_dir: a folder beside it. DataError for a folder that does not exist.
     """
     register()
-    OmegaConf.register_new_resolver("oc.create", _refuse, replace=True)
-    OmegaConf.register_new_resolver("oc.decode", _refuse, replace=True)
+    _refuse_resolvers()
     version.setbase("1.3")
     main = conf_folder() if config_path is None else _folder("--config-path", config_path)
     search_path = create_config_search_path(str(main) if main else "pkg://runner.conf")
@@ -210,6 +215,11 @@ def _folder(option: str, named: str) -> Path:
     if not Path(named).is_dir():
         raise DataError(named, None, f"no such folder; allowed after {option}: a folder with configs")
     return Path(named).resolve()
+
+
+def _refuse_resolvers() -> None:
+    for name in ("oc.create", "oc.decode"):
+        OmegaConf.register_new_resolver(name, _refuse, replace=True)
 
 
 def _refuse(*_: Any) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, make_dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from omegaconf import MISSING
 
@@ -29,6 +29,9 @@ from launchopt.modes.stack import (
 )
 from launchopt.options import Value, check_options
 from launchopt.stack import Stack, Submit
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 NOTHING: Mapping[str, Value] = MappingProxyType({})
 
@@ -113,14 +116,29 @@ def _of_another_submit(key: str, value: object) -> ConfigError:
 
 def mode_settings(name: str) -> Mode:
     """Return the settings of a mode with every option at its default."""
-    preset, options = values_of(preset_stack(name)), options_of(name)
+    return _class_of(name, options_of(name))(name=name)
+
+
+def __getattr__(name: str) -> type[Mode]:
+    """Return the class of a mode's settings, by which pickle knows it: `Mode_batched`."""
+    kind, _, mode = name.partition("_")
+    if kind != Mode.__name__ or not mode:
+        raise AttributeError(name)
+    return _class_of(mode, options_of(mode))
+
+
+@cache
+def _class_of(name: str, options: type[DataclassInstance]) -> type[Mode]:
+    """Return the class of a mode's settings. options: of the mode."""
+    preset = values_of(preset_stack(name))
     types = {} if name in OWN_MODES else get_type_hints(options)  # of our own, `options_of` made the types
     declared = [
         (each.name, types.get(each.name, each.type), _with_default(each, preset.get(each.name, each.default)))
         for each in fields(options)
     ]
     made: type[Mode] = make_dataclass("Mode", [*declared, *_of_other_submits(name)], bases=(Mode,))  # takes 1 ms
-    return made(name=name)
+    made.__module__, made.__qualname__ = __name__, f"{Mode.__name__}_{name}"
+    return made
 
 
 def _of_other_submits(name: str) -> list[tuple[str, object, object]]:

@@ -80,6 +80,13 @@ def _if_free(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+def is_free(path: Path) -> bool:
+    """Return whether no process locks a file, or there is none."""
+    with contextlib.suppress(FileNotFoundError), _if_free(path) as free:
+        return free
+    return True
+
+
 def _is_owned(path: Path, pid: int) -> bool:
     """Return whether process `pid` may have made the segment and still use it."""
     if not psutil.pid_exists(pid):

@@ -151,6 +151,10 @@ class Sweep:
             raise ConfigError("hydra.sweep.subdir", job.folder, wanted)
         self._folders.add(job.folder)
 
+    def replace(self, job: SweepJob) -> None:
+        """Add a job that runs elsewhere, or what is newly known of it, in the order of their numbers."""
+        self.jobs = sorted([*(each for each in self.jobs if each.job != job.job), job], key=lambda each: each.job)
+
     def fail_once(self, error: LaunchoptError, fail: Callable[[LaunchoptError], None]) -> None:
         """Call `fail`, unless another job of this sweep was refused for the same reason."""
         if str(error) not in self.printed:
@@ -183,7 +187,10 @@ class Sweep:
                 left.append(each)
         if begun.total():  # other jobs than these overrides give: the remaining ones are unknown
             left = []
-        self.jobs += [SweepJob(number, each, status=NOT_RUN) for number, each in enumerate(left, len(self.jobs))]
+        taken = {job.job for job in self.jobs}
+        free = [number for number in range(len(taken) + len(left)) if number not in taken]
+        self.jobs += [SweepJob(number, each, status=NOT_RUN) for number, each in zip(free, left, strict=False)]
+        self.jobs.sort(key=lambda job: job.job)
         self.save(ended=True)
 
     def save(self, ended: bool = False) -> None:

@@ -51,6 +51,14 @@ def _fastest(rows: Sequence[Row], modes: Sequence[str]) -> str | None:
     return None
 
 
+def end_sweep(sweep: Sweep) -> None:
+    """Save how the sweep ended, and print its results, also if a full disk makes that fail."""
+    try:
+        sweep.end()
+    finally:
+        print_sweep(sweep)
+
+
 def print_sweep(sweep: Sweep) -> None:
     """Print a table of all jobs with results, then how the jobs ended."""
     print()

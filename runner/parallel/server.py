@@ -1,0 +1,152 @@
+"""A process that runs jobs of a sweep for a worker: `python -m runner.parallel.server PID DESCRIPTOR SWEEP`.
+
+It is bound to the worker, process PID. DESCRIPTOR: of a pipe with jobs from the worker. SWEEP: folder of the sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from launchopt.errors import ConfigError, LaunchoptError
+from launchopt.files import write_atomically  # noqa: F401
+from runner import app
+from runner.config.plugged import register_named
+from runner.config.schema import register
+from runner.ending import end
+from runner.ending.signals import signals
+from runner.parallel.cores import take_cores
+from runner.parallel.records import Records
+from runner.run import children
+from runner.run.leftovers import LOCK, is_free
+from runner.run.sweep import SweepJob
+from runner.run.sweep import Sweep as WholeSweep
+from runner.worker.lifeline import end_with
+
+POLL_S = 0.1
+
+
+class OneJob(WholeSweep):
+    """A sweep as one of its jobs sees it: it has this job only, and saves the job's record."""
+
+    def __init__(self, records: Records) -> None:
+        super().__init__(records.sweep, [], is_new=False, is_planned=False)
+        self._records, self._key = records, None
+        self.__dict__["varies_batching"] = records.about().varies_batching
+
+    def add(self, job: SweepJob, folder: Path) -> None:
+        """Claim the folder of the job; ConfigError if another job of this sweep has it."""
+        job.folder = os.path.relpath(folder, self.folder)
+        self.jobs.append(job)
+        self.save()
+        if not self._records.claim(job):
+            wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
+            raise ConfigError("hydra.sweep.subdir", job.folder, wanted)
+
+    def save(self, ended: bool = False) -> None:
+        """Replace the record of the job."""
+        self._records.save(self.jobs[0], self._key)
+
+    def twin_of(self, key: str | None) -> SweepJob | None:
+        """Return the job of a lower number and the same work that has results, after it has ended."""
+        self._key = key or ""
+        self.save()
+        for number in range(self.jobs[0].job if key else 0):
+            while (found := self._records.read(number)) is not None and found[1] in (None, key):
+                twin, work = found
+                if twin.status != "running":
+                    if work == key and twin.status in ("ok", "skipped"):
+                        return twin
+                    break
+                if is_free(self.folder / twin.folder / LOCK):  # it was killed
+                    break
+                signals.check()
+                time.sleep(POLL_S)
+        return None
+
+    def remember(self, job: SweepJob, key: str | None) -> None:
+        """Save the key with the job's record."""
+        self._key = key or ""
+        self.save()
+
+
+class Watch:
+    """A thread that ends the job, or the process if it has none, when the sweep's process ends or is interrupted."""
+
+    def __init__(self, records: Records, orders: Connection) -> None:
+        self._records, self._orders = records, orders
+        self._lock, self._is_busy, self._is_over = threading.Lock(), False, False
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def begin(self) -> bool:
+        """Begin a job; False if the sweep has ended."""
+        with self._lock:
+            self._is_busy = not self._is_over
+            return self._is_busy
+
+    def end(self) -> None:
+        """End a job."""
+        with self._lock:
+            self._is_busy = False
+
+    def _wait(self) -> None:
+        self._records.is_over(wait=True)
+        with self._lock:
+            self._is_over = True
+            if self._is_busy:
+                os.kill(os.getpid(), self._records.signal())
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._orders.fileno())) as pipe:
+            pipe.shutdown(socket.SHUT_RD)  # ends the wait for another job
+
+
+def serve(sweep: Path, orders: Connection) -> int:
+    """Run jobs until the worker closes the pipe, or the sweep ends."""
+    records = Records(sweep)
+    register()
+    watch = Watch(records, orders)
+    try:
+        while True:
+            try:
+                job, composed, folder, words = orders.recv()
+            except (EOFError, OSError):
+                return 0
+            register_named(words)
+            objective = math.inf
+            if watch.begin():
+                objective = _run(OneJob(records), job, composed, folder)
+                watch.end()
+            orders.send(objective)
+    finally:
+        with signals.held():
+            children.dismiss()
+
+
+def _run(sweep: OneJob, job: SweepJob, composed: object, folder: Path) -> float:
+    try:
+        return app.run_in_sweep(sweep, job, composed, folder)  # type: ignore[arg-type]
+    except SystemExit:  # the job was interrupted
+        return math.inf
+    finally:
+        with signals.held(), contextlib.suppress(LaunchoptError, OSError):
+            sweep.save()
+
+
+def main() -> int:
+    """Bind this process to its worker, and serve it."""
+    parent, descriptor, sweep = sys.argv[1:]
+    end_with(int(parent))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    take_cores(Records(Path(sweep)).about().at_once)
+    return serve(Path(sweep), Connection(int(descriptor)))
+
+
+if __name__ == "__main__":
+    end(main)

@@ -1,0 +1,101 @@
+"""The side of a worker of a launcher: it hands each job to a process, which it keeps for its later jobs.
+
+A worker belongs to its launcher, which has its own start method, signal handlers and standard streams. The process of
+the jobs has none of these, and ends with the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from multiprocessing import Pipe
+from pathlib import Path
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from launchopt.errors import RunError
+from launchopt.plugins.found import GROUPS
+from runner.parallel.records import Records
+from runner.run.sweep import SweepJob
+from runner.worker.orphans import marked
+
+GRACE_S = 10.0
+
+
+class JobProcess:
+    """A process that runs jobs of a sweep, one after another."""
+
+    def __init__(self, records: Records) -> None:
+        self.sweep = records.sweep
+        self._pipe, other = Pipe()
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
+        call = [sys.executable, "-m", "runner.parallel.server", str(os.getpid()), str(other.fileno()), str(self.sweep)]
+        with marked():
+            self._process = subprocess.Popen(
+                call,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=(other.fileno(),),
+                start_new_session=True,  # a terminal's signals go to the sweep's process alone
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))},
+            )
+        other.close()
+
+    def is_alive(self) -> bool:
+        """Return whether the process can take another job."""
+        return self._process.poll() is None
+
+    def run(self, order: object) -> float:
+        """Run a job, and return its objective; EOFError or OSError if the process ends instead."""
+        self._pipe.send(order)
+        objective = self._pipe.recv()
+        assert isinstance(objective, float)
+        return objective
+
+    def end(self) -> str:
+        """End the process, and return how it ended."""
+        self._pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE_S)
+        self._process.kill()
+        code = self._process.wait()
+        self._output.close()
+        return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+_kept: list[JobProcess] = []  # at most one
+
+
+def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: Path) -> float:
+    """Run a job of a sweep in a process of its own; return its objective, infinite without results."""
+    records = Records(Path.cwd() / sweep_folder)
+    if records.is_over():
+        return math.inf
+    process = _process(records)
+    choices = HydraConfig.get().runtime.choices
+    words = [f"{group}={choices[group]}" for group in GROUPS if choices.get(group)]
+    try:
+        return process.run((job, composed, folder, words))
+    except (EOFError, OSError):
+        _kept.clear()
+        how = process.end()
+        if not records.is_over():
+            found = records.read(job.job)
+            job = found[0] if found else job
+            job.ended("failed", RunError(f"the process of the job {how}"))
+            records.save(job)
+        return math.inf
+
+
+def _process(records: Records) -> JobProcess:
+    if _kept and not (_kept[0].is_alive() and _kept[0].sweep == records.sweep):
+        _kept.pop().end()
+    if not _kept:
+        _kept.append(JobProcess(records))
+    return _kept[0]
