@@ -30,15 +30,14 @@ from runner.config.launchers import LAUNCHER, SWEEPER, is_other
 from runner.config.loading import start
 from runner.config.schema import to_config
 from runner.config.tables import require_gpu
-from runner.config.words import check_settings
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
 from runner.run.executing import execute_into, note_refusal, objective_in, objective_of, shown_path, unforeseen
 from runner.run.folder_lock import FolderError, FolderLock, check_writable, chosen_folder
-from runner.run.resume import OUTPUTS, config_hash, is_done, is_timed, newest_sweep, plain, require_own, work_key
-from runner.run.sweep import Sweep, SweepJob, place_sweep, require_given
+from runner.run.resume import OUTPUTS, config_hash, is_done, is_timed, plain, require_own, work_key
+from runner.run.sweep import Sweep, SweepJob, checked_params, place_resumed
 
 if TYPE_CHECKING:
     from runner.plan.plan import Plan
@@ -85,8 +84,7 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
-            choices = config.hydra.runtime.choices
-            is_published = any(choices.get(group) for group in ("experiment", "table"))
+            is_published = any(config.hydra.runtime.choices.get(group) for group in ("experiment", "table"))
             require_gpu(config, typed(config.hydra))
             self._prepare_run(without_hydra(config), config.hydra.run, is_published)
 
@@ -116,15 +114,10 @@ class Precheck(Callback):
             chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
             require_gpu(config, typed(config.hydra))
             if config.resume and is_timed(config.hydra.sweep):
-                parent = Path(config.hydra.sweep.dir).parent
-                found = newest_sweep(parent, overrides)
-                say(f"resuming {found}")
-                place_sweep(config, found)
+                place_resumed(config, overrides)
             folder = Path(config.hydra.sweep.dir)
             check_writable(SWEEP_KEY, folder)
-            params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
-            check_settings([*params, *overrides])
-            require_given(without_hydra(config), [*params, *overrides])
+            params = checked_params(config, overrides)
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock = _start.hold(folder, SWEEP_KEY)
             _start.folder = folder
@@ -218,8 +211,7 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
         job.objective = objective_in(shown)
         if sweep.varies_batching:
             sweep.remember(job, work_key(_plan(composed)))
-        own = sweep.own(job)
-        say(f"job {job.job} is skipped, finished before{f': {own}' if own else ''}")
+        say(sweep.skipped(job))
         return
     sweep.save()
     with contextlib.ExitStack() as locks:
@@ -265,8 +257,7 @@ def _run(plan: Plan, folder: Path, overrides: list[str]) -> float:
     from runner.screen.pager import console
 
     config = plan.config
-    place, orders = shown_path(folder), bool(plan.orders)
-    print_results(rows, config.mode.label, place, console(), config.against, has_orders=orders)
+    print_results(rows, config.mode.label, shown_path(folder), console(), config.against, has_orders=bool(plan.orders))
     return objective_of(rows, config.against)
 
 

@@ -108,5 +108,10 @@ def settle(row: Row, change: float) -> None:
     """Add to a row how far the ceilings changed over its job. If too far, remove them, and what follows from them."""
     row["ceilings_change"] = change
     if change > MOST_CHANGE:
-        row |= dict.fromkeys(CEILINGS)
-        row["above_ceiling"] = row["above_ceiling"] if row["status"] != "ok" else None
+        remove_ceilings(row)
+
+
+def remove_ceilings(row: Row) -> None:
+    """Remove the ceilings from a row, and what follows from them."""
+    row |= dict.fromkeys(CEILINGS)
+    row["above_ceiling"] = row["above_ceiling"] if row["status"] != "ok" else None

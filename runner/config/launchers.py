@@ -97,7 +97,9 @@ def _check_plugin(group: str, option: str, node: DictConfig) -> None:
     if foreign:
         more = " and params" if group == SWEEPER else ""
         why = f"text that could name code; allowed for {group}={option}: numbers, true, false, null{more}"
-        raise ConfigError(f"{group.replace('/', '.')}.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why)
+        raise ConfigError(
+            f"{group.replace('/', '.')}.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why
+        )
 
 
 def _foreign(value: object, known: Sequence[object], group: str, key: str = "") -> Iterator[str]:

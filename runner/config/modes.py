@@ -116,7 +116,7 @@ def _of_another_submit(key: str, value: object) -> ConfigError:
 
 def mode_settings(name: str) -> Mode:
     """Return the settings of a mode with every option at its default."""
-    return _class_of(name, options_of(name))(name=name)
+    return _class_of(name, options_of(name))(name=name)  # type: ignore[arg-type]  # a class has a hash
 
 
 def __getattr__(name: str) -> type[Mode]:
@@ -124,7 +124,7 @@ def __getattr__(name: str) -> type[Mode]:
     kind, _, mode = name.partition("_")
     if kind != Mode.__name__ or not mode:
         raise AttributeError(name)
-    return _class_of(mode, options_of(mode))
+    return _class_of(mode, options_of(mode))  # type: ignore[arg-type]  # the same
 
 
 @cache

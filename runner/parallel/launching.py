@@ -12,6 +12,7 @@ import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -23,7 +24,6 @@ from launchopt.messages import say
 from launchopt.recording.manifest import read_manifest
 from launchopt.recording.results import read_summaries
 from runner.ending.signals import stop_code
-from runner.parallel.cores import at_once
 from runner.parallel.records import About, Records
 from runner.run.leftovers import tidy
 from runner.run.screens.sweep_results import job_line
@@ -49,10 +49,16 @@ def watched(launcher: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
 
     kind.launch = launch
     try:
-        with records.opened(About(sweep.varies_batching, at_once(launcher))):
+        with records.opened(About(sweep.varies_batching, _at_once(launcher))):
             yield
     finally:
         kind.launch = whole
+
+
+def _at_once(launcher: DictConfig) -> int:
+    """Return the number of jobs that the launcher runs at the same time on one machine."""
+    effective: Callable[[int], int] = import_module("joblib").effective_n_jobs
+    return effective(1 if launcher.n_jobs is None else int(launcher.n_jobs))
 
 
 class Jobs:
@@ -96,6 +102,7 @@ class Jobs:
         while thread.is_alive():
             thread.join(POLL_S)
             self._merge()
+        self._merge()  # what they said since
 
     def _merge(self) -> None:
         """Take over what the records say, print the jobs that have ended, and save the sweep if anything changed."""
@@ -143,8 +150,7 @@ class Jobs:
         elif job.status == SAME:
             say(f"{sweep.label(job)}: the same work as job {job.same_as}, which stands for it")
         elif job.status == "skipped":
-            own = sweep.own(job)
-            say(f"job {job.job} is skipped, finished before{f': {own}' if own else ''}")
+            say(sweep.skipped(job))
         else:
             say(f"{sweep.label(job)}: {job.status}")
 

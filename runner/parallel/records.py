@@ -1,7 +1,7 @@
 """Files by which the jobs of a sweep and the sweep's process tell each other how things stand.
 
-They lie in a folder of the sweep's folder, so that jobs on other machines reach them, too. The sweep's process makes and
-removes it.
+They lie in a folder of the sweep's folder, so that jobs on other machines reach them, too. The sweep's process makes
+and removes it.
 
     about.json     what every job needs to know of the sweep
     0.json, ...    a job: its entry in sweep.json, and the key of its work
@@ -45,6 +45,7 @@ class Records:
 
     def __init__(self, sweep: Path) -> None:
         self.sweep, self.folder = sweep, sweep / FOLDER
+        self._alive = -1  # descriptor of the file that this process locks
 
     @contextlib.contextmanager
     def opened(self, about: About) -> Iterator[None]:

@@ -17,29 +17,28 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from launchopt.errors import ConfigError, LaunchoptError
-from launchopt.files import write_atomically  # noqa: F401
 from runner import app
 from runner.config.plugged import register_named
 from runner.config.schema import register
 from runner.ending import end
 from runner.ending.signals import signals
-from runner.parallel.cores import take_cores
 from runner.parallel.records import Records
+from runner.plan import cores
 from runner.run import children
 from runner.run.leftovers import LOCK, is_free
-from runner.run.sweep import SweepJob
-from runner.run.sweep import Sweep as WholeSweep
+from runner.run.sweep import Sweep, SweepJob
 from runner.worker.lifeline import end_with
 
 POLL_S = 0.1
 
 
-class OneJob(WholeSweep):
+class OneJob(Sweep):
     """A sweep as one of its jobs sees it: it has this job only, and saves the job's record."""
 
     def __init__(self, records: Records) -> None:
         super().__init__(records.sweep, [], is_new=False, is_planned=False)
-        self._records, self._key = records, None
+        self._records = records
+        self._key: str | None = None
         self.__dict__["varies_batching"] = records.about().varies_batching
 
     def add(self, job: SweepJob, folder: Path) -> None:
@@ -144,7 +143,7 @@ def main() -> int:
     parent, descriptor, sweep = sys.argv[1:]
     end_with(int(parent))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    take_cores(Records(Path(sweep)).about().at_once)
+    cores.take(Records(Path(sweep)).about().at_once)
     return serve(Path(sweep), Connection(int(descriptor)))
 
 

@@ -7,6 +7,7 @@ repeats, and the manifest says how it ended.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -20,12 +21,13 @@ from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
 from launchopt.recording.identity import stream_hash
-from launchopt.recording.impossible import settle
+from launchopt.recording.impossible import remove_ceilings, settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
+from runner.plan import cores
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
@@ -54,6 +56,7 @@ class Run:
     manifest: Manifest = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
     has_ended: bool = False  # True: saved for the last time
+    began_s: float = field(default_factory=time.time)
 
     def save(self, status: str) -> None:
         """Replace summary, histograms and manifest."""
@@ -87,6 +90,10 @@ class Run:
         """Save for the last time, with the reserved disk space. The children no longer write."""
         self.reserve.release()
         remove_unfinished(self.folder)  # unfinished tables of a killed child
+        if shared := cores.shares(self.began_s):
+            self.manifest["shared_cores"] = shared
+            for row in self.rows:
+                remove_ceilings(row)
         self.save(status)
 
     def late_notices(self) -> list[str]:
@@ -96,7 +103,9 @@ class Run:
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
-        changed = [why] if (why := unsteady(self.rows)) else []
+        shared = cores.shares(self.began_s)
+        changed = [f"shared {shared}, so no rate is compared with a ceiling"] if shared else []
+        changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]
         launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs), *split_loops(self.rows)]
         return [*ends, *launched, *throttling, *sampled, *changed]

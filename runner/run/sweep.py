@@ -37,8 +37,11 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from launchopt.files import write_atomically
+from launchopt.messages import say
 from launchopt.reading.ownership import SWEEP
-from runner.run.resume import without_passing
+from runner.config.composed import without_hydra
+from runner.config.words import check_settings
+from runner.run.resume import newest_sweep, without_passing
 
 SCHEMA_VERSION = 1
 NOT_RUN, SAME = "not run", "same"
@@ -87,12 +90,22 @@ def require_given(config: DictConfig, overrides: Sequence[str]) -> None:
             raise ConfigError(key, "???", f"required; give {key}=...")
 
 
-def place_sweep(config: DictConfig, folder: Path) -> None:
-    """Make Hydra write the sweep and its jobs into `folder`."""
+def place_resumed(config: DictConfig, overrides: Sequence[str]) -> None:
+    """Make Hydra write the sweep and its jobs into the folder of the newest sweep with these overrides."""
+    folder = newest_sweep(Path(config.hydra.sweep.dir).parent, overrides)
+    say(f"resuming {folder}")
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     with read_write(config.hydra), open_dict(config.hydra):
         config.hydra.sweep.dir = str(folder)
         config.hydra.overrides.hydra.append(f"hydra.sweep.dir='{quoted}'")
+
+
+def checked_params(config: DictConfig, overrides: Sequence[str]) -> list[str]:
+    """Return the settings that the experiment sweeps; LaunchoptError for words that no job of the sweep can have."""
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.get("params") or {}).items()]
+    check_settings([*params, *overrides])
+    require_given(without_hydra(config), [*params, *overrides])
+    return params
 
 
 @dataclass(slots=True)
@@ -256,6 +269,11 @@ class Sweep:
     def label(self, job: SweepJob) -> str:
         """Return the job's name with the overrides that not all jobs share: `job 3 (4 of 12): seed=3`."""
         return ": ".join(filter(None, [self.name(job), self.own(job)]))
+
+    def skipped(self, job: SweepJob) -> str:
+        """Return the line about a job that was finished before."""
+        own = self.own(job)
+        return f"job {job.job} is skipped, finished before{f': {own}' if own else ''}"
 
     def lines(self, shown: str) -> list[str]:
         """Return the lines that the user reads at the end. shown: the sweep's folder, as the user would type it."""

@@ -7,6 +7,7 @@ something else used the memory, and no result of the job may be compared with th
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, astuple
 
 from launchopt.command import Dtype
@@ -15,6 +16,7 @@ from launchopt.recording.impossible import Limits, above_ceiling
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 from launchopt.timing.activity import Bandwidths, Ceilings
+from runner.plan import cores
 from runner.plan.job import Job
 
 _Key = tuple[str, int, int | None, Dtype]
@@ -32,6 +34,7 @@ class DeviceCeilings:
             _highest[self._key] = found = device.ceilings(job.stream.dtype)
             _latest[self._key] = found.bandwidths
         self._seen = [_latest[self._key]]  # all measurements of this job
+        self._began_s = time.time()
 
     @property
     def now(self) -> Ceilings:
@@ -55,8 +58,10 @@ class DeviceCeilings:
     def above(self, row: Row) -> tuple[str | None, bool]:
         """Return why a rate of `row` is above a ceiling, or None; and whether that is impossible (`above_ceiling`).
 
-        If it seems impossible, the ceilings are measured again before the answer.
+        If it seems impossible, the ceilings are measured again before the answer. Beside other jobs none is known.
         """
+        if cores.shares(self._began_s):
+            return None, False
         found = above_ceiling(row, self._limits())
         if not found[1]:
             return found

@@ -1,0 +1,80 @@
+"""Cores of jobs side by side: their own where there are enough, else shared, which the results say."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.plan import cores
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[list[int]]]]:
+    """A machine with this many cores. Returns the list to which each set of cores that is bound is added."""
+    held: list[int] = []
+    bound: list[list[int]] = []
+
+    def make(count: int) -> list[list[int]]:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)))
+        monkeypatch.setattr(os, "sched_setaffinity", lambda pid, own: bound.append(sorted(own)))
+        return bound
+
+    for name in (cores.OWN, cores.SHARED):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setattr(cores, "_held", held)
+    monkeypatch.setattr(cores, "_place", lambda core: (core, core))
+    yield make
+    for each in held:
+        os.close(each)
+
+
+def test_each_job_has_cores_of_its_own(machine: Callable[[int], list[list[int]]], tmp_path: Path) -> None:
+    bound = machine(8)
+    began_s = time.time()
+    assert [cores.take(3, tmp_path / "pool") for _ in range(3)] == [[0, 1], [2, 3], [4, 5]] == bound
+    assert cores.shares(began_s) is None
+
+
+def test_jobs_with_fewer_than_two_cores_share_all_and_say_so(
+    machine: Callable[[int], list[list[int]]], tmp_path: Path
+) -> None:
+    bound = machine(3)
+    assert cores.take(2, tmp_path / "pool") == [0, 1, 2]
+    assert (bound, cores.shares(time.time())) == ([], "3 cores with 2 jobs at once")
+
+
+def test_a_job_says_so_when_another_sweep_joins_it(
+    machine: Callable[[int], list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(4)
+    pool, began_s = tmp_path / "pool", time.time() - 1
+    cores.take(1, pool)
+    assert cores.shares(began_s) is None
+    assert cores.take(1, pool) == [0, 1, 2, 3], "the first has all of them"
+    assert cores.shares(began_s) == "4 cores with other sweeps"
+    monkeypatch.setenv(cores.SHARED, "")  # as the first sees it
+    assert cores.shares(began_s) == "its cores with other sweeps"
+    assert cores.shares(time.time() + 9) == "its cores with other sweeps", "the other still runs"
+    os.close(cores._held.pop())
+    assert cores.shares(time.time() + 9) is None
+
+
+@pytest.mark.parametrize("kind", ["link", "file", "open"])
+def test_a_pool_of_somebody_else_is_not_used(
+    kind: str, machine: Callable[[int], list[list[int]]], tmp_path: Path
+) -> None:
+    bound, pool = machine(8), tmp_path / "pool"
+    if kind == "link":
+        pool.symlink_to(tmp_path)
+    elif kind == "file":
+        pool.touch()
+    else:
+        pool.mkdir()
+        pool.chmod(0o777)
+    assert cores.take(2, pool) == list(range(8))
+    assert bound == []
+    assert cores.shares(time.time()) == "8 cores with other sweeps"
