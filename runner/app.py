@@ -147,15 +147,15 @@ def run_job(composed: DictConfig) -> float:
     Return the objective, which a sweeper that optimizes minimizes; infinite without usable results.
     """
     about = HydraConfig.get()
-    folder, overrides = Path(about.runtime.output_dir), typed(about)
-    sweep, job = _start.sweep, SweepJob(about.job.num, overrides)
+    folder, overrides, sweep = Path(about.runtime.output_dir), typed(about), _start.sweep
+    if sweep is None and about.mode is not RunMode.MULTIRUN:
+        return _run(_start.plan or _plan(settled(composed)), folder, overrides)
+    job = SweepJob(about.job.num, overrides)
     if sweep is not None:
         return run_in_sweep(sweep, job, composed, folder)
-    if about.mode is RunMode.MULTIRUN:  # in a worker of a launcher
-        from runner.parallel.worker import handed_on
+    from runner.parallel.worker import handed_on  # this is a worker of a launcher
 
-        return handed_on(job, composed, folder, Path(about.sweep.dir))
-    return _run(_start.plan or _plan(settled(composed)), folder, overrides)
+    return handed_on(job, composed, folder, Path(about.sweep.dir))
 
 
 def run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> float:

@@ -34,7 +34,7 @@ class JobProcess:
         self.sweep = records.sweep
         self._pipe, other = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-        call = [sys.executable, "-m", "runner.parallel.server", str(os.getpid()), str(other.fileno()), str(self.sweep)]
+        call = [sys.executable, "-m", "runner.job_process", str(os.getpid()), str(other.fileno()), str(self.sweep)]
         with marked():
             self._process = subprocess.Popen(
                 call,

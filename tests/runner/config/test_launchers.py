@@ -1,4 +1,4 @@
-"""Launchers and sweepers other than Hydra's basic ones are refused before anything is made."""
+"""Launchers and sweepers that this program does not support are refused before anything is made."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from omegaconf import OmegaConf
 from support.config.override_sets import taken
 
 from launchopt.errors import ConfigError
+from runner.config import launchers
 from runner.config.launchers import PLUGINS, check_plugins
 
 LAUNCHERS = (
-    "joblib",
     "submitit_local",
     "submitit_slurm",
     "ray",
@@ -23,7 +23,7 @@ LAUNCHERS = (
     "basic,joblib",
     "null",
 )
-OTHERS = [*(f"hydra/launcher={name}" for name in LAUNCHERS), "hydra/sweeper=optuna", "+hydra/launcher=joblib"]
+OTHERS = [*(f"hydra/launcher={name}" for name in LAUNCHERS), "hydra/sweeper=optuna", "+hydra/launcher=rq"]
 
 
 @pytest.mark.parametrize("words", [["-m", "hydra/launcher=basic", "hydra/sweeper=basic"], ["hydra/launcher=basic"]])
@@ -40,8 +40,39 @@ def test_another_plugin_is_refused_in_one_line(word: str, options: list[str], tm
     assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
     key, _, value = word.lstrip("+").partition("=")
     kind = key.partition("/")[2]
-    expected = f"jobs run one after another, in this process; allowed: the {kind} basic, which is the default"
+    expected = f"no {kind} of this program; allowed: the {kind} basic, which is the default"
     assert outcome.stderr.startswith(f"error: {key}={value}: {expected}")
+    assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("options", [["-m"], [], ["--cfg", "job"]])
+def test_a_launcher_that_is_not_installed_is_refused_with_what_to_type(
+    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launchers, "is_installed", lambda group, option: False)
+    outcome = taken([*options, "hydra/launcher=joblib", "device=cpu"], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    assert outcome.stderr == "error: hydra/launcher=joblib: is not installed; type: pip install 'launchopt[joblib]'\n"
+
+
+HOSTILE = (
+    "hydra.launcher._target_=os.system",
+    'hydra.launcher.pre_dispatch=\'__import__("os").system("id")\'',
+    "hydra.launcher.require=sharedmem",
+    "hydra.launcher.temp_folder=/etc",
+    "+hydra.launcher.command=id",
+    "hydra.launcher.pre_dispatch='${oc.env:HOME}'",
+    "hydra.launcher.n_jobs='${oc.create:x}'",
+)
+
+
+@pytest.mark.parametrize("word", HOSTILE)
+def test_a_launcher_of_a_package_takes_no_text_that_could_name_code(word: str, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    fine = taken(["--cfg", "job", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", "device=cpu"], tmp_path)
+    assert (fine.fault, fine.exit_code) == (None, 0)
+    outcome = taken(["-m", "hydra/launcher=joblib", "device=cpu", word], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
     assert outcome.stderr.count("\n") == 1
 
 
@@ -58,10 +89,11 @@ def test_a_composed_plugin_counts_by_its_class_and_settings(group: str) -> None:
     check_plugins(composed(group, "basic", fine))
     for option, node in (
         ("joblib", fine),
+        ("rq", fine),
         ("basic", {"_target_": "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"}),
         ("basic", fine | {"n_jobs": 4}),
         ("basic", {}),
         ("basic", None),
     ):
-        with pytest.raises(ConfigError, match="one after another"):
+        with pytest.raises(ConfigError, match=r"of this program|not installed|could name code"):
             check_plugins(composed(group, option, node))

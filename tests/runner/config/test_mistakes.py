@@ -34,7 +34,7 @@ MISTAKES = {
     "mode=graph+nrm": "mode=graph+nrm: nrm is no choice; allowed: ",
     "mode=3": "mode=3: no such mode; allowed: auto, baseline,",
     "table=null": "table=null: chooses nothing; leave table out",
-    "hydra/launcher=joblib": "hydra/launcher=joblib: jobs run one after another, in this process;",
+    "hydra/launcher=rq": "hydra/launcher=rq: no launcher of this program;",
     "workload@x=decode": "did you mean workload=decode?",
     "workload/decode=1": "did you mean workload=decode?",
     # keys
