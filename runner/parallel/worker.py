@@ -12,6 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -24,7 +26,8 @@ from runner.parallel.records import Records
 from runner.run.sweep import SweepJob
 from runner.worker.orphans import marked
 
-GRACE_S = 10.0
+GRACE_S = 10.0  # of a process that should end
+POLL_S = 0.1
 
 
 class JobProcess:
@@ -93,9 +96,23 @@ def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: P
         return math.inf
 
 
+def _end_with_sweep(records: Records, parent: int) -> None:
+    """End this worker if the sweep's process, which started it, was killed: joblib's workers would wait for ever.
+
+    parent: the process that started this worker.
+    """
+    records.is_over(wait=True)
+    until = time.monotonic() + GRACE_S
+    while time.monotonic() < until:
+        if os.getppid() != parent:
+            os._exit(1)
+        time.sleep(POLL_S)
+
+
 def _process(records: Records) -> JobProcess:
     if _kept and not (_kept[0].is_alive() and _kept[0].sweep == records.sweep):
         _kept.pop().end()
     if not _kept:
         _kept.append(JobProcess(records))
+        threading.Thread(target=_end_with_sweep, args=(records, os.getppid()), daemon=True).start()
     return _kept[0]

@@ -36,7 +36,10 @@ def begun(words: Sequence[str], folder: Path) -> Iterator[subprocess.Popen[str]]
         for each in (*started_by(sweep.pid), sweep):
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        sweep.communicate()
+        for stream in (sweep.stdout, sweep.stderr):
+            assert stream
+            stream.close()
+        sweep.wait(PATIENCE_S)
 
 
 def ended(words: Sequence[str], folder: Path) -> Ran:
