@@ -210,7 +210,8 @@ SUMMARY_COLUMNS = (
     required(
         "copy_gb_per_s",
         FLOAT,
-        "measured by this run: device-to-device copy, bytes read + written; null where ceilings_change is above 0.05",
+        "measured by this run: device-to-device copy, bytes read + written; null where ceilings_change is above"
+        " 0.05, or where the job shared its cores with other jobs",
     ),
     required("read_gb_per_s", FLOAT, "measured by this run: a kernel that only reads; null as above"),
     required("peak_tflops", FLOAT, "measured by this run: the largest square GEMM tried, same dtype; null as above"),
