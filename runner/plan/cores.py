@@ -5,7 +5,7 @@ releases the locks when the process ends. The process and its children are bound
 need LEAST cores. Where there are fewer, the processes share all of them, and `shares` says so: a rate measured then is
 not compared with a ceiling. A process that has cores of its own, and is joined by one that shares them, says so, too.
 
-Runs outside of such sweeps lock nothing.
+Runs outside of such sweeps lock nothing. GPUs are not divided: jobs side by side share theirs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LEAST = 2  # cores of a job
-OWN, SHARED = "LAUNCHOPT_OWN_CORES", "LAUNCHOPT_SHARED_CORES"  # variables, which the children of a job inherit
+# Variables, which the children of a job inherit.
+OWN, SHARED, AT_ONCE = "LAUNCHOPT_OWN_CORES", "LAUNCHOPT_SHARED_CORES", "LAUNCHOPT_JOBS_AT_ONCE"
 _SHARING = "sharing"  # a file of the pool, touched by each process that shares, and locked until it ends
 _OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _SIBLINGS = "/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
@@ -28,6 +29,7 @@ _held: list[int] = []  # descriptors with locks of this process
 
 def take(at_once: int, pool: Path | None = None) -> list[int]:
     """Bind this process to cores of its own for its lifetime, or share all; return them. at_once: jobs on them."""
+    os.environ[AT_ONCE] = str(at_once)
     cores = sorted(os.sched_getaffinity(0), key=_place)
     share = len(cores) // max(1, at_once)
     pool = pool or Path(tempfile.gettempdir(), f"launchopt-cores-{os.geteuid()}")
@@ -44,8 +46,13 @@ def take(at_once: int, pool: Path | None = None) -> list[int]:
     return cores
 
 
-def shares(since_s: float) -> str | None:
-    """Return with whom this process has shared its cores since a time of `time.time`; None if they were its own."""
+def shares(device: str, since_s: float) -> str | None:
+    """Return with whom this process has shared a device, or its cores since a time; None if they were its own.
+
+    device: "cpu" or "cuda". since_s: of `time.time`.
+    """
+    if device == "cuda" and int(os.environ.get(AT_ONCE) or 1) > 1:
+        return f"the GPUs with {os.environ[AT_ONCE]} jobs at once"
     if found := os.environ.get(SHARED):
         return found
     if pool := os.environ.get(OWN):

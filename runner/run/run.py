@@ -90,7 +90,7 @@ class Run:
         """Save for the last time, with the reserved disk space. The children no longer write."""
         self.reserve.release()
         remove_unfinished(self.folder)  # unfinished tables of a killed child
-        if shared := cores.shares(self.began_s):
+        if shared := cores.shares(self.plan.info.kind, self.began_s):
             self.manifest["shared_cores"] = shared
             for row in self.rows:
                 remove_ceilings(row)
@@ -103,7 +103,7 @@ class Run:
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
-        shared = cores.shares(self.began_s)
+        shared = cores.shares(self.plan.info.kind, self.began_s)
         changed = [f"shared {shared}, so no rate is compared with a ceiling"] if shared else []
         changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]

@@ -60,7 +60,7 @@ class DeviceCeilings:
 
         If it seems impossible, the ceilings are measured again before the answer. Beside other jobs none is known.
         """
-        if cores.shares(self._began_s):
+        if cores.shares(self._key[0], self._began_s):
             return None, False
         found = above_ceiling(row, self._limits())
         if not found[1]:
