@@ -84,18 +84,20 @@ def test_jobs_end_with_the_process_of_their_sweep(tmp_path: Path) -> None:
 
 
 def test_a_killed_job_fails_and_the_others_run(tmp_path: Path) -> None:
-    words = [*JOBLIB, *LONG.split(), "seed=0,1", "repeats=1000,1"]
+    words = [*JOBLIB, *LONG.split(), "repeats=1000,1000,1,1"]
     with begun(words, tmp_path) as sweep:
         running(tmp_path, 2)
         folder = only_sweep(tmp_path)
-        job_process(folder, 0).kill()
-        running(tmp_path, 3)
-        job_process(folder, 2).kill()
+        killed = [job_process(folder, job) for job in (0, 1)]
+        children = [child for each in killed for child in each.children(recursive=True)]
+        for each in killed:
+            each.kill()
+        assert gone([*killed, *children])
         ran = outcome(sweep)
     assert ran.exit_code == 1
-    assert statuses(folder) == ["failed", "ok", "failed", "ok"]
+    assert statuses(folder) == ["failed", "failed", "ok", "ok"]
     assert sweep_json(folder)["jobs"][0]["error"] == "the process of the job was killed by signal 9"
-    assert sweep_json(folder)["jobs"][1]["error"] is None
+    assert sweep_json(folder)["jobs"][2]["error"] is None
 
 
 def test_a_killed_worker_ends_the_sweep_which_says_so(tmp_path: Path) -> None:
