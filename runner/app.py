@@ -119,11 +119,11 @@ class Precheck(Callback):
             check_writable(SWEEP_KEY, folder)
             params = checked_params(config, overrides)
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
-            lock = _start.hold(folder, SWEEP_KEY)
-            _start.folder = folder
+            lock, _start.folder = _start.hold(folder, SWEEP_KEY), folder
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
-            planned = not is_other(SWEEPER, config.hydra)
-            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params, planned)
+            _start.sweep = Sweep(
+                folder.absolute(), overrides, bool(lock.made), params, not is_other(SWEEPER, config.hydra)
+            )
             if is_other(LAUNCHER, config.hydra):
                 from runner.parallel.launching import watched
 
