@@ -121,9 +121,8 @@ class Precheck(Callback):
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
             lock, _start.folder = _start.hold(folder, SWEEP_KEY), folder
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
-            _start.sweep = Sweep(
-                folder.absolute(), overrides, bool(lock.made), params, not is_other(SWEEPER, config.hydra)
-            )
+            is_planned = not is_other(SWEEPER, config.hydra)
+            _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params, is_planned)
             if is_other(LAUNCHER, config.hydra):
                 from runner.parallel.launching import watched
 
@@ -142,10 +141,7 @@ def _refusing() -> Iterator[None]:
 
 
 def run_job(composed: DictConfig) -> float:
-    """Run one job for Hydra. An error is printed and kept in the exit code, since Hydra would show a traceback.
-
-    Return the objective, which a sweeper that optimizes minimizes; infinite without usable results.
-    """
+    """Run one job for Hydra, and return its objective. Errors are printed here: Hydra would show a traceback."""
     about = HydraConfig.get()
     folder, overrides, sweep = Path(about.runtime.output_dir), typed(about), _start.sweep
     if sweep is None and about.mode is not RunMode.MULTIRUN:

@@ -68,7 +68,8 @@ def test_ctrl_c_of_a_terminal_ends_all_jobs_and_the_next_start_finishes_them(tmp
         assert gone(others)
     folder = only_sweep(tmp_path)
     assert ran.exit_code == 130, ran.stderr
-    assert "Traceback" not in ran.stderr
+    assert "error: interrupted" in ran.stderr
+    assert "/runner/" not in ran.stderr, "a traceback of this program; joblib's own tracker prints one now and then"
     assert statuses(folder) == ["interrupted", "interrupted", "not run"]
     assert [each["exit_code"] for each in sweep_json(folder)["jobs"]] == [130, 130, 0]
     assert not has_records(folder)
