@@ -31,7 +31,7 @@ class Coalesced(Stacked):
         """Return why the mode cannot run `stream`, or None. At least two commands must share a weight."""
         moves = stream.strides()
         if not any(is_shared(shape, moves[shape]) for shape in stream.shapes):
-            return "joins commands that share a weight, and here none do"
+            return "joins commands that share a weight, and here none do: mode=batched needs no shared weight"
         return super().refusal(kind, stream)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:

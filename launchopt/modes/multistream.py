@@ -38,6 +38,8 @@ class MultiStream(Mode):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None. Each request runs in order, so it needs several."""
+        if stream.has_groups:
+            return "keeps the order of requests, not of groups: ordering=none ignores groups"
         if stream.is_serial:
             return "needs several requests: the commands of one request stay on one CUDA stream"
         return super().refusal(kind, stream)

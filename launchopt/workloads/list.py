@@ -60,7 +60,7 @@ class GemmList(Workload):
 
     def count(self, device_kind: str) -> int:
         """Return the number of commands; ConfigError or DataError for more than a run can have."""
-        return self._commands(self._gemms()[0])
+        return self._commands(self._merged(_read(user_path(self.path))[0]))
 
     def minimum(self) -> Minimum:
         """Return the number of commands. Their bytes are known when the stream is laid out."""
@@ -68,8 +68,9 @@ class GemmList(Workload):
 
     def stream(self, layers: int, setting: Setting) -> ListStream:
         """Return the stream. A conversion, and the number of groups, are added to the notices."""
-        gemms, left_out = self._gemms()
+        given, left_out = _read(user_path(self.path))
         _read_version.cache_clear()  # 100,000 rows would slow the collector down during the run
+        gemms = self._merged(given)
         commands, dtype = self._commands(gemms), self._dtype(gemms)
         if setting.due_ns is not None and len(setting.due_ns) != commands:
             raise DataError(self.path, None, "changed while it was read")
@@ -77,13 +78,12 @@ class GemmList(Workload):
         order = ListOrder(_groups(gemms), setting.is_ordered, self.shuffle, setting.seed, setting.due_ns)
         weights = _Weights(self, rows, dtype, setting)
         stream = ListStream(rows, dtype, weights.of_arena, self.repeat, weights.copies, order)
-        setting.notices.extend(self._notices(gemms, stream))
+        setting.notices.extend(self._notices(len(given), gemms, stream))
         setting.notices.extend(f"list: left out: {count:,} GEMM operators {why}" for why, count in left_out.items())
         return stream
 
-    def _gemms(self) -> tuple[Sequence[ListedGemm], Mapping[str, int]]:
-        gemms, left_out = _read(user_path(self.path))
-        return merged(gemms) if self.merged else gemms, left_out
+    def _merged(self, given: Sequence[ListedGemm]) -> Sequence[ListedGemm]:
+        return merged(given) if self.merged else given
 
     def _commands(self, gemms: Sequence[ListedGemm]) -> int:
         a_pass = sum(gemm.count for gemm in gemms)
@@ -103,12 +103,19 @@ class GemmList(Workload):
             raise ConfigError("workload.dtype", "null", f"the list has {names}, and a run has one: give one of them")
         return next(iter(given), Dtype.fp32)
 
-    def _notices(self, gemms: Sequence[ListedGemm], stream: ListStream) -> list[str]:
-        groups = f", {stream.groups:,} groups in order" if stream.groups else ""
+    def _notices(self, given: int, gemms: Sequence[ListedGemm], stream: ListStream) -> list[str]:
+        """Return what the run is made of. given: number of rows before some were merged."""
+        groups = f", {stream.groups:,} {'group' if stream.groups == 1 else 'groups in order'}" if stream.groups else ""
+        into = f", merged into {len(gemms):,}" if len(gemms) < given else ""
         notices = [
-            f"list: {len(gemms):,} rows of {self.path}: {stream.commands:,} commands of {len(stream.shapes):,} shapes,"
+            f"list: {given:,} rows of {self.path}{into}: {stream.commands:,} commands of {len(stream.shapes):,} shapes,"
             f" {stream.dtype.name}{groups}"
         ]
+        if self.merged and not into:
+            notices.append(
+                "list: workload.merged=true merges nothing: it takes rows of a group with the same input, n, k and"
+                " dtype, different weights and no count"
+            )
         others = Counter(gemm.dtype.name for gemm in gemms if gemm.dtype not in (None, stream.dtype))
         if others:
             counted = ", ".join(f"{count:,} of {name}" for name, count in others.most_common())

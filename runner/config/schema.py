@@ -48,7 +48,9 @@ class Config:
     waterfall: Any = option(None, "lists of modes in turn; each mode has one more choice than the one before")
     ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
     tuning: groups.Tuning = option(groups.Tuning.all, "modes for which cuBLASLt's proposals are timed, on a GPU")
-    repeats: Any = option(None, "number; auto: until the noise is low; null: 5 beside a base, else 1")
+    repeats: Any = option(
+        None, "number; auto: until the noise is low; null: 5 for against=auto or all, 1 for modes named in it"
+    )
     processes: int = option(1, "new processes that run the repeats, one set after the other", low=1)
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)
     watchdog_s: float = option(60.0, "limit of a run in which no command moves; 0: none (runner.run.watchdog)", low=0)

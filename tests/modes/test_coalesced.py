@@ -56,7 +56,9 @@ def test_commands_of_one_weight_are_one_launch(dtype: Dtype, commands: int, most
 )
 def test_somebody_must_share_a_weight(stream: GemmStream, shares: bool) -> None:
     why = Coalesced.refusal("cpu", stream)
-    assert why == (None if shares else "joins commands that share a weight, and here none do")
+    assert why == (
+        None if shares else "joins commands that share a weight, and here none do: mode=batched needs no shared weight"
+    )
     moves = stream.strides()
     assert any(is_shared(shape, moves[shape]) for shape in stream.shapes) == shares
 

@@ -155,7 +155,7 @@ def test_help_lists_them_and_runs_nothing(capsys: pytest.CaptureFixture[str]) ->
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines() == ["Modes: what one launch means.", *mode_lines()]
-    assert len(mode_lines()) == len(MODES)
+    assert len(mode_lines()) == len(MODES) + 1, "and auto"
 
 
 def test_help_loads_neither_cuda_nor_compilers() -> None:

@@ -158,7 +158,8 @@ def too_noisy(one: Comparison) -> str | None:
         return None
     most = f"{max(AFFORDABLE, one.samples):,} {one.setting}"
     return (
-        f"Noise is too large for {most} to decide: quiet the machine, or accept a larger difference (compare --effect)"
+        f"Noise is too large for {most} to decide: quiet the machine, or accept a larger difference"
+        " (launchopt compare A B --effect 5%)"
     )
 
 

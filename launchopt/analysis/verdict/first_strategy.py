@@ -168,7 +168,7 @@ def _reason(judged: Judged) -> str:
         case Bound.COMMAND, _:
             faster = times(1 / (1 - (shares.saved or 0.0)))
             together = "the cost is per command (launch, queue and Python together)"
-            return f"fewer launches made it {faster} faster, so {together}"
+            return f"by the medians, fewer launches made it {faster} faster, so {together}"
         case Bound.LAUNCH, Side.HOST:
             return f"{100 * in_calls:.0f}% of its {wall} is inside launch calls ({_calls(judged)}){_while_busy(judged)}"
         case Bound.LAUNCH, _:

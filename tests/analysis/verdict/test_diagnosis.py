@@ -132,8 +132,8 @@ def test_on_a_cpu_only_a_comparison_tells() -> None:
     found = only([*base, *few("batched", 20.0, 20.0, 20.0, **cpu)])
     assert (line(found, "baseline").bound, line(found, "baseline").side) == ("command-bound", "")
     assert found.sentence.startswith(
-        "baseline is command-bound: fewer launches made it 5x faster, so the cost is per command (launch, queue and"
-        " Python together). Try batched first"
+        "baseline is command-bound: by the medians, fewer launches made it 5x faster, so the cost is per command"
+        " (launch, queue and Python together). Try batched first"
     )
 
 

@@ -124,7 +124,11 @@ REFUSALS: dict[str, tuple[str, str, str]] = {
     ),
     "order": (LAYER, "ordering=violated", "workload=list has no order to break"),
     "steps": (LAYER, "mode=fused_qkv", "mode=fused_qkv: merges q, k and v"),
-    "no shared weight": (INDEPENDENT, "mode=coalesced", "joins commands that share a weight, and here none do"),
+    "no shared weight": (
+        INDEPENDENT,
+        "mode=coalesced",
+        "joins commands that share a weight, and here none do: mode=batched needs no shared weight",
+    ),
     "model": (LAYER, "model=tiny", "model=tiny: workload=list has its own shape"),
 }
 
@@ -142,6 +146,17 @@ def test_a_dtype_is_converted_where_one_is_given(tmp_path: Path, monkeypatch: py
     assert plan.stream.dtype.name == "bf16"
     assert plan.notices[-1] == "list: rows run in bf16: 1 of fp16"
     assert plan.stream.independent
+
+
+def test_the_notice_says_what_merging_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = written(tmp_path, "m,n,k,weight,group,input\n4,1,8,q,a,x\n2,1,8,k,a,x\n2,1,8,o,b,\n")
+    plan = planned("workload=list", path, "workload.merged=true", "mode=batched")
+    assert any("3 rows of gemms.csv, merged into 2: 2 commands of 2 shapes" in notice for notice in plan.notices)
+    path = written(tmp_path, "m,n,k,weight,group,input\n4,1,8,q,a,x\n2,1,4,k,a,x\n")
+    plan = planned("workload=list", path, "workload.merged=true", "mode=batched")
+    assert any("fp32, 1 group" in notice and "groups" not in notice for notice in plan.notices)
+    assert any("workload.merged=true merges nothing" in notice for notice in plan.notices)
 
 
 def test_weights_are_cold_or_hot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
