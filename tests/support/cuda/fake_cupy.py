@@ -28,6 +28,7 @@ from support.cuda.fake_memory import OnGpu
 ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS)}
 STEP_LOOP_WORDS = {name: i for i, name in enumerate(STEP_LOOP.names or ())}
 NO_SAMPLING = Sampling(SamplingKind.none)
+FREE_BYTES = 1 << 30
 
 
 def memory_at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
@@ -115,6 +116,7 @@ class FakeCupy:
             memcpyAsync=lambda to, source, size, kind, stream: self._copied(to, source, size, stream),
             driverGetVersion=lambda: 13000,
             runtimeGetVersion=lambda: 13000,
+            memGetInfo=lambda: (FREE_BYTES, 2 * FREE_BYTES),
             deviceSynchronize=lambda: None,
         )
         self.cuda = SimpleNamespace(
