@@ -6,6 +6,7 @@ vl-convert (the `report` extra).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -65,8 +66,8 @@ class Page:
         return list(dict.fromkeys(section.dtype for section in self.sections))
 
 
-def page_html(source: Source) -> str:
-    """Return the whole page; PackageError if the report extra is missing."""
+def page_html(source: Source, answer: Sequence[str] = ()) -> str:
+    """Return the whole page; PackageError if the report extra is missing. answer: lines above the verdict."""
     if lacking := missing("altair", "jinja2", "vl_convert"):
         raise PackageError("--html", lacking, install_command("report"))
     import jinja2
@@ -86,6 +87,7 @@ def page_html(source: Source) -> str:
     ).from_string(_asset("page.html"))
     return template.render(
         page=page,
+        answer=answer,
         policy=policy(bundle, script),
         style=inline(_asset("page.css")),
         specs=inline_json({one.id: one.figure.spec for one in figures.drawn}),

@@ -73,8 +73,8 @@ def _advise(options: argparse.Namespace) -> int:
     print(f"{len(able)} stacks can run this here, {len(refused)} cannot", file=sys.stderr)
     if trials.dropped:
         print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
-    saved = save(found, folder)
-    print("\n".join([*lines_of(found, calibration), *saved]))
+    answer = lines_of(found, calibration)
+    print("\n".join([*answer, *save(found, answer, folder)]))
     return 0
 
 

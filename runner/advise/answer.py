@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from launchopt.analysis.tables.columns import number
 from launchopt.analysis.verdict.bound import Bound
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.diagnosis import diagnose
@@ -42,14 +43,16 @@ def _median(rows: Sequence[Row], column: str) -> float | None:
 def _now(found: Found) -> str:
     rows = found.arms[found.base]
     wall, calls, each_ns = wall_ms(rows), _median(rows, "launch_calls"), _median(rows, "host_submit_ns_per_launch")
-    text = f"now: {found.base} takes {wall:#.3g} ms"
+    text = f"now: {found.base} takes {number(wall)} ms"
+    ran = rows[0]["layers"]
+    is_cut = bool(found.layers and ran and ran < found.layers)
     if (tpot := _median(rows, "tpot_p50_ms")) is not None:
-        text += f", {tpot:#.3g} ms a token"
+        whole = found.layers / ran if found.layers and is_cut else 1.0
+        text += f", p50 TPOT {number(tpot * whole)} ms"
     if calls and each_ns is not None:
         text += f"; launch calls take {min(1.0, calls * each_ns / 1e6 / wall):.0%} of it ({calls:,.0f} calls)"
-    ran = rows[0]["layers"]
-    if found.layers and ran and ran < found.layers:
-        text += f"; measured with {ran} of {found.layers} layers"
+    if is_cut:
+        text += f"; measured with {ran} of {found.layers} layers, but TPOT is that of all"
     return text
 
 
@@ -57,7 +60,7 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
     """Return what bounds the base, and what no strategy can gain beyond."""
     diagnoses = diagnose([row for rows in found.arms.values() for row in rows], {}, calibration)
     for line in (line for one in diagnoses for line in one.lines if line.mode == found.base):
-        headroom = f", at most {line.headroom:#.3g}x to gain" if line.headroom else ""
+        headroom = f", at most {line.headroom:#.3g}x to gain up to the roofline" if line.headroom else ""
         return "" if line.bound in UNKNOWN else f"; {line.bound}{headroom}"
     return ""
 
@@ -73,8 +76,8 @@ def _do(found: Found) -> str:
         return text
     reached = limit.ms(found.arms[found.best], found.layers)
     if found.best in found.fits:
-        return f"{text}; {limit.name} {reached:#.3g} ms, within {limit.most_ms:g}"
-    return f"{text}; nothing tried keeps {limit.name} within {limit.most_ms:g} ms: {reached:#.3g} ms is the closest"
+        return f"{text}; {limit.name} {number(reached)} ms, within {limit.most_ms:g}"
+    return f"{text}; nothing tried keeps {limit.name} within {limit.most_ms:g} ms: {number(reached)} ms is the closest"
 
 
 def _gain(found: Found) -> str:
@@ -92,9 +95,9 @@ def _once(found: Found) -> str:
     own, base = (_median(found.arms[label], "setup_ms") for label in (found.best, found.base))
     if own is None or base is None:
         return "once: the setup was not timed"
-    text, saved = f"once: {own:,.3g} ms of setup, {base:,.3g} ms for {found.base}", _saved(found)
+    text, saved = f"once: {number(own)} ms of setup, {number(base)} ms for {found.base}", _saved(found)
     if own > base and saved > 0:
-        text += f"; repaid after {(own - base) / saved:,.0f} runs of {wall_ms(found.arms[found.base]):#.3g} ms"
+        text += f"; repaid after {(own - base) / saved:,.0f} runs of {number(wall_ms(found.arms[found.base]))} ms"
     return text
 
 

@@ -28,7 +28,8 @@ class Decision(Enum):
 
     decided = "no other stack tried can be more than 5% faster"
     open = "others may be over 5% faster: undecided"
-    unknown = "too few repeats for an interval: undecided"
+    alone = "no other stack tried keeps the limit"
+    unknown = "too few repeats for an interval: undecided, give a larger --budget-s"
 
 
 def by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -62,10 +63,15 @@ def survivors(order: Sequence[str]) -> list[str]:
 
 
 def decision(arms: Arms, best: str, eligible: Sequence[str]) -> Decision:
-    """Return whether `best` is known to be within MARGIN of the fastest of the `eligible` arms."""
+    """Return whether `best` is known to be within MARGIN of the fastest of the `eligible` arms.
+
+    eligible: those that keep the limit, or all if none does.
+    """
     rivals = [label for label in eligible if label != best]
     if any(len(arms[label]) < FEWEST_REPEATS for label in (best, *rivals)):
         return Decision.unknown
+    if not rivals and len(arms) > 1:
+        return Decision.alone
     highs = [one.high for label in rivals for one in [factor_of(arms, best, label)] if one is not None]
     if len(highs) < len(rivals) or None in highs:
         return Decision.unknown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from launchopt.errors import DataError, PackageError
@@ -16,10 +17,10 @@ from runner.auto.table import add, default_path, entries_in
 GROUPS = ("workload", "model", "device")
 
 
-def save(found: Found, folder: Path) -> list[str]:
+def save(found: Found, answer: Sequence[str], folder: Path) -> list[str]:
     """Write the experiment and the page below `folder`, and add what was measured to the table of mode=auto.
 
-    Return a line for each of the two files that says what to do with it.
+    answer: its lines, for the page. Return a line for each of the two files that says what to do with it.
     """
     experiment, page = folder / "experiment" / "advice.yaml", folder / "advice.html"
     experiment.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +32,7 @@ def save(found: Found, folder: Path) -> list[str]:
         from launchopt.report.page import page_html
         from launchopt.report.source import read_source
 
-        save_text(page, page_html(read_source([found.folder])))
+        save_text(page, page_html(read_source([found.folder]), answer))
     except (PackageError, DataError) as error:
         return [*lines, f"page: none, {error}"]
     return [*lines, f"page: {page}"]

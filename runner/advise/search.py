@@ -81,7 +81,7 @@ def search(
         raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
     order, limit = ranked(arms, question.limit, layers), question.limit
     fits = frozenset(label for label in arms if limit is None or limit.ms(arms[label], layers) <= limit.most_ms)
-    eligible = [label for label in order if label in fits] or order[:1]
+    eligible = [label for label in order if label in fits] or order
     return Found(
         question,
         arms,

@@ -37,7 +37,7 @@ def _tune(options: argparse.Namespace) -> int:
         path = options.save or default_path(device)
         own = [entry for entry in entries if entry.work.device == device]
         count = add(path, own)
-        print(f"{device}: {len(own)} measured works, {count} in {path}")
+        print(f"{device}: {len(own)} measured works added; {path} has {count}")
     return 0
 
 

@@ -42,7 +42,7 @@ def read_table(path: Path) -> list[Entry]:
     try:
         content = read_json(path)
     except FileNotFoundError:
-        raise DataError(path, None, "no such file (launchopt tune makes one)") from None
+        raise DataError(path, None, f"no such file; to make it type launchopt tune DIR --save {path}") from None
     except (OSError, ValueError) as error:
         raise DataError(path, None, f"cannot be read as JSON ({error})") from None
     if not isinstance(content, Mapping) or not isinstance(content.get("entries"), list):

@@ -154,7 +154,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     arms, refused = _able(config, arms, info.kind, stream)
     refused = broken | refused
     if refused:
-        notices.append(left_out(refused))
+        notices.append(f"{left_out(refused)}. `launchopt matrix` shows which mode runs which workload")
     container = OmegaConf.to_container(composed, resolve=True, enum_to_str=True)
     assert isinstance(container, dict)
     residency = residency_of(config, stream, info)
@@ -220,7 +220,7 @@ def left_out(refused: dict[str, str]) -> str:
         by_reason.setdefault(why, []).append(mode)
     reasons = "; ".join(f"{', '.join(modes)} ({why})" for why, modes in by_reason.items())
     count = f"{len(refused)} modes are" if len(refused) > 1 else "1 mode is"
-    return f"{count} left out: {reasons}. `launchopt matrix` shows which mode runs which workload"
+    return f"{count} left out: {reasons}"
 
 
 def sampling_of(config: Config) -> Sampling:

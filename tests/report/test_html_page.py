@@ -73,6 +73,11 @@ def specs(outline: Outline) -> dict[str, Any]:
     return dict(json.loads(outline.scripts[0]))
 
 
+def test_an_answer_stands_above_the_verdict(tmp_path: Path) -> None:
+    page = page_html(read_source([write_run(tmp_path)]), ["do: mode=<b>graph"])
+    assert page.index("do: mode=&lt;b&gt;graph") < page.index('class="tiles"')
+
+
 def test_nothing_is_loaded_from_anywhere(html: str, outline: Outline) -> None:
     for tag, attributes in outline.tags:
         assert not {"src", "srcset", "action", "style"} & attributes.keys(), tag

@@ -67,8 +67,9 @@ def test_a_cpu_runs_some_stacks_and_the_others_have_a_reason(model: Path) -> Non
 def test_the_answer_is_five_lines(model: Path) -> None:
     lines = lines_of(found(of_model(model, 16, "cpu", tpot(20.0))))
     assert [line.partition(":")[0] for line in lines] == ["now", "do", "gain", "once", "set"]
+    assert "engine takes 10.00 ms, p50 TPOT 20.00 ms" in lines[0]
     assert "measured with 1 of 2 layers" in lines[0]
-    assert "p99 TPOT 10.0 ms, within 20" in lines[1]
+    assert "p99 TPOT 10.00 ms, within 20" in lines[1]
     assert "--max-num-seqs 16" in lines[4]
 
 
@@ -86,7 +87,7 @@ def test_a_limit_that_nothing_keeps_is_said_with_the_closest_point(model: Path) 
     (_, do, *_) = lines_of(
         Found(*[getattr(whole, name) if name != "fits" else frozenset() for name in Found.__slots__])
     )
-    assert "nothing tried keeps p99 TPOT within 2 ms: 10.0 ms is the closest" in do
+    assert "nothing tried keeps p99 TPOT within 2 ms: 10.00 ms is the closest" in do
 
 
 @pytest.mark.parametrize("best", ["engine+graph", "coalesced", "engine"])

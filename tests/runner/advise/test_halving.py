@@ -67,3 +67,8 @@ def test_halving_keeps_the_best_and_ends(order: list[str]) -> None:
         assert len(kept) < len(order)
         order, rounds = kept, rounds + 1
     assert rounds <= 20
+
+
+def test_the_only_arm_within_the_limit_has_no_rival() -> None:
+    arms = {"a": arm("a", 2.0), "b": arm("b", 1.0)}
+    assert decision(arms, "a", ["a"]) is Decision.alone

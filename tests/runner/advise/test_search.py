@@ -19,6 +19,7 @@ from runner.advise.trials import Cost, Trials, cost_of
 
 START_S = 2.0
 STEADY = (1.0, 1.001, 0.999)
+NOISE = (0.5, 1.6, 1.0, 0.7, 1.4)
 
 
 class MadeUp(Trials):
@@ -65,6 +66,13 @@ class MadeUp(Trials):
         return repeats(*walls, mode=label, setup_ms=0.0, layers=layers, tpot_p99_ms=walls[0])
 
 
+class Noisy(MadeUp):
+    def _rows(self, label: str, count: int, layers: int) -> list[Row]:
+        noise = NOISE if label == "pdl" else NOISE[::-1]
+        walls = [self.wall_ms[label] * layers * noise[at % len(noise)] for at in range(count)]
+        return repeats(*walls, mode=label, setup_ms=0.0, layers=layers, tpot_p99_ms=self.wall_ms[label] * layers)
+
+
 def found(trials: MadeUp, limit: Limit | None = None, layers: int | None = None) -> Found:
     labels = [label for label in trials.wall_ms if label != "engine"]
     return search(Question({}, 16, limit), lambda question: labels, "engine", layers, trials)
@@ -89,7 +97,15 @@ def test_batching_that_gains_more_than_the_margin_is_advised() -> None:
 
 def test_a_limit_that_nothing_can_keep_gives_the_closest_arm() -> None:
     result = found(MadeUp(60.0, ARMS), tpot(1.0))
-    assert (result.best, result.fits) == ("graph", frozenset())
+    assert (result.best, result.fits, result.decision) == ("graph", frozenset(), Decision.decided)
+
+
+def test_a_limit_that_nothing_can_keep_decides_nothing() -> None:
+    assert found(Noisy(60.0, ARMS | {"pdl": 5.1}), tpot(1.0)).decision is Decision.open
+
+
+def test_the_only_arm_within_the_limit_is_named_as_such() -> None:
+    assert found(MadeUp(60.0, ARMS), tpot(6.0)).decision is Decision.alone
 
 
 def test_a_model_whose_trial_would_take_too_long_runs_with_fewer_layers() -> None:

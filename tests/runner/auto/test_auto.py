@@ -98,7 +98,7 @@ def test_a_broken_table_is_one_line(content: str, wanted: str, monkeypatch: pyte
 
 def test_tune_writes_a_table_of_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main(["tune", str(ROOT / "outputs/reference/readme")]) == 0
-    assert "NVIDIA H100 80GB HBM3: 7 measured works, 7 in outputs/tuning/nvidia_h100_80gb_hbm3.json" in (
+    assert "NVIDIA H100 80GB HBM3: 7 measured works added; outputs/tuning/nvidia_h100_80gb_hbm3.json has 7" in (
         capsys.readouterr().out
     )
     assert len(find_entries("NVIDIA H100 80GB HBM3")) == 7
