@@ -88,7 +88,8 @@ def _save_profile(files: Path, path: Path) -> str:
     medians = " and ".join(
         f"{median(each) / 1e3:,.1f} us {what}" for each, what in ((took, "in"), (gaps, "between")) if each
     )
-    return f"{path}: the host spends {medians} GEMM operators (medians, profiled); type: launchopt trace {path}"
+    spent = f"{path}: the host spends {medians} GEMM operators (medians, profiled)"
+    return f"{spent}; type: launchopt advise --trace {path}, and if it ran on a GPU: launchopt trace {path}"
 
 
 def _process(trace: Path) -> _Process:

@@ -13,6 +13,7 @@ from launchopt.errors import one_line
 from launchopt.modes.stack import choices_of, stack_of
 from launchopt.recording.results import Row
 from launchopt.stack import PDL, Fusion, Stack, Submit
+from launchopt.statistics.interval import Verdict
 from runner.advise.halving import factor_of, wall_ms
 from runner.advise.search import Found
 
@@ -88,7 +89,8 @@ def _gain(found: Found) -> str:
     factor = factor_of(found.arms, found.base, found.best)
     if factor is None:
         return f"gain: {found.best} and {found.base} cannot be compared"
-    return f"gain: {factor.shown} as fast as {found.base}; {found.decision.value}"
+    doubt = "" if factor.low is None or factor.verdict == Verdict.FASTER else ", so it may be none"
+    return f"gain: {factor.shown} as fast as {found.base}{doubt}; {found.decision.value}"
 
 
 def _once(found: Found) -> str:

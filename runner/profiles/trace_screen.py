@@ -213,7 +213,7 @@ def _without_cuda(stats: LaunchStats) -> str:
         return "a trace without events"
     nothing = f"no CUDA call and no GPU event among {stats.events:,} events"
     if not stats.other_events:
-        return f"{nothing}: a trace of the CPU alone"
+        return f"{nothing}: a trace of the CPU alone. launchopt advise --trace takes its GEMMs"
     most = sorted(stats.other_events.items(), key=lambda item: -item[1])[:CATEGORIES_SHOWN]
     shown = ", ".join(f"{one_line(name, 40) or '(none)'} {count:,}" for name, count in most)
     return f"{nothing}; categories that are not read: {shown}"

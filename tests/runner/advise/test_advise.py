@@ -73,6 +73,15 @@ def test_the_answer_is_five_lines(model: Path) -> None:
     assert "--max-num-seqs 16" in lines[4]
 
 
+def test_a_gain_whose_interval_has_no_verdict_may_be_none(model: Path) -> None:
+    whole = found(of_model(model, 16, "cpu", None))
+    assert "may be none" not in lines_of(whole)[2]
+    walls = (5.0, 20.0, 9.0, 15.0, 10.0)
+    arms = {**whole.arms, whole.best: repeats(*walls, mode=whole.best, setup_ms=1.0, layers=1)}
+    noisy = Found(*[arms if name == "arms" else getattr(whole, name) for name in Found.__slots__])
+    assert "as fast as engine, so it may be none; " in lines_of(noisy)[2]
+
+
 def test_without_time_for_another_stack_the_gain_is_unknown(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", None), "engine")
     assert "unknown, engine alone ran" in lines_of(whole)[2]

@@ -158,7 +158,11 @@ def test_times_may_be_said_to_be_ns(tmp_path: Path, capsys: pytest.CaptureFixtur
     ("events", "note"),
     [
         ([], "a trace without events"),
-        (CPU_ONLY * 1200, "no CUDA call and no GPU event among 1,200 events: a trace of the CPU alone"),
+        (
+            CPU_ONLY * 1200,
+            "no CUDA call and no GPU event among 1,200 events: a trace of the CPU alone. launchopt advise --trace takes"
+            " its GEMMs",
+        ),
     ],
 )
 def test_nothing_of_cuda_is_said_and_no_error(
