@@ -180,7 +180,7 @@ def test_all_are_those_that_can_and_why_the_others_cannot() -> None:
         kind = mode_class(name)
         assert why == (kind.refusal("cpu", plan.stream) or kind.lacks())
         assert why in left_out(plan.refused)
-    assert left_out(plan.refused) in plan.notices
+    assert any(notice.startswith(left_out(plan.refused)) for notice in plan.notices)
     assert {"batched", "pointer_array", "grouped", "graph"} <= set(ran)
     assert {"multistream", "fused_qkv"} <= set(plan.refused)
 

@@ -184,13 +184,13 @@ def test_steps_leave_when_nothing_has_come_for_long(idle_ns: int) -> None:
 
 
 def test_a_warm_up_run_counts_the_steps_that_it_drives() -> None:
-    """Here a warm-up run has at most two steps per request. A request that ends there is not waited for."""
+    """Here a warm-up run has at most three steps per request. A request that ends there is not waited for."""
     stream = stream_of([(0, 9), (0, 1), *[(0, 9)] * WARM_UP_REQUESTS])
     short = Driver(stream, NONE, 20, 50, RunKind.WARM_UP)._arrays[1]
     with looping(stream, 64, table=short) as loop:
         loop.run(kind=RunKind.WARM_UP)
         loop.check_empty()
-    assert sum(size for _, size, _ in loop.batches) == 2 * WARM_UP_REQUESTS - 1
+    assert sum(size for _, size, _ in loop.batches) == 3 * WARM_UP_REQUESTS - 2
     assert loop.batcher.flushes[FlushReason.deadline] == 0
 
 
