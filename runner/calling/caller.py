@@ -40,14 +40,22 @@ class Screen:
     """Standard error of the run, which the program shows as it comes."""
 
     def __init__(self, source: IO[bytes], is_quiet: bool) -> None:
-        self.source, self.last = source, ""
+        self.source = source
+        self._line, self._begun = "", ""  # the last whole line that is not empty, and what came of the next one
         self._is_quiet, self._decoder = is_quiet, codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def last(self) -> str:
+        """The last line so far that is not empty."""
+        found = self._begun if self._begun.strip() else self._line
+        return found.splitlines()[-1] if found else ""
 
     def read(self) -> bool:
         """Show what can be read without waiting. Return whether there may be more later."""
         found = os.read(self.source.fileno(), READ_BYTES)
         text = self._decoder.decode(found, final=not found)
-        self.last = next((line for line in reversed(text.splitlines()) if line.strip()), self.last)
+        *whole, self._begun = (self._begun + text).split("\n")
+        self._line = next((line for line in reversed(whole) if line.strip()), self._line)
         if text and not self._is_quiet and sys.stderr is not None:
             with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed: the run goes on
                 sys.stderr.write(text)

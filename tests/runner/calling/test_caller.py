@@ -117,12 +117,19 @@ def test_a_process_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch
         call([])
 
 
+IN_PIECES = (
+    "import sys, time\nfor part in ('first\\nErr', 'or: in ', 'pieces\\n'): "
+    "sys.stderr.write(part); sys.stderr.flush(); time.sleep(0.05)\nsys.exit(1)"
+)
+
+
 @pytest.mark.parametrize(
     ("program", "kind", "code", "said"),
     [
         ("import os; os.kill(os.getpid(), 9)", RunError, 1, "the process of the run was ended by SIGKILL"),
         ("raise SystemExit('error: ulimit -n: too few')", RunError, 1, "ulimit -n: too few"),
         ("raise ValueError('of ours')", RunError, 1, "ValueError: of ours"),
+        (IN_PIECES, RunError, 1, "Error: in pieces"),
         ("raise SystemExit(3)", RunError, 1, "the process of the run ended with code 3"),
         ("raise SystemExit(143)", Interrupted, 143, "interrupted by SIGTERM"),
         (SEND + "send(1, None, RunError('broken'))", RunError, 1, "broken"),
