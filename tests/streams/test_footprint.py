@@ -20,7 +20,7 @@ from launchopt.streams.footprint import COLD_CACHES, Cache, least_memory_bytes, 
 from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 
-Weight = tuple[int, int, int]  # m, k and slot
+Weight = tuple[int, ...]  # m, k and what tells it from others of these sizes: its slot, and the GEMM of a step
 LINEARS = [(64, 64), (64, 128), (128, 64)]
 
 
@@ -96,9 +96,9 @@ def test_no_schedule_of_requests_reads_less(data: st.DataObject) -> None:
     most, cache_bytes = data.draw(st.integers(1, 6)), data.draw(st.integers(0, 1 << 17))
     weights = []
     for batch in batches(stream, most, seed=data.draw(st.sampled_from([None, 1, 2]))):
-        for launch in as_records(batch.words.reshape(-1, WORDS)).reshape(batch.rows, batch.size):
-            if launch["op"][0] == Op.GEMM:
-                weights.append([(int(each["m"]), int(each["k"]), int(each["slot_a"])) for each in launch])
+        rows = as_records(batch.words.reshape(-1, WORDS)).reshape(batch.rows, batch.size)
+        for number, launch in enumerate(row for row in rows if row["op"][0] == Op.GEMM):
+            weights.append([(int(each["m"]), int(each["k"]), int(each["slot_a"]), number) for each in launch])
     assert least_memory_bytes(stream, most, cache_bytes) <= read_by_best_cache(weights, 4, cache_bytes) + small(stream)
 
 
