@@ -128,8 +128,11 @@ def plausible(
     worst errors independently. NO_ID is plausible for a row with a NaN, and only there. ConfigError as for `sample`.
     """
     check_vocab(chosen, logits.shape[1])
-    drawn = uniforms(chosen.seed, requests, tokens)
     limits = np.broadcast_to(np.asarray(tolerance, np.float64), len(logits))
+    if chosen.kind is SamplingKind.greedy:
+        found: NDArray[np.bool_] = plausible_greedy(np, logits, ids, limits)
+        return found
+    drawn = uniforms(chosen.seed, requests, tokens)
     rows = zip(logits, ids.tolist(), drawn.tolist(), limits.tolist(), strict=True)
     return np.array([_could_be(row, at, chosen, u, limit) for row, at, u, limit in rows], np.bool_)
 
@@ -235,8 +238,6 @@ def _could_be(logits: NDArray[np.float64], at: int, chosen: Sampling, u: float, 
         return False
     largest = logits.max()
     tolerance += ROUNDINGS * float(np.abs(logits).max(initial=0.0, where=np.isfinite(logits)))
-    if chosen.kind is SamplingKind.greedy:
-        return bool(logits[at] >= largest - 2 * tolerance)
     # Each weight, divided by that of the largest given logit, is in [low, high].
     spread = min(tolerance / chosen.temperature, MOST_SPREAD)
     with np.errstate(invalid="ignore"):

@@ -169,7 +169,7 @@ class _Reader:
         self.gemms: list[ListedGemm] = []
         self.left_out: Counter[str] = Counter()
         self._group = 0
-        self._host_level = NO_GEMM  # of what the program itself has read
+        self._host_level = NO_GEMM  # the highest level of a result that the program itself has read
         self._level: dict[int, int] = {}  # of each storage that was written to
         self._writer: dict[int, int] = {}  # node that last wrote to a storage
         self._parents: set[int] = set()  # nodes that have inner ones

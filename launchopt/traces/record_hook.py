@@ -5,7 +5,8 @@ and PyTorch once the program has imported it. Each process that imports PyTorch 
 LAUNCHOPT_RECORD names: an execution trace, and a JSON object about it. A process that cannot write goes on unrecorded.
 
 A step begins with a call of a module that no other module called, and lasts until the next step begins. The execution
-trace makes operators slower. A trace of PyTorch's profiler, which has times, is therefore taken of the steps behind.
+trace makes operators slower. A trace of PyTorch's profiler, which has times, is therefore taken of the steps after the
+recorded ones.
 """
 
 from __future__ import annotations

@@ -237,7 +237,7 @@ def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: D
     """Return probabilities @ values for each head, [columns, heads * dim].
 
     given: probabilities [heads, columns, positions]. values: [positions, kv heads, dim]. seen: bool [columns,
-    positions], the positions that a column attends to. requests: the heads are those of so many requests, side by side.
+    positions], the positions that a column attends to. requests: number of requests whose heads are side by side.
     The result of a request is NaN in exactly those columns that attend to a position whose values are not all finite.
     """
     count, kv_heads = given.value.shape[2], values.value.shape[1]

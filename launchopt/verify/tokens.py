@@ -40,8 +40,8 @@ from launchopt.verify.ops import Graded, allowed
 from launchopt.verify.reference import Evaluator
 from launchopt.verify.steps import StepCheck
 
-# Memory that the check uses at a time, roughly. Of a GPU it is a share of what is free, from the first value to the
-# second: there, much work at a time takes hardly longer than little.
+# Memory that the check uses at a time, roughly: CHUNK_BYTES on a CPU. On a GPU it is a share of the free memory, within
+# these two limits, since there a large piece takes hardly longer than a small one.
 CHUNK_BYTES, MOST_CHUNK_BYTES, SHARE_OF_FREE = 256 << 20, 2 << 30, 8
 SAMPLED_IDS = 4096  # ids that are checked at least, chosen at random; a float64 row of logits takes a millisecond
 

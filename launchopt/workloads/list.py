@@ -104,7 +104,7 @@ class GemmList(Workload):
         return next(iter(given), Dtype.fp32)
 
     def _notices(self, given: int, gemms: Sequence[ListedGemm], stream: ListStream) -> list[str]:
-        """Return what the run is made of. given: number of rows before some were merged."""
+        """Return notices with the numbers of rows and commands. given: number of rows in the file, before merging."""
         groups = f", {stream.groups:,} {'group' if stream.groups == 1 else 'groups in order'}" if stream.groups else ""
         into = f", merged into {len(gemms):,}" if len(gemms) < given else ""
         notices = [

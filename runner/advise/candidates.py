@@ -1,6 +1,6 @@
 """The stacks that can run some work on a device: every mode, and changed stacks of `engine` that RULES allows.
 
-Each mode's own `refusal` decides. A stack that launches what another one launches is tried once.
+Each mode's own `refusal` decides whether it can. Of stacks with the same launches only one is tried.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from runner.advise.trials import Trials
 TRIAL_SHARE = 1 / 400  # of the budget: wall time of one trial; around it are checks and data
 LEAST_TOKENS = 4
 MOST_REPEATS = 20
-FIRST_ARMS = 12  # of the first round beside the base: what an arm costs is not known yet
+FIRST_ARMS = 12  # arms of the first round besides the base, whose costs are not known yet
 BATCH_REPEATS = 3
 FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
 
