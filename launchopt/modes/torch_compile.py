@@ -1,10 +1,10 @@
 """torch_compile: one replay of a CUDA graph of a function that torch.compile made from a whole step.
 
 Settings: fullgraph, coordinate descent tuning (which turns a GEMM of one row into a reduction that is fused with
-neighbouring ops), for one request max-autotune-no-cudagraphs, KV caches with static addresses. The compiled step is
-then captured by hand, as in mode=torch_graph. The graphs that torch.compile itself makes would copy every operand,
-weights too, to the recorded addresses. Of a layer of a transformer only the KV cache and the two sums with the residual
-are stored; of other programs, only the last output of a layer.
+neighbouring ops), in all directions for the most requests of a batch, KV caches with static addresses. The compiled
+step is then captured by hand, as in mode=torch_graph. The graphs that torch.compile itself makes would copy every
+operand, weights too, to the recorded addresses. Of a layer of a transformer only the KV cache and the two sums with the
+residual are stored; of other programs, only the last output of a layer.
 
 Functions are compiled before the clock starts: for one request, for the most requests of a batch, and one for any
 number between, which is not tuned. A launch is a replay, or one call of a compiled function, for steps that come for
@@ -105,7 +105,7 @@ class _PreparedCompiledSteps(PreparedGraphSteps):
     """Replays graphs of compiled steps."""
 
     settings: tuple[str, ...] = (
-        *("inductor", "fullgraph", "coordinate descent", "max-autotune-no-cudagraphs for one request"),
+        *("inductor", "fullgraph", "coordinate descent in all directions"),
         *("SDPA", "static cache addresses", "captured in a CUDA graph"),
     )
 

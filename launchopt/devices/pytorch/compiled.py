@@ -3,9 +3,9 @@
 A step is compiled as a whole, from generated source code that calls its ops one after another, and then captured in a
 CUDA graph. Each of its tensors has its own storage object, although their rows alternate in memory. Otherwise, the
 compiler would treat a write to one view as a write to all of them. Functions are compiled before the clock starts, and
-tuned for one request and for the most requests of a batch. A function for any number between, which takes minutes to
-tune, is not tuned; nor is that for prompts. Runs of independent commands are compiled for one command, and for any
-larger number.
+tuned for one request and for the most requests of a batch, for the latter thoroughly. A function for any number
+between, which takes minutes to tune, is not tuned; nor is that for prompts. Runs of independent commands are compiled
+for one command, and for any larger number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MOST_FUNCTIONS = 4096  # most compiled variants that torch.compile may make
 INDUCTOR = "inductor"
 # Coordinate descent also makes a product with a single row a reduction, which is fused with neighbouring ops.
 TUNED: dict[str, str | int | bool] = {"coordinate_descent_tuning": True}
-# With the options of mode="max-autotune-no-cudagraphs", without its tables on the screen. Only for one request: for
-# several, it chose GEMMs in Triton that took longer in the step than those of cuBLAS.
-ONE_REQUEST = TUNED | {"max_autotune": True, "max_autotune_report_choices_stats": False}
+# One direction at a time, tuning often ends at a slow kernel, and at another one each time: steps of Llama 3.2 1B took
+# 1,330 to 2,400 us on an H100, and 1,236 us with all directions. max_autotune, which chooses other GEMMs, did not help.
+THOROUGHLY_TUNED = TUNED | {"coordinate_descent_check_all_directions": True}
 
 
 def strided(a: Tensor, b: Tensor, c: Tensor) -> None:
@@ -79,6 +79,7 @@ class CompiledSteps(GraphSteps):
     ) -> None:
         self._backend, self._made = backend, dict[tuple[str, int], Callable[..., None]]()
         self._sizes: set[int] = set()  # numbers of requests with a function of their own
+        self._most = most
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.compile advises to use TF32
             super().__init__(arenas, device, most, bound, unwritten, is_apart=True)
@@ -87,7 +88,7 @@ class CompiledSteps(GraphSteps):
         """Compile the likely steps, and a function for decode steps of any number of requests."""
         stream, start_ns = self.stream, time.monotonic_ns()
         most = min(most, stream.requests)
-        self._sizes = {1, most}
+        self._sizes, self._most = {1, most}, most
         super().prepare_likely(most)
         if stream.decode_kind >= 0 and most > 2:
             self.start()
@@ -113,7 +114,7 @@ class CompiledSteps(GraphSteps):
             if key not in self._made:
                 ops = {op.name.lower(): function for op, function in self.site.functions.items()}
                 function = made_of(source, "step", {**ops, "Sequences": Sequences})
-                tuned = ONE_REQUEST if step.size == 1 else TUNED
+                tuned = THOROUGHLY_TUNED if step.size == self._most else TUNED
                 self._made[key] = compiled(function, self._backend, tuned if is_fixed else None)
             if not is_fixed:
                 let_grow(step.tensors, step.dims)
