@@ -1,12 +1,12 @@
-"""Puts the results of `reference.py --only goals waterfall` into the pages: goals, headline and waterfalls.
+"""Puts the results of `reference.py --only goals waterfall advised` into the pages.
 
-    python scripts/reference.py --only goals waterfall --minutes 9    # on a GPU, again until no part is left
-    python scripts/goal_pages.py                                      # anywhere with the history: writes the pages
+    python scripts/reference.py --only goals waterfall advised/gpu --minutes 9    # on a GPU, until no part is left
+    python scripts/goal_pages.py                                   # anywhere with the history: writes the pages
     python scripts/goal_pages.py OTHER
 
-Parts that are done are copied to outputs/reference/goals and outputs/reference/waterfall. Each has a revision and a GPU
-of its own. A part that is not done is named, and an older result of it stays. README, docs/which-strategy.md and
-outputs/reference/STACKS.md then show all that is there. Read the advice beside its new factors before you commit: a
+Parts that are done are copied to folders of these names below outputs/reference. Each has a revision and a GPU of its
+own. A part that is not done is named, and an older result of it stays. README, docs/which-strategy.md, docs/advise.md
+and outputs/reference/STACKS.md then show all that is there. Read the advice beside its new factors before you commit: a
 sentence of ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
@@ -28,9 +28,10 @@ from launchopt.errors import DataError
 from launchopt.files import read_json, save_json, save_text
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import __main__ as report
-from runner.report import advice, provenance, step_goals, waterfall
+from runner.report import advice, advised, provenance, step_goals, waterfall
 from runner.report.pictures import draw_waterfalls
 from scripts import revisions
+from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
     GOAL_PARTS,
     GOAL_ROWS,
@@ -47,7 +48,11 @@ from scripts.reference_part import Part
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
 README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
+ADVICE_PAGE = "docs/advise.md"
+PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS)
 KEPT = ("manifest.json", "summary.parquet", "histograms.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)
+KEPT = (*KEPT, advised.ANSWER)
+LEFT_OUT = {"advise", "first"}  # folders of scripts/advised.py that no page reads
 GPU = "NVIDIA H200"  # the goals are stated for it
 FUSED, LOOPED = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
@@ -80,8 +85,8 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
 
     Returns these parts, and why each other one is not done. DataError if none is done, or if one cannot be committed.
     """
-    lacking = {part.folder: why for part in (*GOAL_PARTS, *WATERFALL_PARTS) if (why := _lack(part, measured))}
-    done = [part for part in (*GOAL_PARTS, *WATERFALL_PARTS) if part.folder not in lacking]
+    lacking = {part.folder: why for part in PARTS if (why := _lack(part, measured))}
+    done = [part for part in PARTS if part.folder not in lacking]
     if not done:
         raise DataError(measured, None, "no part is done: run `python scripts/reference.py --only goals waterfall`")
     listed = _checked(done, measured, root)
@@ -120,14 +125,14 @@ def _copy(source: Path, target: Path) -> None:
     """Replace the results of a part."""
     shutil.rmtree(target, ignore_errors=True)
     for path in sorted(source.rglob("*")):
-        if path.name in KEPT:
+        if path.name in KEPT and not LEFT_OUT & set(path.relative_to(source).parts):
             copied = target / path.relative_to(source)
             copied.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, copied)
 
 
 def refresh(root: Path) -> None:
-    """Let the pages show all results of goals and waterfalls that a checkout has."""
+    """Let the pages show all results of goals, waterfalls and advices that a checkout has."""
     place = root / REFERENCE
     rows = [row for row in GOAL_ROWS if (place / GOALS / row.name).is_dir()]
     advices = [each for each in ADVICE if (place / GOALS / each["run"]).is_dir()]
@@ -155,6 +160,26 @@ def refresh(root: Path) -> None:
     if advices:
         save_json(place / GOALS / advice.FILE, {"advice": advices})
         _show_headline(root)
+    _show_advised(root)
+
+
+def _show_advised(root: Path) -> None:
+    """Let the page on advice show all advices that a checkout has, a table for each machine."""
+    place, tables = root / REFERENCE, []
+    done = [Path(part.folder) for part in ADVISED_PARTS if (place / part.folder / advised.ANSWER).is_file()]
+    for machine in dict.fromkeys(folder.parent for folder in done):
+        names = sorted((each.name for each in done if each.parent == machine), key=_by_requests)
+        save_json(place / machine / advised.FILE, {"advised": [{"run": name} for name in names]})
+        tables.append(place / machine / advised.FILE)
+    if tables:
+        shown = "".join(_marked(root / ADVICE_PAGE, table) for table in tables)
+        sync_block(root / ADVICE_PAGE, ADVISED, f"\n{_about(place / ADVISED)}{shown}", check=False)
+        report.sync_readme(root / ADVICE_PAGE)
+
+
+def _by_requests(name: str) -> tuple[str, int]:
+    model, _, requests = name.rpartition("_")
+    return model, int(requests)
 
 
 def _about(folder: Path) -> str:
@@ -205,7 +230,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
         done, lacking = place(options.folder.absolute(), root)
         for folder, why in lacking.items():
             print(f"{folder}: {why}")
-        print(f"refreshed {README}, {PAGE} and {STACKS} from {len(done)} parts")
+        print(f"refreshed {README}, {PAGE}, {ADVICE_PAGE} and {STACKS} from {len(done)} parts")
         return 0
 
     return exit_code(work)

@@ -11,6 +11,7 @@ and the two campaigns of kill_campaign.py and soak.py.
 
 from __future__ import annotations
 
+from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
 from scripts.reference_part import Part, run_words
 
@@ -153,6 +154,7 @@ PARTS = (
     *README_PARTS,
     *GOAL_PARTS,
     *WATERFALL_PARTS,
+    *ADVISED_PARTS,
     *(
         _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")
         for i, name in enumerate(STRATEGIES)

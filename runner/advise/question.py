@@ -18,7 +18,7 @@ from runner.config.loading import hydra_of
 from runner.config.schema import Config, to_config
 from runner.plan.streams import DTYPES
 
-TOKENS = 16  # of each request in a trial
+TOKENS, LEAST_TOKENS = 16, 4  # of each request in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
 TIMEOUT_US = 150.0
 CHECK_S = 1.0  # to compare the outputs of a trial; the advised experiment has the usual time
@@ -105,6 +105,13 @@ def _common(device: str) -> dict[str, object]:
 
 
 def settled_for(question: Question, config: Config, info: DeviceInfo) -> Question:
-    """Return the question with the dtype in which a GPU runs the model: that in which it was published."""
-    dtype = DTYPES.get(config.model.dtype or "") if info.kind == "cuda" and "model" in question.settings else None
+    """Return the question with the settings of a model's first trial on a device.
+
+    A GPU runs the dtype in which the model was published. A CPU takes long for a token of many requests.
+    """
+    if "model" not in question.settings:
+        return question
+    if info.kind != "cuda":
+        return question.with_settings({"workload.tokens": LEAST_TOKENS})
+    dtype = DTYPES.get(config.model.dtype or "")
     return question.with_settings({"workload.dtype": dtype}) if dtype else question

@@ -14,11 +14,10 @@ from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.halving import FINALISTS, MARGIN, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
-from runner.advise.question import PLAIN_BATCH, TIMEOUT_US, TOKENS, Question
+from runner.advise.question import LEAST_TOKENS, PLAIN_BATCH, TIMEOUT_US, TOKENS, Question
 from runner.advise.trials import Trials
 
 TRIAL_SHARE = 1 / 400  # of the budget: wall time of one trial; around it are checks and data
-LEAST_TOKENS = 4
 MOST_REPEATS = 20
 FIRST_ARMS = 12  # arms of the first round besides the base, whose costs are not known yet
 BATCH_REPEATS = 3
@@ -69,11 +68,12 @@ def search(
             "type the same again, or give more"
         )
     if layers is not None:
-        fit = trials.budget_s * TRIAL_SHARE * 1e3 / wall_ms(pilot)  # layers in a trial
+        ran = int(str(question.settings.get("workload.tokens", TOKENS)))
+        fit = trials.budget_s * TRIAL_SHARE * 1e3 / (wall_ms(pilot) * TOKENS / ran)  # layers in a trial
         tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
         question = question.with_settings({"workload.tokens": tokens})
         question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
-        trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / TOKENS)
+        trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / ran)
     first = trials.last
     arms, folder = _halved(question, [label for label in able(question) if label != base], base, layers, trials)
     arms, folder = (arms, folder) if arms else (by_arm(pilot), first)

@@ -14,6 +14,9 @@ from support.results.summary_rows import repeats, write
 
 from launchopt.recording.manifest import SCHEMA_VERSION
 from scripts import goal_pages
+from scripts.reference_advised import ADVISED_PARTS
+from scripts.reference_advised import CPU as ON_CPU
+from scripts.reference_advised import GPU as ON_GPU
 from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
 from scripts.reference_part import Part
 
@@ -24,7 +27,7 @@ TINY = f"device=cpu model=tiny model.head_dim=64 {SMALL}"
 FUSED = "engine+graph"  # of the stacks that a CPU can run
 LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "requests": 1, "tokens": 100}
 LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
-PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS)
+PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE)
 
 
 @pytest.fixture
@@ -90,7 +93,7 @@ def test_results_become_pages(checkout: Path, tmp_path: Path, capsys: pytest.Cap
     assert goal_pages.main([str(new)], checkout) == 0
     said = capsys.readouterr().out
     assert "goals/qwen3_0_6b_1: not measured\n" in said
-    page, stacks = ((checkout / name).read_text() for name in PAGES[1:])
+    page, stacks = ((checkout / name).read_text() for name in PAGES[1:3])
     row = f"| llama, 1 request, {GPU} | 797.3 | 1,068.7 (1.34x) | 1,000.0 [1,000.0, 1,000.0] | yes | 1.25x |"
     for text in (page, stacks):
         assert row in text
@@ -108,6 +111,24 @@ def test_results_become_pages(checkout: Path, tmp_path: Path, capsys: pytest.Cap
     later = measured(tmp_path / "later", GOAL_PARTS[2:3])
     assert goal_pages.main([str(later)], checkout) == 0, "parts of another start are added"
     assert row in (checkout / goal_pages.STACKS).read_text()
+
+
+def test_advices_stand_on_the_page_on_advice_by_machine(checkout: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    parts = [next(part for part in ADVISED_PARTS if f"/{machine}/" in part.folder) for machine in (ON_GPU, ON_CPU)]
+    for part in parts:
+        for place in (new / part.folder / name for name in ("sweep", "advise/round_1")):
+            modes = [row for at, mode in enumerate(("graph", "engine")) for row in repeats(*[10.0 + at] * 5, mode=mode)]
+            write(place, modes)
+            (place / "manifest.json").write_text(json.dumps(manifest(part)))
+        answer = {"advised": "graph", "requests": 1, "layers": 8, "budget_s": 55, "took_s": 54.1, "stacks": 9}
+        (new / part.folder / "answer.json").write_text(json.dumps(answer))
+    assert goal_pages.main([str(new)], checkout) == 0
+    page = (checkout / goal_pages.ADVICE_PAGE).read_text()
+    assert page.count("| graph | the same |") == 2
+    assert page.index(f"{ON_GPU}/advised.json -->") < page.index(f"{ON_CPU}/advised.json -->")
+    assert "Not measured yet" not in page.partition("<!-- advised -->")[2]
+    assert not (checkout / "outputs/reference" / parts[0].folder / "advise").exists(), "no page reads advise's trials"
 
 
 def failed(about: dict[str, Any]) -> None:
