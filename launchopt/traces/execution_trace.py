@@ -4,7 +4,8 @@ In: a JSON file, plain or gzip, with a list `nodes`: a node per operator, in the
 names the storages that it reads and writes. Out: rows of a list of GEMMs, with groups in the order of the program.
 
 Weights. A factor is a weight if no GEMM of the trace wrote to it or to what it was made from. Factors have the same
-weight if they are the same part of a storage, and nothing wrote to it in between. If both factors qualify, the weight
+weight if they are the same part of a storage with the same strides, and nothing wrote to it in between. So a matrix and
+its transpose are two weights. If both factors qualify, the weight
 is that of `traces.gemms`: the second factor of mm and linear. A batched operator is a row with a count and no weight.
 
 Groups. A GEMM begins a new group if it reads what a GEMM of the current group wrote, also through other operators. Each
@@ -47,9 +48,12 @@ _NO_TRACE = "a JSON object without nodes; expected a list of GEMMs, or what PyTo
 
 
 class _Tensor(NamedTuple):
+    """A tensor. strides: of a factor, that of k last, and 0 for a size of 1. Older versions of PyTorch write none."""
+
     storage: int
     offset: int
     is_on_host: bool
+    strides: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +146,7 @@ class _Node:
         self.id, self.parent = _number(node.get("id"), "id"), _number(node.get("ctrl_deps"), "ctrl_deps")
         self.name = str(node.get("name"))
         self.values, self.shapes, self.types = (_list(inputs.get(each), each) for each in ("values", "shapes", "types"))
+        self._strides = _list(inputs.get("strides", []), "strides")
         read, written = list(_tensors(self.values)), list(_tensors(_list(outputs.get("values"), "values")))
         self.read, self.written = {each.storage for each in read}, {each.storage for each in written}
         is_copy = any(each.is_on_host for each in written) and not all(each.is_on_host for each in read)
@@ -150,12 +155,21 @@ class _Node:
         self.schema = next((str(each.get("value")) for each in attributes if each.get("name") == "op_schema"), "")
         self.is_in_place = "!" in self.schema
 
-    def factors(self, first: int) -> list[_Tensor]:
+    def factors(self, operator: Operator) -> list[_Tensor]:
         """Return the two factors of a GEMM; ValueError if it has fewer."""
-        found = [tensor for value in self.values[first : first + 2] for tensor in _tensors(value)]
+        at = operator.first
+        found = [tensor for value in self.values[at : at + 2] for tensor in _tensors(value)]
         if len(found) != 2:
             raise ValueError(f"{one_line(self.name, 40)}: expected two tensors, got {len(found)}")
-        return found
+        first, second = (self._strides_of(each) for each in (at, at + 1))
+        second = second if operator.is_k_last else second[::-1]
+        return [found[0]._replace(strides=first), found[1]._replace(strides=second)]
+
+    def _strides_of(self, index: int) -> tuple[int, ...]:
+        given, sizes = (each[index] if index < len(each) else None for each in (self._strides, self.shapes))
+        if not (isinstance(given, list) and isinstance(sizes, list) and all(isinstance(each, int) for each in given)):
+            return ()
+        return tuple(0 if size == 1 else stride for size, stride in zip(sizes, given, strict=False))
 
     def type(self, index: int) -> str:
         """Return PyTorch's name of the element type of an argument."""
@@ -222,7 +236,7 @@ class _Reader:
             self.left_out[sizes if isinstance(sizes, str) else f"of type {one_line(kind, 40)}"] += 1
             return level
         self._group += bool(self.gemms) and max(level, self._host_level) == self._group
-        first, second = node.factors(operator.first)
+        first, second = node.factors(operator)
         if len(node.shapes[operator.first + 1]) == 1:
             first, second = second, first  # of a matrix and a vector, the matrix is the weight
         (m, n, k, batch), weight, given = self._operands(sizes, first, second)
@@ -251,7 +265,7 @@ class _Reader:
 
     def _part(self, tensor: _Tensor, rows: int, columns: int) -> tuple[int, ...]:
         """Return what tells a matrix from others: its place in a storage, and who last wrote to that."""
-        return tensor.storage, self._writer.get(tensor.storage, 0), tensor.offset, rows, columns
+        return tensor.storage, self._writer.get(tensor.storage, 0), tensor.offset, rows, columns, *tensor.strides
 
 
 def _tensors(value: object) -> Iterator[_Tensor]:

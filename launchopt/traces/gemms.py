@@ -130,6 +130,7 @@ class Operator(NamedTuple):
 
     first: int  # index of the first factor among the arguments
     sizes: Callable[[Dims], Sizes]  # returns the sizes of the GEMM for the dimensions of both factors
+    is_k_last: bool = False  # of the second factor, as in linear
 
 
 # Operators by name, without the underscore at the end of the names of in-place operators.
@@ -144,7 +145,7 @@ INNER = {
     "aten::baddbmm": Operator(1, _of_bmm),
 }
 OUTER = {
-    "aten::linear": Operator(0, _of_linear),
+    "aten::linear": Operator(0, _of_linear, is_k_last=True),
     "aten::matmul": Operator(0, _of_matmul),
     "aten::mv": Operator(0, _of_mv),
 }

@@ -110,6 +110,26 @@ def test_a_weight_that_is_written_to_is_another_one(tmp_path: Path) -> None:
     assert weights_and_groups(trace) == ["w00", "w10"]
 
 
+def strided(schema: str, *strides: list[int], written: int) -> dict[str, Any]:
+    node = op(schema, [X, W], [written])
+    node["inputs"]["strides"] = list(strides)
+    return node
+
+
+def test_a_matrix_its_transpose_and_every_other_row_of_a_larger_one_are_different_weights(tmp_path: Path) -> None:
+    linear, x = "aten::linear(Tensor input, Tensor weight) -> Tensor", [4, 1]
+    of_linear = [strided(linear, x, each, written=Y) for each in ([4, 1], [8, 1])]
+    of_mm = [strided(MM, x, each, written=Z) for each in ([1, 4], [4, 1], [1, 8])]
+    assert weights_and_groups(read(tmp_path, *of_linear, *of_mm)) == ["w00", "w00", "w10", "w10", "w20"]
+
+
+def test_the_stride_of_a_single_row_does_not_matter(tmp_path: Path) -> None:
+    nodes = [strided(MM, [each, 1], [1, 4], written=Y) for each in (4, 8)]
+    for node in nodes:
+        node["inputs"]["shapes"] = [[1, 4], [4, 4]]
+    assert [each.input for each in read(tmp_path, *nodes).gemms] == ["x0", "x0"]
+
+
 def test_the_first_factor_is_the_weight_if_the_second_is_an_output(tmp_path: Path) -> None:
     wide = op(MM, [W, Y], [Z])
     wide["inputs"]["shapes"] = [[8, 4], [4, 2]]

@@ -40,6 +40,15 @@ def test_the_list_is_what_the_program_did(step: Any, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_matrix_and_its_transpose_do_not_become_columns_of_one_gemm(tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    x, square = torch.zeros(1, 16), torch.zeros(16, 16)
+    with launchopt.record(tmp_path / "gemms.csv"):
+        torch.nn.functional.linear(x, square)
+        _ = (x @ square, x @ square.t(), x[0] @ square)
+    assert [each.weight for each in read_gemm_list(tmp_path / "gemms.csv")] == ["w0", "w0", "w1", "w1"]
+
+
 @pytest.mark.parametrize(("skip", "steps", "recorded"), [(0, 2, 2), (2, None, 3), (1, 3, 3), (4, 9, 1)])
 def test_steps_are_skipped_and_counted(step: Any, tmp_path: Path, skip: int, steps: int, recorded: int) -> None:
     with launchopt.record(tmp_path / "gemms.csv", skip=skip, steps=steps) as recording:
