@@ -31,13 +31,16 @@ YOUNG_S = 60.0  # the owner of a younger folder may not have marked it yet
 def scratch() -> Iterator[Path]:
     """Make a temporary folder for this block. Those of killed processes are removed first."""
     remove_abandoned()
-    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+    folder, owner = Path(tempfile.mkdtemp(prefix=PREFIX)), os.getpid()
+    try:
         with (folder / MARK).open("x", encoding="utf-8") as mark:
             fcntl.flock(mark, fcntl.LOCK_EX)
             mark.write(_text())
             mark.flush()
             yield folder
+    finally:
+        if os.getpid() == owner:  # and no fork of it that leaves the block
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def abandoned() -> list[Path]:

@@ -41,6 +41,17 @@ def test_a_folder_is_there_during_its_block_and_only_then(place: Path) -> None:
     assert list(place.iterdir()) == []
 
 
+def test_a_fork_that_leaves_the_block_does_not_remove_the_folder(place: Path) -> None:
+    parent = os.getpid()
+    with scratch() as folder:
+        if child := os.fork():
+            os.waitpid(child, 0)
+            assert folder.exists()
+    if os.getpid() != parent:
+        os._exit(0)
+    assert list(place.iterdir()) == []
+
+
 def test_that_of_a_killed_process_is_removed_by_the_next(place: Path) -> None:
     environ = environ_of() | {"TMPDIR": str(place)}
     call = [sys.executable, "-c", PROGRAM]

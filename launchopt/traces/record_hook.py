@@ -66,12 +66,14 @@ class ProcessRecording:
         name = os.path.join(folder, f"{time.time_ns():020d}-{os.getpid()}")  # noqa: PTH118 (Python 3.8 has no other)
         self._trace, self._file, self._profile = name + TRACE, name + ABOUT, name + PROFILE
         self._about = {"torch": torch.__version__, "device": "", "steps": None, "replays": 0, "is_full": False}
+        self._about["is_displaced"] = False
         self._inner = threading.local()  # depth: number of module calls around the present one
         self._is_on, self._is_live = False, True  # live: false once it was closed, or left to the parent
         self._watch = threading.Event()
         self._hooks: list[Any] = []
         self._save()
         self._observer = torch.profiler.ExecutionTraceObserver().register_callback(self._trace)
+        before_another(self._observer, self._give_way)
         if not (skip or steps):
             self._start()
         else:
@@ -167,6 +169,13 @@ class ProcessRecording:
 
         graph.replay = counted
 
+    def _give_way(self) -> None:
+        """End the recording before the program begins an execution trace of its own: PyTorch has one at a time."""
+        if self._is_live:
+            self._about["is_displaced"] = True
+            self._remove_hooks()
+            self._close()
+
     def _before_fork(self) -> None:
         self._was_on = self._is_on
         self._pause()
@@ -181,7 +190,7 @@ class ProcessRecording:
             return
         self._is_live = False
         with contextlib.suppress(Exception):
-            self._let_go()
+            let_go(self._trace)
             self._observer.unregister_callback()
             atexit.unregister(self._close)
             self._remove_hooks()
@@ -192,15 +201,6 @@ class ProcessRecording:
         from multiprocessing import util  # PyTorch has imported it
 
         util.Finalize(None, self._close, exitpriority=-100)
-
-    def _let_go(self) -> None:
-        """Make what is still buffered for the parent's file go nowhere."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
-            with contextlib.suppress(OSError):
-                if os.readlink(f"/proc/self/fd/{name}") == self._trace:  # noqa: PTH115
-                    os.dup2(nowhere, int(name))
-        os.close(nowhere)
 
     def _close(self) -> None:
         if not self._is_live:
@@ -219,6 +219,37 @@ class ProcessRecording:
     def _save(self) -> None:
         with contextlib.suppress(OSError), open(self._file, "w", encoding="utf-8") as file:  # noqa: PTH123
             json.dump(self._about, file)
+
+
+def before_another(own: Any, give_way: Any) -> Any:
+    """Call `give_way` before another execution trace than `own` begins. Return what ends this.
+
+    Two in one process crash: PyTorch does not register the second one, and ends the first one in its place.
+    """
+    kind = type(own)
+    register = kind.register_callback
+
+    def registered(observer: Any, *given: Any, **named: Any) -> Any:
+        if observer is not own:
+            give_way()
+        return register(observer, *given, **named)
+
+    def undo() -> None:
+        if kind.register_callback is registered:
+            kind.register_callback = register
+
+    kind.register_callback = registered
+    return undo
+
+
+def let_go(path: str) -> None:
+    """Make what this forked process still buffers for its parent's file go nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}") == path:  # noqa: PTH115
+                os.dup2(nowhere, int(name))
+    os.close(nowhere)
 
 
 def mark(folder: str, name: str) -> None:

@@ -20,6 +20,7 @@ from launchopt.traces.gemms import read_gemms
 from launchopt.traces.record_hook import ABOUT, PROFILE, STARTED, TRACE, WITHOUT_TORCH
 from launchopt.traces.recorder import list_text
 
+DISPLACED = "the program began an execution trace of its own, and PyTorch has one at a time: the recording ended there"
 REPLAYED = "replays of CUDA graphs, whose GEMMs are not in the trace: start the program without CUDA graphs"
 
 
@@ -37,6 +38,8 @@ class _Process:
             yield "the trace reached its largest size, and the recording stopped: --steps, or --largest-mib"
         elif isinstance(self.found, ExecutionTrace) and self.found.cut:
             yield f"the trace ends early: {self.found.cut}; the list has what came before"
+        if self.about.get("is_displaced"):
+            yield DISPLACED
         if replays := self.about.get("replays"):
             yield f"{replays:,} {REPLAYED}"
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -23,12 +23,17 @@ from launchopt.files import reason, require_replaceable, save_text
 from launchopt.scratch import scratch
 from launchopt.traces.execution_trace import ExecutionTrace, read_execution_trace
 from launchopt.traces.gemm_list import ListedGemm
+from launchopt.traces.record_hook import before_another, let_go
 
+ANOTHER = "another execution trace runs in this process, and PyTorch has one at a time"
 _SINGLE = threading.Lock()  # held while a recording runs
 
 
 class Recording:
-    """A context manager that records the GEMMs within it. A program that skips or counts steps calls `step`."""
+    """A context manager that records the GEMMs within it. A program that skips or counts steps calls `step`.
+
+    A process that is forked within it goes on without a recording, and writes nothing.
+    """
 
     def __init__(self, path: str | os.PathLike[str], skip: int, steps: int | None) -> None:
         for name, value, least in (("skip", skip, 0), ("steps", steps, 1)):
@@ -37,7 +42,7 @@ class Recording:
         self.path = Path(path)
         self._skip, self._stop = skip, None if steps is None else skip + steps
         self._done = 0  # steps that ended
-        self._is_recording = False
+        self._is_recording = self._is_open = self._is_displaced = False
 
     def __enter__(self) -> Recording:
         """Begin. Raises PackageError without PyTorch, DataError if the file cannot be written or another one runs."""
@@ -47,7 +52,8 @@ class Recording:
             raise PackageError("launchopt.record", ["torch"], "pip install torch") from None
         try:
             require_replaceable(self.path)
-            if not self.path.absolute().parent.is_dir():
+            self._file = self.path.absolute()  # the program may change its folder
+            if not self._file.parent.is_dir():
                 raise DataError(self.path, None, "no such folder to write to: create it first")
         except OSError as error:
             raise DataError(self.path, None, f"cannot be written ({reason(error)})") from None
@@ -57,10 +63,17 @@ class Recording:
             opened.callback(_SINGLE.release)
             self._trace = opened.enter_context(scratch()) / "trace.json"
             self._observer = torch.profiler.ExecutionTraceObserver().register_callback(str(self._trace))
+            if not self._trace.exists():  # PyTorch kept the other one, and says nothing
+                self._observer._registered = False  # else it would end the other one
+                raise DataError(self.path, None, f"{ANOTHER}: end it first")
             opened.callback(self._observer.unregister_callback)
+            opened.callback(before_another(self._observer, self._give_way))
+            opened.callback(_OPEN.clear)
+            _OPEN.append(self)
+            self._done, self._is_open, self._is_displaced = 0, True, False
+            opened.callback(self._end)
             if self._skip == 0:
                 self._start()
-            opened.callback(self._pause)
             self._close = opened.pop_all()
         return self
 
@@ -77,26 +90,75 @@ class Recording:
     ) -> None:
         """Write the list, unless the program raised. Raises DataError if it has no GEMM that can be replayed."""
         with self._close:
-            if kind is not None:
-                return
-            if self._done < self._skip:
-                raise ConfigError("skip", self._skip, f"step() was called {self._done} times: skip fewer steps")
-            self._pause()
-            self._observer.unregister_callback()
-            try:
-                found = read_execution_trace(self._trace)
-            except DataError as problem:
-                raise DataError(self.path, None, f"nothing was written: {problem.problem}") from None
-            save_text(self.path, list_text(found, origin()))
+            if kind is None and (self._is_open or self._is_displaced):
+                self._save()
+
+    def _save(self) -> None:
+        if self._done < self._skip:
+            raise ConfigError("skip", self._skip, f"step() was called {self._done} times: skip fewer steps")
+        self._end()
+        self._observer.unregister_callback()
+        try:
+            if self._is_displaced:
+                raise DataError(self.path, None, ANOTHER)
+            found = read_execution_trace(self._trace)
+        except DataError as problem:
+            raise DataError(self.path, None, f"nothing was written: {problem.problem}") from None
+        save_text(self._file, list_text(found, origin()))
 
     def _start(self) -> None:
-        self._observer.start()
-        self._is_recording = True
+        if self._is_open:
+            self._observer.start()
+            self._is_recording = True
 
-    def _pause(self) -> None:
-        if self._is_recording:
+    def _pause(self) -> bool:
+        """Stop recording. Return whether it did record."""
+        was_recording, self._is_recording = self._is_recording, False
+        if was_recording:
             self._observer.stop()
-        self._is_recording = False
+        return was_recording
+
+    def _end(self) -> None:
+        self._pause()
+        self._is_open = False
+
+    def _give_way(self) -> None:
+        """End before the program begins an execution trace of its own."""
+        if self._is_open:
+            self._end()
+            self._is_displaced = True
+            self._observer.unregister_callback()
+
+    def _before_fork(self) -> None:
+        self._was_recording = self._pause()  # else the fork could write what is buffered, too
+
+    def _after_fork(self) -> None:
+        if self._was_recording:
+            self._start()
+
+    def _leave(self) -> None:
+        """Leave the recording to the process that forked this one."""
+        self._is_open = False
+        self._close.pop_all()
+        let_go(str(self._trace))
+        self._observer.unregister_callback()
+        _OPEN.clear()
+        _SINGLE.release()
+
+
+_OPEN: list[Recording] = []  # at most one
+
+
+def _each_open(does: Callable[[Recording], None]) -> None:
+    for recording in [*_OPEN]:
+        does(recording)
+
+
+os.register_at_fork(
+    before=lambda: _each_open(Recording._before_fork),
+    after_in_parent=lambda: _each_open(Recording._after_fork),
+    after_in_child=lambda: _each_open(Recording._leave),
+)
 
 
 def record(path: str | os.PathLike[str], *, skip: int = 0, steps: int | None = None) -> Recording:

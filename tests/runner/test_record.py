@@ -12,6 +12,7 @@ import pytest
 from support.paths import ROOT
 from support.processes.own_process import environ_of
 
+from launchopt.traces.execution_trace import read_execution_trace
 from launchopt.traces.gemm_list import read_gemm_list
 from launchopt.traces.gemms import read_gemms
 from runner import commands
@@ -148,6 +149,25 @@ for _ in range(3):
 """
     done = record(tmp_path, "--", sys.executable, "-c", program)
     assert "recorded.csv: 3 replays of CUDA graphs, whose GEMMs are not in the trace" in done.stderr
+
+
+@needs_torch
+def test_an_execution_trace_of_the_programs_own_ends_the_recording_and_not_the_program(tmp_path: Path) -> None:
+    program = """
+import torch
+torch.zeros(2, 2) @ torch.zeros(2, 2)
+own = torch.profiler.ExecutionTraceObserver().register_callback("own.json")
+own.start()
+torch.zeros(2, 2) @ torch.zeros(2, 2)
+own.stop()
+own.unregister_callback()
+print("to the end")
+"""
+    done = record(tmp_path, "--", sys.executable, "-c", program)
+    assert (done.returncode, done.stdout) == (0, "to the end\n")
+    assert "recorded.csv: the program began an execution trace of its own" in done.stderr
+    assert len(read_gemm_list(tmp_path / "recorded.csv")) == 1
+    assert len(read_execution_trace(tmp_path / "own.json").gemms) == 1
 
 
 @needs_torch

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import pytest
 
 import launchopt
 from launchopt.errors import ConfigError, DataError, PackageError
+from launchopt.traces.execution_trace import read_execution_trace
 from launchopt.traces.gemm_list import read_gemm_list
 from launchopt.traces.merged_rows import merged
 
@@ -91,6 +95,81 @@ def test_a_recording_within_another_one_is_refused_and_the_outer_one_goes_on(ste
             pytest.fail("the program ran")
         step()
     assert len(read_gemm_list(tmp_path / "gemms.csv")) == len(ROWS)
+
+
+def test_a_fork_within_a_recording_adds_nothing_and_takes_nothing_away(step: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    with launchopt.record(path):
+        step()
+        if not (child := os.fork()):
+            with contextlib.suppress(BaseException):
+                for _ in range(50):  # more than is buffered
+                    step()
+                with launchopt.record(tmp_path / "own.csv"):
+                    step()
+                raise SystemExit  # as a worker that ends within the block
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        step()
+    assert len(read_gemm_list(path)) == 2 * len(ROWS)
+    assert len(read_gemm_list(tmp_path / "own.csv")) == len(ROWS)
+
+
+def test_a_fork_that_leaves_the_block_leaves_the_recording_to_its_parent(step: Any, tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    parent = os.getpid()
+    with launchopt.record(path):
+        child = os.fork()
+        step()
+    if os.getpid() != parent:
+        os._exit(path.exists())
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(read_gemm_list(path)) == len(ROWS)
+
+
+def test_two_execution_traces_in_one_process_are_refused_and_do_not_crash(step: Any, tmp_path: Path) -> None:
+    torch: Any = pytest.importorskip("torch")
+    own = torch.profiler.ExecutionTraceObserver()
+
+    def trace(within: Callable[[], None]) -> None:
+        own.register_callback(str(tmp_path / "own.json"))
+        own.start()
+        within()
+        own.stop()
+        own.unregister_callback()
+
+    def refused(within: Callable[[], None]) -> None:
+        with pytest.raises(DataError, match="another execution trace runs"), launchopt.record(tmp_path / "gemms.csv"):
+            within()
+
+    trace(lambda: refused(lambda: pytest.fail("the program ran")))
+    refused(lambda: trace(step))
+    assert len(read_execution_trace(tmp_path / "own.json").gemms) == len(ROWS)
+    with launchopt.record(tmp_path / "gemms.csv"):
+        step()
+    assert torch.profiler.ExecutionTraceObserver.register_callback.__module__.startswith("torch")
+
+
+def test_the_list_is_written_where_the_program_was_when_the_recording_began(
+    step: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "inner").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with launchopt.record("gemms.csv"):
+        step()
+        monkeypatch.chdir("inner")
+    assert (tmp_path / "gemms.csv").exists()
+
+
+def test_a_recording_can_be_used_again_and_counts_its_steps_anew(step: Any, tmp_path: Path) -> None:
+    recording = launchopt.record(tmp_path / "gemms.csv", skip=1, steps=1)
+    for _ in range(2):
+        recording.step()  # outside of it: not counted
+        with recording:
+            for _ in range(3):
+                step()
+                recording.step()
+        assert len(read_gemm_list(tmp_path / "gemms.csv")) == len(ROWS)
 
 
 def test_it_says_that_pytorch_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
