@@ -9,12 +9,14 @@ is left out. One line on standard error names them, after the last batch. A file
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -30,6 +32,7 @@ TABLE_BYTES_MAX = 64 << 20  # limit of a table that is kept in memory; Python ob
 BATCH_TEXT_BYTES_MAX = 64 << 20  # limit of the texts of one column in a batch
 COLUMN_BYTES_MAX = 1 << 28  # limit of one column of a row group, decompressed; each batch is smaller
 BATCH_ROWS = 1 << 16
+SMALL_BYTES = 4 << 20  # a smaller file is read at once, which takes less time
 _COLUMNS_NAMED = 6  # maximum columns that a warning names; it only counts the others
 
 
@@ -52,23 +55,26 @@ class Rules(NamedTuple):
 
 
 @contextmanager
-def opened(path: Path, texts: Sequence[str] = ()) -> Iterator[pq.ParquetFile]:
+def opened(path: Path, texts: Sequence[str] = (), name: str | None = None) -> Iterator[pq.ParquetFile]:
     """Open a regular Parquet file; DataError for anything else, and for damage that shows while the block reads it.
 
     texts: columns that are read as dictionaries, so that a long text that occurs in every row takes little memory.
+    name: of the file in messages, if it is not `path`.
     """
     try:
-        with open_regular(path) as file:
+        with open_regular(path) as opened_file:
+            is_small = os.fstat(opened_file.fileno()).st_size <= SMALL_BYTES
+            file = pa.BufferReader(opened_file.read(SMALL_BYTES)) if is_small else opened_file
             about = pq.read_metadata(file)
             paths = [about.schema.column(column).path for column in range(about.num_columns)]
             for group in map(about.row_group, range(about.num_row_groups)):
                 if any(group.column(i).total_uncompressed_size > COLUMN_BYTES_MAX for i in range(len(paths))):
-                    raise DataError(path, None, "a column of a row group is larger than any run writes")
+                    raise DataError(name or path, None, "a column of a row group is larger than any run writes")
             coded = [name for name in texts if paths.count(name) == 1]
             with pq.ParquetFile(file, metadata=about, read_dictionary=coded) as parquet:
                 yield parquet
     except (OSError, ValueError, MemoryError, pa.ArrowException) as error:  # ValueError: names that are not UTF-8
-        raise DataError(path, None, f"cannot be read as Parquet ({_short(error)})") from None
+        raise DataError(name or path, None, f"cannot be read as Parquet ({_short(error)})") from None
 
 
 def read_all(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
@@ -83,33 +89,38 @@ def read_all(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
 Window = Mapping[str, tuple[Any, Any]]  # column -> its smallest and its largest value
 
 
-def checked(path: Path, rules: Rules, window: Window | None = None) -> Iterator[pa.RecordBatch]:
+def checked(
+    path: Path, rules: Rules, window: Window | None = None, name: str | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows that can be used, in `rules.schema`; DataError if the file cannot be read. See the module.
 
-    window: only these rows. Row groups without such a row are not read.
+    window: only these rows. Row groups without such a row are not read. name: as in `opened`.
     """
+    shown = name or path
     lost, window = _Lost(), window or {}
     texts = [field.name for field in rules.schema if pa.types.is_string(field.type)]
     kept_bytes = 0
-    with opened(path, texts) as file:
+    with opened(path, texts, name) as file:
         if rules.most_rows is not None:
-            _require_small(path, file.metadata, rules.most_rows)
-        names = _columns(path, file.schema_arrow, rules, lost)
+            _require_small(shown, file.metadata, rules.most_rows)
+        names = _columns(shown, file.schema_arrow, rules, lost)
         groups = [group for group in range(file.num_row_groups) if _may_hold(file.metadata.row_group(group), window)]
-        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=list(names.values())):
+        is_large = file.metadata.num_rows > BATCH_ROWS  # for a smaller one, several threads take more time than one
+        columns = list(names.values())
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=is_large):
             usable = _usable(batch, names, rules, lost)
             for name, (low, high) in window.items():
                 of = usable.column(name)
                 usable = usable.filter(pc.and_(pc.greater_equal(of, low), pc.less_equal(of, high)))
             kept_bytes += usable.nbytes
             if rules.most_rows is not None and kept_bytes > TABLE_BYTES_MAX:
-                raise DataError(path, None, f"over {TABLE_BYTES_MAX >> 20} MiB: more than any run writes")
+                raise DataError(shown, None, f"over {TABLE_BYTES_MAX >> 20} MiB: more than any run writes")
             yield usable
     problem = lost.problem()
     if lost.rows and lost.rows == lost.of:
-        raise DataError(path, None, f"no row can be used: {problem}")
+        raise DataError(shown, None, f"no row can be used: {problem}")
     if problem:
-        name_unusable(DataError(path, None, f"shown without what cannot be used: {problem}"))
+        name_unusable(DataError(shown, None, f"shown without what cannot be used: {problem}"))
 
 
 class _Lost:
@@ -131,24 +142,25 @@ class _Lost:
         return "; ".join(parts)
 
 
-def _require_small(path: Path, about: pq.FileMetaData, most_rows: int) -> None:
+def _require_small(path: Path | str, about: pq.FileMetaData, most_rows: int) -> None:
     """Raise DataError for more rows than any run writes: a few kilobytes of Parquet can hold billions of rows."""
     size = sum(about.row_group(i).total_byte_size for i in range(about.num_row_groups))
     if about.num_rows > most_rows or size > 1 << 30:
         raise DataError(path, None, f"{about.num_rows:,} rows of {size:,} bytes: more than any run writes")
 
 
-def _columns(path: Path, found: pa.Schema, rules: Rules, lost: _Lost) -> dict[str, str]:
+def _columns(path: Path | str, found: pa.Schema, rules: Rules, lost: _Lost) -> dict[str, str]:
     """Return the usable columns, today's name -> the file's name; DataError if a required one is not among them."""
     names: dict[str, str] = {}
+    wanted = {field.name: field.type for field in rules.schema}
     for field in found:
         name = rules.renamed.get(field.name, field.name)
-        if name not in rules.schema.names:
+        if name not in wanted:
             continue
         if name in names:
             lost.columns[name] = "is the name of two columns"
-        elif not _is_plain(field.type, rules.schema.field(name).type):
-            lost.columns[name] = f"holds no {rules.schema.field(name).type}"
+        elif not _is_plain(field.type, wanted[name]):
+            lost.columns[name] = f"holds no {wanted[name]}"
         names[name] = field.name
     if missing := [name for name in rules.required if name not in names]:
         raise DataError(path, None, f"not {rules.what} of this project: lacks {', '.join(missing)}")
@@ -160,6 +172,8 @@ def _columns(path: Path, found: pa.Schema, rules: Rules, lost: _Lost) -> dict[st
 
 def _may_hold(group: pq.RowGroupMetaData, window: Window) -> bool:
     """Return whether the statistics of a row group allow a row within `window`."""
+    if not window:
+        return True
     for index in range(group.num_columns):
         column = group.column(index)
         if (bounds := window.get(column.path_in_schema)) is None or not column.is_stats_set:
@@ -174,6 +188,8 @@ def _may_hold(group: pq.RowGroupMetaData, window: Window) -> bool:
 
 def _is_plain(kind: pa.DataType, wanted: pa.DataType) -> bool:
     """Return whether values of a type are numbers, texts or truth values; lists of them where a list is wanted."""
+    if kind == wanted:
+        return True
     if pa.types.is_list(kind) and pa.types.is_list(wanted):
         return _is_plain(kind.value_type, wanted.value_type)
     if pa.types.is_dictionary(kind):
@@ -206,13 +222,15 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
         values.validate(full=True)
         if pa.types.is_dictionary(values.type):
             _require_short(values)
-        values = rules.current(field.name, values.cast(field.type))
+        values = rules.current(field.name, values if values.type == field.type else values.cast(field.type))
     except (pa.ArrowException, ValueError):
         lost.columns[field.name] = f"holds no {field.type}"
         return pa.nulls(len(values), field.type)
     if pa.types.is_list(field.type):
         return _finite_lists(values, field, lost)
-    if field.name in rules.unbounded or pa.types.is_boolean(field.type):
+    if field.name in rules.unbounded or pa.types.is_boolean(field.type) or values.null_count == len(values):
+        return values
+    if field.name not in rules.choices and _are_usual(values, rules):
         return values
     if pa.types.is_string(field.type):
         is_good = pc.less_equal(pc.utf8_length(values), TEXT_CHARACTERS_MAX)
@@ -233,6 +251,18 @@ def _values(values: pa.Array, field: pa.Field, rules: Rules, lost: _Lost) -> pa.
         lost.values[field.name] += count
         return pc.if_else(is_bad, pa.scalar(None, field.type), values)
     return values
+
+
+def _are_usual(values: pa.Array, rules: Rules) -> bool:
+    """Return whether all texts or numbers of a column can be used: in a moment. False: perhaps one cannot."""
+    if pa.types.is_string(values.type):
+        return bool(values.nbytes <= TEXT_CHARACTERS_MAX)
+    known = (values.drop_null() if values.null_count else values).to_numpy()
+    sizes = np.abs(known[known != 0])
+    if len(sizes) == 0:
+        return True
+    is_usual = sizes.min() >= NUMBER_MIN and sizes.max() <= NUMBER_MAX  # False with a NaN
+    return bool(is_usual and (rules.is_signed or known.min() >= 0))
 
 
 def _finite_lists(values: pa.Array, field: pa.Field, lost: _Lost) -> pa.Array:

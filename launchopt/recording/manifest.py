@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from launchopt.errors import DataError, one_line
 from launchopt.files import JsonObject, read_json, save_result
@@ -35,6 +36,9 @@ _SHAPE = {  # of what the reading commands use
     "runs": [{"mode": str, "repeat": int, "state": {ANY: {"sm_clock_mhz": float}}}],
 }
 _KEYS_NAMED = 6  # maximum keys that a warning names; it only counts the others
+# Where a manifest says on which machine a run was: its device and cores, then the GPU's driver and CUDA's libraries.
+MACHINE = (("environment", "device", "name"), ("environment", "cores"))
+GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
@@ -45,15 +49,19 @@ def write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
 
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a run's folder; DataError if it is missing or broken."""
-    path = folder / "manifest.json"
+    return _read(folder / "manifest.json", None)
+
+
+def _read(path: Path, name: str | None) -> Manifest:
+    shown = name or path
     try:
         manifest = read_json(path)
     except FileNotFoundError:
-        raise DataError(path, None, "no manifest: not a folder of a run") from None
+        raise DataError(shown, None, "no manifest: not a folder of a run") from None
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(shown, None, f"cannot be read as JSON ({error})") from None
     if not isinstance(manifest, dict):
-        raise DataError(path, None, "not the manifest of a run")
+        raise DataError(shown, None, "not the manifest of a run")
     return manifest
 
 
@@ -62,13 +70,41 @@ def fitted_manifest(folder: Path) -> Manifest:
 
     Raise DataError if there is none, or if it cannot be read.
     """
+    path = folder / "manifest.json"
+    return _fitted(_read(path, None), path)
+
+
+def facts_in(path: Path, keys: Iterable[str], name: str | None = None) -> Manifest:
+    """Return some keys of the manifest in the file `path`, as `fitted_manifest` does. name: of the file in messages."""
+    whole = _read(path, name)
+    return _fitted({key: whole[key] for key in keys if key in whole}, name or path)
+
+
+def _fitted(manifest: Manifest, shown: Path | str) -> Manifest:
     lost: list[str] = []
-    kept: Manifest = fitted(read_manifest(folder), _SHAPE, lost)
+    kept: Manifest = fitted(manifest, _SHAPE, lost)
     if lost:
         more = f" and {len(lost) - _KEYS_NAMED} more" if len(lost) > _KEYS_NAMED else ""
         keys = f"{', '.join(one_line(key, 60) for key in lost[:_KEYS_NAMED])}{more}"
-        name_unusable(DataError(folder / "manifest.json", None, f"shown without keys of a wrong type: {keys}"))
+        name_unusable(DataError(shown, None, f"shown without keys of a wrong type: {keys}"))
     return kept
+
+
+def value_at(manifest: Manifest, path: tuple[str, ...]) -> Any:
+    """Return the value at a path of keys; None if there is none."""
+    value: Any = manifest
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def machine_of(manifest: Manifest | None) -> str | None:
+    """Return the machine of a run as one text: `NVIDIA H200, cores 16, driver 580.65.06, ...`; None if unknown."""
+    if manifest is None:
+        return None
+    paths = [*MACHINE, *(("device_versions", name) for name in GPU_LIBRARIES)]
+    known = [(path[-1], value) for path in paths if (value := value_at(manifest, path)) is not None]
+    return ", ".join(str(value) if name == "name" else f"{name} {value}" for name, value in known) or None
 
 
 def usable_manifest(folder: Path) -> Manifest | None:

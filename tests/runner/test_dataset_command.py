@@ -22,7 +22,7 @@ def test_all_summaries_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main([str(COMMITTED / "h200/qkv"), "--output", str(output)]) == 0
     table = pq.read_table(output)
     assert table.schema.equals(schema_of("summary"))
-    assert capsys.readouterr().out == f"{len(table)} rows of 12 files: {output}\n"
+    assert capsys.readouterr().out == f"{len(table)} rows of 12 runs: {output}\n"
     assert len(table) == len(results.read_summaries([COMMITTED / "h200/qkv"]))
 
 

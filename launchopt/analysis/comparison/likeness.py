@@ -7,16 +7,15 @@ forbid a comparison and those that a reader should know come from different func
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from launchopt.analysis.stream_rows import STREAM, is_independent
-from launchopt.recording.manifest import Manifest
+from launchopt.recording.manifest import GPU_LIBRARIES, MACHINE, Manifest, value_at
 from launchopt.recording.results import Row
 
 # Columns in which two rows of the same work agree: the stream, its order, and the bytes it moved.
 WORK = (*STREAM, "ordering", "input_footprint_bytes")
 
-_WORK_SETTINGS = ("workload", "model", "arrival", "sampling", "scheduler", "seed")
+WORK_SETTINGS = ("workload", "model", "arrival", "sampling", "scheduler", "seed")
 _OF_NO_CONCERN = (
     "mode.name",
     "model.name",
@@ -29,8 +28,6 @@ _OF_NO_CONCERN = (
     "table",
     "verify_columns",
 )
-_MACHINE = (("environment", "device", "name"), ("environment", "cores"))
-_GPU_LIBRARIES = ("driver", "cuda_driver", "cuda_runtime", "cublaslt")
 
 
 def work_of(row: Row, name: str) -> object:
@@ -56,7 +53,7 @@ def unlike_settings(a: Manifest, b: Manifest) -> list[str]:
 
     A setting that only one of the two manifests has does not count.
     """
-    return [text for key, text in _settings(a, b) if key.partition(".")[0] in _WORK_SETTINGS]
+    return [text for key, text in _settings(a, b) if key.partition(".")[0] in WORK_SETTINGS]
 
 
 def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
@@ -64,18 +61,18 @@ def other_machine(a: Manifest | None, b: Manifest | None) -> list[str]:
     unknown = [side for side, manifest in (("A", a), ("B", b)) if manifest is None]
     if a is None or b is None:
         return [f"{' and '.join(unknown)} without manifest.json: nothing says on which machine"]
-    paths = [*_MACHINE, *(("device_versions", name) for name in _GPU_LIBRARIES)]
-    pairs = [(" ".join(path[1:]), _at(a, path), _at(b, path)) for path in paths]
+    paths = [*MACHINE, *(("device_versions", name) for name in GPU_LIBRARIES)]
+    pairs = [(" ".join(path[1:]), value_at(a, path), value_at(b, path)) for path in paths]
     return [differing(name, one, other) for name, one, other in pairs if one != other]
 
 
 def remarks(a: Manifest, b: Manifest) -> list[str]:
     """Return differences that a reader should know: revision, packages, settings and status of the run."""
     found = [_revisions(a, b), *_packages(a, b)]
-    found += [text for key, text in _settings(a, b) if key.partition(".")[0] not in _WORK_SETTINGS]
+    found += [text for key, text in _settings(a, b) if key.partition(".")[0] not in WORK_SETTINGS]
     found += _polled_words(a, b)
     for name in ("platform", "python"):
-        one, other = _at(a, ("environment", name)), _at(b, ("environment", name))
+        one, other = value_at(a, ("environment", name)), value_at(b, ("environment", name))
         found += [differing(name, one, other)] if one != other else []
     for side, manifest in (("A", a), ("B", b)):
         status = manifest.get("status")
@@ -90,10 +87,10 @@ def differing(name: str, one: object, other: object) -> str:
 
 def revision(manifest: Manifest | None) -> str | None:
     """Return the revision: `82f1f88f35dc, changed`; None if it is unknown."""
-    if manifest is None or not _at(manifest, ("environment", "git_revision")):
+    if manifest is None or not value_at(manifest, ("environment", "git_revision")):
         return None
-    dirty = _at(manifest, ("environment", "git_dirty"))
-    return str(_at(manifest, ("environment", "git_revision")))[:12] + (", changed" if dirty else "")
+    dirty = value_at(manifest, ("environment", "git_dirty"))
+    return str(value_at(manifest, ("environment", "git_revision")))[:12] + (", changed" if dirty else "")
 
 
 def _revisions(a: Manifest, b: Manifest) -> str:
@@ -105,9 +102,9 @@ def _revisions(a: Manifest, b: Manifest) -> str:
 
 def _packages(a: Manifest, b: Manifest) -> list[str]:
     def versions(manifest: Manifest) -> dict[str, object]:
-        of_device = _at(manifest, ("device_versions",)) or {}
-        others = {name: version for name, version in of_device.items() if name not in (*_GPU_LIBRARIES, "gpu")}
-        return {**others, **(_at(manifest, ("environment", "packages")) or {})}
+        of_device = value_at(manifest, ("device_versions",)) or {}
+        others = {name: version for name, version in of_device.items() if name not in (*GPU_LIBRARIES, "gpu")}
+        return {**others, **(value_at(manifest, ("environment", "packages")) or {})}
 
     one, other = versions(a), versions(b)
     names = sorted(one.keys() | other.keys())
@@ -140,13 +137,6 @@ def _flat(config: object, prefix: str = "") -> dict[str, object]:
 def _comparable(key: str, value: object) -> object:
     """Return a setting for the comparison: a path without its folder, any other value unchanged."""
     return str(value).rpartition("/")[2] if key.endswith("path") and value is not None else value
-
-
-def _at(manifest: Manifest, path: tuple[str, ...]) -> Any:
-    value: Any = manifest
-    for key in path:
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
 
 
 def _shown(value: object) -> str:
