@@ -33,10 +33,13 @@ class Package(NamedTuple):
 
     target: str
     extra: str
+    ones: tuple[str, ...] = ()  # settings that must be 1: with more, each job would run several times
 
 
+_SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
 PACKAGES = {
     "joblib": Package("hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", "joblib"),
+    "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", ("nodes", "tasks_per_node")),
 }
 PLUGINS = {
     LAUNCHER: Plugin("basic", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
@@ -94,6 +97,9 @@ def _check_plugin(group: str, option: str, node: DictConfig) -> None:
     foreign += _foreign(values, [own], group)
     if not isinstance(params, dict) or not all(_is_plain(each) for each in (*params, *params.values())):
         foreign.append("params")
+    for name in PACKAGES[option].ones if group == LAUNCHER else ():
+        if values.get(name) != 1:
+            raise ConfigError(f"hydra.launcher.{name}", values.get(name), f"must be 1 with {group}={option}")
     if foreign:
         more = " and params" if group == SWEEPER else ""
         why = f"text that could name code; allowed for {group}={option}: numbers, true, false, null{more}"

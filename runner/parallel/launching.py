@@ -11,8 +11,8 @@ import contextlib
 import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -24,8 +24,9 @@ from launchopt.messages import say
 from launchopt.recording.manifest import read_manifest
 from launchopt.recording.results import read_summaries
 from runner.ending.signals import stop_code
+from runner.parallel.packages import of_launcher
 from runner.parallel.records import About, Records
-from runner.run.leftovers import tidy
+from runner.run.leftovers import LOCK, is_free, tidy
 from runner.run.screens.sweep_results import job_line
 from runner.run.sweep import SAME, Sweep, SweepJob
 from runner.screen.pager import Voice
@@ -41,31 +42,31 @@ Fail = Callable[[LaunchoptError], None]
 def watched(launcher: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
     """Watch the jobs that a launcher runs during this block. launcher: its settings. fail: prints an error."""
     kind: Any = get_class(str(launcher._target_))
-    whole, records = kind.launch, Records(sweep.folder)
+    whole, records, package = kind.launch, Records(sweep.folder), of_launcher(launcher)
+    package.place(records.folder)
 
     def launch(self: object, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        jobs = Jobs(sweep, records, range(initial_job_idx, initial_job_idx + len(job_overrides)), fail)
-        return jobs.run(lambda: whole(self, job_overrides, initial_job_idx))
+        count = len(job_overrides)
+        records.tell(About(sweep.varies_batching, package.at_once(count)))
+        jobs = Jobs(sweep, records, range(initial_job_idx, initial_job_idx + count), fail, package.time_limit)
+        with package.waiting():
+            return jobs.run(lambda: whole(self, job_overrides, initial_job_idx))
 
     kind.launch = launch
     try:
-        with records.opened(About(sweep.varies_batching, _at_once(launcher))):
+        with records.opened():
             yield
     finally:
         kind.launch = whole
 
 
-def _at_once(launcher: DictConfig) -> int:
-    """Return the number of jobs that the launcher runs at the same time on one machine."""
-    effective: Callable[[int], int] = import_module("joblib").effective_n_jobs
-    return effective(1 if launcher.n_jobs is None else int(launcher.n_jobs))
-
-
 class Jobs:
     """The jobs of one call of a launcher."""
 
-    def __init__(self, sweep: Sweep, records: Records, numbers: Sequence[int], fail: Fail) -> None:
-        self._sweep, self._records, self._fail = sweep, records, fail
+    def __init__(self, sweep: Sweep, records: Records, numbers: Sequence[int], fail: Fail, limit: str = "") -> None:
+        """limit: names the setting by which the launcher limits the time of a job."""
+        self._sweep, self._records, self._fail, self._limit = sweep, records, fail, limit
+        self._is_stopped = False
         self._numbers, self._open = numbers, list(numbers)  # all of them, and those that have not ended
         self._begun: dict[int, SweepJob] = {}
 
@@ -90,6 +91,7 @@ class Jobs:
         try:
             self._wait(thread)
         except KeyboardInterrupt as stop:
+            self._is_stopped = True
             self._records.end(stop_code(stop) - 128)
             self._wait(thread)
             raise
@@ -102,7 +104,15 @@ class Jobs:
         while thread.is_alive():
             thread.join(POLL_S)
             self._merge()
+        while any(self._runs(job) for job in self._begun.values()):  # the launcher has lost it
+            time.sleep(POLL_S)
+            self._merge()
         self._merge()  # what they said since
+
+    def _runs(self, job: SweepJob) -> bool:
+        """Return whether a process still runs the job."""
+        lock = self._sweep.folder / job.folder / LOCK
+        return job.job in self._open and lock.exists() and not is_free(lock)
 
     def _merge(self) -> None:
         """Take over what the records say, print the jobs that have ended, and save the sweep if anything changed."""
@@ -115,6 +125,8 @@ class Jobs:
             if before is not None and before == job:
                 continue
             changed = True
+            if job.status == "interrupted" and not self._is_stopped:
+                job.error = f"{job.error}; the launcher ended it{self._limit}"
             self._sweep.replace(job)
             self._begun[number] = job
             if job.status != "running":

@@ -6,7 +6,7 @@ and removes it.
     about.json     what every job needs to know of the sweep
     0.json, ...    a job: its entry in sweep.json, and the key of its work
     alive          locked by the sweep's process until the jobs must end; it may hold the number of a signal
-    HASH.claim     made by the job that has this folder of results
+    HASH.claim     made by the job that has this folder of results; it holds the number of the job
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -27,6 +29,7 @@ from launchopt.files import read_json, reason, write_atomically
 from runner.run.sweep import SweepJob
 
 FOLDER = ".launchopt-jobs"
+POLL_S = 1.0
 _ABOUT, _ALIVE = "about.json", "alive"
 _FIELDS = {each.name for each in fields(SweepJob)}
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -48,12 +51,11 @@ class Records:
         self._alive = -1  # descriptor of the file that this process locks
 
     @contextlib.contextmanager
-    def opened(self, about: About) -> Iterator[None]:
+    def opened(self) -> Iterator[None]:
         """Make the folder, and keep the jobs alive during this block; RunError if the disk refuses it."""
         try:
             self._remove()  # of a sweep that was killed
             self.folder.mkdir()
-            (self.folder / _ABOUT).write_text(json.dumps(asdict(about)))
             self._alive = os.open(self.folder / _ALIVE, _OPEN | os.O_CREAT | os.O_EXCL, 0o644)
             with contextlib.suppress(OSError):  # a file system without locks: a notice has said so
                 fcntl.flock(self._alive, fcntl.LOCK_EX)
@@ -83,11 +85,20 @@ class Records:
             fcntl.flock(alive, fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             return False
-        except OSError:  # no locks here
-            return wait
+        except OSError:  # no locks here: the sweep's process says so, unless it is killed
+            while wait and not self._is_told():
+                time.sleep(POLL_S)
+            return wait or self._is_told()
         finally:
             os.close(alive)
         return True
+
+    def _is_told(self) -> bool:
+        """Return whether the sweep's process has written that the jobs must end."""
+        try:
+            return (self.folder / _ALIVE).stat().st_size > 0
+        except OSError:
+            return True
 
     def signal(self) -> int:
         """Return the signal that the jobs get: that of the sweep's process, SIGTERM if it was killed."""
@@ -95,17 +106,26 @@ class Records:
             return signal.Signals(int(read_json(self.folder / _ALIVE)))
         return signal.SIGTERM
 
+    def tell(self, about: About) -> None:
+        """Replace about.json, before jobs begin."""
+        write_atomically(self.folder / _ABOUT, lambda temporary: temporary.write_text(json.dumps(asdict(about))))
+
     def about(self) -> About:
         """Return what about.json says."""
         return About(**read_json(self.folder / _ABOUT))
 
     def claim(self, job: SweepJob) -> bool:
-        """Return whether no other job has the folder of results of this one."""
+        """Return whether no other job has the folder of results of this one. A job that is begun again keeps it."""
         name = hashlib.sha256(job.folder.encode(errors="surrogateescape")).hexdigest()[:16]
+        path = self.folder / f"{name}.claim"
+        own = self.folder / f"{job.job}.own"
+        own.write_text(str(job.job))
         try:
-            os.close(os.open(self.folder / f"{name}.claim", _OPEN | os.O_CREAT | os.O_EXCL, 0o644))
+            os.link(own, path)  # it appears with its text
         except FileExistsError:
-            return False
+            return path.read_text() == str(job.job)
+        finally:
+            own.unlink()
         return True
 
     def save(self, job: SweepJob, work: str | None = None) -> None:
@@ -126,6 +146,4 @@ class Records:
 
     def _remove(self) -> None:
         if self.folder.is_dir() and not self.folder.is_symlink():
-            for path in self.folder.iterdir():
-                path.unlink()
-            self.folder.rmdir()
+            shutil.rmtree(self.folder)

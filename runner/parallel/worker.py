@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -61,6 +63,10 @@ class JobProcess:
         assert isinstance(objective, float)
         return objective
 
+    def interrupt(self) -> None:
+        """Let the process end its job, and keep the finished repeats."""
+        self._process.terminate()
+
     def end(self) -> str:
         """End the process, and return how it ended."""
         self._pipe.close()
@@ -84,7 +90,8 @@ def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: P
     choices = HydraConfig.get().runtime.choices
     words = [f"{group}={choices[group]}" for group in GROUPS if choices.get(group)]
     try:
-        return process.run((job, composed, folder, words))
+        with _time_limit(process):
+            return process.run((job, composed, folder, words))
     except (EOFError, OSError):
         _kept.clear()
         how = process.end()
@@ -94,6 +101,20 @@ def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: P
             job.ended("failed", RunError(f"the process of the job {how}"))
             records.save(job)
         return math.inf
+
+
+@contextlib.contextmanager
+def _time_limit(process: JobProcess) -> Iterator[None]:
+    """Interrupt the job when submitit says, during this block, that its time is over: it would begin the job again."""
+    if "SUBMITIT_EXECUTOR" not in os.environ:
+        yield
+        return
+    number = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
+    before = signal.signal(number, lambda number, frame: process.interrupt())
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def _end_with_sweep(records: Records, parent: int) -> None:

@@ -14,7 +14,6 @@ from runner.config import launchers
 from runner.config.launchers import PLUGINS, check_plugins
 
 LAUNCHERS = (
-    "submitit_local",
     "submitit_slurm",
     "ray",
     "ray_aws",
@@ -64,6 +63,25 @@ HOSTILE = (
     "hydra.launcher.pre_dispatch='${oc.env:HOME}'",
     "hydra.launcher.n_jobs='${oc.create:x}'",
 )
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.launcher.submitit_folder=/etc",
+        "hydra.launcher.name='$(id)'",
+        "+hydra.launcher.setup=[id]",
+        "+hydra.launcher.python=id",
+        "hydra.launcher.nodes=2",
+        "hydra.launcher.tasks_per_node=2",
+    ],
+)
+def test_submitit_takes_no_text_and_runs_each_job_once(word: str, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    words = ["-m", "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=9", "device=cpu", word]
+    outcome = taken(words, tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    assert outcome.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("word", HOSTILE)
