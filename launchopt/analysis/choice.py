@@ -142,7 +142,9 @@ def distance(one: Work, other: Work) -> float:
     """Return how different two works are; infinite if one says nothing about the other."""
     if one[:3] != other[:3]:
         return math.inf
-    doublings = abs(math.log2(one.columns / other.columns)) + abs(math.log2(one.weight_bytes / other.weight_bytes))
+    columns, weights = one.columns, one.weight_bytes
+    doublings = abs(math.log2(columns) - math.log2(other.columns))  # their ratio may be too small for a number
+    doublings += abs(math.log2(weights) - math.log2(other.weight_bytes))
     return doublings + WORKLOAD * (one.workload != other.workload)
 
 
@@ -166,19 +168,22 @@ def choose(entries: Iterable[Entry], work: Work, runs_here: Callable[[str], bool
 
 
 def _factors(near: Sequence[tuple[float, Entry]]) -> dict[str, float]:
-    """Return the fitted time of each mode over that of others, as a logarithm. near: entries with their distances."""
+    """Return the fitted time of each mode over that of others, as a logarithm. near: entries with their distances.
+
+    The time of each work has a closed form for given factors. So only the normal equations of the factors are solved,
+    which are as many as the modes.
+    """
     modes = sorted({mode for _, entry in near for mode in entry.wall_ms})
-    cells = [(at, mode, away, wall) for at, (away, each) in enumerate(near) for mode, wall in each.wall_ms.items()]
-    matrix, times = np.zeros((len(cells), len(modes) + len(near))), np.zeros(len(cells))
-    for row, (at, mode, away, wall_ms) in enumerate(cells):
-        weight = 1 / (away + NEAR)  # of a square: the weight itself
-        matrix[row, modes.index(mode)] = matrix[row, len(modes) + at] = weight
-        times[row] = weight * math.log(wall_ms)
-    if not cells:
-        return {}
-    smallest = SMALLEST * np.eye(matrix.shape[1])  # else only differences are known
-    fitted = np.linalg.lstsq(np.vstack([matrix, smallest]), np.append(times, np.zeros(matrix.shape[1])))[0]
-    return dict(zip(modes, map(float, fitted), strict=False))
+    number = {mode: at for at, mode in enumerate(modes)}
+    matrix, right = SMALLEST**2 * np.eye(len(modes)), np.zeros(len(modes))  # else only differences are known
+    for away, entry in near:
+        at = [number[mode] for mode in entry.wall_ms]
+        times = np.log(np.array([*entry.wall_ms.values()], float))
+        weight = 1 / (away + NEAR) ** 2
+        of_work = weight / (weight * len(at) + SMALLEST**2)
+        matrix[np.ix_(at, at)] += weight * (np.eye(len(at)) - of_work)
+        right[at] += weight * (times - of_work * times.sum())
+    return dict(zip(modes, map(float, np.linalg.solve(matrix, right)), strict=True)) if modes else {}
 
 
 def judged_unseen(entries: Sequence[Entry], rows: Iterable[Row]) -> list[Judged]:

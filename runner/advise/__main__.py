@@ -74,7 +74,8 @@ def _advise(options: argparse.Namespace) -> int:
     if trials.dropped:
         print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
     answer = lines_of(found, calibration)
-    print("\n".join([*answer, *save(found, answer, folder)]))
+    print("\n".join(answer), flush=True)  # whatever becomes of the files
+    print("\n".join(save(found, answer, folder)))
     return 0
 
 

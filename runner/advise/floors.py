@@ -12,7 +12,7 @@ from launchopt.devices import open_floors
 from launchopt.devices.base import DeviceInfo
 from launchopt.devices.floors import floor_of
 from launchopt.errors import LaunchoptError
-from launchopt.messages import say
+from launchopt.messages import print_error
 from launchopt.recording.environment import environment
 
 REPEATS = 3  # of each floor
@@ -32,7 +32,7 @@ def floors_of(info: DeviceInfo, folder: Path, budget_s: float) -> Calibration | 
             return known
         measured = _measured(info.index, SHARE * budget_s)
     except LaunchoptError as error:
-        say(f"floors were not measured: {error}")
+        print_error(f"floors were not measured: {error}", "warning")
         return None
     path = (folder / "calibration.json").absolute()
     write_calibration(path, measured)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from launchopt.errors import DataError, PackageError
 from launchopt.files import save_text
+from launchopt.messages import print_error
 from launchopt.modes.stack import choices_of, is_preset
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.search import Found
@@ -25,8 +26,11 @@ def save(found: Found, answer: Sequence[str], folder: Path) -> list[str]:
     experiment, page = folder / "experiment" / "advice.yaml", folder / "advice.html"
     experiment.parent.mkdir(parents=True, exist_ok=True)
     save_text(experiment, experiment_text(found))
-    for entry in entries_in([found.folder]):
-        add(default_path(entry.work.device), [entry])
+    try:
+        for entry in entries_in([found.folder]):
+            add(default_path(entry.work.device), [entry])
+    except DataError as error:
+        print_error(f"{error}: mode=auto will not know this measurement", "warning")
     lines = [f"again: launchopt run --config-dir {shlex.quote(str(folder))} experiment=advice"]
     try:
         from launchopt.report.page import page_html

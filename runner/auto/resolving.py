@@ -15,7 +15,7 @@ from launchopt.analysis.choice import Choice, choose, work_of
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
-from launchopt.modes.stack import choices_of
+from launchopt.modes.stack import choices_of, label_of, stack_of
 from runner.auto.table import find_entries
 from runner.config.against import settled
 from runner.config.groups import Ordering
@@ -75,7 +75,9 @@ def _choice(plan: Plan, *, has_ahead: bool) -> Choice:
 
     def runs_here(label: str) -> bool:
         try:
-            name, _ = choices_of(label)
+            name, chosen = choices_of(label)
+            if label_of(name, stack_of(name, chosen)) != label:
+                return False  # not as this program writes it
             options = options_of_label(label)
             arm = Arm(name, batching.max_batch, batching.timeout_us, batching.idle_us, options)
             takes = mode_class(name, options).takes_of(stream)

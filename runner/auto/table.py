@@ -5,16 +5,18 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from launchopt.analysis.choice import Entry, Work, entries_of
+from launchopt.analysis.choice import MOST, Entry, Work, entries_of
 from launchopt.analysis.verdict import calibration
 from launchopt.errors import DataError
-from launchopt.files import read_json, save_json
+from launchopt.files import read_json, reason, save_json
+from launchopt.messages import print_error
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.recording import results
 
@@ -55,29 +57,41 @@ def read_table(path: Path) -> list[Entry]:
 
 def add(path: Path, entries: Sequence[Entry]) -> int:
     """Add entries to a table, and make it if it is not there. Return the number of its entries."""
-    known = read_table(path) if path.exists() else []
-    kept = {(each.run, each.work): each for each in [*known, *entries]}
-    found = list(kept.values())[-MOST_ENTRIES:]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DataError(path, None, f"cannot be written ({error.strerror or error})") from None
-    listed = [{"run": each.run, "work": each.work._asdict(), "wall_ms": dict(each.wall_ms)} for each in found]
-    save_json(path, {"schema_version": SCHEMA_VERSION, "entries": listed})
+        raise DataError(path, None, f"cannot be written ({reason(error)})") from None
+    with _alone(path.parent):
+        known = read_table(path) if path.exists() else []
+        kept = {(each.run, each.work): each for each in [*known, *entries]}
+        found = list(kept.values())[-MOST_ENTRIES:]
+        listed = [{"run": each.run, "work": each.work._asdict(), "wall_ms": dict(each.wall_ms)} for each in found]
+        save_json(path, {"schema_version": SCHEMA_VERSION, "entries": listed})
     return len(found)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from adding to the tables of a folder in this block. A system without locks passes."""
+    with contextlib.ExitStack() as opened:
+        with contextlib.suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
 
 
 def find_entries(device: str) -> list[Entry]:
     """Return all entries of a device: of the file that $LAUNCHOPT_TUNING names, and of those in FOLDER.
 
-    A broken file in FOLDER is skipped. Raises DataError if the named file cannot be read.
+    A broken file in FOLDER is skipped, with a warning. Raises DataError if the named file cannot be read.
     """
     found = read_table(Path(named)) if (named := os.environ.get(VARIABLE)) else []
     for path in sorted(FOLDER.glob("*.json")):
         try:
             found += read_table(path)
-        except DataError:
-            continue
+        except DataError as error:
+            print_error(f"{error}: mode=auto does without it", "warning")
     return [entry for entry in found if entry.work.device == device]
 
 
@@ -88,7 +102,7 @@ def _entry(content: object, at: int, path: Path) -> Entry:
     if lost or not {*_WORK} <= {*work} or not walls or None in (*work.values(), *walls.values()):
         raise DataError(path, None, f"entries[{at}]: not a measured work (launchopt tune makes them)")
     numbers = [work["columns"], work["weight_bytes"], *walls.values()]
-    if not all(0 < number < math.inf for number in numbers):
-        raise DataError(path, None, f"entries[{at}]: its numbers must be above 0")
+    if not all(0 < number < MOST for number in numbers):
+        raise DataError(path, None, f"entries[{at}]: its numbers must be above 0, and below {MOST:g}")
     named = Work(**{name: work[name] for name in Work._fields})
     return Entry(named, str(parts.get("run")), {str(mode): float(wall) for mode, wall in walls.items()})

@@ -169,6 +169,7 @@ def _of_submits() -> list[tuple[Field[Any], Any, list[Submit]]]:
 def mode_of_label(label: str) -> Mode:
     """Return the settings of the mode with this label, such as graph+norm+pdl; ConfigError if there is none."""
     name, chosen = choices_of(label)
+    check_mode(name)
     return replace(mode_settings(name), **chosen)  # type: ignore[arg-type]  # a class of `mode_settings` has these
 
 

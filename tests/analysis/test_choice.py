@@ -48,6 +48,19 @@ def test_works_of_other_devices_sizes_of_numbers_and_kinds_say_nothing() -> None
     assert distance(own, work(32.0, 4e6)) == pytest.approx(3.0)
 
 
+def test_works_of_any_size_can_be_compared() -> None:
+    assert distance(work(1e-300), work(1e300)) == pytest.approx(600 * math.log2(10))
+
+
+def test_a_large_table_is_fitted_by_its_modes_alone() -> None:
+    modes = [f"mode{at}" for at in range(30)]
+    walls = {mode: 1.0 + at for at, mode in enumerate(modes)}
+    entries = [Entry(work(1.0 + at), f"{at}", {mode: at + each for mode, each in walls.items()}) for at in range(2000)]
+    choice = choose(entries, work(), any_mode)  # a matrix of all works and modes would take 1 GB
+    assert choice is not None
+    assert choice.mode == "mode0"
+
+
 def test_a_mode_that_one_entry_lacks_is_chosen_by_another_entry() -> None:
     near = Entry(work(), "near", {"graph": 1.0, "engine": 2.0})
     far = Entry(work(64.0), "far", {"graph": 4.0, "megakernel": 2.0})

@@ -9,6 +9,7 @@ import pytest
 from hydra import compose
 from support.results.summary_rows import repeats
 
+from launchopt.analysis.choice import Entry, Work
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DeviceError
@@ -18,8 +19,9 @@ from runner.advise.answer import lines_of
 from runner.advise.candidates import candidates, changed_stacks
 from runner.advise.halving import Decision
 from runner.advise.question import Question, of_file, of_model, tpot
-from runner.advise.saving import experiment_text
+from runner.advise.saving import experiment_text, save
 from runner.advise.search import Batching, Found
+from runner.auto.table import default_path
 from runner.config.loading import hydra_of
 from runner.config.schema import to_config
 
@@ -110,6 +112,23 @@ def test_the_experiment_runs_the_advised_stack_beside_its_base(model: Path, tmp_
     assert (config.batching.max_batch, config.batching.timeout_us) == (16, 0.0)
     assert config.against == ([] if best == "engine" else ["engine"])
     assert (config.model.name, config.workload.requests) == ("own", 16)
+
+
+def test_a_broken_table_of_auto_costs_a_warning_and_not_the_answer(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    measured = Entry(Work("a CPU", True, 4, "decode", 1.0, 1.0), "mine", {"engine": 2.0, "graph": 1.0})
+    monkeypatch.setattr("runner.advise.saving.entries_in", lambda folders: [measured])
+    table = default_path("a CPU")
+    table.parent.mkdir(parents=True)
+    table.write_text("{")
+    again, page = save(found(of_model(model, 16, "cpu", None)), [], tmp_path / "answer")
+    assert again.startswith("again: launchopt run --config-dir")
+    assert page.startswith("page: ")
+    assert (tmp_path / "answer/experiment/advice.yaml").exists()
+    assert table.read_text() == "{"
+    assert f"warning: {table}: cannot be read as JSON" in capsys.readouterr().err
 
 
 def _no_gpu(index: int) -> DeviceInfo:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from hydra import compose
 from omegaconf import DictConfig
 from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 from launchopt.analysis.choice import Entry, Work
 from launchopt.devices import find_device
@@ -57,6 +60,35 @@ def test_a_base_that_is_chosen_runs_once() -> None:
     add(default_path(DEVICE), [Entry(work(), "mine", {"coalesced": 2.0, "engine": 1.0})])
     plan = plan_of_run(composed("against=[engine,coalesced]"), is_published=False)
     assert [arm.label for arm in plan.arms] == ["coalesced", "engine"]
+
+
+@pytest.mark.parametrize("unknown", ["auto", "of_a_plugin", "", "a\nb", "engine+graph+graph", "graph+nothing"])
+def test_a_measured_mode_that_this_program_does_not_have_is_passed_over(unknown: str) -> None:
+    add(default_path(DEVICE), [Entry(work(), "mine", {unknown: 1.0, "coalesced": 2.0, "engine": 3.0})])
+    assert resolved(composed())[1][0].startswith("mode=auto: coalesced, ")
+
+
+def test_processes_that_add_at_once_lose_nothing() -> None:
+    program = """
+import sys
+from pathlib import Path
+from launchopt.analysis.choice import Entry, Work
+from runner.auto.table import add
+for at in range(20):
+    add(Path("table.json"), [Entry(Work("d", True, 4, "w", 1.0, 1.0), f"{sys.argv[1]} {at}", {"a": 1.0, "b": 2.0})])
+"""
+    call = [sys.executable, "-c", program]
+    both = [subprocess.Popen([*call, name], env=environ_of(ROOT)) for name in ("one", "other")]
+    assert [each.wait() for each in both] == [0, 0]
+    assert len(read_table(Path("table.json"))) == 40
+    assert [each.name for each in Path.cwd().iterdir()] == ["table.json"]
+
+
+def test_a_broken_table_in_the_folder_is_named_and_the_others_count(capsys: pytest.CaptureFixture[str]) -> None:
+    add(default_path(DEVICE), [Entry(work(), "mine", {"coalesced": 2.0, "engine": 3.0})])
+    default_path("another").write_text('{"schema_ver')
+    assert resolved(composed())[0].mode.name == "coalesced"
+    assert "warning: outputs/tuning/another.json: cannot be read as JSON" in capsys.readouterr().err
 
 
 def test_an_order_that_is_broken_on_purpose_needs_a_named_mode() -> None:
