@@ -1,14 +1,15 @@
 """The search for an answer: a pilot, rounds of successive halving over the stacks, then the batching of the best one.
 
-Stacks of one round are interleaved in one process, and only the last round decides. Batching is tried in one sweep,
-which does not interleave, so another batching than the default is advised only if it gains more than MARGIN.
+Stacks of one round are interleaved in one process, and only the last round decides. Batching is tried in sweeps, which
+do not interleave, so another batching than the default is advised only if two of them show a gain of over MARGIN.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
@@ -32,6 +33,18 @@ class Batching:
     timeout_us: float
     tried: int = 0
     gain: float = 1.0
+
+
+class Grid(NamedTuple):
+    """The settings of a sweep of batching."""
+
+    sizes: Sequence[int]
+    timeouts: Sequence[float]
+
+    @property
+    def jobs(self) -> int:
+        """Number of combinations."""
+        return len(self.sizes) * len(self.timeouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,21 +186,37 @@ def _with(base: str, labels: Sequence[str]) -> list[str]:
 def _batching(question: Question, best: str, ran: Sequence[Row], layers: int | None, trials: Trials) -> Batching:
     """Return the batching to set for the best stack: the default, unless another one that keeps the limit gains.
 
-    ran: rows of the stack. Without time for the whole sweep, only other sizes are tried.
+    ran: rows of the stack. Without time for the whole sweep, only other sizes are tried. Jobs of a sweep do not take
+    turns, so a gain counts only if a second sweep, in which that batching runs before the default, shows it again.
     """
     most = question.requests or PLAIN_BATCH
-    default = Batching(most, TIMEOUT_US)
     sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
     timeouts = [0.0, TIMEOUT_US]
     jobs = int(trials.left_s / trials.job_s(ran, BATCH_REPEATS))
     if jobs < len(sizes) * len(timeouts):
         timeouts = [TIMEOUT_US]
         sizes = sizes[:jobs]
-    if len(sizes) * len(timeouts) < 2:
-        return default
-    grid: dict[str, Sequence[object]] = {"batching.max_batch": sizes, "batching.timeout_us": timeouts}
+    grid = Grid(sizes, timeouts)
+    if grid.jobs < 2:
+        return Batching(most, TIMEOUT_US)
+    found = _swept(question, best, grid, layers, trials)
+    if (found.max_batch, found.timeout_us) == (most, TIMEOUT_US):
+        return found
+    again = Grid([*dict.fromkeys((found.max_batch, most))], [*dict.fromkeys((found.timeout_us, TIMEOUT_US))])
+    if again.jobs * trials.job_s(ran, BATCH_REPEATS) > trials.left_s:
+        return Batching(most, TIMEOUT_US, found.tried)
+    second = _swept(question, best, again, layers, trials)
+    if (second.max_batch, second.timeout_us) != (found.max_batch, found.timeout_us):
+        return Batching(most, TIMEOUT_US, found.tried)
+    return replace(found, gain=min(found.gain, second.gain))
+
+
+def _swept(question: Question, best: str, grid: Grid, layers: int | None, trials: Trials) -> Batching:
+    """Return the best batching of one sweep: the default, unless another one that keeps the limit gains."""
+    most = question.requests or PLAIN_BATCH
+    axes: dict[str, Sequence[object]] = {"batching.max_batch": grid.sizes, "batching.timeout_us": grid.timeouts}
     rows: dict[tuple[int, float], list[Row]] = {}
-    for row in trials.sweep(question, best, grid, BATCH_REPEATS):
+    for row in trials.sweep(question, best, axes, BATCH_REPEATS):
         if row["status"] == "ok" and row["verified"]:
             rows.setdefault((int(row["max_batch"]), float(row["timeout_us"])), []).append(row)
     own = rows.get((most, TIMEOUT_US))

@@ -66,6 +66,19 @@ class MadeUp(Trials):
         return repeats(*walls, mode=label, setup_ms=0.0, layers=layers, tpot_p99_ms=walls[0])
 
 
+class Drifting(MadeUp):
+    """Trials on a machine that becomes faster with each job of a sweep."""
+
+    jobs = 0
+
+    def sweep(self, question: Question, label: str, grid: Mapping[str, Sequence[object]], repeats: int) -> list[Row]:
+        rows: list[Row] = []
+        for each in super().sweep(question, label, grid, 1):
+            self.jobs += 1
+            rows += [each | {"wall_ms": 100.0 * 0.8**self.jobs}] * repeats
+        return rows
+
+
 class Noisy(MadeUp):
     def _rows(self, label: str, count: int, layers: int) -> list[Row]:
         noise = NOISE if label == "pdl" else NOISE[::-1]
@@ -93,6 +106,13 @@ def test_batching_that_gains_more_than_the_margin_is_advised() -> None:
     batching = found(MadeUp(60.0, ARMS)).batching
     assert (batching.max_batch, batching.tried) == (4, 6)
     assert batching.gain == pytest.approx(2.0)
+
+
+def test_a_gain_that_only_the_order_of_the_jobs_makes_is_not_advised() -> None:
+    trials = Drifting(60.0, ARMS)
+    batching = found(trials).batching
+    assert (batching.max_batch, batching.timeout_us, batching.gain) == (16, 150.0, 1.0)
+    assert trials.jobs > 6, "the second sweep ran"
 
 
 def test_a_limit_that_nothing_can_keep_gives_the_closest_arm() -> None:
