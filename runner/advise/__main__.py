@@ -131,7 +131,9 @@ def _parser() -> CommandParser:
     )
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--slo-tpot-ms", type=positive, metavar="MS", help="most p99 time per output token")
-    limit.add_argument("--slo-p99-ms", type=positive, metavar="MS", help="most p99 latency of a command")
+    limit.add_argument(
+        "--slo-p99-ms", type=positive, metavar="MS", help="most p99 latency of a command, with its wait behind others"
+    )
     parser.add_argument("--budget-s", type=positive, metavar="S", help="seconds; default 120 on a GPU, 60 on a CPU")
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one"

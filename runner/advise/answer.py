@@ -71,12 +71,12 @@ def _do(found: Found) -> str:
     text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
     if not batching.tried:
         text += " (no time to try another batching)"
-    elif batching.gain > 1:
+    elif batching.gain != 1:
         text += f" ({batching.gain:#.3g}x as fast as the default batching, in one sweep)"
     if limit is None:
         return text
-    reached = limit.ms(found.arms[found.best], found.layers)
-    if found.best in found.fits:
+    reached = batching.kept_ms or limit.ms(found.arms[found.best], found.layers)
+    if batching.kept_ms or found.best in found.fits:
         return f"{text}; {limit.name} {number(reached)} ms, within {limit.most_ms:g}"
     return f"{text}; nothing tried keeps {limit.name} within {limit.most_ms:g} ms: {number(reached)} ms is the closest"
 
@@ -90,6 +90,8 @@ def _gain(found: Found) -> str:
     if factor is None:
         return f"gain: {found.best} and {found.base} cannot be compared"
     doubt = "" if factor.low is None or factor.verdict == Verdict.FASTER else ", so it may be none"
+    if factor.verdict == Verdict.SLOWER:
+        doubt = ", so it is slower" + ("" if found.base in found.fits else f"; {found.base} does not keep the limit")
     return f"gain: {factor.shown} as fast as {found.base}{doubt}; {found.decision.value}"
 
 

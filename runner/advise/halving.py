@@ -26,9 +26,9 @@ Arms = Mapping[str, Sequence[Row]]  # rows of each arm, of one round
 class Decision(Enum):
     """How sure the best arm is."""
 
-    decided = "no other stack tried can be more than 5% faster"
+    decided = "no other stack of the last round can be more than 5% faster"
     open = "others may be over 5% faster: undecided"
-    alone = "no other stack tried keeps the limit"
+    alone = "no other stack of the last round keeps the limit"
     unknown = "too few repeats for an interval: undecided, give a larger --budget-s"
 
 

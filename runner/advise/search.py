@@ -27,12 +27,16 @@ FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """When a batch is flushed. gain: time with the default / time with this. tried: number of settings that ran."""
+    """When a batch is flushed. gain: time with the default / time with this. tried: number of settings that ran.
+
+    kept_ms: of another batching than the default, what is limited: it is within the limit. None without a limit.
+    """
 
     max_batch: int
     timeout_us: float
     tried: int = 0
     gain: float = 1.0
+    kept_ms: float | None = None
 
 
 class Grid(NamedTuple):
@@ -228,4 +232,4 @@ def _swept(question: Question, best: str, grid: Grid, layers: int | None, trials
     gain = wall_ms(own) / wall_ms(rows[first])
     if gain <= 1 + MARGIN and (most, TIMEOUT_US) in able:
         return Batching(most, TIMEOUT_US, len(rows))
-    return Batching(*first, len(rows), gain)
+    return Batching(*first, len(rows), gain, None if limit is None else limit.ms(rows[first], layers))

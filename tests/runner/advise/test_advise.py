@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra import compose
@@ -99,6 +100,26 @@ def test_a_limit_that_nothing_keeps_is_said_with_the_closest_point(model: Path) 
         Found(*[getattr(whole, name) if name != "fits" else frozenset() for name in Found.__slots__])
     )
     assert "nothing tried keeps p99 TPOT within 2 ms: 10.00 ms is the closest" in do
+
+
+def changed(whole: Found, **parts: object) -> Found:
+    values: list[Any] = [parts.get(name, getattr(whole, name)) for name in Found.__slots__]
+    return Found(*values)
+
+
+def test_a_batching_that_keeps_the_limit_is_said_to_keep_it(model: Path) -> None:
+    whole = found(of_model(model, 16, "cpu", tpot(2.0)))
+    kept = Batching(4, 0.0, 6, gain=0.8, kept_ms=1.5)
+    do = lines_of(changed(whole, fits=frozenset(), batching=kept))[1]
+    assert "(0.800x as fast as the default batching, in one sweep); p99 TPOT 1.500 ms, within 2" in do
+
+
+def test_a_slower_stack_that_alone_keeps_the_limit_is_no_gain(model: Path) -> None:
+    whole = found(of_model(model, 16, "cpu", tpot(20.0)))
+    slower = repeats(*[20.0] * 5, mode=whole.best, setup_ms=1.0, layers=1, tpot_p50_ms=1.0, tpot_p99_ms=1.0)
+    gain = lines_of(changed(whole, arms={**whole.arms, whole.best: slower}))[2]
+    assert gain.startswith("gain: 0.5")
+    assert "as fast as engine, so it is slower; engine does not keep the limit; " in gain
 
 
 @pytest.mark.parametrize("best", ["engine+graph", "coalesced", "engine"])

@@ -115,6 +115,12 @@ def test_a_gain_that_only_the_order_of_the_jobs_makes_is_not_advised() -> None:
     assert trials.jobs > 6, "the second sweep ran"
 
 
+def test_another_batching_is_advised_with_what_is_limited() -> None:
+    batching = found(MadeUp(60.0, ARMS), tpot(6.0)).batching
+    assert (batching.max_batch, batching.kept_ms) == (4, pytest.approx(5.0, rel=0.01))
+    assert found(MadeUp(60.0, ARMS)).batching.kept_ms is None
+
+
 def test_a_limit_that_nothing_can_keep_gives_the_closest_arm() -> None:
     result = found(MadeUp(60.0, ARMS), tpot(1.0))
     assert (result.best, result.fits, result.decision) == ("graph", frozenset(), Decision.decided)
