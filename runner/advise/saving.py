@@ -14,6 +14,7 @@ from launchopt.modes.stack import choices_of, is_preset
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.search import Found
 from runner.auto.table import add, default_path, entries_in
+from runner.calling.words import literal
 
 GROUPS = ("workload", "model", "device")
 
@@ -60,6 +61,17 @@ def experiment_text(found: Found) -> str:
             nested[outer] = value
     nested |= {"against": [] if found.best == found.base else [found.base], "repeats": FEWEST_REPEATS}
     lines = ["# @package _global_", "# The stack that `launchopt advise` found, beside its base.", "defaults:"]
-    lines += [f"  - override /{key}: {json.dumps(value)}" for key, value in groups.items()]
-    lines += [f"{key}: {json.dumps(value)}" for key, value in nested.items()]
+    lines += [f"  - override /{key}: {_yaml(value)}" for key, value in groups.items()]
+    lines += [f"{key}: {_yaml(value)}" for key, value in nested.items()]
     return "\n".join(lines) + "\n"
+
+
+def _yaml(value: object) -> str:
+    """Return a value as JSON, with texts that stay as they are: YAML joins no halves of a character."""
+    return json.dumps(_literal(value), ensure_ascii=False)
+
+
+def _literal(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _literal(each) for key, each in value.items()}
+    return literal(value) if isinstance(value, str) else value

@@ -116,17 +116,19 @@ def call(words: Sequence[str], *, is_quiet: bool = False) -> Path:
     Raise the LaunchoptError of the run, with a note where results are. On Ctrl-C, wait until the run has saved its
     finished repeats, and raise KeyboardInterrupt. A second Ctrl-C does not wait for the repeat under way.
     """
-    stops = 0
+    stops, stopped = 0, KeyboardInterrupt()
     with _started(words, is_quiet) as run:
         while True:
             try:
                 ended = run.wait()
                 break
-            except KeyboardInterrupt:
-                stops += 1
+            except KeyboardInterrupt as stop:
+                stops, stopped = stops + 1, stop
                 if stops > MOST_STOPS:
                     raise
                 run.interrupt()
+    if isinstance(stopped, Stopped):  # by another signal than Ctrl-C
+        raise _noted(Stopped(stopped.exit_code - 128), ended.folder)
     if stops:
         raise _noted(KeyboardInterrupt(str(ended.error or "interrupted, and the run had ended")), ended.folder)
     if ended.error is not None:

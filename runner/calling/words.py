@@ -114,6 +114,15 @@ def _require_words(key: str, text: str) -> None:
 
 
 def _quoted(text: str) -> str:
-    """Return text in the quotes of Hydra, where a backslash is special only before a quote."""
+    """Return text in the quotes of Hydra, where a backslash is special only before a quote, and before `${`.
+
+    There it makes OmegaConf take the text as it is, instead of the value that it names.
+    """
+    text = literal(text)
     escaped = re.sub(r"""(\\*)('|$)""", lambda found: found[1] * 2 + ("\\'" if found[2] else ""), text)
     return f"'{escaped}'"
+
+
+def literal(text: str) -> str:
+    """Return what OmegaConf reads as this text, also if it has `${`, with which a reference to another value begins."""
+    return re.sub(r"(\\*)\$\{", lambda found: found[1] * 2 + "\\${", text)

@@ -135,6 +135,17 @@ def test_the_experiment_runs_the_advised_stack_beside_its_base(model: Path, tmp_
     assert (config.model.name, config.workload.requests) == ("own", 16)
 
 
+def test_the_experiment_reads_the_file_of_any_name(tmp_path: Path) -> None:
+    path = tmp_path / "ü \U0001f600 ${oc.env:HOME}'s [1],b=2.csv"
+    path.write_text("m,n,k\n64,1,128\n")
+    whole = found(of_file("list", path, "cpu", None), "baseline")
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment/advice.yaml").write_text(experiment_text(whole))
+    with hydra_of(config_dir=str(tmp_path)):
+        assert compose("config", ["experiment=advice"]).workload.path == str(path)
+    assert whole.question.config().workload.path == str(path)
+
+
 def test_a_broken_table_of_auto_costs_a_warning_and_not_the_answer(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,8 +19,9 @@ from launchopt.errors import ConfigError, Interrupted, LaunchoptError, RunError
 from runner import cli
 from runner.calling import caller
 from runner.calling.caller import call
-from runner.calling.child import _plain
+from runner.calling.child import Ended, _plain
 from runner.config.words import WordsError
+from runner.ending.signals import Stopped
 from runner.run.folder_lock import FolderError
 
 SEND = """
@@ -249,3 +250,24 @@ def test_an_error_becomes_one_that_a_program_can_read() -> None:
     read = pickle.loads(pickle.dumps(config))
     assert (type(read), str(read), vars(read)) == (ConfigError, str(config), vars(config))
     assert (read.value, read.allowed) == (str(object), "a number")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_ends_the_program_keeps_its_exit_code(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Run:
+        """A run that ends once it is interrupted."""
+
+        ends = False
+
+        def wait(self) -> Ended:
+            if not self.ends:
+                raise Stopped(number)
+            return Ended(130, None, Interrupted("interrupted", 130))
+
+        def interrupt(self) -> None:
+            self.ends = True
+
+    monkeypatch.setattr(caller, "_started", lambda words, is_quiet: contextlib.nullcontext(Run()))
+    with pytest.raises(Stopped) as stop:
+        call([])
+    assert stop.value.exit_code == 128 + number

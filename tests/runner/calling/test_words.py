@@ -11,6 +11,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import QuotedString
 from hypothesis import given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 
 from launchopt.errors import ConfigError
 from runner.calling.words import words_of
@@ -26,9 +27,10 @@ VALUES = st.recursive(
 
 
 def read(value: object) -> object:
-    """Return a value as Hydra reads its word."""
-    if isinstance(value, QuotedString):
-        return value.text
+    """Return a value as Hydra reads its word, and as a config then has it."""
+    text = value.text if isinstance(value, QuotedString) else value
+    if isinstance(text, str):
+        return OmegaConf.create({"key": text}).key
     return list(map(read, value)) if isinstance(value, list) else value
 
 
@@ -38,6 +40,12 @@ def test_hydra_reads_the_value_that_was_given(value: object) -> None:
     found = read(PARSER.parse_override(word).value())
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize("text", ["${oc.env:HOME}", "a\\${key} 'b", "\\\\${", "[${key}]"])
+def test_text_is_no_reference_to_another_value(text: str) -> None:
+    (word,) = words_of({"key": text})
+    assert read(PARSER.parse_override(word).value()) == text
 
 
 def test_paths_and_numbers_of_numpy_are_values() -> None:
