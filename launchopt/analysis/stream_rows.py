@@ -11,6 +11,7 @@ from launchopt.errors import DataError
 from launchopt.recording.results import Row
 
 DEPENDENCIES_IGNORED = "dependencies ignored"
+OWN_FILES = ("list", "trace")  # workloads whose column `model` has the name of the file that was read
 ORDER_VIOLATED = "order violated on purpose"
 
 # Columns in which two rows of the same stream of commands on the same device agree.
@@ -34,7 +35,7 @@ def stream_subtitle(row: Row) -> str:
     """Return device, shapes and the other settings of a stream."""
     shapes = str(row["shapes"])  # `64x1x8192`, or `15 shapes`
     parts = [row["gpu"] or row["device"].upper(), shapes if shapes.endswith("shapes") else f"shapes {shapes}"]
-    parts += [f"{row['model']} model"] if row["model"] else []
+    parts += [f"{row['model']} {row['workload'] if row['workload'] in OWN_FILES else 'model'}"] if row["model"] else []
     parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
     parts += [] if is_independent(row) else [counted(row["requests"], "request")]
     parts += [f"{row['cache']} cache", arrivals(row)]

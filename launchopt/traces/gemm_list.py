@@ -8,7 +8,7 @@ A CSV has a header and a row per GEMM. The columns may stand in any order:
     dtype     fp32, fp16 or bf16; default: that of the other rows
     weight    a name of any kind; commands with the same name read one weight. Default: each takes one in turn
     group     a name of any kind; commands of a group are independent, and groups follow one another in order
-    input     a name of any kind; rows of a group with the same input can be merged. Default: none
+    input     a name of any kind; rows of a group with the same input have one k, and can be merged. Default: none
 
 Cells are separated by commas, semicolons or tabs, as the header has them. Names of columns may have capitals. Blank
 lines and lines that begin with # are skipped. A JSON file holds a list of objects with the same names, or an object a
@@ -212,6 +212,7 @@ def _checked(path: Path, rows: Iterable[_Row]) -> tuple[ListedGemm, ...]:
     """Return the rows as GEMMs; DataError with the first row that is wrong, alone or beside the rows before it."""
     found: list[ListedGemm] = []
     sizes: dict[str, tuple[int, int]] = {}  # of each named weight
+    inputs: dict[str, int] = {}  # k of each named input of the group
     groups: set[str] = set()
     shapes: set[tuple[int, int, int]] = set()
     for row in rows:
@@ -226,7 +227,10 @@ def _checked(path: Path, rows: Iterable[_Row]) -> tuple[ListedGemm, ...]:
                 _check_weight(gemm, sizes.setdefault(gemm.weight, (gemm.m, gemm.k)))
             if found and gemm.group != found[-1].group:
                 _check_group(gemm.group, found[-1].group, groups)
+                inputs.clear()
             groups.add(gemm.group)
+            if gemm.input:
+                _check_input(gemm, inputs.setdefault(gemm.input, gemm.k))
         except ValueError as error:
             raise row.error(path, error) from None
         found.append(gemm)
@@ -237,6 +241,11 @@ def _check_weight(gemm: ListedGemm, size: tuple[int, int]) -> None:
     if size != (gemm.m, gemm.k):
         own, other = (f"{m} x {k}" for m, k in ((gemm.m, gemm.k), size))
         raise ValueError(f"weight {shown(gemm.weight)} is {own} here and {other} before: give it another name")
+
+
+def _check_input(gemm: ListedGemm, k: int) -> None:
+    if gemm.k != k:
+        raise ValueError(f"input {shown(gemm.input)} has k={gemm.k} here and k={k} before: give it another name")
 
 
 def _check_group(group: str, before: str, groups: set[str]) -> None:

@@ -17,12 +17,17 @@ from launchopt.statistics.interval import Verdict
 from runner.advise.halving import factor_of, wall_ms
 from runner.advise.search import Found
 
-# Choice of a stack -> the switches of vLLM, SGLang and TensorRT-LLM (docs/which-strategy.md). None: no switch.
+# Choice of a stack -> the switches of vLLM, SGLang and TensorRT-LLM (docs/which-strategy.md). Without graphs
+# each engine fuses as its own kernels do, since -O2 and --enable-torch-compile bring graphs.
 SWITCHES: dict[str, tuple[str, str, str]] = {
     "coalesce": ("--max-num-seqs {batch}", "--max-running-requests {batch}", "max_batch_size={batch}"),
-    "graph": ("cudagraph_mode=FULL_DECODE_ONLY", "--cuda-graph-max-bs {batch}", "cuda_graph_config"),
-    "eager": ("--enforce-eager", "--disable-cuda-graph", "no cuda_graph_config"),
-    "fused": ("pass_config", "--enable-torch-compile", "torch_compile_config"),
+    "graph": (
+        """--compilation-config '{{"cudagraph_mode": "FULL_DECODE_ONLY"}}'""",
+        "--cuda-graph-max-bs {batch}",
+        "cuda_graph_config={{max_batch_size: {batch}}}",
+    ),
+    "eager": ("--enforce-eager", "--disable-cuda-graph", "cuda_graph_config=null"),
+    "fused": ("-O2", "--enable-torch-compile", "torch_compile_config={{enable_fullgraph: true}}"),
     PDL: ("no switch for pdl", "no switch for pdl", "TRTLLM_ENABLE_PDL=1"),
 }
 ENGINES = ("vLLM", "SGLang", "TensorRT-LLM")
@@ -124,6 +129,9 @@ def _set(found: Found) -> str:
 
 
 def _names(stack: Stack) -> list[str]:
-    names = ["coalesce", "graph" if stack.submit in GRAPHS else "eager"]
-    names += ["fused"] if stack.fuse & {Fusion.norm, Fusion.rope_kv, Fusion.silu} else []
+    names = ["coalesce"]
+    if stack.submit in GRAPHS:
+        names += ["graph", *["fused"] * bool(stack.fuse & {Fusion.norm, Fusion.rope_kv, Fusion.silu})]
+    else:
+        names += ["eager"]
     return names + ([PDL] if stack.pdl else [])

@@ -1,6 +1,7 @@
 """The table of mode=auto from results: how long each mode took for each work, by device.
 
-    launchopt tune outputs/run/20261127-120000-000000    add these results to outputs/tuning/<device>.json
+    launchopt tune outputs/run/20261127-120000-000000    add these results to outputs/tuning/<device>.json, or to the
+                                                         table that $LAUNCHOPT_TUNING names
     launchopt tune outputs --check                       what auto would choose for works that it has not seen
 
 In: folders with results of runs in which modes took turns, such as mode=graph against=all. Runs with arrivals or a
@@ -28,16 +29,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _tune(options: argparse.Namespace) -> int:
-    from runner.auto.table import add, default_path, entries_in
+    from launchopt.analysis.stream_rows import counted
+    from runner.auto.table import add, default_path, entries_in, named_path
 
     entries = entries_in(options.folders)
     if not entries:
         raise DataError(options.folders[0], None, "no closed loop in which two or more modes took turns")
     for device in sorted({entry.work.device for entry in entries}):
-        path = options.save or default_path(device)
+        path = options.save or named_path() or default_path(device)
         own = [entry for entry in entries if entry.work.device == device]
         count = add(path, own)
-        print(f"{device}: {len(own)} measured works added; {path} has {count}")
+        print(f"{device}: {counted(len(own), 'measured work')} added; {path} has {count}")
     return 0
 
 
@@ -70,7 +72,10 @@ def _parser() -> CommandParser:
     parser = CommandParser("tune", __doc__)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument(
-        "--save", type=Path, metavar="FILE.json", help="the table; default: outputs/tuning/<device>.json"
+        "--save",
+        type=Path,
+        metavar="FILE.json",
+        help="the table; default: $LAUNCHOPT_TUNING, or else outputs/tuning/<device>.json",
     )
     parser.add_argument(
         "--check", action="store_true", help="judge choices for works that were left out; writes nothing"

@@ -34,6 +34,12 @@ def default_path(device: str) -> Path:
     return FOLDER / calibration.default_path(device).name
 
 
+def named_path() -> Path | None:
+    """Return the path of the table that $LAUNCHOPT_TUNING names."""
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else None
+
+
 def entries_in(folders: Sequence[Path]) -> list[Entry]:
     """Return the entries of the results in some folders."""
     return entries_of(results.read_summaries(folders), results.read_manifests(folders))
@@ -86,7 +92,7 @@ def find_entries(device: str) -> list[Entry]:
 
     A broken file in FOLDER is skipped, with a warning. Raises DataError if the named file cannot be read.
     """
-    found = read_table(Path(named)) if (named := os.environ.get(VARIABLE)) else []
+    found = read_table(named) if (named := named_path()) else []
     for path in sorted(FOLDER.glob("*.json")):
         try:
             found += read_table(path)

@@ -113,9 +113,7 @@ def unknown_setting(key: str, value: object, settings: Sequence[str] = ()) -> Co
         names = [each.partition("=")[2] for each in others]
         options = ", ".join(names[:-1]) + (" or " if names[:-1] else "") + names[-1]
         likely = next((each for each in others if each in USUAL), others[0])
-        typed = next(
-            (each.lstrip("+") for each in reversed(settings) if each.lstrip("+").startswith(f"{group}=")), None
-        )
+        typed = _typed(group, settings)
         meant = f"{likely} instead of {one_line(typed, 60)}" if typed else f"to add {likely}"
         return ConfigError(key, value, f"{key} belongs to {group}={options}; did you mean {meant}?")
     group, near = key.partition(".")[0], settings_near(key)
@@ -125,11 +123,19 @@ def unknown_setting(key: str, value: object, settings: Sequence[str] = ()) -> Co
     if group == "hydra":
         return ConfigError(key, value, explained("no such setting", "those of --hydra-help", near))
     section = [each for each in owners() if each.startswith(f"{group}.")] if "." in key else []
+    if chosen := _typed(group, settings):
+        section = [each for each in section if not owners()[each] or chosen in owners()[each]] or section
     if section:
         allowed = choices(each.removeprefix(f"{group}.") for each in section)
         return ConfigError(key, value, explained(f"no such setting of {group}", allowed, near))
     allowed = "" if near else choices(each for each in owners() if "." not in each)
     return ConfigError(key, value, explained("no such setting", allowed, near))
+
+
+def _typed(group: str, settings: Sequence[str]) -> str | None:
+    """Return the option of a group that the user typed, such as `workload=decode`; None if there is none."""
+    words = (each.lstrip("+") for each in reversed(settings))
+    return next((each for each in words if each.startswith(f"{group}=")), None)
 
 
 def settings_near(key: str) -> list[str]:

@@ -88,6 +88,7 @@ WRONG = {
     "m,n,k,op\n4,1,8,relu\n": ":2: op is 'relu'; allowed: gemm",
     "m,n,k,dtype\n4,1,8,fp8\n": ":2: dtype is 'fp8'; allowed: fp32, fp16, bf16",
     "m,n,k,weight\n4,1,8,w\n8,1,8,w\n": ":3: weight 'w' is 8 x 8 here and 4 x 8 before: give it another name",
+    "m,n,k,group,input\n4,1,8,a,x\n4,1,9,b,x\n2,1,9,b,x\n4,1,8,b,x\n": ":5: input 'x' has k=8 here and k=9 before",
     "m,n,k,group\n4,1,8,a\n4,1,8,b\n4,1,8,a\n": ":4: group 'a' comes again behind another one",
     "m,n,k,group\n4,1,8,a\n4,1,8,\n": ":3: some rows have a group and some have none",
     "m,n,k,group\n4,1,8,\n4,1,8,a\n": ":3: some rows have a group and some have none",

@@ -100,6 +100,12 @@ def test_a_subtitle_names_requests_only_where_commands_depend_on_each_other() ->
     assert "1 request" in stream_subtitle(row(**DECODE))
 
 
+def test_a_subtitle_calls_a_file_of_gemms_no_model() -> None:
+    assert ", gemms list, " in stream_subtitle(row(workload="list", model="gemms"))
+    assert ", bert trace, " in stream_subtitle(row(workload="trace", model="bert"))
+    assert ", llama model, " in stream_subtitle(row(workload="layer", model="llama"))
+
+
 def test_a_note_keeps_its_number_where_no_line_has_a_speedup() -> None:
     (table,) = build_tables(repeats(10.0, 10.1, ceilings_change=0.5))
     _, cells, notes = grid(table, "terminal")

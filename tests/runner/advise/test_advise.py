@@ -94,6 +94,18 @@ def test_a_stack_that_does_not_coalesce_has_no_switch(model: Path) -> None:
     assert lines_of(found(of_model(model, 16, "cpu", None), "batched"))[4].startswith("set: nothing in vLLM")
 
 
+def test_every_switch_has_a_value(model: Path) -> None:
+    question = of_model(model, 16, "cpu", None)
+    line = lines_of(found(question, "engine+graph"))[4]
+    assert """--compilation-config '{"cudagraph_mode": "FULL_DECODE_ONLY"}', -O2; SGLang""" in line
+    assert "cuda_graph_config={max_batch_size: 16}, torch_compile_config={enable_fullgraph: true}" in line
+    line = lines_of(found(question, "torch_eager"))[4]
+    assert line.endswith(
+        "--enforce-eager; SGLang --max-running-requests 16, --disable-cuda-graph; TensorRT-LLM "
+        "max_batch_size=16, cuda_graph_config=null"
+    )
+
+
 def test_a_limit_that_nothing_keeps_is_said_with_the_closest_point(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", tpot(2.0)))
     (_, do, *_) = lines_of(

@@ -136,6 +136,18 @@ def test_tune_writes_a_table_of_committed_results(capsys: pytest.CaptureFixture[
     assert len(find_entries("NVIDIA H100 80GB HBM3")) == 7
 
 
+def test_tune_adds_to_the_table_that_the_environment_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("LAUNCHOPT_TUNING", "mine.json")
+    assert commands.main(["tune", str(ROOT / "outputs/reference/readme/decode_4")]) == 0
+    assert "NVIDIA H100 80GB HBM3: 1 measured work added; mine.json has 1" in capsys.readouterr().out
+    assert not Path("outputs").exists()
+    assert len(find_entries("NVIDIA H100 80GB HBM3")) == 1
+    assert commands.main(["tune", str(ROOT / "outputs/reference/readme/decode_4"), "--save", "other.json"]) == 0
+    assert "other.json has 1" in capsys.readouterr().out
+
+
 def test_tune_refuses_results_without_modes_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main(["tune", str(ROOT / "outputs/reference/h200/azure_llama_3_8b")]) == 2
     assert "no closed loop in which two or more modes took turns" in capsys.readouterr().err

@@ -57,6 +57,7 @@ MISTAKES = {
     "~bogus": "~bogus: nothing to delete",
     "seed.x=1": "seed.x=1: seed is one value and holds no settings; did you mean seed=1?",
     "batching=5": "did you mean batching.max_batch=...?",
+    "workload=gemv_micro workload.tokenz=3": "no such setting of workload; allowed: cache, commands, dtype, k, m, n,",
     # settings of another option
     "mode=batched mode.streams=4": "mode=multistream; did you mean mode=multistream instead of mode=batched?",
     "mode=batched mode.tokens=2": "mode.tokens belongs to mode=graph_device or graph_loop; did you mean mode=graph_",
