@@ -16,14 +16,18 @@ import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
 from launchopt.errors import ConfigError, LaunchoptError
 from runner import app
+from runner.config.groups import DeviceKind
 from runner.config.plugged import register_named
 from runner.config.schema import register
 from runner.ending import end
 from runner.ending.signals import signals
-from runner.parallel.records import Records
-from runner.plan import cores
+from runner.parallel.records import About, Records
+from runner.plan import cores, gpus
 from runner.run import children
 from runner.run.leftovers import LOCK, is_free
 from runner.run.sweep import Sweep, SweepJob
@@ -120,6 +124,7 @@ def serve(sweep: Path, orders: Connection) -> int:
             register_named(words)
             objective = math.inf
             if watch.begin():
+                _take_gpu(records.about(), composed)
                 objective = _run(OneJob(records), job, composed, folder)
                 watch.end()
             orders.send(objective)
@@ -128,9 +133,21 @@ def serve(sweep: Path, orders: Connection) -> int:
             children.dismiss()
 
 
-def _run(sweep: OneJob, job: SweepJob, composed: object, folder: Path) -> float:
+def _take_gpu(about: About, composed: DictConfig) -> None:
+    """Take a GPU for the job, unless it runs on the CPU or this process has one."""
+    kind = None
+    with contextlib.suppress(OmegaConfBaseException):  # the job will be refused
+        kind = OmegaConf.select(composed, "device.kind")
+    if kind is DeviceKind.cpu or gpus.own():
+        return
+    with signals.held():
+        children.dismiss()  # they began without it
+    gpus.take(about.visible if about.is_here else os.environ.get(gpus.VISIBLE))
+
+
+def _run(sweep: OneJob, job: SweepJob, composed: DictConfig, folder: Path) -> float:
     try:
-        return app.run_in_sweep(sweep, job, composed, folder)  # type: ignore[arg-type]
+        return app.run_in_sweep(sweep, job, composed, folder)
     except SystemExit:  # the job was interrupted
         return math.inf
     finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ from launchopt.recording.results import read_summaries
 from runner.ending.signals import stop_code
 from runner.parallel.packages import of_launcher
 from runner.parallel.records import About, Records
+from runner.plan.gpus import VISIBLE
 from runner.run.leftovers import LOCK, is_free, tidy
 from runner.run.screens.sweep_results import job_line
 from runner.run.sweep import SAME, Sweep, SweepJob
@@ -47,7 +49,7 @@ def watched(launcher: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
 
     def launch(self: object, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         count = len(job_overrides)
-        records.tell(About(sweep.varies_batching, package.at_once(count)))
+        records.tell(About(sweep.varies_batching, package.at_once(count), package.is_here, os.environ.get(VISIBLE)))
         jobs = Jobs(sweep, records, range(initial_job_idx, initial_job_idx + count), fail, package.time_limit)
         with package.waiting():
             return jobs.run(lambda: whole(self, job_overrides, initial_job_idx))

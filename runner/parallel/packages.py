@@ -22,6 +22,7 @@ MOST_TEXT = 200  # characters of an error of a launcher
 class Joblib:
     """Workers of joblib, each of which runs one job after another."""
 
+    is_here = True  # jobs run on the machine of the sweep's process
     time_limit = ""  # ` (hydra.launcher....)`, the setting by which the launcher limits the time of a job
 
     def __init__(self, launcher: DictConfig) -> None:

@@ -41,6 +41,8 @@ class About:
 
     varies_batching: bool
     at_once: int  # jobs at the same time on one machine
+    is_here: bool  # jobs run on the machine of the sweep's process
+    visible: str | None  # CUDA_VISIBLE_DEVICES of the sweep's process
 
 
 class Records:

@@ -33,6 +33,7 @@ from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tunin
 from runner.config.modes import options_of_label
 from runner.config.plugged import plugin_lines
 from runner.config.schema import Config, to_config
+from runner.plan.gpus import check_index
 from runner.plan.job import Arm, Job
 from runner.plan.memory import (
     MEMORY_SHARE,
@@ -134,6 +135,8 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     if config.device.pin_cpu is not None and config.device.pin_cpu not in os.sched_getaffinity(0):
         cores = sorted(os.sched_getaffinity(0))
         raise ConfigError("device.pin_cpu", config.device.pin_cpu, f"must be one of this process's cores: {cores}")
+    if config.device.kind is not DeviceKind.cpu:
+        check_index(config.device.index)
     info, why = find_device(config.device.kind.value, config.device.index)
     if config.timing.kind is TimingKind.cupti:
         if info.kind == "cpu":

@@ -27,8 +27,9 @@ from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
 from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
-from runner.plan import cores
+from runner.plan import gpus
 from runner.plan.plan import Plan
+from runner.plan.sharing import shares
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
 from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check, split_loops, unfused_lines
@@ -90,8 +91,8 @@ class Run:
         """Save for the last time, with the reserved disk space. The children no longer write."""
         self.reserve.release()
         remove_unfinished(self.folder)  # unfinished tables of a killed child
-        if shared := cores.shares(self.plan.info.kind, self.began_s):
-            self.manifest["shared_cores"] = shared
+        if shared := shares(self.plan.info.kind, self.began_s):
+            self.manifest["shared"] = shared
             for row in self.rows:
                 remove_ceilings(row)
         self.save(status)
@@ -103,7 +104,7 @@ class Run:
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
-        shared = cores.shares(self.plan.info.kind, self.began_s)
+        shared = shares(self.plan.info.kind, self.began_s)
         changed = [f"shared {shared}, so no rate is compared with a ceiling"] if shared else []
         changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]
@@ -138,7 +139,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         "environment": environment(each.package for each in plugins.values()) | {"device": plan.info.as_dict()},
         "garbage_collection": "off between the start barrier and the last result",
         "runs": [],
-    }
+    } | ({"own_gpu": uuid} if (uuid := gpus.own()) and plan.info.kind == "cuda" else {})
     run.save("running")
     voice.notices(notices)
     try:

@@ -16,8 +16,8 @@ from launchopt.recording.impossible import Limits, above_ceiling
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 from launchopt.timing.activity import Bandwidths, Ceilings
-from runner.plan import cores
 from runner.plan.job import Job
+from runner.plan.sharing import shares
 
 _Key = tuple[str, int, int | None, Dtype]
 _highest: dict[_Key, Ceilings] = {}
@@ -60,7 +60,7 @@ class DeviceCeilings:
 
         If it seems impossible, the ceilings are measured again before the answer. Beside other jobs none is known.
         """
-        if cores.shares(self._key[0], self._began_s):
+        if shares(self._key[0], self._began_s):
             return None, False
         found = above_ceiling(row, self._limits())
         if not found[1]:

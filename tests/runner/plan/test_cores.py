@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.plan import cores
+from runner.plan import cores, pool
+from runner.plan.sharing import shares
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[li
 
     for name in (cores.OWN, cores.SHARED, cores.AT_ONCE):
         monkeypatch.setenv(name, "")
-    monkeypatch.setattr(cores, "_held", held)
+    monkeypatch.setattr(pool, "_held", held)
     monkeypatch.setattr(cores, "_place", lambda core: (core, core))
     yield make
     for each in held:
@@ -36,7 +37,7 @@ def test_each_job_has_cores_of_its_own(machine: Callable[[int], list[list[int]]]
     bound = machine(8)
     began_s = time.time()
     assert [cores.take(3, tmp_path / "pool") for _ in range(3)] == [[0, 1], [2, 3], [4, 5]] == bound
-    assert cores.shares("cpu", began_s) is None
+    assert shares("cpu", began_s) is None
 
 
 def test_jobs_with_fewer_than_two_cores_share_all_and_say_so(
@@ -44,49 +45,49 @@ def test_jobs_with_fewer_than_two_cores_share_all_and_say_so(
 ) -> None:
     bound = machine(3)
     assert cores.take(2, tmp_path / "pool") == [0, 1, 2]
-    assert (bound, cores.shares("cpu", time.time())) == ([], "3 cores with 2 jobs at once")
+    assert (bound, shares("cpu", time.time())) == ([], "3 cores with 2 jobs at once")
 
 
 def test_a_job_says_so_when_another_sweep_joins_it(
     machine: Callable[[int], list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     machine(4)
-    pool, began_s = tmp_path / "pool", time.time() - 1
-    cores.take(1, pool)
-    assert cores.shares("cpu", began_s) is None
-    assert cores.take(1, pool) == [0, 1, 2, 3], "the first has all of them"
-    assert cores.shares("cpu", began_s) == "4 cores with other sweeps"
+    folder, began_s = tmp_path / "pool", time.time() - 1
+    cores.take(1, folder)
+    assert shares("cpu", began_s) is None
+    assert cores.take(1, folder) == [0, 1, 2, 3], "the first has all of them"
+    assert shares("cpu", began_s) == "4 cores with other sweeps"
     monkeypatch.setenv(cores.SHARED, "")  # as the first sees it
-    assert cores.shares("cpu", began_s) == "its cores with other sweeps"
-    assert cores.shares("cpu", time.time() + 9) == "its cores with other sweeps", "the other still runs"
-    os.close(cores._held.pop())
-    assert cores.shares("cpu", time.time() + 9) is None
+    assert shares("cpu", began_s) == "its cores with other sweeps"
+    assert shares("cpu", time.time() + 9) == "its cores with other sweeps", "the other still runs"
+    os.close(pool._held.pop())
+    assert shares("cpu", time.time() + 9) is None
 
 
 @pytest.mark.parametrize("kind", ["link", "file", "open"])
 def test_a_pool_of_somebody_else_is_not_used(
     kind: str, machine: Callable[[int], list[list[int]]], tmp_path: Path
 ) -> None:
-    bound, pool = machine(8), tmp_path / "pool"
+    bound, folder = machine(8), tmp_path / "pool"
     if kind == "link":
-        pool.symlink_to(tmp_path)
+        folder.symlink_to(tmp_path)
     elif kind == "file":
-        pool.touch()
+        folder.touch()
     else:
-        pool.mkdir()
-        pool.chmod(0o777)
-    assert cores.take(2, pool) == list(range(8))
+        folder.mkdir()
+        folder.chmod(0o777)
+    assert cores.take(2, folder) == list(range(8))
     assert bound == []
-    assert cores.shares("cpu", time.time()) == "8 cores with other sweeps"
+    assert shares("cpu", time.time()) == "8 cores with other sweeps"
 
 
-def test_jobs_side_by_side_share_the_gpus_even_with_cores_of_their_own(
+def test_jobs_that_have_taken_no_gpu_share_the_gpus_even_with_cores_of_their_own(
     machine: Callable[[int], list[list[int]]], tmp_path: Path
 ) -> None:
     machine(8)
     began_s = time.time()
-    assert cores.shares("cuda", began_s) is None
+    assert shares("cuda", began_s) is None
     cores.take(1, tmp_path / "pool")
-    assert cores.shares("cuda", began_s) is None
+    assert shares("cuda", began_s) is None
     cores.take(2, tmp_path / "pool2")
-    assert cores.shares("cuda", began_s) == "the GPUs with 2 jobs at once"
+    assert shares("cuda", began_s) == "the GPUs with 2 jobs at once"
