@@ -12,14 +12,14 @@
     launchopt report --readme README.md         refresh the tables inside a README (--check: only check them)
 
 In: every summary.parquet (--frontier: and histograms.parquet; --strategies, --waterfall: and manifest.json) at or below
-the folders. Out: on a terminal tables about 140 characters wide, elsewhere the Markdown itself; the Markdown in
-`report.md`, `frontier.md`, `strategies.md` or `waterfall.md` inside the first folder, or in --output. An objective is
-saved beside frontier.md in `frontier.json`, and holds until another is given. In a README, the text between
-`<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced: by the waterfalls if FOLDER has runs with some; by
-the frontier if it has a frontier.json; by the strategies if it has a strategies.md, or comes from an experiment that
-compares them; else by the tables. FOLDER is relative to the folder of the README. It may be a file: advice.json,
-advised.json, goals.json, step_goals.json, which_strategy.json (modules of runner/report) or a calibration. Between
-`<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix` is put.
+the folders. Out: on a terminal tables about 140 characters wide, elsewhere Markdown, whose tables have up to 8 columns;
+Markdown with all columns in `report.md`, `frontier.md`, `strategies.md` or `waterfall.md` in the first folder, or in
+--output. An objective is saved beside frontier.md in `frontier.json`, and holds until another is given. In a README,
+the text between `<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced: by the waterfalls if FOLDER has
+runs with some; by the frontier if it has a frontier.json; by the strategies if it has a strategies.md, or comes from
+an experiment that compares them; else by the tables. FOLDER is relative to the folder of the README. It may be a file:
+advice.json, advised.json, goals.json, step_goals.json, which_strategy.json (modules of runner/report) or a calibration.
+Between `<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix` is put.
 """
 
 from __future__ import annotations
@@ -138,8 +138,9 @@ def report(
     """
     tables = build_tables(results.read_summaries(folders))
     if as_json != STDOUT:
-        shown = report_markdown(tables, "full")
-        publish(shown, output or _folder(folders[0]) / "report.md", lambda screen: print_tables(tables, screen))
+        shown, piped = (report_markdown(tables, kind) for kind in ("full", "piped"))
+        path = output or _folder(folders[0]) / "report.md"
+        publish(shown, path, lambda screen: print_tables(tables, screen), piped)
     put_json(as_json, tables_json(tables))
     if plot is not None:
         draw_speedups(tables, plot)

@@ -28,17 +28,22 @@ DEFAULT_FILES = {
 }
 
 
-def publish(markdown: str, path: Path, show: Callable[[Console], None]) -> None:
-    """Show the report on a terminal, else print its Markdown; write the Markdown to `path`."""
+def publish(markdown: str, path: Path, show: Callable[[Console], None], piped: str | None = None) -> None:
+    """Show the report on a terminal, else print its Markdown; write the Markdown to `path`.
+
+    piped: shorter Markdown to print instead.
+    """
     is_terminal = sys.stdout.isatty()
     if is_terminal:
         show(console())
     else:
-        print(markdown, end="")
+        print(markdown if piped is None else piped, end="")
     # Print before writing, so that the tables of a read-only folder still appear.
     save_text(path, markdown)
     if is_terminal:
         print(f"all columns: {one_line(path)}")
+    elif piped is not None:
+        print(f"all columns: {one_line(path)}", file=sys.stderr)
 
 
 def require_own(folder: Path, kind: str, page: Path | None) -> None:

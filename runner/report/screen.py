@@ -11,7 +11,7 @@ from launchopt.analysis.frontier.markdown import frontier_answer, frontier_grid,
 from launchopt.analysis.frontier.points import Frontier
 from launchopt.analysis.stream_rows import stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import Column, T
-from launchopt.analysis.tables.markdown import grid, terminal_caption, tokens_grid
+from launchopt.analysis.tables.markdown import grid, short_caption, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import refusals, strategies_grid, strategies_subtitle
@@ -49,7 +49,7 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
     """Print the tables of a report."""
     for table in tables:
         columns, cells, notes = grid(table, "terminal")
-        _print_table(console, table.title, terminal_caption(table), columns, cells)
+        _print_table(console, table.title, short_caption(table), columns, cells)
         numbered = [f"({index}) {note}" for index, note in enumerate(notes, 1)]
         for note in [*numbered, *([str(table.peer)] if table.peer else [])]:
             console.print(f"  {escape(note)}", style="dim")

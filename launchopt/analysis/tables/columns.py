@@ -163,14 +163,14 @@ def _overloaded_commands(line: Line) -> str:
 BATCHING = "max_batch, timeout"
 OVERLOADED = "overloaded"  # a table of a closed loop has no such column
 MARKED = "speed-up"  # the column whose cells carry the numbers of notes
-FULL, COMPACT, TERMINAL = frozenset({"full"}), frozenset({"compact"}), frozenset({"terminal"})
-ALL = FULL | COMPACT | TERMINAL
+FULL, COMPACT, TERMINAL, PIPED = (frozenset({name}) for name in ("full", "compact", "terminal", "piped"))
+ALL = FULL | COMPACT | TERMINAL | PIPED
 
 COLUMNS: Sequence[Column[Line]] = (
     Column("configuration", lambda line: line.configuration, FULL, is_text=True),
     Column("mode", lambda line: str(line["mode"]), FULL | TERMINAL, is_text=True),
-    Column("mode", mode_name, COMPACT, is_text=True),
-    Column(BATCHING, short_configuration, TERMINAL, is_text=True),
+    Column("mode", mode_name, COMPACT | PIPED, is_text=True),
+    Column(BATCHING, short_configuration, TERMINAL | PIPED, is_text=True),
     Column("ordering", _ordering, FULL, is_text=True),
     Column("repeats", lambda line: str(len(line.rows)), FULL),
     Column("wall ms", median("wall_ms"), ALL),
@@ -181,12 +181,12 @@ COLUMNS: Sequence[Column[Line]] = (
     Column("commands/s", median("commands_per_s", count), FULL),
     Column("CPU us per launch", cpu_us_per_launch, FULL),
     Column("latency p50 / p99 us", _p50_p99("latency", "us"), FULL | TERMINAL),
-    Column(MARKED, speedup, FULL | COMPACT),
+    Column(MARKED, speedup, FULL | COMPACT | PIPED),
     Column(MARKED, short_speedup, TERMINAL),
-    Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL, is_text=True),
+    Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL | PIPED, is_text=True),
     Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
     Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
-    Column("memory bandwidth, % of peak", _memory_share, ALL),
+    Column("memory bandwidth, % of peak", _memory_share, FULL | COMPACT | TERMINAL),
     Column(OVERLOADED, _overloaded_commands, FULL | TERMINAL, is_text=True),
     Column("verified", verified, ALL, is_text=True),
     Column("max rel error", largest_error, FULL),
@@ -219,8 +219,8 @@ def _sound(line: Line) -> str:
 
 TOKEN_COLUMNS: Sequence[Column[Line]] = (
     Column("configuration", lambda line: line.configuration, FULL, is_text=True),
-    Column("mode", lambda line: str(line["mode"]), TERMINAL, is_text=True),
-    Column(BATCHING, short_configuration, TERMINAL | COMPACT, is_text=True),
+    Column("mode", lambda line: str(line["mode"]), TERMINAL | PIPED, is_text=True),
+    Column(BATCHING, short_configuration, TERMINAL | COMPACT | PIPED, is_text=True),
     Column("mode", mode_name, FULL | COMPACT, is_text=True),
     Column("requests", lambda line: count(line["requests"]), FULL | COMPACT),
     Column("scheduler", _scheduler, FULL | COMPACT, is_text=True),
@@ -229,7 +229,7 @@ TOKEN_COLUMNS: Sequence[Column[Line]] = (
     Column("TTFT p50 / p99 ms", _p50_p99("ttft", "ms"), ALL),
     Column("TPOT p50 / p99 ms", _p50_p99("tpot", "ms"), ALL),
     Column("sampling us a token", _sampling_us, FULL | TERMINAL),
-    Column("goodput", _goodput, FULL | COMPACT),
+    Column("goodput", _goodput, FULL | COMPACT | PIPED),
     Column(OVERLOADED, _overloaded, ALL, is_text=True),
     Column("verified", _sound, ALL, is_text=True),
 )

@@ -25,6 +25,7 @@ from launchopt.analysis.tables.columns import (
 from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.errors import DataError, one_line, printable
 
+SHORT = ("terminal", "piped")  # sets of columns that leave out what says nothing, up to 8 of them piped
 TEXT, NUMBER = "---", "---:"  # alignment of a column in Markdown: left, right
 
 LEGEND = (
@@ -63,18 +64,18 @@ def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[l
 def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column[Line]], list[list[str]], list[str]]:
     """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
-    Several runs have a column with the run: the first, and on a terminal the second. The number of a note follows the
+    Several runs have a column with the run: the first, or in a short set the second. The number of a note follows the
     speed-up, or the mode if no line has a speed-up.
     """
     columns = [column for column in _shown(COLUMNS, table, kind) if not _is_empty_overload(column, table)]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
         run: Column[Line] = Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True)
-        columns.insert(int(kind == "terminal"), run)
+        columns.insert(int(kind != "full"), run)
     notes = list(known)
     marked = MARKED if any(column.heading == MARKED for column in columns) else "mode"
     cells: list[list[str]] = []
     for line in table.lines:
-        remarks = [*line.remarks, *(left_out(line) if kind == "terminal" else [])]
+        remarks = [*line.remarks, *(left_out(line) if kind in SHORT else [])]
         notes += [remark for remark in remarks if remark not in notes]
         marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
         cells.append([c.cell(line) + (marks if c.heading == marked else "") for c in columns])
@@ -84,11 +85,11 @@ def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Colum
 def _shown(columns: Sequence[Column[Line]], table: Table, kind: str) -> list[Column[Line]]:
     """Return the columns of a set.
 
-    On a terminal a column without any value is left out, and so is a configuration that all lines share: it is part of
-    the caption (`terminal_caption`).
+    Of a short set a column without any value is left out, and so is a configuration that all lines share: it is part of
+    the caption (`short_caption`).
     """
     chosen = [column for column in columns if kind in column.sets]
-    if kind != "terminal":
+    if kind not in SHORT:
         return chosen
     is_shared = len({line.configuration for line in table.lines}) == 1
     return [
@@ -98,7 +99,7 @@ def _shown(columns: Sequence[Column[Line]], table: Table, kind: str) -> list[Col
     ]
 
 
-def terminal_caption(table: Table) -> str:
+def short_caption(table: Table) -> str:
     """Return device and work, with the configuration that all lines share."""
     configurations = {line.configuration for line in table.lines}
     return ", ".join([table.subtitle, *(configurations if len(configurations) == 1 else [])])
@@ -113,7 +114,7 @@ def table_markdown(table: Table, kind: str) -> str:
     """Return one table with its title above. Below are its notes and the figures of other programs."""
     columns, cells, notes = grid(table, kind)
     name = escaped(table.title)
-    title = f"## {name}" if kind == "full" else f"**{name}**"
+    title = f"**{name}**" if kind == "compact" else f"## {name}"
     below = [
         *(f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)),
         *([str(table.peer)] if table.peer else []),
@@ -121,7 +122,8 @@ def table_markdown(table: Table, kind: str) -> str:
     below += [str(table.history)] if table.history else []
     if table.has_tokens:
         below += ["### Tokens", TOKENS_LEGEND, body(*tokens_grid(table, kind))]
-    return "\n\n".join([title, escaped(table.subtitle), body(columns, cells), *below])
+    caption = short_caption(table) if kind in SHORT else table.subtitle
+    return "\n\n".join([title, escaped(caption), body(columns, cells), *below])
 
 
 def body(columns: Sequence[Column[T]], cells: Iterable[Sequence[str]]) -> str:
@@ -142,7 +144,7 @@ def plain(headings: Mapping[str, str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def report_markdown(tables: Sequence[Table], kind: str) -> str:
-    """Return all tables, `full` under a heading or `compact` merged into one; ends with a newline."""
+    """Return all tables: `compact` merged into one, or each under a heading; ends with a newline."""
     if kind == "compact":
         return _merged(tables)
     return "\n\n".join(["# Report", LEGEND, *(table_markdown(table, kind) for table in tables)]) + "\n"
