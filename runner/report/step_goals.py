@@ -35,7 +35,8 @@ LEGEND = (
     "floor: the time in which this GPU reads the weights once. A goal is a multiple of the floor, as stated for an "
     "H200; there it is the stated time. Met: yes if the whole interval is within the goal, NO if the median is above "
     "it. CPU: time inside launch calls. PyTorch alone: `scripts/peer_torch.py` before the run and behind it on the "
-    f"same machine. {RIVAL} should take at most {MOST_OF_PEER:g} times its best time."
+    f"same machine. It times steps in a row, without the wait for a first token. So the time per output token (TPOT) of "
+    f"{RIVAL} should be at most {MOST_OF_PEER:g} times its best time."
 )
 _HEADINGS = {"work": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---", "of floor": "---:"}
 _HEADINGS |= {"in the same run": "---", "PyTorch alone": "---"}
@@ -132,8 +133,10 @@ def _peer(folders: Sequence[Path], modes: Modes) -> str:
     known = [each for each in best if each is not None]
     if not known or RIVAL not in modes:
         return shown
-    share = step_us(modes[RIVAL]).value / min(known)
-    return f"{shown}<br>{RIVAL} takes {share:.2f}x: {'yes' if share <= MOST_OF_PEER else 'NO'}"
+    tpot_us = 1e3 * statistics.median(row["tpot_p50_ms"] for row in modes[RIVAL])
+    share, of_wall = tpot_us / min(known), step_us(modes[RIVAL]).value / min(known)
+    verdict = "yes" if share <= MOST_OF_PEER else "NO"
+    return f"{shown}<br>{RIVAL}: TPOT {share:.2f}x, wall time {of_wall:.2f}x: {verdict}"
 
 
 def _best_us(path: Path) -> float | None:

@@ -32,7 +32,7 @@ def page(
     rows = [
         *repeats(*walls_ms, mode=MODE, **work),
         *repeats(*(2 * wall for wall in walls_ms), mode="engine", **work),
-        *repeats(*(1.2 * wall for wall in walls_ms), mode="torch_compile", **work),
+        *repeats(*(1.2 * wall for wall in walls_ms), mode="torch_compile", tpot_p50_ms=0.884, **work),
     ]
     write_manifest(write(folder / "run", rows), READ)
     for name, ways in (("before", [{"us": 900.0}, {"us": 850.0}]), ("behind", [{"failed": "no memory"}])):
@@ -57,7 +57,7 @@ def test_a_goal_stands_beside_time_floor_rivals_and_pytorch_alone(tmp_path: Path
         "yes",
         "1.25x",
         "engine 1,500.0 (CPU 5.000)<br>torch_compile 900.0 (CPU 5.000)<br>megakernel did not run",
-        "850.0 / failed<br>torch_compile takes 1.06x: NO",
+        "850.0 / failed<br>torch_compile: TPOT 1.04x, wall time 1.06x: yes",
     ]
 
 
