@@ -35,8 +35,8 @@ LEGEND = (
     "floor: the time in which this GPU reads the weights once. A goal is a multiple of the floor, as stated for an "
     "H200; there it is the stated time. Met: yes if the whole interval is within the goal, NO if the median is above "
     "it. CPU: time inside launch calls. PyTorch alone: `scripts/peer_torch.py` before the run and behind it on the "
-    f"same machine. It times steps in a row, without the wait for a first token. So the time per output token (TPOT) of "
-    f"{RIVAL} should be at most {MOST_OF_PEER:g} times its best time."
+    "same machine. It times steps in a row, without the wait for a first token. So the time per output token (TPOT) "
+    f"of {RIVAL} should be at most {MOST_OF_PEER:g} times its best time."
 )
 _HEADINGS = {"work": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---", "of floor": "---:"}
 _HEADINGS |= {"in the same run": "---", "PyTorch alone": "---"}
