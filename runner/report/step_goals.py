@@ -136,7 +136,7 @@ def _peer(folders: Sequence[Path], modes: Modes) -> str:
     tpot_us = 1e3 * statistics.median(row["tpot_p50_ms"] for row in modes[RIVAL])
     share, of_wall = tpot_us / min(known), step_us(modes[RIVAL]).value / min(known)
     verdict = "yes" if share <= MOST_OF_PEER else "NO"
-    return f"{shown}<br>{RIVAL}: TPOT {share:.2f}x, wall time {of_wall:.2f}x: {verdict}"
+    return f"{shown}<br>{RIVAL}: TPOT {share:.3f}x, wall time {of_wall:.3f}x: {verdict}"
 
 
 def _best_us(path: Path) -> float | None:

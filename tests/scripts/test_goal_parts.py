@@ -100,7 +100,7 @@ def test_results_become_pages(checkout: Path, tmp_path: Path, capsys: pytest.Cap
     row = f"| llama, 1 request, {GPU} | 797.3 | 1,068.7 (1.34x) | 1,000.0 [1,000.0, 1,000.0] | yes | 1.25x |"
     for text in (page, stacks):
         assert row in text
-        assert "| 1,300.0 / 1,200.0<br>torch_compile: TPOT 0.85x, wall time 0.87x: yes |" in text
+        assert "| 1,300.0 / 1,200.0<br>torch_compile: TPOT 0.850x, wall time 0.867x: yes |" in text
         assert "waterfall/llama_3_2_1b_1/fusions_first: baseline to engine, 5 repeats:" in text
         assert "Not measured yet" not in text
         assert text.count("Up to 4 parts ran at a time, each on a GPU and cores of its own.") == 2

@@ -57,7 +57,7 @@ def test_a_goal_stands_beside_time_floor_rivals_and_pytorch_alone(tmp_path: Path
         "yes",
         "1.25x",
         "engine 1,500.0 (CPU 5.000)<br>torch_compile 900.0 (CPU 5.000)<br>megakernel did not run",
-        "850.0 / failed<br>torch_compile: TPOT 1.04x, wall time 1.06x: yes",
+        "850.0 / failed<br>torch_compile: TPOT 1.040x, wall time 1.059x: yes",
     ]
 
 
