@@ -5,6 +5,7 @@ In: the folder. Out: files beside each other, and lines that say what they hold 
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -57,13 +58,13 @@ def write_lists(folder: Path, output: Path, profile: Path | None = None) -> Iter
         raise DataError(output, None, f"nothing was written: {_why_none(folder, processes, failed or refused)}")
     for number, each in enumerate(recorded, 1):
         assert isinstance(each.found, ExecutionTrace)
-        path = _numbered(output, number, len(recorded))
+        path = _free(_numbered(output, number, len(recorded)))
         save_text(path, list_text(each.found, _origin(each.about)))
         yield _summary(path, each.found)
         for note in each.notes():
             yield f"{path}: {note}"
         if profile is not None:
-            yield _save_profile(each.path, _numbered(profile, number, len(recorded)))
+            yield _save_profile(each.path, _free(_numbered(profile, number, len(recorded))))
     for error in failed:
         yield f"a process was left out: {error.problem}"
 
@@ -71,6 +72,11 @@ def write_lists(folder: Path, output: Path, profile: Path | None = None) -> Iter
 def _numbered(path: Path, number: int, count: int) -> Path:
     stem, dot, ends = path.name.partition(".")
     return path if count == 1 else path.with_name(f"{stem}-{number}{dot}{ends}")
+
+
+def _free(path: Path) -> Path:
+    """Return the path, or another one if a recording beside this one has written it meanwhile."""
+    return path.with_name(f"{os.getpid()}-{path.name}") if path.exists() else path
 
 
 def _save_profile(files: Path, path: Path) -> str:

@@ -171,6 +171,21 @@ print("to the end")
 
 
 @needs_torch
+def test_a_list_that_another_recording_wrote_meanwhile_stays(tmp_path: Path) -> None:
+    program = """
+import torch
+torch.zeros(2, 2) @ torch.zeros(2, 2)
+open("recorded.csv", "w").write("of the other one")
+"""
+    done = record(tmp_path, "--", sys.executable, "-c", program)
+    assert done.returncode == 0
+    assert (tmp_path / "recorded.csv").read_text() == "of the other one"
+    (own,) = tmp_path.glob("*-recorded.csv")
+    assert len(read_gemm_list(own)) == 1
+    assert f"workload.path={own.name}" in done.stderr
+
+
+@needs_torch
 def test_compiled_code_is_refused_with_what_to_type(tmp_path: Path) -> None:
     program = """
 import torch
