@@ -123,6 +123,15 @@ class GemmList(Workload):
         return notices
 
 
+def most_common_dtype(path: Path) -> Dtype | None:
+    """Return the dtype of most commands of a list that has several; None if it has one, or none."""
+    counts: Counter[Dtype] = Counter()
+    for gemm in _read(path)[0]:
+        if gemm.dtype is not None:
+            counts[gemm.dtype] += gemm.count
+    return counts.most_common(1)[0][0] if len(counts) > 1 else None
+
+
 def _read(path: Path) -> _Content:
     """Return the rows of a list or of an execution trace, and the number of GEMMs left out of a trace, by reason."""
     version: tuple[int, ...] = ()

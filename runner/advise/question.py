@@ -12,7 +12,9 @@ from hydra import compose
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
+from launchopt.messages import print_error
 from launchopt.recording.results import Row
+from launchopt.workloads.list import most_common_dtype
 from runner.calling.words import words_of
 from runner.config.loading import hydra_of
 from runner.config.schema import Config, to_config
@@ -97,6 +99,9 @@ def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Ques
     """
     settings = {"workload": workload, "workload.path": str(path.absolute()), "batching.max_batch": PLAIN_BATCH}
     settings |= {"workload.gaps": "none"} if workload == "trace" else {}
+    if workload == "list" and (dtype := most_common_dtype(path)) is not None:
+        settings["workload.dtype"] = dtype.name  # a notice of each run counts the rows of others
+        print_error(f"{path} has several dtypes: all rows run in {dtype.name}, that of most GEMMs", "warning")
     return Question(settings | _common(device), 0, limit)
 
 

@@ -232,6 +232,15 @@ def test_a_file_is_no_model(tmp_path: Path) -> None:
     assert question.requests == 0
 
 
+def test_a_list_of_several_dtypes_runs_in_that_of_most_gemms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gemms.csv"
+    path.write_text("m,n,k,dtype,count\n64,1,128,fp32,1\n64,1,128,fp32,1\n64,1,128,bf16,8\n")
+    assert of_file("list", path, "cpu", None).config().workload.dtype.name == "bf16"
+    assert "several dtypes: all rows run in bf16" in capsys.readouterr().err
+
+
 def test_of_a_trace_only_stacks_that_keep_its_order_are_tried() -> None:
     question = of_file("trace", Path("tests/corpus/kineto.json.gz"), "cpu", None)
     able, refused = candidates(question.config(), find_device("cpu", 0)[0])
