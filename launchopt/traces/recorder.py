@@ -12,6 +12,7 @@ and neither names nor paths of the program. One process records one program at a
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -26,6 +27,7 @@ from launchopt.traces.gemm_list import ListedGemm
 from launchopt.traces.record_hook import before_another, let_go
 
 ANOTHER = "another execution trace runs in this process, and PyTorch has one at a time"
+LEAST_FREE_BYTES = 1 << 16  # PyTorch ends a trace without a word when its disk is full
 _SINGLE = threading.Lock()  # held while a recording runs
 
 
@@ -103,7 +105,9 @@ class Recording:
                 raise DataError(self.path, None, ANOTHER)
             found = read_execution_trace(self._trace)
         except DataError as problem:
-            raise DataError(self.path, None, f"nothing was written: {problem.problem}") from None
+            full = shutil.disk_usage(self._trace).free < LEAST_FREE_BYTES
+            why = "the folder for temporary files (TMPDIR) is full" if full else problem.problem
+            raise DataError(self.path, None, f"nothing was written: {why}") from None
         save_text(self._file, list_text(found, origin()))
 
     def _start(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,14 @@ def test_a_recording_can_be_used_again_and_counts_its_steps_anew(step: Any, tmp_
                 step()
                 recording.step()
         assert len(read_gemm_list(tmp_path / "gemms.csv")) == len(ROWS)
+
+
+def test_a_full_folder_for_temporary_files_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
+    with pytest.raises(DataError, match="TMPDIR.* is full"), launchopt.record(tmp_path / "gemms.csv"):
+        pass  # as a trace that was cut short, it cannot be read as a list
 
 
 def test_it_says_that_pytorch_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
