@@ -177,7 +177,7 @@ def test_a_full_folder_for_temporary_files_is_named(tmp_path: Path, monkeypatch:
     pytest.importorskip("torch")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=0))
-    with pytest.raises(DataError, match="TMPDIR.* is full"), launchopt.record(tmp_path / "gemms.csv"):
+    with pytest.raises(DataError, match=r"TMPDIR.* is full"), launchopt.record(tmp_path / "gemms.csv"):
         pass  # as a trace that was cut short, it cannot be read as a list
 
 
