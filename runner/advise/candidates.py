@@ -18,6 +18,7 @@ START = "engine"  # mode that the changed stacks begin with
 ALL_FUSED = AS_VLLM | {Fusion.silu, Fusion.epilogue}
 SUBMITS = (Submit.stream, Submit.graph, Submit.graph_loop, Submit.graph_device)
 LIKELY = ("graph", "engine+graph+pdl", "coalesced", "torch_graph", "megakernel", "engine+graph")  # tried first
+LIKELY_ON_CPU = ("torch_eager", "graph", "graph_device", "engine+graph")
 LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
 REORDERS = "changes the order of GEMMs, and a trace does not say which of them reads the result of another one"
 
@@ -55,7 +56,8 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
         else:
             refused[label] = why
     shares = stream.has_steps and stream.requests > 1
-    return sorted(able, key=lambda label: (_is_alone(label) if shares else False, label not in LIKELY)), refused
+    likely = LIKELY if info.kind == "cuda" else LIKELY_ON_CPU
+    return sorted(able, key=lambda label: (_is_alone(label) if shares else False, label not in likely)), refused
 
 
 def _is_alone(label: str) -> bool:

@@ -165,6 +165,8 @@ def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials)
     while waiting:
         spare_s = trials.left_s - keep_s
         fits = min(most, len(waiting), trials.cost.arms_in(spare_s, 1) - 1)
+        if not every:  # only the base has run, and others can be many times as fast
+            fits = max(fits, min(FINALISTS, most, len(waiting)))
         if fits < 1:
             break
         going = waiting[:fits]

@@ -41,8 +41,7 @@ class MadeUp(Trials):
         self.rounds += 1
         layers = int(str(question.settings.get("workload.layers", 1)))
         rows = [each for label in labels for each in self._rows(label, repeats, layers)]
-        longest = max(self.wall_ms[label] for label in labels) * layers / 1e3
-        took_s = START_S + len(labels) * (4 + 2 * repeats) * longest
+        took_s = START_S + (4 + 2 * repeats) * sum(self.wall_ms[label] for label in labels) * layers / 1e3
         took_s, self.compiling_s = took_s + self.compiling_s, 0.0
         if took_s > self.left_s * share:
             self.now_s += self.left_s * share
@@ -169,6 +168,11 @@ def test_a_first_trial_that_compiles_is_not_taken_for_the_cost_of_the_next() -> 
     assert found(trials).best == "graph"
     assert trials.ran[0] == (1, 1)
     assert trials.ran[1][0] == len(ARMS)
+
+
+def test_a_base_that_is_many_times_as_slow_as_the_others_leaves_time_for_some_of_them() -> None:
+    trials = MadeUp(60.0, {"engine": 2000.0} | {f"m{at}": 100.0 + at for at in range(12)})
+    assert found(trials).best == "m0"
 
 
 def test_what_rows_do_not_explain_counts_as_the_start() -> None:
