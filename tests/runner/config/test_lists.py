@@ -153,7 +153,7 @@ def test_the_notice_says_what_merging_brought(tmp_path: Path, monkeypatch: pytes
     path = written(tmp_path, "m,n,k,weight,group,input\n4,1,8,q,a,x\n2,1,8,k,a,x\n2,1,8,o,b,\n")
     plan = planned("workload=list", path, "workload.merged=true", "mode=batched")
     assert any("3 rows of gemms.csv, merged into 2: 2 commands of 2 shapes" in notice for notice in plan.notices)
-    path = written(tmp_path, "m,n,k,weight,group,input\n4,1,8,q,a,x\n2,1,4,k,a,x\n")
+    path = written(tmp_path, "m,n,k,weight,group,input\n4,1,8,q,a,x\n2,2,8,k,a,x\n")
     plan = planned("workload=list", path, "workload.merged=true", "mode=batched")
     assert any("fp32, 1 group" in notice and "groups" not in notice for notice in plan.notices)
     assert any("workload.merged=true merges nothing" in notice for notice in plan.notices)
