@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from runner.plan import cores, gpus
 
 
@@ -11,3 +13,19 @@ def shares(device: str, since_s: float) -> str | None:
     device: "cpu" or "cuda", whose launches need cores, too. since_s: of `time.time`.
     """
     return (gpus.shares(since_s) if device == "cuda" else None) or cores.shares(since_s)
+
+
+class Sharing:
+    """With whom this process shares a device from now on. device: as for `shares`.
+
+    It looks now, too: a job that began before may end before the last look.
+    """
+
+    def __init__(self, device: str) -> None:
+        self._device, self._began_s = device, time.time()
+        self._found = shares(device, self._began_s)
+
+    def so_far(self) -> str | None:
+        """Return with whom; None if the device was this process's own."""
+        self._found = self._found or shares(self._device, self._began_s)
+        return self._found

@@ -7,7 +7,6 @@ repeats, and the manifest says how it ended.
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +28,7 @@ from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan import gpus
 from runner.plan.plan import Plan
-from runner.plan.sharing import shares
+from runner.plan.sharing import Sharing
 from runner.run import children
 from runner.run.leftovers import remove_unfinished, tidy
 from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check, split_loops, unfused_lines
@@ -57,7 +56,10 @@ class Run:
     manifest: Manifest = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
     has_ended: bool = False  # True: saved for the last time
-    began_s: float = field(default_factory=time.time)
+    sharing: Sharing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sharing = Sharing(self.plan.info.kind)
 
     def save(self, status: str) -> None:
         """Replace summary, histograms and manifest."""
@@ -91,7 +93,7 @@ class Run:
         """Save for the last time, with the reserved disk space. The children no longer write."""
         self.reserve.release()
         remove_unfinished(self.folder)  # unfinished tables of a killed child
-        if shared := shares(self.plan.info.kind, self.began_s):
+        if shared := self.sharing.so_far():
             self.manifest["shared"] = shared
             for row in self.rows:
                 remove_ceilings(row)
@@ -104,7 +106,7 @@ class Run:
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
         sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
-        shared = shares(self.plan.info.kind, self.began_s)
+        shared = self.sharing.so_far()
         changed = [f"shared {shared}, so no rate is compared with a ceiling"] if shared else []
         changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]

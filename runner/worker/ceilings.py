@@ -7,7 +7,6 @@ something else used the memory, and no result of the job may be compared with th
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, astuple
 
 from launchopt.command import Dtype
@@ -17,7 +16,7 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 from launchopt.timing.activity import Bandwidths, Ceilings
 from runner.plan.job import Job
-from runner.plan.sharing import shares
+from runner.plan.sharing import Sharing
 
 _Key = tuple[str, int, int | None, Dtype]
 _highest: dict[_Key, Ceilings] = {}
@@ -34,7 +33,7 @@ class DeviceCeilings:
             _highest[self._key] = found = device.ceilings(job.stream.dtype)
             _latest[self._key] = found.bandwidths
         self._seen = [_latest[self._key]]  # all measurements of this job
-        self._began_s = time.time()
+        self._sharing = Sharing(device.info.kind)
 
     @property
     def now(self) -> Ceilings:
@@ -60,7 +59,7 @@ class DeviceCeilings:
 
         If it seems impossible, the ceilings are measured again before the answer. Beside other jobs none is known.
         """
-        if shares(self._key[0], self._began_s):
+        if self._sharing.so_far():
             return None, False
         found = above_ceiling(row, self._limits())
         if not found[1]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from runner.plan import cores, pool
-from runner.plan.sharing import shares
+from runner.plan.sharing import Sharing, shares
 
 
 @pytest.fixture
@@ -91,3 +91,18 @@ def test_jobs_that_have_taken_no_gpu_share_the_gpus_even_with_cores_of_their_own
     assert shares("cuda", began_s) is None
     cores.take(2, tmp_path / "pool2")
     assert shares("cuda", began_s) == "the GPUs with 2 jobs at once"
+
+
+def test_a_run_says_so_when_the_other_began_before_it_and_ended_before_its_end(
+    machine: Callable[[int], list[list[int]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine(4)
+    folder = tmp_path / "pool"
+    cores.take(1, folder)
+    cores.take(1, folder)
+    monkeypatch.setenv(cores.SHARED, "")  # as the first sees it
+    os.utime(folder / "sharing", (1, 1))
+    sharing = Sharing("cpu")
+    os.close(pool._held.pop())
+    assert sharing.so_far() == "its cores with other sweeps"
+    assert Sharing("cpu").so_far() is None
