@@ -41,6 +41,7 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
 
     Raises DataError for folders, files and calibrations that cannot be read or written.
     """
+    from launchopt.analysis.several_gpus import NOT_ASKED, gpu_lines
     from launchopt.analysis.verdict.diagnosis import diagnose
     from launchopt.recording import results
 
@@ -48,10 +49,12 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
     used = calibration_for(rows, folders, calibration)
     diagnoses = diagnose(rows, refusals, used)
+    several = gpu_lines(rows, results.read_gpus(folders))
     if output != STDOUT:
         _show(diagnoses)
+        print("\n".join([*several, NOT_ASKED] if several else []), end="\n" if several else "")
     made = None if used is None else {"made_utc": used.made_utc, "device": used.device}
-    put_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses]})
+    put_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses], "several_gpus": several})
     errors = [f"{one.title}: {error}" for one in diagnoses for error in one.errors]
     for error in errors:
         print_error(error)

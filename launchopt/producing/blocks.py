@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from launchopt.command import as_words
 from launchopt.errors import Interrupted
 from launchopt.native import compiled, cpu_pause, monotonic_ns
-from launchopt.producing.driver import Driver
-from launchopt.producing.production import Production
+from launchopt.producing.production import Production, Tokens
 from launchopt.queue.ring import Ring, push_words
 from launchopt.queue.segment import HeaderWord
 from launchopt.queue.waiter import Waiter
@@ -110,9 +109,9 @@ def produce(blocks: Iterable[Block], ring: Ring, waiter: Waiter) -> Production:
     return Production(run.pushed, run.blocked_ns, run.late.percentile(99), run.late.max)
 
 
-def drive(driver: Driver, ring: Ring, back: Ring, open_loop: bool) -> Production:
-    """Run the driver, which issues the steps of requests, instead of pushing blocks."""
-    tokens, pushed, blocked_ns = driver.run(ring, back)
+def production_of(driven: tuple[Tokens, int, int], open_loop: bool) -> Production:
+    """Return the production of a driver, which issued the steps of requests. driven: what `Driver.run` returned."""
+    tokens, pushed, blocked_ns = driven
     if not open_loop:
         return Production(pushed, blocked_ns, None, None, tokens)
     late = float(np.percentile(tokens.late_ns, 99))

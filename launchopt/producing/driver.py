@@ -37,11 +37,11 @@ from launchopt.command import WORDS, as_words
 from launchopt.errors import Interrupted
 from launchopt.producing.continuous import DriverWord
 from launchopt.producing.driver_loop import DriverExit, drive
-from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, ahead_of
+from launchopt.producing.prepared_steps import MOST_PLACES, DriverSetting, ProgressColumn, StreamFields, ahead_of
 from launchopt.producing.production import RunKind, Schedule, Tokens
 from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
 from launchopt.queue.ring import Ring
-from launchopt.queue.segment import HeaderWord
+from launchopt.queue.segment import HeaderWord, RingArrays
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Table
@@ -50,6 +50,8 @@ WARM_UP_REQUESTS = 8  # requests of a warm-up run: enough that scattered inputs 
 WARM_UP_TOKENS = 3  # of each: a mode may launch the first one alone, and several later ones together
 # Most tokens of an audit run: generated, and with prompts. It has whole requests, and at least one.
 AUDITED_TOKENS, AUDITED_COLUMNS = 4096, 1 << 14
+UNKNOWN = 1 << 62  # number of requests while more may come
+Entry = tuple[RingArrays, RingArrays, StreamFields, DriverFields]  # the arguments of `drive`
 
 
 class Driver:
@@ -72,7 +74,7 @@ class Driver:
         self._settings = _settings_of(stream, requests, schedule, int(spin_us * 1e3))
         template, stops = as_words(stream.template), np.asarray(stream.kind_stops, np.int64)
         origins = stream.a_from, stream.b_from, stream.c_from
-        self._arrays = (self._settings, table, stops, template, stream.replica_moves, *origins)
+        self._arrays: StreamFields = (self._settings, table, stops, template, stream.replica_moves, *origins)
         after, due = table[:, ChainColumn.AFTER], self._due_ns
         free = np.flatnonzero(after < 0)
         order: Table = free[np.argsort(due[free], kind="stable")]
@@ -96,10 +98,8 @@ class Driver:
         Return the tokens, the number of pushed commands, and the ns for which the ring was full. Raise Interrupted if
         the parent sets STOP.
         """
-        start_ns = time.monotonic_ns()
-        ring.set_word(HeaderWord.START_NS, start_ns)
-        self._progress[:, ProgressColumn.ARRIVED_NS] = start_ns + self._due_ns
-        blocked_ns = 0
+        start_ns, blocked_ns = time.monotonic_ns(), 0
+        self.begin(ring, start_ns)
         while (code := self._enter(ring, back)) != DriverExit.DONE:
             if ring.word(HeaderWord.STOP):
                 raise Interrupted("stopped while requests were under way")
@@ -112,15 +112,64 @@ class Driver:
                 wake_s = (int(self._state[DriverWord.WAKE_NS]) - before_ns) * 1e-9
                 time.sleep(max(0.0, min(self._sleep_s, wake_s)))
         ring.close()
+        return self.tokens(start_ns), self.pushed, blocked_ns
+
+    def begin(self, ring: Ring, start_ns: int) -> None:
+        """Begin the run at `start_ns`."""
+        ring.set_word(HeaderWord.START_NS, start_ns)
+        self._progress[:, ProgressColumn.ARRIVED_NS] = start_ns + self._due_ns
+
+    def tokens(self, start_ns: int) -> Tokens:
+        """Return the times and ids of the run that began at `start_ns`."""
         progress = self._progress
         issue_ns, done_ns, ids = self._tokens
         late_ns = progress[:, ProgressColumn.NOTICED_NS] - progress[:, ProgressColumn.ARRIVED_NS]
         arrived_ns = progress[:, ProgressColumn.ARRIVED_NS] - start_ns
-        tokens = Tokens(arrived_ns, late_ns, issue_ns - start_ns, done_ns - start_ns, ids)
-        return tokens, int(self._state[DriverWord.SEQ]), blocked_ns
+        return Tokens(arrived_ns, late_ns, issue_ns - start_ns, done_ns - start_ns, ids)
+
+    @property
+    def pushed(self) -> int:
+        """Commands pushed so far."""
+        return int(self._state[DriverWord.SEQ])
 
     def _enter(self, ring: Ring, back: Ring) -> int:
-        return int(drive(ring.arrays, back.arrays, self._arrays, self._run))
+        return int(drive(*self.entry(ring, back)))
+
+    def entry(self, ring: Ring, back: Ring) -> Entry:
+        """Return the arguments of the compiled loop."""
+        return ring.arrays, back.arrays, self._arrays, self._run
+
+
+class RoutedDriver(Driver):
+    """A driver that issues only the requests that it is given, one after the other, in order of arrival."""
+
+    def __init__(
+        self, stream: ChainStream, schedule: Schedule, spin_us: float, sleep_us: float, kind: RunKind = RunKind.RUN
+    ) -> None:
+        super().__init__(stream, schedule, spin_us, sleep_us, kind)
+        self.given, self._order, self._expected = 0, self._run[0].copy(), 0
+        self._settings[DriverSetting.REQUESTS] = UNKNOWN
+        self._run = (self._order[:0], *self._run[1:])
+
+    def give(self, request: int, size: int) -> None:
+        """Add a request. size: the requests that follow it, and itself."""
+        self._order[self.given] = request
+        self.given, self._expected = self.given + 1, self._expected + size
+        self._run = (self._order[: self.given], *self._run[1:])
+
+    def give_no_more(self) -> None:
+        """End the run when all requests so far have ended."""
+        self._settings[DriverSetting.REQUESTS] = self._expected
+
+    @property
+    def outstanding(self) -> int:
+        """Requests that were given, or follow these, and have not ended."""
+        return self._expected - int(self._state[DriverWord.FINISHED])
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether every request has ended, and none will come."""
+        return bool(self._state[DriverWord.FINISHED] == self._settings[DriverSetting.REQUESTS])
 
 
 def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns: int) -> Table:

@@ -20,6 +20,20 @@ class RunKind(StrEnum):
     RUN = "run"
 
 
+class Routing(StrEnum):
+    """The consumer that gets a request, or an independent command: one of several."""
+
+    round_robin = "round_robin"  # by turns
+    least_outstanding = "least_outstanding"  # the one that has the least left to do
+
+
+def at_start(requests: int, consumers: int) -> NDArray[np.int64]:
+    """Return the consumer of each request that is due at the start: neighbours stay together, so that one launch has
+    them without copying their inputs.
+    """
+    return np.arange(requests) * consumers // max(1, requests)
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Settings of the scheduler.
@@ -58,3 +72,4 @@ class Production:
     late_p99_ns: float | None  # 99th percentile over commands (or requests) of the delay of a push; None: closed loop
     late_max_ns: int | None  # largest such delay
     tokens: Tokens | None = None  # times and ids of tokens; None: the workload has independent commands
+    busy_ns: int | None = None  # time that routing all commands took, without waiting; None: not measured

@@ -168,6 +168,11 @@ class Ring(RingSegment):
         self.set_word(HeaderWord.HEAD, self.word(HeaderWord.HEAD) | CLOSED_BIT)
 
     @property
+    def is_closed(self) -> bool:
+        """True if the producer has closed the ring."""
+        return self.word(HeaderWord.HEAD) >= CLOSED_BIT
+
+    @property
     def drained(self) -> bool:
         """True if the producer has closed the ring and every record was popped."""
         return self.word(HeaderWord.HEAD) == self.word(HeaderWord.TAIL) | CLOSED_BIT

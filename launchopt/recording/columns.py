@@ -165,6 +165,24 @@ HISTOGRAM_COLUMNS = (
 )
 HISTOGRAMS = schema(*HISTOGRAM_COLUMNS)
 
+# With several GPUs: one row for each GPU of a repeat.
+GPU_COLUMNS = (
+    required("run_id", TEXT, "as in summary"),
+    required("mode", TEXT, "as in summary"),
+    required("repeat", INT32, "as in summary"),
+    required("gpu", INT32, "number of the GPU, an entry of device.gpus; on the cpu device: the core of its consumer"),
+    required("requests", INT64, "requests that were routed to it; independent commands: the commands"),
+    required("commands", INT64, "commands that it executed"),
+    required("launch_calls", INT64, "as in summary"),
+    required("wall_ms", FLOAT, "from the start barrier to its last result"),
+    required("commands_per_s", FLOAT, "commands / wall_ms"),
+    required("latency_p50_us", FLOAT, "as in summary"),
+    required("latency_p99_us", FLOAT, "as in summary"),
+    required("queue_wait_p50_us", FLOAT, "as in summary"),
+    required("queue_wait_p99_us", FLOAT, "as in summary"),
+)
+GPUS = schema(*GPU_COLUMNS)
+
 
 RENAMED = {"one_time_ms": "setup_ms"}  # names that older files have
 RENAMED_VALUES = {"model": {"predecessor": "small_1024"}}  # by column: values that older files have

@@ -25,6 +25,7 @@ from launchopt.reading.run_files import Place, RunFiles, files, run_files
 from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
     COMMAND_COLUMNS,
+    GPU_COLUMNS,
     HISTOGRAM_COLUMNS,
     KERNEL_COLUMNS,
     LAUNCH_COLUMNS,
@@ -43,6 +44,7 @@ __all__ = ["COLUMNS", "TABLES", "ReadRun", "batches", "files", "runs", "schema_o
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "summary": SUMMARY_COLUMNS,
     "histograms": HISTOGRAM_COLUMNS,
+    "gpus": GPU_COLUMNS,
     "launches": LAUNCH_COLUMNS,
     "commands": COMMAND_COLUMNS,
     "kernels": KERNEL_COLUMNS,

@@ -190,20 +190,27 @@ class Recorder:
 
     def counted(self) -> Counted:
         """Count the recorded commands of the workload. This needs one byte of memory per command of the workload."""
+        ran, known = self.ran()
+        return Counted(int(np.count_nonzero(ran)), known)
+
+    def ran(self) -> tuple[NDArray[np.bool_], int]:
+        """Return which commands of the workload were recorded, [commands], and the rows of these commands."""
         seen, known = np.zeros(self._commands, np.bool_), 0
         for chunk in self.chunks():
             seqs = chunk.commands[:, CommandColumn.SEQ].view(np.uint64)
             seqs = seqs[seqs < self._commands]
             seen[seqs.astype(np.intp)] = True
             known += len(seqs)
-        return Counted(int(np.count_nonzero(seen)), known)
+        return seen, known
 
-    def faults(self, counted: Counted | None = None) -> Sequence[str]:
-        """Return one sentence per fault in the counts of commands; none if each command ran exactly once."""
-        counted = counted or self.counted()
-        found = []
-        if missing := self._commands - counted.distinct:
-            found.append(f"{missing} of {self._commands} commands never ran")
+    def faults(self, counted: Counted | None = None, expected: int | None = None) -> Sequence[str]:
+        """Return one sentence per fault in the counts of commands; none if each command ran exactly once.
+
+        expected: commands that this recorder should have; None: all.
+        """
+        counted, expected, found = counted or self.counted(), self._commands if expected is None else expected, []
+        if missing := expected - counted.distinct:
+            found.append(f"{missing} of {expected} commands never ran")
         if repeated := counted.known - counted.distinct:
             found.append(f"{repeated} commands ran twice")
         if strangers := self.command_count - counted.known:

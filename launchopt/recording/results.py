@@ -2,6 +2,7 @@
 
     summary.parquet            one row per repeat of a mode
     histograms.parquet         one row per histogram bucket of the times and batch sizes of a repeat
+    gpus.parquet               one row per GPU of a repeat                  (several device.gpus)
     launches.parquet           one row per launch call                      (record.launches=all)
     commands.parquet           one row per command, in order of execution   (record.commands=all)
     kernels.parquet            one row per kernel, recorded by CUPTI        (timing=cupti)
@@ -30,6 +31,7 @@ from launchopt.reading.parquet import Rules, Window, checked
 from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
     COMMANDS,
+    GPUS,
     HISTOGRAMS,
     KERNELS,
     LAUNCHES,
@@ -43,6 +45,7 @@ from launchopt.recording.summary_columns import KNOWN, SUMMARY, SUMMARY_COLUMNS
 
 __all__ = [
     "COMMANDS",
+    "GPUS",
     "HISTOGRAMS",
     "KERNELS",
     "LAUNCHES",
@@ -51,6 +54,7 @@ __all__ = [
     "TOKENS",
     "Row",
     "metadata",
+    "read_gpus",
     "read_histograms",
     "read_manifest",
     "read_manifests",
@@ -162,6 +166,20 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
 def read_summary(path: Path) -> list[Row]:
     """Return the usable rows of one summary.parquet; DataError if the file cannot be read, or no row can be used."""
     return [row for batch in checked(path, _SUMMARY_RULES) for row in batch.to_pylist()]
+
+
+def read_gpus(folders: Iterable[Path]) -> list[Row]:
+    """Return the rows of every gpus.parquet at or below `folders`. A file that cannot be used is named and left out."""
+    rows: list[Row] = []
+    rules = Rules(GPUS, GPUS.names, GPUS.names[:6], current=current_values, most_rows=MOST_SUMMARY_ROWS)
+    for folder in folders:
+        within = folder.parent.glob if folder.is_file() else folder.rglob
+        for path in sorted(within("gpus.parquet")):
+            try:
+                rows += [row for batch in checked(path, rules) for row in batch.to_pylist()]
+            except DataError as error:
+                name_unusable(error)
+    return rows
 
 
 def read_histograms(folders: Iterable[Path], what: Sequence[str] | None = None) -> list[Row]:

@@ -86,6 +86,15 @@ SUMMARY_COLUMNS = (
     column("sampling_where", TEXT, "cpu or gpu; null without sampling"),
     required("max_batch", INT32, "a bucket is flushed at this many commands"),
     required("timeout_us", FLOAT, "... or when its oldest command has waited in it this long"),
+    column("gpus", INT32, "GPUs with a consumer each (device.gpus; cpu device: cores); null: one"),
+    column("routing", TEXT, "with several GPUs, which one gets a request: round_robin or least_outstanding"),
+    column("gpu_imbalance", FLOAT, "with several GPUs: most commands of one / mean, less 1"),
+    column(
+        "producer_commands_per_s",
+        FLOAT,
+        "with several GPUs and independent commands: commands / time of routing them, waiting not included; null in an"
+        " open loop",
+    ),
     column("streams", INT32, "CUDA streams over which the mode spread its launches"),
     required("commands", INT64, "commands asked for, executed and counted"),
     column("gemms", INT64, "commands that are GEMMs; the others are norms, attention, ...; null in older files"),

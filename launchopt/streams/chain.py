@@ -165,6 +165,13 @@ class ChainStream:
         """Return the number of steps of a request in a batch of `rows` rows; more than 1: they were issued together."""
         return rows // self.decode_rows if rows > self.step_rows else 1
 
+    def commands_of(self, requests: NDArray[np.int64]) -> int:
+        """Return the number of commands of some requests."""
+        rows, table = np.diff(self.kind_stops, prepend=0), self.table[requests]
+        rest = table[:, ChainColumn.REST_KIND]
+        whole = rows[self.chunk_kind] * table[:, ChainColumn.FULL_CHUNKS] + rows[rest] * (rest >= 0)
+        return int((whole + rows[self.decode_kind] * table[:, ChainColumn.DECODES]).sum())
+
     def most_rows(self, together: int) -> int:
         """Return the most commands of a request that are issued at once: one step, or `together` tokens."""
         return max(self.step_rows, together * self.decode_rows)

@@ -76,11 +76,15 @@ class Verification:
         return self.wrong == 0 and self.checked > 0
 
 
-def verify(stream: CommandStream, arenas: Arenas, settings: CheckSettings) -> Verification:
-    """Check the outputs of `stream` on the device that holds them."""
+def verify(
+    stream: CommandStream, arenas: Arenas, settings: CheckSettings, own: NDArray[np.bool_] | None = None
+) -> Verification:
+    """Check the outputs of `stream` on the device that holds them. own: only these commands, [commands]."""
     generator = np.random.default_rng([settings.seed, 0xC4EC])
     parts = []
-    for shape, slots in _slots_by_shape(stream).items():
+    for shape, slots in _slots_by_shape(stream, own).items():
+        if not len(slots):
+            continue
         columns = _columns(generator, shape.n, settings.max_columns)
         compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers)
         parts.append(_Part(compared, generator))
@@ -88,7 +92,7 @@ def verify(stream: CommandStream, arenas: Arenas, settings: CheckSettings) -> Ve
     with blas, ThreadPoolExecutor(settings.workers) as pool:
         _in_rounds(parts, pool, settings)
     worst = max((part.worst for part in parts), key=lambda error: error.share)
-    elements = sum(shape.m * shape.n * count for shape, count in stream.counts.items())
+    elements = sum(part.products.shape.m * part.products.shape.n * part.commands for part in parts)
     return Verification(
         commands=sum(part.commands for part in parts),
         checked=sum(part.checked for part in parts),
@@ -156,11 +160,13 @@ class _Part:
         return f"{self.products.shape}, output slot {slot}: error {error.error:.3g}, allowed {error.bound:.3g}"
 
 
-def _slots_by_shape(stream: CommandStream) -> dict[ShapeKey, NDArray[np.uint32]]:
-    """Return the slots of A, B and C of the commands of each shape, [commands, 3]."""
+def _slots_by_shape(
+    stream: CommandStream, chosen: NDArray[np.bool_] | None = None
+) -> dict[ShapeKey, NDArray[np.uint32]]:
+    """Return the slots of A, B and C of the commands of each shape, [commands, 3]. chosen: only these commands."""
     found: dict[ShapeKey, list[NDArray[np.uint32]]] = {shape: [] for shape in stream.shapes}
     for block in stream.blocks():
-        records = block.records
+        records = block.records if chosen is None else block.records[chosen[block.records["seq"]]]
         slots = np.stack([records[f"slot_{role}"] for role in "abc"], axis=1)
         widths = set(np.unique(records["n"]).tolist())
         for shape in stream.shapes:

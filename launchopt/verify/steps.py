@@ -104,17 +104,18 @@ class StepCheck:
         self._unit = stream.activations.cols
         self._rows: dict[int, list[Row]] = {}
 
-    def last_steps(self, findings: Findings) -> None:
-        """Check the last step of every request."""
+    def last_steps(self, findings: Findings, own: Numbers | None = None) -> None:
+        """Check the last step of every request. own: only of these."""
         stream = self._stream
         decodes = stream.table[:, ChainColumn.DECODES] > 0
         last_kind = np.where(decodes, stream.decode_kind, stream.table[:, ChainColumn.REST_KIND])
         for kind in np.unique(last_kind).tolist():
-            own = np.flatnonzero(last_kind == kind)
-            starts = last_of_prompt(stream, own) + stream.outputs[own] - 1
+            which = np.flatnonzero(last_kind == kind)
+            which = which if own is None else which[np.isin(which, own)]
+            starts = last_of_prompt(stream, which) + stream.outputs[which] - 1
             if stream.kinds[kind].is_prompt:
-                starts = stream.table[own, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
-            self.check(findings, Steps(kind, own, stream.outputs[own], starts))
+                starts = stream.table[which, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
+            self.check(findings, Steps(kind, which, stream.outputs[which], starts))
 
     def rows(self, kind: int) -> list[Row]:
         """Return the rows of a kind of step."""

@@ -53,22 +53,24 @@ def verify_chain(
     ids: Numbers,
     settings: CheckSettings,
     unwritten: frozenset[str] = frozenset(),
+    own: Numbers | None = None,
 ) -> Verification:
     """Check all tokens, the KV caches, and the commands of every request's last step.
 
     ids: id of each token, [tokens]. settings: the columns are those of a command of a last step. unwritten: nodes whose
-    outputs were not written, since one launch computed them and their successors.
+    outputs were not written, since one launch computed them and their successors. own: only these requests.
     """
+    own = np.arange(stream.requests) if own is None else own
     generator = np.random.default_rng([settings.seed, 0xC4A1])
     findings = Findings(arenas.xp, stream.tokens, CheckProgress(stream.commands, settings.report))
     inputs, evaluator = Inputs(stream, arenas, ids), Evaluator(stream, arenas)
-    is_sample = stream.vocab is not None and not settings.full
-    most = min(SAMPLED_IDS, stream.tokens) if is_sample else stream.tokens
+    is_sample, tokens = stream.vocab is not None and not settings.full, int(stream.outputs[own].sum())
+    most = min(SAMPLED_IDS, tokens) if is_sample else tokens
     chunk_bytes = _chunk_bytes(arenas)
-    _Tokens(stream, inputs, evaluator, findings, chunk_bytes).check(sampling, ids, generator, most)
+    _Tokens(stream, inputs, evaluator, findings, chunk_bytes, own).check(sampling, ids, generator, most)
     steps = StepCheck(stream, inputs, evaluator, unwritten, chunk_bytes, settings.max_columns, generator)
-    steps.last_steps(findings)
-    return findings.verdict(stream.commands)
+    steps.last_steps(findings, own)
+    return findings.verdict(stream.commands_of(own))
 
 
 def _chunk_bytes(arenas: Arenas) -> int:
@@ -82,9 +84,15 @@ class _Tokens:
     """Checks tokens and KV caches. chunk_bytes: memory to use at a time, roughly."""
 
     def __init__(
-        self, stream: ChainStream, inputs: Inputs, evaluator: Evaluator, findings: Findings, chunk_bytes: int
+        self,
+        stream: ChainStream,
+        inputs: Inputs,
+        evaluator: Evaluator,
+        findings: Findings,
+        chunk_bytes: int,
+        own: Numbers,
     ) -> None:
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes, self._own = chunk_bytes, own
         self._stream, self._inputs, self._evaluator, self._left = stream, inputs, evaluator, evaluator.left
         self._findings, self._xp = findings, evaluator.xp
         self._first = stream.table[:, ChainColumn.FIRST_TOKEN]
@@ -101,7 +109,7 @@ class _Tokens:
     def _parts(self, generator: np.random.Generator, most_tokens: int) -> Iterator[tuple[Numbers, Columns]]:
         """Yield numbers of tokens and their columns, ordered by the copy of the weights. A token has one column."""
         stream = self._stream
-        numbers = np.arange(stream.tokens)
+        numbers = np.flatnonzero(np.isin(np.repeat(np.arange(stream.requests), stream.outputs), self._own))
         if len(numbers) > most_tokens:
             numbers = np.sort(generator.choice(numbers, most_tokens, replace=False))
         requests = np.searchsorted(self._first, numbers, "right") - 1
@@ -117,8 +125,8 @@ class _Tokens:
     def _sequences(self, generator: np.random.Generator, most_tokens: int) -> Iterator[tuple[Numbers, Columns]]:
         """Yield columns of whole requests, with the number of the token that each computes (-1 within a prompt)."""
         stream = self._stream
-        requests = np.arange(stream.requests)
-        if stream.tokens > most_tokens:
+        requests = self._own
+        if stream.outputs[requests].sum() > most_tokens:
             requests = generator.permutation(requests)
             requests = np.sort(requests[: 1 + np.searchsorted(np.cumsum(stream.outputs[requests]), most_tokens)])
         before = last_of_prompt(stream, requests)

@@ -12,6 +12,7 @@ from omegaconf import MISSING
 
 from launchopt.errors import ConfigError
 from launchopt.options import check_options, fixed, option
+from launchopt.producing.production import Routing
 from launchopt.sampling import SamplingKind
 
 
@@ -58,11 +59,20 @@ class Device:
 
     kind: DeviceKind = option(DeviceKind.auto, "auto: the GPU if there is one, else the CPU")
     index: int = option(0, "number of the GPU, as CUDA counts them", low=0)
+    gpus: list[int] | None = option(None, "several GPUs, each with a consumer; of the cpu device: cores", low=0)
+    routing: Routing = option(Routing.round_robin, "the one of device.gpus that gets a request")
     threads: int | None = option(None, "BLAS threads of the cpu device; null: all cores but one", low=1, high=1024)
     pin_cpu: int | None = option(None, "core that the consumer is pinned to; null: none", low=0)
 
     def __post_init__(self) -> None:
         check_options("device", self)
+        if self.gpus is None:
+            return
+        if not self.gpus:
+            raise ConfigError("device.gpus", "[]", "must name one GPU or more, such as [0,1]")
+        if self.index or self.pin_cpu is not None:
+            key, value = ("device.index", self.index) if self.index else ("device.pin_cpu", self.pin_cpu)
+            raise ConfigError(key, value, "does not go with device.gpus: leave one of them out")
 
 
 class TimingKind(enum.Enum):

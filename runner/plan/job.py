@@ -9,7 +9,7 @@ from launchopt.command import ShapeKey
 from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.stack import label_of, stack_of
-from launchopt.producing.production import Schedule
+from launchopt.producing.production import Routing, Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chain import Stream
 
@@ -80,6 +80,11 @@ class Job:
     samples_on_host: bool = False
     schedule: Schedule = field(default_factory=Schedule)
     back_name: str = ""  # the ring that notifies the driver of complete steps
+    # Several consumers: each has a job with rings of its own, the producer has the names of all rings.
+    consumer: int = 0  # number of this consumer
+    consumers: int = 1
+    routing: Routing = Routing.round_robin
+    all_rings: tuple[tuple[str, str], ...] = ()  # ring and back ring of each consumer
 
     @property
     def back_capacity(self) -> int:

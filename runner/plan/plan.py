@@ -33,6 +33,8 @@ from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tunin
 from runner.config.modes import options_of_label
 from runner.config.plugged import plugin_lines
 from runner.config.schema import Config, to_config
+from runner.plan.consumers import facts_of_all, first_index, jobs_of, require_routable
+from runner.plan.consumers import notices as several_notices
 from runner.plan.gpus import check_index
 from runner.plan.job import Arm, Job
 from runner.plan.memory import (
@@ -81,7 +83,7 @@ class Plan:
             stream=self.stream,
             arms=self.arms,
             device_kind=self.info.kind,
-            device_index=config.device.index,
+            device_index=first_index(config),
             threads=config.device.threads,
             pin_cpu=config.device.pin_cpu,
             timing=config.timing.kind.value,
@@ -103,6 +105,15 @@ class Plan:
             samples_on_host=self.sampling_where == "cpu",
             schedule=_schedule(config),
         )
+
+    @property
+    def consumers(self) -> tuple[int, ...]:
+        """The GPU of each consumer; on the CPU device its core, or 0."""
+        return tuple(self.config.device.gpus or (self.config.device.index,))
+
+    def jobs(self, folder: Path) -> tuple[Job, ...]:
+        """Return the job of each consumer."""
+        return jobs_of(self.job(folder), self.config)
 
     @property
     def due_per_s(self) -> float | None:
@@ -136,8 +147,10 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
         cores = sorted(os.sched_getaffinity(0))
         raise ConfigError("device.pin_cpu", config.device.pin_cpu, f"must be one of this process's cores: {cores}")
     if config.device.kind is not DeviceKind.cpu:
-        check_index(config.device.index)
-    info, why = find_device(config.device.kind.value, config.device.index)
+        for index in config.device.gpus or (config.device.index,):
+            check_index(index)
+    info, why = find_device(config.device.kind.value, first_index(config))
+    info = facts_of_all(config, info)
     if config.timing.kind is TimingKind.cupti:
         if info.kind == "cpu":
             raise DeviceError("timing=cupti: traces kernels on a GPU, and the device is the CPU; use timing=host")
@@ -146,7 +159,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
         torch_trace.require()
     if config.sampling.where is Where.gpu and info.kind == "cpu":
         raise ConfigError("sampling.where", "gpu", "the device is the CPU: must be auto or cpu")
-    notices = [f"device: {info.kind} ({info.name}), {why}"]
+    notices = [f"device: {info.kind} ({info.name}), {why}", *several_notices(config, info)]
     if config.device.kind is DeviceKind.auto and info.kind == "cpu" and (hint := gpu_hint()):
         notices.append(hint)
     if config.ordering is Ordering.violated:
@@ -154,6 +167,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     broken = broken_modes() if config.against == [ALL] else {}
     arms = _arms(config, broken)
     stream = _fitting(config, info, requests, arms, notices)
+    require_routable(config, stream)
     arms, refused = _able(config, arms, info.kind, stream)
     refused = broken | refused
     if refused:

@@ -37,10 +37,11 @@ class Child:
 
     def __init__(self, name: str) -> None:
         mains = {"consumer": consumer_main, "producer": producer_main}
+        main = mains[name.partition(" ")[0]]  # `consumer 1` is the second of several
         caches.prepare()
         self.name, self.has_worked = name, False
         self.pipe, other = Pipe()
-        self.process = bound_process(mains[name], (other,), f"launchopt-{name}")
+        self.process = bound_process(main, (other,), f"launchopt-{name.replace(' ', '-')}")
         start(self.process)
         other.close()
         self._at_exit = Finalize(None, self.end, exitpriority=0)  # else this process would wait for it as it exits

@@ -44,7 +44,7 @@ OF_EVERY_MODEL = {  # the same, of a model
 }
 OF_NOTICES = ("dtype", "left_out")  # settings of a model that change no result
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
-_TABLES = ("summary", "histograms", "launches", "commands", "kernels", "tokens")
+_TABLES = ("summary", "histograms", "gpus", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
 _REPORTS = (
     "report.md",
@@ -85,6 +85,9 @@ def config_hash(config: Mapping[str, object]) -> str:
         if isinstance(fuse := chosen.get("fuse"), list):  # a set
             chosen["fuse"] = sorted(fuse)
         kept["mode"] = chosen
+    if isinstance(device := kept.get("device"), Mapping):  # older runs have no list of GPUs
+        gpus = device.get("gpus")
+        kept["device"] = {k: v for k, v in device.items() if k not in ("gpus", "routing") or gpus is not None}
     if isinstance(model := kept.get("model"), Mapping):
         sizes = {k: v for k, v in model.items() if k not in OF_NOTICES}
         kept["model"] = {k: v for k, v in sizes.items() if k not in OF_EVERY_MODEL or v != OF_EVERY_MODEL[k]}

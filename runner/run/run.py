@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from launchopt.analysis.several_gpus import gpu_lines
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.devices.cuda.info import uuid_of
 from launchopt.errors import DeviceError, Interrupted, LaunchoptError, RunError, VerificationError
@@ -36,6 +37,7 @@ from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, summary_row
 from runner.run.session import ChildError, Session
+from runner.run.several import gpu_rows, merged
 from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import Moved, limited
@@ -55,6 +57,7 @@ class Run:
     rows: list[results.Row] = field(default_factory=list)
     manifest: Manifest = field(default_factory=dict)
     histograms: list[results.Row] = field(default_factory=list)
+    gpus: list[results.Row] = field(default_factory=list)
     has_ended: bool = False  # True: saved for the last time
     sharing: Sharing = field(init=False)
 
@@ -69,6 +72,8 @@ class Run:
             config = self.plan.composed
             results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, config)
             results.write_rows(self.folder / "histograms.parquet", results.HISTOGRAMS, self.histograms, config)
+            if self.gpus:
+                results.write_rows(self.folder / "gpus.parquet", results.GPUS, self.gpus, config)
         results.write_manifest(self.folder, self.manifest)
 
     def repeats(self) -> Manifest:
@@ -111,11 +116,11 @@ class Run:
         changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]
         launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs), *split_loops(self.rows)]
-        return [*ends, *launched, *throttling, *sampled, *changed]
+        return [*ends, *gpu_lines(self.rows, self.gpus), *launched, *throttling, *sampled, *changed]
 
     def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:
         """Add what was measured behind the last repeat of a process to the manifest and to the rows of that process."""
-        if "ceilings_change" in about:
+        if "ceilings_change" in about and len(self.plan.consumers) == 1:
             self.manifest |= {name: about[name] for name in ("ceilings_after", "ceilings_change")}
             for row in rows:
                 settle(row, about["ceilings_change"])
@@ -187,7 +192,7 @@ def _keep_error(run: Run, error: LaunchoptError) -> None:
 
 def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
     """Return the reader of the GPU's clocks and energy. None on the CPU; None and a notice if NVML does not answer."""
-    if plan.info.kind != "cuda":
+    if plan.info.kind != "cuda" or len(plan.consumers) > 1:
         return None
     try:
         return open_watch(uuid_of(plan.info.index))
@@ -212,14 +217,15 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None) -> None:
             if process:
                 run.rounds.append(run.new_rounds())
             is_last = process == config.processes - 1
-            job = replace(plan.job(run.folder), first_part=len(run.rows), is_last=is_last)
-            with Session(job, progress_of_job, watch, config.watchdog_s) as session:
+            first = len(run.rows)
+            jobs = [replace(job, first_part=first, is_last=is_last) for job in plan.jobs(run.folder)]
+            with Session(jobs, progress_of_job, watch, config.watchdog_s) as session:
                 about = dict(session.about)
                 run.manifest |= {"device_versions": about.pop("versions"), **about}
                 run.manifest["processes"] = [*run.manifest.get("processes", []), session.pids]
                 terminal.begun()
                 _rounds(run, tokens, terminal, session)
-            run.settle(session.about, run.rows[job.first_part :])
+            run.settle(session.about, run.rows[first:])
 
 
 def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, session: Session) -> None:
@@ -235,16 +241,18 @@ def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, session: Session
             terminal.finished(arm)
 
 
-def _keep(run: Run, tokens: TokenResults, arm: int, result: RepeatResult, produced: Production) -> None:
-    """Add one finished repeat to the run and save it."""
+def _keep(run: Run, tokens: TokenResults, arm: int, found: Sequence[RepeatResult], produced: Production) -> None:
+    """Add one finished repeat to the run and save it. found: the result of each consumer."""
+    result = merged(run.plan, found)
+    run.gpus += gpu_rows(run.plan, run.manifest["run_id"], found)
     plan, repeat = run.plan, result.row["repeat"]
     row = summary_row(plan, run.manifest["run_id"], result.row, produced)
     histograms, extra = dict(result.histograms), dict(result.extra)
     if produced.tokens is not None:
-        found = tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens)
-        row |= found.row
-        histograms |= found.histograms
-        extra |= found.extra
+        of_tokens = tokens.add(row["mode"], repeat, row["wall_ms"], produced.tokens)
+        row |= of_tokens.row
+        histograms |= of_tokens.histograms
+        extra |= of_tokens.extra
     elif plan.due_per_s is not None:
         row["arrival_rate_per_s"] = plan.due_per_s
     run.histograms += histogram_rows(row, histograms)

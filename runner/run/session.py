@@ -41,7 +41,7 @@ class ChildError(RunError):
 
 
 class Session:
-    """Both children of one job. A context manager.
+    """The children of one job: a producer, and a consumer for each of `jobs`. A context manager.
 
     `about` has versions and ceilings, from the consumer; after the job also the bandwidths behind its last run.
 
@@ -49,30 +49,34 @@ class Session:
     none either.
     """
 
-    def __init__(self, job: Job, progress: Progress, watch: GpuWatch | None = None, watchdog_s: float = 0.0) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], progress: Progress, watch: GpuWatch | None = None, watchdog_s: float = 0.0
+    ) -> None:
+        job = jobs[0]
         self._progress, self._watch = progress, watch
         self._watchdog = Watchdog(0.0 if is_profiled() else watchdog_s)
         self._children: list[Child] = []
         self._holds = contextlib.ExitStack()
         self._rings: list[RingSegment] = []
+        self._forward: list[RingSegment] = []  # those of commands
         self._open_loop = False
         self._stream, self._oom_kills = job.stream, oom_kills()
         self._announced = job.stream.commands
         self._is_counted = False  # True: the commands in the ring belong to a run under way
         self.about: Manifest = {}
         try:
-            self._ring = self._new_ring(job.capacity)
-            if job.stream.has_steps:
-                self._new_ring(job.back_capacity)
-            job = replace(job, ring_name=self._ring.name, back_name=self._rings[-1].name)
-            self._consumer = self._start("consumer", job)
-            self._producer = self._start("producer", job)
+            jobs = [self._with_rings(each) for each in jobs]
+            self._ring = self._forward[0]
+            self._consumers = [self._start(consumer_name(each), each) for each in jobs]
+            names = tuple((each.ring_name, each.back_name) for each in jobs) if len(jobs) > 1 else ()
+            self._producer = self._start("producer", replace(jobs[0], all_rings=names))
             if watch:
                 watch.learn()  # while the children start
             self._await(self._producer, ReplyKind.READY, "starting")
-            facts = self._await(self._consumer, ReplyKind.READY, "filling operands, making plans").value
-            assert isinstance(facts, dict)
-            self.about = facts
+            for consumer in reversed(self._consumers):  # the facts of the first one count
+                facts = self._await(consumer, ReplyKind.READY, "filling operands, making plans").value
+                assert isinstance(facts, dict)
+                self.about = facts
             for arm, each in enumerate(job.arms):
                 self._warm_up(arm, f"of {each.mode} ({arm + 1} of {len(job.arms)})")
         except BaseException:
@@ -83,6 +87,13 @@ class Session:
     def pids(self) -> dict[str, int]:
         """Process id of each child by name."""
         return {child.name: child.pid for child in self._children}
+
+    def _with_rings(self, job: Job) -> Job:
+        """Return the job of a consumer with the names of new rings."""
+        self._forward.append(self._new_ring(job.capacity))
+        if job.stream.has_steps:
+            self._new_ring(job.back_capacity)
+        return replace(job, ring_name=self._forward[-1].name, back_name=self._rings[-1].name)
 
     def _new_ring(self, capacity: int) -> RingSegment:
         """Create a ring and lock it. Other processes remove only unlocked rings, which belong to dead processes."""
@@ -106,17 +117,20 @@ class Session:
         if self._stream.has_steps and not is_profiled():  # a profile should show no launches of a check
             self._start_run(Order(OrderKind.AUDIT, arm=arm), f"audit run {label}, checking steps")
 
-    def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
-        """Run one repeat of the arm with this index. Return the consumer's result and the producer's."""
+    def run(self, arm: int, repeat: int, label: str) -> tuple[list[RepeatResult], Production]:
+        """Run one repeat of the arm with this index. Return the result of each consumer, and the producer's."""
         produced = self._start_run(Order(OrderKind.RUN, arm=arm, repeat=repeat), label)
         readings = self._watch.end() if self._watch else None
-        result = self._await(self._consumer, ReplyKind.RESULT, f"{label}: checking outputs").value
-        assert isinstance(result, RepeatResult)
+        results = list[RepeatResult]()
+        for consumer in self._consumers:
+            result = self._await(consumer, ReplyKind.RESULT, f"{label}: checking outputs").value
+            assert isinstance(result, RepeatResult)
+            results.append(result)
         self._await(self._producer, ReplyKind.READY, f"{label}: preparing commands")
         self._is_counted = False
         if readings:
-            self._add(readings, result)
-        return result, produced
+            self._add(readings, results[0])
+        return results, produced
 
     def _add(self, readings: Readings, result: RepeatResult) -> None:
         """Add the GPU's clocks, power and energy during the repeat to its result."""
@@ -130,15 +144,18 @@ class Session:
         for ring in self._rings:
             ring.reset()
         self._is_counted = order.kind is OrderKind.RUN
-        self._send(self._consumer, order)
-        self._await(self._consumer, ReplyKind.ARMED, label)
+        for consumer in self._consumers:
+            self._send(consumer, order)
+        for consumer in self._consumers:
+            self._await(consumer, ReplyKind.ARMED, label)
         if self._watch and order.kind is OrderKind.RUN:
             self._watch.begin()
         self._send(self._producer, order)
-        moving = (self._consumer, self._producer)
+        moving = (*self._consumers, self._producer)
         produced = self._await(self._producer, ReplyKind.PRODUCED, label, moving).value
         assert isinstance(produced, Production)
-        self._await(self._consumer, ReplyKind.CONSUMED, label, moving[:1])
+        for consumer in self._consumers:
+            self._await(consumer, ReplyKind.CONSUMED, label, (consumer,))
         return produced
 
     def _await(self, child: Child, expected: ReplyKind, label: str, moving: Sequence[Child] = ()) -> Reply:
@@ -167,11 +184,15 @@ class Session:
     def _moved(self, is_checking: bool) -> Moved:
         if not self._is_counted:
             return Moved()
-        return Moved(self._ring.word(HeaderWord.TAIL), self._ring.word(HeaderWord.CHECKED) if is_checking else 0)
+        return Moved(self._sum(HeaderWord.TAIL), self._sum(HeaderWord.CHECKED) if is_checking else 0)
+
+    def _sum(self, word: HeaderWord) -> int:
+        """Return the sum of a word over the rings of commands, without CLOSED_BIT."""
+        return sum(ring.word(word) & ~CLOSED_BIT for ring in self._forward)
 
     def _look_for_flood(self) -> None:
         """Raise RunError if the producer pushed more than it announced: such a run is wrong and might never end."""
-        counts = {"announced": self._announced, "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT}
+        counts = {"announced": self._announced, "pushed": self._sum(HeaderWord.HEAD)}
         if counts["pushed"] > self._announced:
             raise RunError(*differences(counts))
 
@@ -180,7 +201,8 @@ class Session:
         moving = (HeaderWord.HEAD, HeaderWord.TAIL, HeaderWord.CHECKED)
         words = tuple(ring.word(side) for ring in self._rings for side in moving)
         unanswered = [child for child in owing if len(owing) == 1 or not child.pipe.poll()]
-        may_wait = self._open_loop and words[0] == words[1] and words[0] < CLOSED_BIT
+        sides = [(ring.word(HeaderWord.HEAD), ring.word(HeaderWord.TAIL)) for ring in self._forward]
+        may_wait = self._open_loop and all(head == tail < CLOSED_BIT for head, tail in sides)
         try:
             self._watchdog.look(words, unanswered, may_wait)
         except StalledError as stalled:
@@ -242,7 +264,8 @@ class Session:
     def close(self) -> None:
         """End the children that still work for this job and remove the rings."""
         with contextlib.suppress(Exception):
-            self._ring.stop()
+            for ring in self._forward:
+                ring.stop()
         try:
             for child in self._children:
                 child.end()
@@ -251,6 +274,11 @@ class Session:
             for ring in self._rings:
                 ring.release()
             self._holds.close()
+
+
+def consumer_name(job: Job) -> str:
+    """Return the name of a consumer's process: `consumer`, and of several `consumer 1` for the second."""
+    return f"consumer {job.consumer}" if job.consumer else "consumer"
 
 
 def _child_error(child: Child, failure: Failure) -> ChildError:

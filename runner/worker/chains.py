@@ -14,11 +14,12 @@ from launchopt.command import COMMAND_DTYPE
 from launchopt.devices.arenas import to_host
 from launchopt.devices.base import Device
 from launchopt.devices.feedback.flights import Flights
+from launchopt.devices.feedback.landing import NOT_YET
 from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
 from launchopt.modes.base import Prepared
 from launchopt.producing.driver import AUDITED_TOKENS, table_of
-from launchopt.producing.production import RunKind
+from launchopt.producing.production import RunKind, at_start
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainStream
@@ -44,6 +45,7 @@ class Chains:
         self._plain = self.feedback = Feedback(flights, device.feed_back, device.check_alive)
         self._audits: dict[int, Audited] = {}  # by arm
         self._outputs: dict[int, Words] = {}  # of the audit run of each arm
+        self._audit_own: dict[int, NDArray[np.int64]] = {}  # requests of that run that this consumer had
         self._table = stream.table
         self._audit: Audit | None = None
 
@@ -72,18 +74,29 @@ class Chains:
         if self._audit:
             tokens = min(AUDITED_TOKENS, int(self._stream.outputs[: len(self._table)].sum()))
             self._audits[arm], self._outputs[arm] = self._audit.result(), self._last_outputs(tokens)
+            self._audit_own[arm] = self.own()
 
     def audited(self, arm: int) -> Audited | None:
         """Return what the audit run of an arm found; None: there was no audit run."""
         return self._audits.get(arm)
 
-    def as_audited(self, arm: int) -> float:
-        """Return the share of the tokens of an arm's audit run that are the same in the latest run.
+    def own(self) -> NDArray[np.int64]:
+        """Return the requests of the latest run that this consumer has generated tokens of."""
+        done = self._plain.flights.done[: self._stream.tokens] != NOT_YET
+        first = self._stream.table[:, ChainColumn.FIRST_TOKEN]
+        return np.flatnonzero(np.logical_or.reduceat(done, first))
+
+    def as_audited(self, arm: int) -> float | None:
+        """Return the share of the tokens of an arm's audit run that are the same in the latest run. None: it had none.
 
         A token is the same if its id is; without sampling, if every bit of the last layer's output is.
         """
         before = self._outputs[arm]
-        return float((self._last_outputs(len(before)) == before).mean())
+        is_same = self._last_outputs(len(before)) == before
+        if self._job.consumers > 1:  # the other tokens belong to other consumers
+            requests = np.repeat(np.arange(self._stream.requests), self._stream.outputs)[: len(before)]
+            is_same = is_same[np.isin(requests, np.intersect1d(self.own(), self._audit_own[arm]))]
+        return float(is_same.mean()) if len(is_same) else None
 
     def _last_outputs(self, count: int) -> Words:
         """Return the ids of the first `count` tokens; without sampling, hashes of their last layer's outputs."""
@@ -101,6 +114,9 @@ class Chains:
             return None
         table = self._table
         at_once: NDArray[np.bool_] = (table[:, ChainColumn.DUE_NS] == 0) & (table[:, ChainColumn.AFTER] < 0)
+        if self._job.consumers > 1:
+            others = at_start(int(np.count_nonzero(at_once)), self._job.consumers) != self._job.consumer
+            at_once[np.flatnonzero(at_once)[others]] = False
         return at_once
 
     def order(self) -> OrderArrays:
@@ -131,7 +147,8 @@ class Chains:
         unwritten: nodes of the program whose outputs stay inside fused launches.
         """
         ids = ids_of(self.feedback.flights.done[: self._stream.tokens])
-        return verify_chain(self._stream, self._device.arenas, self._job.sampling, ids, settings, unwritten)
+        own = self.own() if self._job.consumers > 1 else None
+        return verify_chain(self._stream, self._device.arenas, self._job.sampling, ids, settings, unwritten, own)
 
     def release(self) -> None:
         """Detach from the back ring."""

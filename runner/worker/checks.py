@@ -6,6 +6,9 @@ import math
 import os
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from launchopt.devices.base import Device, is_gpu
 from launchopt.recording.results import Row
 from launchopt.streams.stream import commands_of
@@ -38,13 +41,18 @@ class Checks:
         workers = 1 if is_gpu(self._device) else len(os.sched_getaffinity(0))
         return CheckSettings(job.verify_columns, job.seed, self._report, budget_s, math.isinf(budget_s), workers)
 
-    def of_run(self, arm: int, unwritten: frozenset[str], wall_s: float) -> Checked:
-        """Check the run that just ended, of the arm with this index. unwritten: as in `Chains.verify`."""
+    def of_run(
+        self, arm: int, unwritten: frozenset[str], wall_s: float, own: NDArray[np.bool_] | None = None
+    ) -> Checked:
+        """Check the run that just ended, of the arm with this index. unwritten: as in `Chains.verify`.
+
+        own: the independent commands that this consumer has executed, [commands]; None: all.
+        """
         changed, settings = self._operands.fault(), self.settings(wall_s)
         if self._chains:
             outputs = self._chains.verify(unwritten, settings)
         else:
-            outputs = verify(commands_of(self._job.stream), self._device.arenas, settings)
+            outputs = verify(commands_of(self._job.stream), self._device.arenas, settings, own)
         audited = self._chains.audited(arm) if self._chains else None
         wrong = f"{outputs.wrong} of {outputs.commands} outputs wrong (first: {outputs.first_wrong})"
         faults = [changed, None if outputs.ok else wrong, audited.fault if audited else None]

@@ -11,6 +11,9 @@ import gc
 from functools import partial
 from types import TracebackType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
 from launchopt.devices.cuda.errors import is_lost
@@ -166,7 +169,7 @@ class Consumer:
 
     def _await_first(self) -> None:
         """Wait for the first record; raise Interrupted if the parent sets the ring's STOP word first."""
-        while not self._ring.await_record(0):
+        while not self._ring.await_record(0) and not self._ring.is_closed:
             if self._ring.word(HeaderWord.STOP):
                 raise Interrupted("stopped by the parent")
             self._waiter.wait()
@@ -191,21 +194,27 @@ class Consumer:
 
     def result(self, index: int, repeat: int) -> RepeatResult:
         """Check the outputs of the run. Return its summary row, its entry for the manifest, and its histograms."""
-        arm, prepared = self._job.arms[index], self._active
+        job, arm, prepared = self._job, self._job.arms[index], self._active
         if self._torch:
             self._torch.write(trace_path(self._job.folder, arm.label, repeat))
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
         counted = self.recorder.counted()
         counts = self._counts(counted)
-        announced = {"announced": self._stream.commands}
-        faults = [*summary.differences(announced | counts), *self.recorder.faults(counted)]
+        own = self._own() if job.consumers > 1 else None
+        announced = self._stream.commands
+        if own is not None:
+            requests = self._chains is not None
+            announced = chain_of(self._stream).commands_of(np.flatnonzero(own)) if requests else counts["pushed"]
+        faults = summary.differences({"announced": announced} | counts)
+        faults += self.recorder.faults(counted, announced)
         faults += clock_faults(self.recorder, self._timing)
         wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
-        checked = self._checks.of_run(index, prepared.mode.unwritten_of(self._stream), wall_s)
+        checked = self._checks.of_run(index, prepared.mode.unwritten_of(self._stream), wall_s, own)
         faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
-        why, impossible = self._ceilings.above(row)
+        # Rows of several consumers have the bytes of the whole stream; what they share has a ceiling for all of them.
+        why, impossible = self._ceilings.above(row) if own is None else (None, False)
         if impossible:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
@@ -237,7 +246,16 @@ class Consumer:
         }
         if self._timing.activity:
             extra["cupti_clock_error_ns"] = self._timing.activity.clock_error_ns
-        return RepeatResult(row, extra, {name: each.rows() for name, each in histograms.items()})
+        found = {name: each.rows() for name, each in histograms.items()}
+        return RepeatResult(row, extra, found, b"" if own is None else np.packbits(own).tobytes())
+
+    def _own(self) -> NDArray[np.bool_]:
+        """Return what this consumer has executed: of all requests, or of all independent commands."""
+        if self._chains is None:
+            return self.recorder.ran()[0]
+        own = np.zeros(self._stream.requests, np.bool_)
+        own[self._chains.own()] = True
+        return own
 
     def _counts(self, counted: Counted) -> dict[str, int]:
         """Return the number of commands at four points of the path, each from a counter of its own."""

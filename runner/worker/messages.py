@@ -63,6 +63,7 @@ class RepeatResult(NamedTuple):
     row: Row  # columns of summary.parquet
     extra: Manifest  # this repeat's entry in the manifest
     histograms: HistogramRows
+    own: bytes = b""  # with several consumers: what this one executed, a bit for each command or request
 
 
 class Failure(NamedTuple):

@@ -11,9 +11,11 @@ from types import TracebackType
 
 import numpy as np
 
-from launchopt.producing.blocks import drive, produce
+from launchopt.producing.blocks import produce, production_of
 from launchopt.producing.driver import Driver
+from launchopt.producing.driver_group import DriverGroup
 from launchopt.producing.production import Production, RunKind
+from launchopt.producing.routing import produce_routed
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.streams.chain import chain_of
@@ -30,7 +32,8 @@ class Producer:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._ring = Ring.attach(job.ring_name, job.capacity)
+        self._rings = [Ring.attach(name, job.capacity) for name, _ in job.all_rings or ((job.ring_name, ""),)]
+        self._ring = self._rings[0]
         self._ring.await_free_slots(0)  # loads the compiled loop, since a warm-up run may never wait for a free slot
 
     def prepare(self) -> None:
@@ -46,7 +49,8 @@ class Producer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ring.release()
+        for ring in self._rings:
+            ring.release()
 
 
 class CommandProducer(Producer):
@@ -55,7 +59,7 @@ class CommandProducer(Producer):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self._stream = commands_of(job.stream)
-        self._waiter = Waiter(self._ring.await_free_slots, job.spin_us, job.sleep_us)
+        self._waiters = [Waiter(ring.await_free_slots, job.spin_us, job.sleep_us) for ring in self._rings]
         self.prepare()
 
     def prepare(self) -> None:
@@ -66,7 +70,9 @@ class CommandProducer(Producer):
     def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
         """Push all commands, or the first ones for a warm-up run. All arms get the same commands."""
         blocks = [self._first()] if kind is RunKind.WARM_UP else chain(self._ready, self._blocks)
-        return produce(blocks, self._ring, self._waiter)
+        if len(self._rings) > 1:
+            return produce_routed(blocks, self._rings, self._waiters, self._job.routing, arm.max_batch)
+        return produce(blocks, self._ring, self._waiters[0])
 
     def _first(self) -> Block:
         """Return a copy of the first commands, all due at once."""
@@ -82,20 +88,23 @@ class StepProducer(Producer):
         super().__init__(job)
         self._stream = chain_of(job.stream)
         self._open_loop = bool(self._stream.table[:, ChainColumn.DUE_NS].any())
-        self._back = Ring.attach(job.back_name, job.back_capacity)
+        self._backs = [Ring.attach(name, job.back_capacity) for _, name in job.all_rings or (("", job.back_name),)]
 
     def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
         """Issue the steps of every request of the run."""
         job = self._job
         together = 1 if kind is RunKind.AUDIT else arm.together  # an audit run checks the outputs of every step
         schedule = replace(job.schedule, ahead=arm.ahead, together=together)
-        driver = Driver(self._stream, schedule, job.spin_us, job.sleep_us, kind)
-        return drive(driver, self._ring, self._back, self._open_loop)
+        settings = (self._stream, schedule, job.spin_us, job.sleep_us, kind)
+        if len(self._rings) > 1:
+            return production_of(DriverGroup(*settings, job.routing).run(self._rings, self._backs), self._open_loop)
+        return production_of(Driver(*settings).run(self._ring, self._backs[0]), self._open_loop)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._back.release()
+        for back in self._backs:
+            back.release()
         super().__exit__(kind, error, trace)
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from launchopt.analysis.several_gpus import is_on_several
 from launchopt.analysis.stream_rows import STREAM, stream_subtitle, stream_title
 from launchopt.analysis.tables.rows import Line, build_tables
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
@@ -76,7 +77,7 @@ def diagnose(
 
     Raises DataError if two different rows claim to be the same repeat.
     """
-    kept = list(rows)
+    kept = [row for row in rows if not is_on_several(row)]  # `several_gpus` has lines on these
     tables = build_strategies(kept, refusals)
     headline = {_stream(table.stream) for table in tables}
     traced = [

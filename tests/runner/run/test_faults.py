@@ -127,8 +127,8 @@ class FakeSession:
     pids: dict[str, int] = {"consumer": 1, "producer": 2}  # noqa: RUF012
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
 
-    def __init__(self, job: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
-        self.commands = job.stream.commands
+    def __init__(self, jobs: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
+        self.commands = jobs[0].stream.commands
 
     def __enter__(self) -> "FakeSession":
         return self
@@ -138,7 +138,7 @@ class FakeSession:
     ) -> None:
         pass
 
-    def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
+    def run(self, arm: int, repeat: int, label: str) -> tuple[list[RepeatResult], Production]:
         status = self.outcomes[repeat]
         if isinstance(status, Exception):
             raise status
@@ -146,7 +146,7 @@ class FakeSession:
         row |= {"mode": "batched", "repeat": repeat, "commands": 5, "status": status, "verified": status == "ok"}
         row["copy_gb_per_s"] = self.copy_gb_per_s
         produced = Production(self.commands - self.lost, blocked_ns=0, late_p99_ns=None, late_max_ns=None)
-        return RepeatResult(row, {"commands_by_strategy": {"single": 5}}, {"queue_wait": [(1, 2, 5)]}), produced
+        return [RepeatResult(row, {"commands_by_strategy": {"single": 5}}, {"queue_wait": [(1, 2, 5)]})], produced
 
 
 @pytest.fixture

@@ -152,9 +152,9 @@ class FakeSession:
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
     pids: dict[str, int] = {"consumer": 1, "producer": 2}  # noqa: RUF012
 
-    def __init__(self, job: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
+    def __init__(self, jobs: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
         assert watch is None, "the device is the CPU"
-        self.runs, self.job, self.progress = 0, job, progress
+        self.runs, self.job, self.progress = 0, jobs[0], progress
 
     def __enter__(self) -> FakeSession:
         return self
@@ -164,14 +164,14 @@ class FakeSession:
     ) -> None:
         pass
 
-    def run(self, arm: int, repeat: int, label: str) -> tuple[RepeatResult, Production]:
+    def run(self, arm: int, repeat: int, label: str) -> tuple[list[RepeatResult], Production]:
         if self.runs == self.until:
             raise KeyboardInterrupt
         self.runs += 1
         self.progress(label, Moved(5))
         measured = row(mode=self.job.arms[arm].mode, repeat=repeat, wall_ms=type(self).walls(arm, repeat), commands=5)
         result = RepeatResult(measured, {"commands_by_strategy": {"single": 5}}, {})
-        return result, Production(5, 0, None, None)
+        return [result], Production(5, 0, None, None)
 
 
 @pytest.fixture
@@ -256,9 +256,9 @@ def test_a_ctrl_c_keeps_the_processes_before(
     starts = []
 
     class Later(FakeSession):
-        def __init__(self, job: Any, *rest: Any) -> None:
-            super().__init__(job, *rest)
-            starts.append((job.first_part, job.is_last))
+        def __init__(self, jobs: Any, *rest: Any) -> None:
+            super().__init__(jobs, *rest)
+            starts.append((jobs[0].first_part, jobs[0].is_last))
             self.until = 1 if len(starts) == 2 else None
 
     monkeypatch.setattr(run_module, "Session", Later)

@@ -1,0 +1,56 @@
+"""What each GPU did in runs on several GPUs: throughput, imbalance and latency.
+
+In: rows of summary.parquet and of gpus.parquet. Out: lines of text, two for each mode of a run. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+
+from launchopt.analysis.stream_rows import grouped
+from launchopt.recording.results import Row
+
+NOT_ASKED = "over several GPUs no bound is concluded: give the verdict on a run with one of them, device.gpus=[K]"
+
+
+def is_on_several(row: Row) -> bool:
+    """Return whether a row of the summary is of a run on several GPUs."""
+    return bool(row.get("gpus"))
+
+
+def gpu_lines(rows: Iterable[Row], gpus: Sequence[Row]) -> list[str]:
+    """Return the lines on each mode of each run on several GPUs. gpus: rows of gpus.parquet."""
+    lines = []
+    for group in grouped(filter(is_on_several, rows), ("run_id", "mode")):
+        first = group[0]
+        whole = _median(group, "commands_per_s")
+        lines.append(
+            f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {whole:,.0f} commands/s,"
+            f" imbalance {_median(group, 'gpu_imbalance'):.1%}{_producer(group, whole)}"
+        )
+        own = [row for row in gpus if (row["run_id"], row["mode"]) == (first["run_id"], first["mode"])]
+        lines += [f"  GPU {each[0]['gpu']}: {_one(each)}" for each in grouped(own, ("gpu",))]
+    return lines
+
+
+def _one(rows: Sequence[Row]) -> str:
+    requests, commands = _median(rows, "requests"), _median(rows, "commands")
+    who = f" of {requests:,.0f} requests" if requests != commands else ""
+    speed = f"{_median(rows, 'commands_per_s'):,.0f}/s, {_median(rows, 'wall_ms'):,.2f} ms"
+    text = f"{commands:,.0f} commands{who}, {speed}"
+    if any(row["latency_p50_us"] is None for row in rows):
+        return text
+    return f"{text}, latency {_median(rows, 'latency_p50_us'):,.1f} us, p99 {_median(rows, 'latency_p99_us'):,.1f} us"
+
+
+def _producer(rows: Sequence[Row], whole: float) -> str:
+    if any(row["producer_commands_per_s"] is None for row in rows):
+        return ""
+    rate = _median(rows, "producer_commands_per_s")
+    limit = ", which limits them" if whole > 0.9 * rate else ""
+    return f"; the producer routes {rate:,.0f}/s{limit}"
+
+
+def _median(rows: Sequence[Row], name: str) -> float:
+    return float(median(row[name] for row in rows))

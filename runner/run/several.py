@@ -1,0 +1,131 @@
+"""One repeat on several GPUs: the results of its consumers become one row, and a row of gpus.parquet for each.
+
+Counts are sums. Times are those of the slowest consumer, since the run ends with it. Percentiles come from the merged
+histograms. Bytes and operations are those of the whole workload. No ceiling is given: it holds for one GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.recording import results
+from launchopt.recording.impossible import remove_ceilings
+from launchopt.recording.summary import distribution
+from launchopt.statistics.histogram import LogHistogram
+from runner.plan.plan import Plan
+from runner.worker.messages import RepeatResult
+
+_SUMS = (
+    *("commands", "launch_calls", "batches", "latency_samples", "packed_bytes", "padded_commands", "graph_replays"),
+    *("flush_full", "flush_deadline", "flush_idle", "flush_stall", "flush_drain", "checked_commands", "audited_share"),
+    "completed_rate_per_s",
+)
+_LARGEST = (
+    *("wall_ms", "gpu_span_ms", "sampling_ms", "setup_ms", "tuning_ms", "compile_ms", "capture_ms", "instantiate_ms"),
+    *("upload_ms", "update_ms", "host_submit_burst_ns", "overloaded", "least_memory_bytes"),
+)
+_TIMES = ("latency", "queue_wait", "batch_wait")
+
+
+def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
+    """Return the results of all consumers of one repeat as one result; `found` itself if it is one."""
+    if len(found) == 1:
+        return found[0]
+    rows, first = [each.row for each in found], found[0]
+    row = first.row | {name: _of(rows, name, sum) for name in _SUMS} | {name: _of(rows, name, max) for name in _LARGEST}
+    histograms = _histograms(found)
+    for name in _TIMES:
+        row |= _distribution(name, histograms[name], rows)
+    row["host_submit_ns_per_launch"] = _mean(rows, "host_submit_ns_per_launch", "launch_calls")
+    row["compared_share"] = _mean(rows, "compared_share", "commands")
+    row["as_audited_share"] = _of(rows, "as_audited_share", min)
+    row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
+    slower = _work_ms(first.row) / _work_ms(row)
+    row |= {name: first.row[name] * slower for name in ("achieved_gb_per_s", "achieved_tflops")}
+    closest = max(rows, key=lambda each: each["max_rel_error"] / each["tolerance"] if each["tolerance"] else 0.0)
+    row |= {name: closest[name] for name in ("max_rel_error", "tolerance")}
+    faults = _faults(plan, found)
+    row |= {"verified": all(each["verified"] for each in rows) and not faults}
+    row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
+    commands = [each["commands"] for each in rows]
+    row |= {"gpus": len(rows), "gpu_imbalance": max(commands) / (sum(commands) / len(rows)) - 1}
+    row["routing"] = plan.config.device.routing.value
+    remove_ceilings(row)
+    extra = dict(first.extra)
+    for key in ("counts", "commands_by_strategy"):
+        extra[key] = _added([each.extra[key] for each in found])
+    return RepeatResult(row, extra, {name: each.rows() for name, each in histograms.items()})
+
+
+def gpu_rows(plan: Plan, run_id: str, found: Sequence[RepeatResult]) -> list[results.Row]:
+    """Return the rows of gpus.parquet of one repeat; none for a run on one GPU."""
+    if len(found) == 1:
+        return []
+    assert plan.config.device.gpus is not None
+    rows = []
+    for gpu, each in zip(plan.config.device.gpus, found, strict=True):
+        kept = {name: each.row.get(name) for name in results.GPUS.names}
+        rows.append(kept | {"run_id": run_id, "gpu": gpu, "requests": int(_own(each).sum())})
+    return rows
+
+
+def _own(found: RepeatResult, count: int | None = None) -> NDArray[np.int64]:
+    """Return 1 for each request, or independent command, that a consumer executed."""
+    return np.unpackbits(np.frombuffer(found.own, np.uint8), count=count).astype(np.int64)
+
+
+def _faults(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:
+    """Return what went wrong with each consumer, and requests or commands that not exactly one of them executed."""
+    stream = plan.stream
+    total, what = (stream.requests, "requests") if stream.has_steps else (stream.commands, "commands")
+    times = np.sum([_own(each, total) for each in found], axis=0)
+    names = plan.config.device.gpus or ()
+    faults = [
+        f"GPU {gpu}: {each.row['status'].removeprefix('failed: ')}"
+        for gpu, each in zip(names, found, strict=True)
+        if each.row["status"] != "ok"
+    ]
+    if missing := int(np.count_nonzero(times == 0)):
+        faults.append(f"{missing} of {total} {what} ran on no GPU")
+    if repeated := int(np.count_nonzero(times > 1)):
+        faults.append(f"{repeated} of {total} {what} ran on several GPUs")
+    return faults
+
+
+def _of(rows: Sequence[results.Row], name: str, how: Callable[[list[Any]], Any]) -> Any:
+    known = [row[name] for row in rows if row.get(name) is not None]
+    return how(known) if known else None
+
+
+def _mean(rows: Sequence[results.Row], name: str, weight: str) -> float | None:
+    """Return the mean of a column, each row with the weight that another column gives."""
+    known = [(row[name], row[weight]) for row in rows if row.get(name) is not None and row[weight]]
+    total = sum(each for _, each in known)
+    return sum(value * each for value, each in known) / total if total else None
+
+
+def _work_ms(row: results.Row) -> float:
+    return float(row["gpu_span_ms"] or row["wall_ms"])
+
+
+def _histograms(found: Sequence[RepeatResult]) -> dict[str, LogHistogram]:
+    names = dict.fromkeys(name for each in found for name in each.histograms)
+    return {
+        name: LogHistogram.from_rows([row for each in found for row in each.histograms.get(name, [])]) for name in names
+    }
+
+
+def _distribution(name: str, histogram: LogHistogram, rows: Sequence[results.Row]) -> results.Row:
+    """Return the percentiles of all consumers; the largest value is exact."""
+    most = _of(rows, f"{name}_max_us", max)
+    found = distribution(name, "us", histogram)
+    return {column: value if value is None or most is None else min(value, most) for column, value in found.items()}
+
+
+def _added(parts: Sequence[dict[str, int]]) -> dict[str, int]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: sum(part.get(name, 0) for part in parts) for name in names}
