@@ -9,6 +9,7 @@ import numpy as np
 from launchopt.batching.batch import Batch
 from launchopt.command import COMMAND_DTYPE, Op, Records, ShapeKey
 from launchopt.devices.base import HostDevice
+from launchopt.devices.cpu.launch import gather
 from launchopt.recording.launch_rows import Strategy
 
 COPY_CALLS = 2  # calls besides the launch: gather the inputs, scatter the outputs
@@ -36,8 +37,9 @@ class CpuCoalesced:
         records: Records = batch.words.reshape(-1).view(COMMAND_DTYPE)
         slot = int(records["slot_a"][0])
         start_ns = host.enter(batch.shape_index, count)
-        taken = np.take(inputs, records["slot_b"], axis=0)
+        taken = np.empty((count, shape.n, shape.k), inputs.dtype)
         product = np.empty((1, count * shape.n, shape.m), outputs.dtype)
+        gather(inputs, records["slot_b"], taken)
         host.compute.multiply(weights[slot : slot + 1], taken.reshape(1, -1, shape.k), product)
         outputs[records["slot_c"]] = product.reshape(count, shape.n, shape.m)
         copied = taken.nbytes + product.nbytes

@@ -23,7 +23,7 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
-from launchopt.devices.cpu.launch import CpuLaunch, stack
+from launchopt.devices.cpu.launch import CpuLaunch, gather, stack
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, ShapeColumn
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
@@ -228,8 +228,8 @@ class CpuDevice:
         recorder = self._recorder
         self._push_range(shape_index, count)
         start_ns = time.monotonic_ns()
-        np.take(arena_a, records["slot_a"], axis=0, out=a)
-        np.take(arena_b, records["slot_b"], axis=0, out=b)
+        gather(arena_a, records["slot_a"], a)
+        gather(arena_b, records["slot_b"], b)
         self.compute.multiply(a, b, c)
         arena_c[records["slot_c"]] = c
         end_ns = time.monotonic_ns()

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import HALF_BITS, LOW_HALF, Op, RecordWord
+from launchopt.command import HALF_BITS, LOW_HALF, Dtype, Op, RecordWord
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.devices.cpu.ops import Place, Sequences, Wide, attend, keep, norm, rotated, silu_mul
@@ -98,7 +98,8 @@ class Binder:
         for slot in np.unique(slots).tolist():
             own = slots == slot
             given, weight = inputs[own][..., : weights.shape[2]], _widened(weights[slot], features, 0)
-            flat = given.reshape(-1, weights.shape[2]) @ to_float32(weight, self._dtype).T
+            wide = weight if self._dtype is Dtype.fp32 else to_float32(weight, self._dtype)  # fp32: without a copy
+            flat = given.reshape(-1, weights.shape[2]) @ wide.T
             out[own] = flat.reshape(*given.shape[:2], -1)
         return out
 

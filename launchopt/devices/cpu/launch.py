@@ -109,3 +109,11 @@ def stack(view: Array, slot: int, move: int, count: int) -> Array:
     if move == 0:  # as_strided, because a broadcast array cannot be written to
         return np.lib.stride_tricks.as_strided(view[slot], (count, *view.shape[1:]), (0, *view.strides[1:]))
     return view[slot : slot + move * (count - 1) + 1 : move]
+
+
+def gather(view: Array, slots: Array, out: Array) -> None:
+    """Copy some slots of a view to `out`. np.take first copies a view that is not contiguous, all of it."""
+    if view.flags.c_contiguous:
+        np.take(view, slots, axis=0, out=out, mode="clip")  # the default mode copies to `out` by way of another array
+    else:
+        out[:] = view[slots]

@@ -14,6 +14,7 @@ from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, Op, Records, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
+from launchopt.devices.cpu.launch import gather
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
@@ -139,3 +140,13 @@ def test_a_new_run_starts_every_request_anew() -> None:
 def test_without_attention_there_is_no_state() -> None:
     assert opened(stream_of(PROGRAMS["qkv"], Dtype.fp32)).compute.state is None
     assert {shape.op for shape in stream_of(PROGRAMS["layer"], Dtype.fp32).shapes} >= {Op.SLOT_MAP, Op.AV, Op.SILU_MUL}
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_gathering_touches_no_other_slots(overlap: bool) -> None:
+    memory = np.arange(64, dtype=np.float32)
+    every = np.lib.stride_tricks.as_strided(memory, (1 << 44, 2, 4), (0, 16, 4))  # a copy of all would be 512 TiB
+    view = every if overlap else memory.reshape(8, 2, 4)
+    out = np.empty((3, 2, 4), np.float32)
+    gather(view, np.array([3, 0, 3], np.uint32), out)
+    assert np.array_equal(out, [view[3], view[0], view[3]])
