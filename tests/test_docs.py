@@ -68,7 +68,8 @@ def pages_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PagesFold
 @pytest.mark.parametrize("command", RUN_HERE, ids=names)
 def test_every_command_without_a_mark_runs(command: Command, pages_folder: PagesFolder) -> None:
     ran = pages_folder.run(command)
-    assert (ran.exit_code, ran.stderr) == (0, "")
+    said = [line for line in ran.stderr.splitlines() if not line.startswith("all columns: ")]  # of a piped table
+    assert (ran.exit_code, said) == (0, [])
 
 
 def test_the_readme_shows_what_the_first_command_prints(pages_folder: PagesFolder) -> None:

@@ -9,6 +9,7 @@ import pytest
 from support.paths import ROOT
 
 SCRIPTS = {
+    "advised": ("--reqests=1", "--requests"),
     "dataset_example": ("--hlep", "--help"),
     "fuzz": ("--minuts=1", "--minutes"),
     "goal_pages": ("--hlep", "--help"),
