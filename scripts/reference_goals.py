@@ -22,8 +22,7 @@ GOALS, WATERFALL = "goals", "waterfall"  # the folders of the parts
 RUN, PEERS = "run", ("peer_before", "peer_behind")  # below the folder of a goal
 INDEPENDENT, LOOP = "independent", "loop"
 MINUTES = 9.5  # of a call of ten
-# For the audit run of each mode, of which a waterfall has fifteen; how much it compared is a column.
-AUDIT, SHORT_AUDIT = "verify_budget_s=5", "verify_budget_s=2"
+AUDIT = "verify_budget_s=2"  # for the audit run of each mode; how much it compared is a column
 PEER_CONTEXT = 112  # tokens: those of the run, up to the alignment of PyTorch's mask
 ORDERS = ("fusions_first", "launches_first")  # those of experiment=waterfall
 WATERFALL_MODELS = ("llama_3_2_1b", "qwen3_0_6b")
@@ -104,7 +103,7 @@ def _orders() -> dict[str, str]:
 def _waterfall(model: str, requests: int, name: str, order: str) -> Part:
     tokens = WATERFALL_TOKENS[requests]
     size = f"model={model} workload.requests={requests} workload.tokens={tokens}"
-    words = f"experiment=waterfall hydra.mode=RUN {size} {order} {SHORT_AUDIT}"
+    words = f"experiment=waterfall hydra.mode=RUN {size} {order} {AUDIT}"
     folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 180 + tokens * requests // 20
     return Part(folder, "cuda", MINUTES, (run_words(words),), seconds=seconds)
 
