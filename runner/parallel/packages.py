@@ -32,7 +32,7 @@ class Joblib:
         """Make the launcher keep its files in `folder`, which the sweep removes at its end."""
 
     def at_once(self, jobs: int) -> int:
-        """Return how many of so many jobs run at the same time on one machine."""
+        """Return how many of a sweep's jobs run at the same time on one machine. jobs: all of them."""
         effective: Callable[[int], int] = import_module("joblib").effective_n_jobs
         wanted = self._launcher.n_jobs
         return min(jobs, effective(1 if wanted is None else int(wanted)))

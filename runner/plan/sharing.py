@@ -1,4 +1,4 @@
-"""What a job has shared with others that ran at the same time."""
+"""Whether a job shared its cores, or its GPU, with other jobs."""
 
 from __future__ import annotations
 

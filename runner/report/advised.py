@@ -24,7 +24,7 @@ from launchopt.recording import results
 from launchopt.recording.results import Row
 
 FILE, ANSWER, SWEEP = "advised.json", "answer.json", "sweep"
-SLOW = 3.0  # a stack that is so many times as slow as the fastest, in a short run of all, is not in the sweep
+SLOW = 3.0  # the sweep leaves out stacks that took this many times as long as the fastest in a short run
 MARGIN = 0.05
 YES, MEDIAN, NO = "yes", "in the median", "NO"
 LEGEND = (

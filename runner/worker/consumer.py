@@ -213,7 +213,7 @@ class Consumer:
         faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
-        # Rows of several consumers have the bytes of the whole stream; what they share has a ceiling for all of them.
+        # A ceiling holds for one GPU, but the row of one of several consumers has the bytes of the whole workload.
         why, impossible = self._ceilings.above(row) if own is None else (None, False)
         if impossible:
             faults.append(f"impossible rate: {why}")
@@ -250,7 +250,7 @@ class Consumer:
         return RepeatResult(row, extra, found, b"" if own is None else np.packbits(own).tobytes())
 
     def _own(self) -> NDArray[np.bool_]:
-        """Return what this consumer has executed: of all requests, or of all independent commands."""
+        """Return whether this consumer executed each request, or each independent command."""
         if self._chains is None:
             return self.recorder.ran()[0]
         own = np.zeros(self._stream.requests, np.bool_)

@@ -2,9 +2,9 @@
 
 A step is compiled as a whole, from generated source code that calls its ops one after another, and then captured in a
 CUDA graph. Each of its tensors has its own storage object, although their rows alternate in memory. Otherwise, the
-compiler would treat a write to one view as a write to all of them. Functions are compiled before the clock starts, and
-tuned for one request and for the most requests of a batch, for the latter thoroughly. A function for any number
-between, which takes minutes to tune, is not tuned; nor is that for prompts. Runs of independent commands are compiled
+compiler would treat a write to one view as a write to all of them. Functions are compiled before the clock starts. That
+for the most requests of a batch is tuned thoroughly, that for one request less so. A function for any number between,
+which takes minutes to tune, is not tuned; nor is that for prompts. Runs of independent commands are compiled
 for one command, and for any larger number.
 """
 
@@ -32,8 +32,8 @@ MOST_FUNCTIONS = 4096  # most compiled variants that torch.compile may make
 INDUCTOR = "inductor"
 # Coordinate descent also makes a product with a single row a reduction, which is fused with neighbouring ops.
 TUNED: dict[str, str | int | bool] = {"coordinate_descent_tuning": True}
-# One direction at a time, tuning often ends at a slow kernel, and at another one each time: steps of Llama 3.2 1B took
-# 1,330 to 2,400 us on an H100, and 1,236 us with all directions. max_autotune, which chooses other GEMMs, did not help.
+# One direction at a time, tuning ends at other kernels in each compilation, some of them slow. max_autotune beside all
+# directions compiles for much longer.
 THOROUGHLY_TUNED = TUNED | {"coordinate_descent_check_all_directions": True}
 
 
