@@ -33,11 +33,13 @@ from runner.report.pictures import draw_waterfalls
 from scripts import revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
+    FUSED,
     GOAL_PARTS,
     GOAL_ROWS,
     GOALS,
     INDEPENDENT,
     LOOP,
+    LOOPED,
     RUN,
     WATERFALL,
     WATERFALL_PARTS,
@@ -54,7 +56,6 @@ KEPT = ("manifest.json", "summary.parquet", "histograms.parquet", step_goals.PEE
 KEPT = (*KEPT, advised.ANSWER)
 LEFT_OUT = {"advise", "first"}  # folders of scripts/advised.py that no page reads
 GPU = "NVIDIA H200"  # the goals are stated for it
-FUSED, LOOPED = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
 FUSE = "Fuse the step, launch it with programmatic dependent launch, and capture it in a CUDA graph."
 STEPS = [[FUSED, "engine"], ["torch_compile", "engine"], ["megakernel", "engine"]]

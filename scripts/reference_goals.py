@@ -21,6 +21,7 @@ EXPERIMENT = Path(__file__).parents[1] / "conf/experiment/waterfall.yaml"
 GOALS, WATERFALL = "goals", "waterfall"  # the folders of the parts
 RUN, PEERS = "run", ("peer_before", "peer_behind")  # below the folder of a goal
 INDEPENDENT, LOOP = "independent", "loop"
+FUSED, LOOPED = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
 MINUTES = 9.5  # of a call of ten
 AUDIT = "verify_budget_s=2"  # for the audit run of each mode; how much it compared is a column
 PEER_CONTEXT = 112  # tokens: those of the run, up to the alignment of PyTorch's mask
@@ -41,6 +42,7 @@ class Goal(NamedTuple):
     peers: tuple[
         str, ...
     ] = ()  # folders of PyTorch alone, which runs before and behind it; or only before, to save time
+    against: tuple[str, ...] = ()  # the rivals, if not all those of experiment=goals
 
     @property
     def name(self) -> str:
@@ -51,7 +53,8 @@ class Goal(NamedTuple):
     def part(self) -> Part:
         """The part that measures it."""
         place = f"{{folder}}/{RUN}"
-        words = f"experiment=goals model={self.model} workload.requests={self.requests} {AUDIT}"
+        rivals = [f"'against=[{','.join(self.against)}]'"] if self.against else []
+        words = " ".join([f"experiment=goals model={self.model} workload.requests={self.requests}", *rivals, AUDIT])
         commands = [run_words(words, place), f"python -m runner report {place} --strategies"]
         words_of_peers = [self._peer_words(name) for name in self.peers]
         commands = [*words_of_peers[:1], *commands, *words_of_peers[1:]]
@@ -67,7 +70,8 @@ GOAL_ROWS = (
     Goal("llama_3_2_1b", 16, 900, 567, 450, PEERS[:1]),
     Goal("qwen3_0_6b", 1, 650, 273, 370, PEERS),
     Goal("llama_3_8b", 1, 3900, 3443, 390),
-    Goal("llama_3_8b", 16, 4100, 3443, 520),
+    # With graph_loop it takes more than ten minutes.
+    Goal("llama_3_8b", 16, 4100, 3443, 520, against=("graph", FUSED, "torch_compile", "megakernel")),
 )
 _SETTINGS = "table=strategies_gemv_micro mode=batched 'against=[baseline,graph,persistent]' repeats=5 verify_budget_s=2"
 # One launch for 100 tokens, for its CPU time: in the other parts a launch of graph_loop has 64 tokens at most.

@@ -22,8 +22,7 @@ from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, mark_of, notice_on_a_cpu, require_gpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on
-from scripts.goal_pages import FUSED, LOOPED
-from scripts.reference_goals import GOAL_ROWS, Goal
+from scripts.reference_goals import FUSED, GOAL_ROWS, LOOPED, Goal
 
 MEMORY_BYTES = 139 << 30
 H200 = DeviceInfo("cuda", 0, "NVIDIA H200", MEMORY_BYTES, 50 << 20, "memory of NVIDIA H200", 12 << 20)
