@@ -177,6 +177,7 @@ def measured(
         "wall_ms": wall_ns / 1e6,
         "gpu_span_ms": None if timing.span.span_ns is None else timing.span.span_ns / 1e6,
         "host_submit_ns_per_launch": sums.submit_ns / sums.submits if sums.submits else None,
+        "submits": sums.submits,
         "host_submit_burst_ns": float(np.median(sums.burst_ns)) if launches else None,
         "commands_per_s": commands / wall_ns * 1e9,
         "latency_samples": histograms["latency"].count,

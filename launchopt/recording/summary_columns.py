@@ -132,6 +132,11 @@ SUMMARY_COLUMNS = (
         FLOAT,
         "mean time inside a launch call, or to post a command to a resident kernel; a full queue included",
     ),
+    column(
+        "submits",
+        INT64,
+        "launches, and commands posted to a resident kernel: what the mean above is over; null in older files",
+    ),
     required("host_submit_burst_ns", FLOAT, "median of the first launch calls, before the launch queue can fill"),
     required("commands_per_s", FLOAT, "commands / wall"),
     *_distribution("latency", "us", "enqueue to results on the device, over commands of the sampled launches", OLD),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.verdict.bound import Bound
 from launchopt.analysis.verdict.calibration import Calibration
@@ -48,15 +49,16 @@ def _median(rows: Sequence[Row], column: str) -> float | None:
 
 def _now(found: Found) -> str:
     rows = found.arms[found.base]
-    wall, calls, each_ns = wall_ms(rows), _median(rows, "launch_calls"), _median(rows, "host_submit_ns_per_launch")
+    wall, calls, times = wall_ms(rows), _median(rows, "launch_calls"), [*map(submit_ms, rows)]
     text = f"now: {found.base} takes {number(wall)} ms"
     ran = rows[0]["layers"]
     is_cut = bool(found.layers and ran and ran < found.layers)
     if (tpot := _median(rows, "tpot_p50_ms")) is not None:
         whole = found.layers / ran if found.layers and is_cut else 1.0
         text += f", p50 TPOT {number(tpot * whole)} ms"
-    if calls and each_ns is not None:
-        text += f"; launch calls take {min(1.0, calls * each_ns / 1e6 / wall):.0%} of it ({calls:,.0f} calls)"
+    if calls and None not in times:
+        share = min(1.0, statistics.median(each for each in times if each is not None) / wall)
+        text += f"; launch calls take {share:.0%} of it ({calls:,.0f} calls)"
     if is_cut:
         text += f"; measured with {ran} of {found.layers} layers, but TPOT is that of all"
     return text

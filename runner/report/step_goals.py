@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.tables.markdown import escaped, plain
 from launchopt.errors import DataError
@@ -121,7 +122,7 @@ def _beside(modes: Modes, names: Sequence[str]) -> list[str]:
 def _cpu_us(row: Row) -> float:
     """Return the time inside launch calls of a step."""
     steps = row["tokens"] / row["requests"]
-    return float(row["host_submit_ns_per_launch"] * row["launch_calls"] / steps / 1e3)
+    return float(1e3 * (submit_ms(row) or 0.0) / steps)
 
 
 def _peer(folders: Sequence[Path], modes: Modes) -> str:

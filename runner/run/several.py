@@ -21,6 +21,7 @@ from runner.worker.messages import RepeatResult
 
 _SUMS = (
     *("commands", "launch_calls", "batches", "latency_samples", "packed_bytes", "padded_commands", "graph_replays"),
+    "submits",
     *("flush_full", "flush_deadline", "flush_idle", "flush_stall", "flush_drain", "checked_commands", "audited_share"),
     "completed_rate_per_s",
 )
@@ -40,7 +41,7 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     histograms = _histograms(found)
     for name in _TIMES:
         row |= _distribution(name, histograms[name], rows)
-    row["host_submit_ns_per_launch"] = _mean(rows, "host_submit_ns_per_launch", "launch_calls")
+    row["host_submit_ns_per_launch"] = _mean(rows, "host_submit_ns_per_launch", "submits")
     row["compared_share"] = _mean(rows, "compared_share", "commands")
     row["as_audited_share"] = _of(rows, "as_audited_share", min)
     row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3

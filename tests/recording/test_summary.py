@@ -51,6 +51,7 @@ def test_measured_with_events(recorder: Recorder) -> None:
         "gpu_span_ms": 0.004,
         "gpu_busy_ms": 0.003,
         "host_submit_ns_per_launch": 300.0,
+        "submits": 3,
         "host_submit_burst_ns": 300.0,
         "commands_per_s": 6 / 8e-6,
         "latency_samples": 2,

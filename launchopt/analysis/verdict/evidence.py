@@ -6,6 +6,7 @@ In: a `strategies.StrategyLine` and its `roofline.Prediction`. Out: `bound.Share
 from __future__ import annotations
 
 from launchopt.analysis.metric import has_kept_up, is_overloaded
+from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.columns import count, number
 from launchopt.analysis.tables.rows import Line
@@ -49,8 +50,8 @@ def shares_of(strategy: StrategyLine, prediction: Prediction, saved: float | Non
 
 def call_time_ms(line: Line) -> float | None:
     """Return the time inside launch calls, at most the wall time. It includes waits for space in the launch queue."""
-    calls, mean_ns, wall_ms = recorded_launches(line), line.median("host_submit_ns_per_launch"), line.median("wall_ms")
-    return None if calls is None or mean_ns is None or not wall_ms else min(calls * mean_ns / 1e6, wall_ms)
+    call_ms, wall_ms = line.median_of(submit_ms), line.median("wall_ms")
+    return None if call_ms is None or not wall_ms else min(call_ms, wall_ms)
 
 
 def launching_ms(line: Line) -> float | None:

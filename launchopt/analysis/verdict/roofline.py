@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from launchopt.analysis.submits import submits
 from launchopt.analysis.tables.bandwidth import bytes_share
 from launchopt.analysis.tables.rows import Line
 from launchopt.analysis.tables.strategies import StrategyLine
@@ -29,7 +30,6 @@ from launchopt.recording.results import Row
 from launchopt.stack import preset_of
 from launchopt.timing.activity import Ceilings
 
-_PACKING_CALLS = 2.01  # up to this many calls per batch: one launch, and one call that packs for it
 GRAPHS = frozenset({"graph", "graph_device", "graph_loop", "torch_graph"})
 OWN_KERNELS = frozenset({"kernel", "pdl", "triton_batched", "fused_elementwise", "fused_triton"})
 CUBLASLT = frozenset({"baseline", "batched", "coalesced", "fused_epilogue", "fused_qkv", "multistream"}) | {
@@ -160,9 +160,9 @@ def sharing(line: Line) -> float:
 
 
 def recorded_launches(line: Line) -> float | None:
-    """Return the number of launches that the host times average over; `launch_calls` includes calls that pack."""
-    calls, batches, packed = (line.median(column) for column in ("launch_calls", "batches", "packed_bytes"))
-    return batches if calls and batches and packed and batches < calls <= _PACKING_CALLS * batches else calls
+    """Return the number of launches, without calls that pack for them, and without posts to a resident kernel."""
+    calls, timed = line.median("launch_calls"), line.median_of(submits)
+    return calls if calls is None or timed is None else min(calls, timed)
 
 
 def launch_cost(strategy: StrategyLine, calibration: Calibration | None) -> LaunchCost | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import altair as alt
 
+from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.report.figures.base import Absent, Chart, Datum, Figure, finished, series_names
@@ -36,14 +37,14 @@ def time_figure(table: StrategyTable) -> Figure | Absent:
 def _parts(name: str, strategy: StrategyLine) -> list[Datum]:
     line = strategy.line
     wall_ms, busy_ms, commands = line.median("wall_ms"), strategy.busy_ms, line.median("commands")
-    host_ns, calls = line.median("host_submit_ns_per_launch"), line.median("launch_calls")
+    host_ms = line.median_of(submit_ms)
     if not commands or wall_ms is None:
         return []
     parts = {_WALL: wall_ms * 1e3 / commands}
     if busy_ms is not None:
         parts[_BUSY] = busy_ms * 1e3 / commands
-    if host_ns is not None and calls is not None:
-        parts[_HOST] = host_ns * calls / 1e3 / commands
+    if host_ms is not None:
+        parts[_HOST] = host_ms * 1e3 / commands
     return [{"mode": name, "part": part, "us": us} for part, us in parts.items()]
 
 
