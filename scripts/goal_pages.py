@@ -191,7 +191,8 @@ def _about(folder: Path) -> str:
 
 
 def _goal(row: Goal) -> dict[str, object]:
-    others = ["engine", "graph", LOOPED, "torch_compile", "megakernel"]
+    rivals = row.against or ("graph", LOOPED, "torch_compile", "megakernel")
+    others = ["engine", *(mode for mode in rivals if mode != FUSED)]
     peers = [f"{row.name}/{name}" for name in row.peers]
     of_run = {"run": f"{row.name}/{RUN}", "mode": FUSED, "beside": others, "peers": peers}
     return {**of_run, "goal_us": row.goal_us, "floor_us": row.floor_us, "gpu": GPU}

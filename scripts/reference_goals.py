@@ -4,8 +4,7 @@ A goal compares the time of a step with the time in which the GPU reads the weig
 three parts `scripts/peer_torch.py` runs before that run and behind it. A waterfall has a part for each order of its
 stacks. Independent commands have a part, too, so that a headline has both bases.
 
-The `seconds` of one request were measured on an H100, four parts at a time. PyTorch compiles a model for 100 to 250 s.
-Those of several requests are estimates.
+The `seconds` are about those on an H100, four parts at a time. PyTorch compiles a model for 100 to 250 s.
 """
 
 from __future__ import annotations
@@ -108,7 +107,7 @@ def _waterfall(model: str, requests: int, name: str, order: str) -> Part:
     tokens = WATERFALL_TOKENS[requests]
     size = f"model={model} workload.requests={requests} workload.tokens={tokens}"
     words = f"experiment=waterfall hydra.mode=RUN {size} {order} {AUDIT}"
-    folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 180 + tokens * requests // 20
+    folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 200 + tokens * requests // 9
     return Part(folder, "cuda", MINUTES, (run_words(words),), seconds=seconds)
 
 
