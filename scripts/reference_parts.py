@@ -28,7 +28,7 @@ STRATEGIES = (
     *("prefill", "layer", "elementwise_chain", "linear_epilogue"),
 )
 RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
-GPU_BENCHES = ("resident", "stream", "megakernel", "copies", "tracing", "modes", "dispatch", "pipeline")
+GPU_BENCHES = ("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "dispatch", "pipeline")
 CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
 TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
 PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"

@@ -6,7 +6,7 @@
 
 Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
 time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
-(resident, stream, megakernel, copies, tracing).
+(resident, stream, megakernel, attention, copies, tracing).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from launchopt.recording.manifest import device_name, usable_manifest
 from launchopt.statistics.processes import separate
 from runner.bench import (
     account,
+    attention,
     batcher,
     copies,
     dispatch,
@@ -49,7 +50,7 @@ from runner.screen.pager import console, drawn
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
-    *("resident", "stream", "megakernel", "copies", "tracing", "modes", "pipeline"),
+    *("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "pipeline"),
 )
 
 
@@ -137,6 +138,7 @@ def _suite(name: str, device: str, folder: Path) -> Suite:
         "resident": resident.suite,
         "stream": resident.streams,
         "megakernel": partial(megakernel.suite, folder=folder),
+        "attention": attention.suite,
         "copies": copies.suite,
         "tracing": tracing.suite,
         "modes": modes.suite,
