@@ -1,13 +1,13 @@
-"""Puts the results of `reference.py --only goals waterfall advised` into the pages.
+"""Puts the results of `reference.py --only goals waterfall advised gpus` into the pages.
 
-    python scripts/reference.py --only goals waterfall advised/gpu --minutes 9    # on a GPU, until no part is left
+    python scripts/reference.py --only goals waterfall advised/gpu gpus --minutes 9    # on a GPU, until none is left
     python scripts/goal_pages.py                                   # anywhere with the history: writes the pages
     python scripts/goal_pages.py OTHER
 
 Parts that are done are copied to folders of these names below outputs/reference. Each has a revision and a GPU of its
-own. A part that is not done is named, and an older result of it stays. README, docs/which-strategy.md, docs/advise.md
-and outputs/reference/STACKS.md then show all that is there. Read the advice beside its new factors before you commit: a
-sentence of ADVICE may no longer hold.
+own. A part that is not done is named, and an older result of it stays. README, docs/which-strategy.md, docs/advise.md,
+docs/arrivals.md and outputs/reference/STACKS.md then show all that is there. Read the advice beside its new factors
+before you commit: a sentence of ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
 """
@@ -28,7 +28,7 @@ from launchopt.errors import DataError
 from launchopt.files import read_json, save_json, save_text
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import __main__ as report
-from runner.report import advice, advised, provenance, step_goals, waterfall
+from runner.report import advice, advised, provenance, step_goals, two_gpus, waterfall
 from runner.report.pictures import draw_waterfalls
 from scripts import revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
@@ -45,16 +45,18 @@ from scripts.reference_goals import (
     WATERFALL_PARTS,
     Goal,
 )
+from scripts.reference_gpus import BEFORE, BEHIND, GPU_PARTS, GPU_ROWS, GPUS, JOBS, TWO
 from scripts.reference_part import Part
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
 README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
-ADVICE_PAGE = "docs/advise.md"
-PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS)
+ADVICE_PAGE, GPUS_PAGE = "docs/advise.md", "docs/arrivals.md"
+PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS)
 KEPT = ("manifest.json", "summary.parquet", "histograms.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)
-KEPT = (*KEPT, advised.ANSWER)
+KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP)
 LEFT_OUT = {"advise", "first"}  # folders of scripts/advised.py that no page reads
+LEFT_OUT |= {str(job) for job in range(1, JOBS)}  # of a sweep of equal jobs, one manifest says what ran
 GPU = "NVIDIA H200"  # the goals are stated for it
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
 FUSE = "Fuse the step, launch it with programmatic dependent launch, and capture it in a CUDA graph."
@@ -162,6 +164,7 @@ def refresh(root: Path) -> None:
         save_json(place / GOALS / advice.FILE, {"advice": advices})
         _show_headline(root)
     _show_advised(root)
+    _show_gpus(root)
 
 
 def _show_advised(root: Path) -> None:
@@ -176,6 +179,21 @@ def _show_advised(root: Path) -> None:
         shown = "".join(_marked(root / ADVICE_PAGE, table) for table in tables)
         sync_block(root / ADVICE_PAGE, ADVISED, f"\n{_about(place / ADVISED)}{shown}", check=False)
         report.sync_readme(root / ADVICE_PAGE)
+
+
+def _show_gpus(root: Path) -> None:
+    """Let the page on several GPUs show what two gain over one."""
+    place = root / REFERENCE / GPUS
+    rows = []
+    for name, work, of, goal in GPU_ROWS:
+        one = [f"{name}/{side}" for side in (BEFORE, BEHIND) if (place / name / side).is_dir()]
+        if one:
+            rows.append({"work": work, "one": one, "two": [f"{name}/{TWO}"], "of": of, "goal": goal})
+    if rows:
+        save_json(place / two_gpus.FILE, {"rows": rows})
+        shown = _marked(root / GPUS_PAGE, place / two_gpus.FILE)
+        sync_block(root / GPUS_PAGE, GPUS, f"\n{shown}", check=False)
+        report.sync_readme(root / GPUS_PAGE)
 
 
 def _by_requests(name: str) -> tuple[str, int]:
@@ -232,7 +250,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
         done, lacking = place(options.folder.absolute(), root)
         for folder, why in lacking.items():
             print(f"{folder}: {why}")
-        print(f"refreshed {README}, {PAGE}, {ADVICE_PAGE} and {STACKS} from {len(done)} parts")
+        print(f"refreshed {README}, {PAGE}, {ADVICE_PAGE}, {GPUS_PAGE} and {STACKS} from {len(done)} parts")
         return 0
 
     return exit_code(work)

@@ -69,13 +69,20 @@ class Session(NamedTuple):
 
 
 def measure_on(gpus: int, parts: Sequence[Part], session: Session) -> int:
-    """Measure what is left of `parts`, one on each GPU at a time; return the number of parts that failed."""
+    """Measure what is left of `parts`, as many at a time as have GPUs of their own; return how many failed."""
     if gpus == 1:
         return measure(parts, session)
+    return sum(
+        _side_by_side(places(gpus, each) or [session.place], [part for part in parts if part.gpus == each], session)
+        for each in sorted({part.gpus for part in parts})
+    )
+
+
+def _side_by_side(found: Sequence[Place], parts: Sequence[Part], session: Session) -> int:
     left = iter(parts)  # that of a list hands each part to one thread
-    with ThreadPoolExecutor(gpus) as pool:
+    with ThreadPoolExecutor(len(found)) as pool:
         try:
-            return sum(pool.map(lambda place: measure(left, session._replace(place=place)), places(gpus)))
+            return sum(pool.map(lambda place: measure(left, session._replace(place=place)), found))
         finally:
             list(left)  # after Ctrl-C no other part begins
 
@@ -110,6 +117,8 @@ def _lack(part: Part, session: Session) -> str:
     """Return what this machine lacks for a part, or nothing."""
     if part.device == "cuda" and not session.runs_gpu:
         return "a GPU"
+    if part.gpus > 1 and (there := len(machine(part.device, session.place).get("gpus", []))) < part.gpus:
+        return f"{part.gpus} GPUs, and there {'is' if there == 1 else 'are'} {there}"
     if part.program and not shutil.which(part.program):
         return f"{part.program} on the PATH"
     if part.needs and _trace(part, session) is None:

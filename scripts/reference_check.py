@@ -14,6 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hydra import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -58,10 +59,21 @@ def mistake(words: Sequence[str]) -> str:
 def _of_run(settings: Sequence[str]) -> str:
     try:
         with hydra_of():
-            to_config(compose("config", overrides=list(settings)))
+            to_config(compose("config", overrides=_first_job(settings)))
     except (LaunchoptError, HydraException, OmegaConfBaseException) as error:
         return one_line(str(error))
     return ""
+
+
+def _first_job(settings: Sequence[str]) -> list[str]:
+    """Return the settings of the first job of a sweep, or those of a run."""
+    if settings[0] != "-m":
+        return list(settings)
+    found = OverridesParser.create().parse_overrides(list(settings[1:]))
+    return [
+        f"{each.get_key_element()}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else text
+        for each, text in zip(found, settings[1:], strict=True)
+    ]
 
 
 def _of_options(module: str, words: Sequence[str]) -> str:

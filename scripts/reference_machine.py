@@ -19,7 +19,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Place(NamedTuple):
-    """A GPU and cores. gpu: as CUDA_VISIBLE_DEVICES names it; None: what the environment says, and all cores."""
+    """GPUs and cores. gpu: as CUDA_VISIBLE_DEVICES names them; None: what the environment says, and all cores."""
 
     gpu: str | None = None
     cores: Sequence[int] = ()
@@ -34,13 +34,17 @@ class Place(NamedTuple):
         return {} if self.gpu is None else {VISIBLE: self.gpu}
 
 
-def places(gpus: int) -> list[Place]:
-    """Return a place for each of `gpus` GPUs, which share all cores equally."""
+def places(gpus: int, each: int = 1) -> list[Place]:
+    """Return places of `each` GPUs, of `gpus` in all. They share all cores equally."""
     named = os.environ.get(VISIBLE)
     names = named.split(",") if named else [str(gpu) for gpu in range(gpus)]
     cores = sorted(os.sched_getaffinity(0))
-    each = max(1, len(cores) // gpus) if shutil.which("taskset") else 0
-    return [Place(name, cores[at * each : (at + 1) * each], gpus) for at, name in enumerate(names[:gpus])]
+    count = gpus // each
+    own = max(1, len(cores) // count) if count and shutil.which("taskset") else 0
+    return [
+        Place(",".join(names[at * each : (at + 1) * each]), cores[at * own : (at + 1) * own], count)
+        for at in range(count)
+    ]
 
 
 def machine(device: str, place: Place) -> JsonObject:

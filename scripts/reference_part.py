@@ -21,6 +21,7 @@ class Part(NamedTuple):
     needs: str = ""  # a key of TRACES
     program: str = ""  # another program that a command needs
     seconds: int = 0  # about how long it takes
+    gpus: int = 1  # that it needs
 
     @property
     def needed_s(self) -> float:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
+from scripts.reference_gpus import GPU_PARTS
 from scripts.reference_part import Part, run_words
 
 AZURE = "AzureLLMInferenceTrace_code.csv"
@@ -155,6 +156,7 @@ PARTS = (
     *GOAL_PARTS,
     *WATERFALL_PARTS,
     *ADVISED_PARTS,
+    *GPU_PARTS,
     *(
         _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")
         for i, name in enumerate(STRATEGIES)

@@ -18,6 +18,7 @@ from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_advised import CPU as ON_CPU
 from scripts.reference_advised import GPU as ON_GPU
 from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
+from scripts.reference_gpus import BEFORE, GPU_PARTS, TWO
 from scripts.reference_part import Part
 
 REVISION, CODE = "a1" * 20, "c0de"
@@ -27,7 +28,7 @@ TINY = f"device=cpu model=tiny model.head_dim=64 {SMALL}"
 FUSED = "engine+graph"  # of the stacks that a CPU can run
 LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "requests": 1, "tokens": 100}
 LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
-PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE)
+PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE, goal_pages.GPUS_PAGE)
 
 
 @pytest.fixture
@@ -132,6 +133,30 @@ def test_advices_stand_on_the_page_on_advice_by_machine(checkout: Path, tmp_path
     assert page.index(f"{ON_GPU}/advised.json -->") < page.index(f"{ON_CPU}/advised.json -->")
     assert "Not measured yet" not in page.partition("<!-- advised -->")[2]
     assert not (checkout / "outputs/reference" / parts[0].folder / "advise").exists(), "no page reads advise's trials"
+
+
+def test_what_two_gpus_gain_stands_on_the_page_on_several_gpus(checkout: Path, tmp_path: Path) -> None:
+    new, parts = tmp_path / "new", (GPU_PARTS[1], GPU_PARTS[2])
+    for part in parts:
+        for side, scale in ((BEFORE, 1.0), (TWO, 2.0)):
+            place = new / part.folder / side
+            if part is parts[1]:
+                place.mkdir(parents=True)
+                times = {
+                    "started_utc": "2026-11-27T10:00:00+00:00",
+                    "ended_utc": f"2026-11-27T10:00:{40 / scale:02.0f}+00:00",
+                }
+                (place / "sweep.json").write_text(json.dumps({"status": "ok", "jobs": [{}] * 12, **times}))
+            runs = [place] if part is parts[0] else [place / "0", place / "1"]
+            for run in runs:
+                write(run, repeats(*[10.0 / scale] * 3, mode="batched"))
+                (run / "manifest.json").write_text(json.dumps(manifest(part)))
+    assert goal_pages.main([str(new)], checkout) == 0
+    page = (checkout / goal_pages.GPUS_PAGE).read_text()
+    assert "| independent 64 x 8192 GEMVs |" in page
+    assert "| 0.300 jobs/s | 0.600 jobs/s | 2.000x | 1.8x | yes |" in page
+    kept = checkout / "outputs/reference" / parts[1].folder / TWO
+    assert [path.name for path in sorted(kept.iterdir())] == ["0", "sweep.json"], "one manifest says what ran"
 
 
 def failed(about: dict[str, Any]) -> None:

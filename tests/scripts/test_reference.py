@@ -128,6 +128,23 @@ def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
     assert (about["at_once"], about["cores"]) == (2, [4, 5, 6, 7])
 
 
+def test_a_part_of_two_gpus_has_them_and_twice_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: name)
+    found = [(place.gpu, [*place.cores], place.at_once) for place in places(4, 2)]
+    assert found == [("0,1", [0, 1, 2, 3], 2), ("2,3", [4, 5, 6, 7], 2)]
+    assert places(1, 2) == []
+
+
+def test_without_enough_gpus_a_part_is_skipped(
+    reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(reference, "machine", lambda device, place: {"gpus": [{"name": "a GPU"}]})
+    assert reference.main(["--output", str(tmp_path)], (of("cpu/two", FEW)._replace(gpus=2),)) == 0
+    assert capsys.readouterr().out == "cpu/two: skipped, needs 2 GPUs, and there is 1\n"
+
+
 def test_uncommitted_changes_are_refused_or_marked(
     reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,7 +208,7 @@ def test_an_estimate_fits_the_limit_and_parts_of_a_model_are_all_there() -> None
 
 def test_runs_that_are_compared_have_three_processes() -> None:
     for part in PARTS:
-        runs = [command for command in part.commands if " hydra.run.dir=" in command]
+        runs = [command for command in part.commands if " hydra.run.dir=" in command and "runner -m " not in command]
         if len(runs) > 1 or part.folder in ("gpu/resident/5", "gpu/resident/6") or "azure" in part.folder:
             assert all(" processes=3" in command for command in runs), part.folder
 
