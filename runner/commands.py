@@ -35,6 +35,7 @@ SUBCOMMANDS = {
     "record": Subcommand("runner.record", "run a PyTorch program, and write its GEMMs as a list"),
     "budget": Subcommand("runner.budget", "what launches cost a day, in hours of host and GPU"),
     "advise": Subcommand("runner.advise.__main__", "which strategy for your model, trace or list, and its gain"),
+    "prefixes": Subcommand("runner.prefixes", "what a cache of prompt prefixes would hit in a trace"),
     "tune": Subcommand("runner.auto.__main__", "the table of mode=auto, from results"),
     "dataset": Subcommand("runner.dataset", "all runs below some folders in one Parquet file"),
     "matrix": Subcommand("runner.matrix", "which mode runs which workload, as Markdown"),

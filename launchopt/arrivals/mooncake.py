@@ -1,8 +1,9 @@
 """Reader of the Mooncake traces: requests of a chat, an agent and a synthetic workload, as JSON lines.
 
-Each line is an object, `{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}`, as
-published in kvcache-ai/Mooncake (FAST 2025). `timestamp` is in milliseconds, rounded to nanoseconds. Other keys are
-ignored, `hash_ids` (blocks of the prompt that an earlier request had) among them.
+Each line is an object, `{"timestamp": 27482, "input_length": 955, "output_length": 52, "hash_ids": [46, 47]}`, as
+published in kvcache-ai/Mooncake (FAST 2025). `timestamp` is in milliseconds, rounded to nanoseconds. `hash_ids` has a
+number for each block of 512 tokens of the prompt, the last one not full. Two blocks have the same number if all tokens
+up to their ends are the same. Arrivals do not read it. Other keys are ignored.
 
 No request waits for another, since the traces do not record that. Times count from the first request. A wrong file
 raises a `DataError` with the line.
@@ -13,15 +14,36 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from decimal import Decimal
+from itertools import islice
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
 
 from launchopt.arrivals.lines import INT64_MAX, NS_PER_MS, Row, cut, gather, text_lines
 from launchopt.arrivals.requests import Requests
+from launchopt.errors import DataError
 
 LINE_BYTES_MAX = 1 << 20  # a prompt of a million tokens has 2000 hash_ids
 
+HASH_BLOCK = 512  # tokens of a block that has a number in hash_ids
+MOST_ID = (1 << 31) // HASH_BLOCK - 1  # of hash_ids: a token of each block has a number of 32 bits
+
 _DIGITS_MAX = 20  # a longer integer is beyond int64
+
+
+class Prompt(NamedTuple):
+    """A prompt by the numbers of its blocks. prompt, answer: tokens."""
+
+    prompt: int
+    answer: int
+    hash_ids: NDArray[np.int64]
+
+    def tokens(self) -> NDArray[np.int32]:
+        """Return token ids that are the same as far as the numbers of blocks are. The trace does not have its own."""
+        ids = (self.hash_ids[:, None] * HASH_BLOCK + np.arange(HASH_BLOCK)).ravel()
+        return ids[: self.prompt].astype(np.int32)
 
 
 def read_mooncake(path: Path, limit: int | None) -> Requests:
@@ -34,8 +56,57 @@ def read_mooncake(path: Path, limit: int | None) -> Requests:
         return gather(path, lines, limit, None, _row, "no requests: the file is empty")
 
 
+def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
+    """Return the prompts of the first `limit` requests; None: of all.
+
+    Raises DataError, with the line if there is one, as `read_mooncake` does, and for hash_ids that contradict the
+    length of the prompt or those of an earlier line.
+    """
+    prompts: list[Prompt] = []
+    before: dict[int, int] = {}  # the id before each id
+    with closing(text_lines(path, LINE_BYTES_MAX)) as lines:
+        for number, text in islice(lines, limit):
+            try:
+                prompts.append(_prompt(text, before))
+            except ValueError as error:
+                raise DataError(path, number, str(error)) from None
+    if not prompts:
+        raise DataError(path, None, "no requests: the file is empty")
+    if limit is not None and len(prompts) < limit:
+        raise DataError(path, None, f"has {len(prompts)} requests, not {limit}")
+    return prompts
+
+
+def _prompt(text: str, before: dict[int, int]) -> Prompt:
+    """Return the prompt of a line, and add its ids to those known; ValueError if the line is wrong."""
+    request = _object(text)
+    prompt, answer, ids = (
+        _tokens(request, "input_length"),
+        _tokens(request, "output_length"),
+        _member(request, "hash_ids"),
+    )
+    if not isinstance(ids, list) or not all(type(each) is int and 0 <= each <= MOST_ID for each in ids):
+        raise ValueError(f"hash_ids is not a list of integers from 0 to {MOST_ID}")
+    if len(ids) != (needed := -(-prompt // HASH_BLOCK)):
+        raise ValueError(f"has {len(ids)} hash_ids; input_length={prompt} needs {needed}, of {HASH_BLOCK} tokens each")
+    for one, other in zip([-1, *ids], ids, strict=False):
+        if (known := before.setdefault(other, one)) != one:
+            raise ValueError(f"hash_ids: {other} follows {_place(one)}, and in an earlier line {_place(known)}")
+    return Prompt(prompt, answer, np.array(ids, np.int64))
+
+
+def _place(one: int) -> str:
+    return "nothing" if one < 0 else str(one)
+
+
 def _row(text: str) -> Row:
     """Return the request of a line; ValueError if the line is wrong."""
+    request = _object(text)
+    return Row(_time_ns(request), _tokens(request, "input_length"), _tokens(request, "output_length"))
+
+
+def _object(text: str) -> dict[str, object]:
+    """Return the object of a line; ValueError if it is none."""
     try:
         request = json.loads(text, parse_int=_integer, parse_float=_decimal, parse_constant=_refuse)
     except json.JSONDecodeError as error:
@@ -44,7 +115,7 @@ def _row(text: str) -> Row:
         raise ValueError("not read: the JSON is nested too deeply") from None
     if not isinstance(request, dict):
         raise ValueError(f"expected a JSON object, got {_shown(request)}")
-    return Row(_time_ns(request), _tokens(request, "input_length"), _tokens(request, "output_length"))
+    return request
 
 
 def _time_ns(request: dict[str, object]) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.results.request_files import columns, written
 
-from launchopt.arrivals.mooncake import LINE_BYTES_MAX, read_mooncake
+from launchopt.arrivals.mooncake import LINE_BYTES_MAX, read_mooncake, read_prompts
 from launchopt.errors import DataError
 
 GOOD = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}'
@@ -141,3 +143,49 @@ def test_round_trip(
     assert columns(read) == [
         (unit * (time - times[0]), prompt, output) for time, (_, prompt, output) in zip(times, rows, strict=True)
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"timestamp": 0, "input_length": 513, "output_length": 1}', "hash_ids is missing"),
+        (
+            '{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [0]}',
+            "has 1 hash_ids; input_length=513",
+        ),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [true]}', "not a list of integers"),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [4194304]}', "not a list of integers"),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": 7}', "not a list of integers"),
+        (
+            '{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [8, 1]}',
+            "1 follows 8, and in an earlier line 0",
+        ),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1]}', "1 follows nothing, and in an"),
+        ("[]", "expected a JSON object"),
+    ],
+)
+def test_hash_ids_that_contradict_lengths_or_earlier_lines_are_one_line(line: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [0, 1]}\n' + line)
+    with pytest.raises(DataError, match=re.escape(said)) as caught:
+        read_prompts(path)
+    assert caught.value.line == 2
+
+
+def test_prompts_have_tokens_that_are_the_same_as_far_as_their_blocks_are(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [(600, [0, 1]), (1024, [0, 2]), (0, [])]
+    path.write_text(
+        "".join(
+            json.dumps({"timestamp": 0, "input_length": length, "output_length": 4, "hash_ids": ids}) + "\n"
+            for length, ids in lines
+        )
+    )
+    one, other, empty = (each.tokens() for each in read_prompts(path))
+    assert [len(each) for each in (one, other, empty)] == [600, 1024, 0]
+    assert (one[:512] == other[:512]).all()
+    assert not {*one[512:].tolist()} & {*other[512:].tolist()}
+    assert len(read_prompts(path, 2)) == 2
+    (tmp_path / "empty").write_text("")
+    with pytest.raises(DataError, match="the file is empty"):
+        read_prompts(tmp_path / "empty")

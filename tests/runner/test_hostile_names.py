@@ -33,7 +33,10 @@ OTHERS = [
     ["budget", "tokens_per_day=1e9", "launches_per_token=9", "from={folder}"],
     ["budget", "{evil}=1"],
     ["dataset", "{folder}", "--output", "{output}"],
-    *([tool, "{evil}\nnext line"] for tool in ("report", "verdict", "trace", "nsys", "ncu", "bench", "doctor")),
+    *(
+        [tool, "{evil}\nnext line"]
+        for tool in ("report", "verdict", "trace", "nsys", "ncu", "bench", "doctor", "prefixes")
+    ),
     ["compare", "{folder}", "{evil}\nnext line"],
     ["matrix", "--{evil}\nnext line"],
     ["run", "{evil}\nnext line"],

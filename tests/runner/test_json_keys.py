@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 from support.paths import ROOT, TESTS
 
-from runner import budget, compare, verdict
+from runner import budget, compare, prefixes, verdict
 from runner.doctor.__main__ import main as doctor
 from runner.profiles import trace
 from runner.report import __main__ as report
@@ -23,6 +23,7 @@ CALLS: dict[str, tuple[Main, list[str]]] = {
     "verdict": (verdict.main, [RUNS]),
     "compare": (compare.main, [f"{RUNS}:baseline", f"{RUNS}:graph"]),
     "budget": (budget.main, BUDGET),
+    "prefixes": (prefixes.main, [str(TESTS / "corpus" / "mooncake.jsonl")]),
     "doctor": (doctor, ["--no-floors"]),
     "trace": (trace.main, [str(TESTS / "corpus" / "kineto.json")]),
 }
