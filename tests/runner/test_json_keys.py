@@ -23,7 +23,7 @@ CALLS: dict[str, tuple[Main, list[str]]] = {
     "verdict": (verdict.main, [RUNS]),
     "compare": (compare.main, [f"{RUNS}:baseline", f"{RUNS}:graph"]),
     "budget": (budget.main, BUDGET),
-    "prefixes": (prefixes.main, [str(TESTS / "corpus" / "mooncake.jsonl")]),
+    "prefixes": (prefixes.main, [str(TESTS / "corpus" / "prompts.jsonl")]),
     "doctor": (doctor, ["--no-floors"]),
     "trace": (trace.main, [str(TESTS / "corpus" / "kineto.json")]),
 }
