@@ -65,6 +65,8 @@ def _advise(options: argparse.Namespace) -> int:
     note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
     print(f"device: {info.kind} ({info.name}), {why}{note}; budget {budget_s:g} s", file=sys.stderr)
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    if "${" in str(folder):
+        raise ConfigError("--output", folder, "has ${ in its name, which Hydra reads: name another folder")
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
     base = "engine" if question.requests else "baseline"
