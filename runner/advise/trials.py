@@ -30,6 +30,7 @@ from runner.plan.plan import plan_of
 
 SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
 BEFORE_JOB = 0.5  # share of a start that comes before the job, and its limit, begin
+LATE_ENDING_S = 6.0  # the same, of a process that still compiles or fills operands
 ENDING_S = 1.0  # in which a run that its limit ends saves its rows
 # Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
 OF_REPEAT, OF_ARM = 2.0, 4.0
@@ -173,7 +174,8 @@ class Trials:
         return None if self.cost == UNKNOWN else self.cost
 
     def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> Outcome:
-        limit_s = round(most_s - BEFORE_JOB * self.cost.start_s - ENDING_S, 1)
+        ending_s = ENDING_S if self.cost != UNKNOWN else LATE_ENDING_S
+        limit_s = round(most_s - BEFORE_JOB * self.cost.start_s - ending_s, 1)
         if limit_s < 1.0 and self.cost != UNKNOWN:
             return Outcome([])
         self.rounds += 1

@@ -174,7 +174,7 @@ class Consumer:
         return loop(self._ring, batcher, launcher, settings)
 
     def _least_launches(self, mode: Mode, limits: list[int]) -> int:
-        if mode.merges_shapes:
+        if mode.merges_shapes or mode.whole_pass(self._stream):
             return self._stream.commands // limits[0]
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
         return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))
