@@ -120,7 +120,7 @@ def test_the_gemms_of_a_graph_are_one_group_behind_another(listed: Listed, shuff
         from launchopt.devices.steps.pass_graph import layout_of
 
         layout = layout_of(stream, len(group_of), limits)
-    commands = [layout.order[part.first : part.first + part.count].tolist() for part in layout.parts]
+    commands = [layout.order[part.first : part.first + part.size].tolist() for part in layout.parts]
     assert sorted(each for part in commands for each in part) == list(range(len(group_of)))
     assert [group_of[part[0]] for part in commands] == sorted(group_of[part[0]] for part in commands)
     assert all(group_of[each] == group_of[part[0]] for part in commands for each in part)

@@ -38,8 +38,8 @@ class Part(NamedTuple):
     """One GEMM of the graph: its place in the table of pointers, and its commands."""
 
     first: int
-    count: int
-    index: int  # of the shape
+    size: int
+    shape: int  # its index
 
 
 class Layout(NamedTuple):
@@ -83,7 +83,7 @@ class PassGraph:
         widest = max(shape.n * row for shape in limits for row in device.row_elements(shape)[2:])
         self._scratch = cupy.empty(widest * device.work.dtype.itemsize, np.uint8)
         for index, most in enumerate(limits.values()):
-            if sizes := sorted({part.count for part in self._layout.parts if part.index == index}):
+            if sizes := sorted({part.size for part in self._layout.parts if part.shape == index}):
                 self._tables.add(index, sizes, partial(self._plan, index, most))
         self._graphs = Graphs(device.stream, 1, self.counters)
         self._graphs.make("pass", "pass", self._record)
@@ -100,8 +100,8 @@ class PassGraph:
 
     def _record(self) -> None:
         table, context, commands = self._pointers.device, self._tables.contexts[0], self._commands
-        for first, count, index in self._layout.parts:
-            plan = self._tables.plans[self._tables.shapes[index, ShapeColumn.PLAN0] + count]
+        for first, size, shape in self._layout.parts:
+            plan = self._tables.plans[self._tables.shapes[shape, ShapeColumn.PLAN0] + size]
             a, b, c = (table + 8 * (operand * commands + first) for operand in range(3))
             self._device.check(lt.launch(context, plan, a, b, c, 0))
 
