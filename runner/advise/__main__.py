@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
 LEAST_BUDGET_S = 10.0
 MOST_REQUESTS = 1024
-RESERVE_S = 6.0  # of the budget, for the page
+RESERVE_S = 6.0  # of the budget, for the page, and more on a busy machine:
+PAGE_LOADS = 4.0  # the page takes at most this many times as long as loading this program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,8 +74,9 @@ def _advise(options: argparse.Namespace) -> int:
     with _smaller_named(question), _removed_without_results(folder):
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
-        compile_loops(question, info.kind, folder, budget_s - _running_s() - RESERVE_S)
-        spent_s = _running_s() + RESERVE_S
+        reserve_s = max(RESERVE_S, min(PAGE_LOADS * _running_s(), budget_s / 5))
+        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s)
+        spent_s = _running_s() + reserve_s
         trials = Trials(folder, budget_s - spent_s, spent_s=spent_s)
         layers = config.model.layers if question.requests else None
         found = search(question, lambda sized: candidates(sized.config(), info)[0], base, layers, trials)

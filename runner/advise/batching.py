@@ -53,7 +53,7 @@ def batching_of(question: Question, best: str, ran: Sequence[Row], layers: int |
     most = question.requests or PLAIN_BATCH
     sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
     timeouts = [0.0, TIMEOUT_US]
-    jobs = int(trials.left_s / trials.job_s(ran, REPEATS))
+    jobs = max(0, int(trials.left_s / trials.job_s(ran, REPEATS)))
     if jobs < len(sizes) * len(timeouts):
         timeouts = [TIMEOUT_US]
         sizes = sizes[:jobs]

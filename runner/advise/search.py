@@ -128,7 +128,8 @@ def _halved(
         round_s = trials.cost.of(len(going), 1)
         if round_s > min(FIRST_SHARE * trials.left_s, trials.left_s - _final_s(FINALISTS, trials)):
             break
-        if not (found := by_arm(trials.run(question, going, 1))):
+        found = by_arm(trials.run(question, going, 1, 1 - _final_s(1, trials) / trials.left_s))
+        if len(found) < len(survivors(order)):  # its limit ended it: the order of the rounds before is the better one
             break
         arms, folder, order = found, trials.last, ranked(found, question.limit, layers)
     others = [label for label in order[:FINALISTS] if label != base and label not in trials.dropped]
@@ -147,9 +148,10 @@ def _final(question: Question, going: Sequence[str], layers: int | None, trials:
     arms: Arms = {}
     folder, ran, repeats = trials.last, 0, FEWEST_REPEATS
     while repeats <= MOST_REPEATS:
-        affordable = trials.cost.repeats_in(FINAL_SHARE * trials.left_s, len(going)) if ran else repeats
+        affordable = trials.cost.repeats_in((FINAL_SHARE if ran else 1.0) * trials.left_s, len(going))
         if affordable <= ran:
             break
+        affordable = affordable if ran else repeats
         found = by_arm(trials.run(question, going, min(repeats, affordable)))
         fewest = min(map(len, found.values()), default=0)
         if fewest <= ran or going[0] not in found or len(found) < min(2, len(going)):
