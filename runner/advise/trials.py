@@ -28,7 +28,7 @@ from runner.calling.words import words_of
 from runner.config.loading import hydra_of
 from runner.plan.plan import plan_of
 
-SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
+SLOW_START_S = 12.0  # a start takes 2 to 3 s on two cores, and longer to fill the operands of a large vocabulary
 BEFORE_JOB = 0.5  # share of a start that comes before the job, and its limit, begin
 LATE_ENDING_S = 6.0  # the same, of a process that still compiles or fills operands
 ENDING_S = 1.0  # in which a run that its limit ends saves its rows

@@ -186,7 +186,7 @@ def test_what_the_shortest_start_does_not_explain_is_the_cost_of_arms() -> None:
     earlier = Cost(2.0, 0.4, 0.2)
     cost = cost_of([row(wall_ms=100.0, setup_ms=0.0)] * 4, 4, 1, 12.0, earlier)
     assert cost == Cost(2.0, pytest.approx(2.3), pytest.approx(0.2))
-    assert cost_of([row(wall_ms=100.0, setup_ms=0.0)], 1, 1, 20.0).start_s == 6.0
+    assert cost_of([row(wall_ms=100.0, setup_ms=0.0)], 1, 1, 20.0).start_s == 12.0
 
 
 def test_a_round_that_its_limit_ended_says_nothing_about_the_start() -> None:
