@@ -84,6 +84,7 @@ class Consumer:
 
     def _load_loops(self) -> None:
         """Load each compiled loop that an arm needs, while the producer loads its own: compiling takes seconds."""
+        self.device.synchronize()
         self.device.start(0)
         loaded = set[tuple[Takes, bool]]()
         for arm, prepared in zip(self._job.arms, self.prepared, strict=True):
