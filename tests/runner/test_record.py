@@ -31,6 +31,7 @@ def work(steps):
             model(torch.zeros(3, 16))
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # a fork does not take over threads of OpenMP, and would wait for them
     steps, *kinds = sys.argv[1:]
     work(int(steps))
     workers = [multiprocessing.get_context(kind).Process(target=work, args=(2 + at,)) for at, kind in enumerate(kinds)]
