@@ -160,7 +160,7 @@ def main() -> int:
     parent, descriptor, sweep = sys.argv[1:]
     end_with(int(parent))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    cores.take(Records(Path(sweep)).about().at_once)
+    cores.take(Records(Path(sweep)).about().on_cores(len(os.sched_getaffinity(0))))
     return serve(Path(sweep), Connection(int(descriptor)))
 
 

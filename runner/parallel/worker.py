@@ -47,6 +47,7 @@ class JobProcess:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=(other.fileno(),),
+                cwd=records.about().working,
                 start_new_session=True,  # a terminal's signals go to the sweep's process alone
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))},
             )
