@@ -34,6 +34,7 @@ from runner.run.sweep import Sweep, SweepJob
 from runner.worker.lifeline import end_with
 
 POLL_S = 0.1
+BEGIN_S = 60.0  # a job of a lower number that has not begun by then may have been lost
 
 
 class OneJob(Sweep):
@@ -59,11 +60,15 @@ class OneJob(Sweep):
         self._records.save(self.jobs[0], self._key)
 
     def twin_of(self, key: str | None) -> SweepJob | None:
-        """Return the job of a lower number and the same work that has results, after it has ended."""
+        """Return the job of a lower number and the same work that has results, after it has ended.
+
+        Jobs that a launcher starts at once begin in any order, so it waits until those of lower numbers have begun.
+        """
         self._key = key or ""
         self.save()
+        until = time.monotonic() + BEGIN_S
         for number in range(self.jobs[0].job if key else 0):
-            while (found := self._records.read(number)) is not None and found[1] in (None, key):
+            while (found := self._begun(number, until)) is not None and found[1] in (None, key):
                 twin, work = found
                 if twin.status != "running":
                     if work == key and twin.status in ("ok", "skipped"):
@@ -74,6 +79,13 @@ class OneJob(Sweep):
                 signals.check()
                 time.sleep(POLL_S)
         return None
+
+    def _begun(self, number: int, until: float) -> tuple[SweepJob, str | None] | None:
+        """Return the record of a job, once it has begun, and the key of its work; None if it has not until then."""
+        while (found := self._records.read(number)) is None and time.monotonic() < until:
+            signals.check()
+            time.sleep(POLL_S)
+        return found
 
     def remember(self, job: SweepJob, key: str | None) -> None:
         """Save the key with the job's record."""

@@ -77,7 +77,7 @@ def watched(package: Package, hydra: DictConfig, sweep: Sweep, fail: Fail) -> It
         at_once, cores = package.at_once(count), package.cores
         records.tell(About(sweep.varies_batching, at_once, cores, package.is_here, visible, str(Path.cwd())))
         jobs = Jobs(sweep, records, range(initial_job_idx, initial_job_idx + count), fail, package)
-        with package.waiting():
+        with package.waiting(lambda number: records.read(number) is not None, sweep.varies_batching):
             return jobs.run(lambda: whole(self, job_overrides, initial_job_idx))
 
     with replaced(kind, launch=launch), records.opened():
@@ -116,7 +116,7 @@ class Jobs:
         except KeyboardInterrupt as stop:
             self._is_stopped = True
             self._records.end(stop_code(stop) - 128)
-            self._package.stop(self._begun)
+            self._package.stop()
             self._wait(thread)
             raise
         self._settle(errors)

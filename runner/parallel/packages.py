@@ -7,7 +7,7 @@ that hand jobs to a cluster are in `slurm` and `ray_cluster`.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,12 +62,15 @@ class Package:
         return jobs
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """During this block the launcher returns the error of a job, and waits for the other jobs."""
+    def waiting(self, has_begun: Callable[[int], bool], in_order: bool) -> Iterator[None]:
+        """During this block the launcher returns the error of a job, and waits for the other jobs.
+
+        has_begun: whether the job with a number has begun. in_order: jobs should begin in the order of their numbers.
+        """
         yield
 
-    def stop(self, begun: Container[int]) -> None:
-        """Begin no more jobs. begun: numbers of those that have begun, which end by themselves."""
+    def stop(self) -> None:
+        """Begin no more jobs. Those that have begun end by themselves."""
 
 
 class Joblib(Package):
@@ -99,7 +102,7 @@ class Submitit(Package):
             self._launcher.submitit_folder = str(folder / "submitit" / "%j")
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self, has_begun: Callable[[int], bool], in_order: bool) -> Iterator[None]:
         """During this block the launcher returns the error of a job, and waits for the other jobs."""
         kind: Any = import_module("submitit.core.core").Job
         whole: Callable[[object], list[JobReturn]] = kind.results

@@ -12,7 +12,8 @@ import secrets
 import socket
 import subprocess
 import sys
-from collections.abc import Container, Iterator
+import threading
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -27,6 +28,7 @@ from runner.parallel.packages import MOST_TEXT, Package, failed, replaced
 
 KEY = "hydra.launcher.ray"
 ADDRESS = "RAY_ADDRESS"
+POLL_S = 0.1
 CONNECT_S = 5.0
 ANSWER_S = 20.0  # patience with the address of a cluster; Ray's own is two minutes, and ends the process
 STORE_BYTES = 78_643_200  # Ray's store of objects, which jobs do not use: the least
@@ -45,8 +47,7 @@ class Ray(Package):
         remote = launcher.ray.remote
         self.is_here = self._is_own and not remote.get("num_gpus")
         self.cores = int(remote.get("num_cpus") or 1)
-        self._tasks: dict[int, Any] = {}  # by the number of the job
-        self._is_stopped = False
+        self._stopped = threading.Event()
 
     @property
     def _is_own(self) -> bool:
@@ -88,20 +89,32 @@ class Ray(Package):
         return min(jobs, max(1, int(most) // self.cores))
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """During this block the launcher returns the error of a task, and waits for the other tasks."""
+    def waiting(self, has_begun: Callable[[int], bool], in_order: bool) -> Iterator[None]:
+        """During this block the launcher returns the error of a task, and waits for the other tasks.
+
+        Ray begins tasks in any order. To begin jobs in order, each is handed over after the one before has begun.
+        """
         ray: Any = import_module("ray")
         core: Any = import_module("hydra_plugins.hydra_ray_launcher._core")
-        launch = core.launch_job_on_ray
+        launch, tasks = core.launch_job_on_ray, dict[object, int]()  # the number of the job of each task
+
+        def is_open(task: object) -> bool:
+            """Return whether a task has not ended. One that need not begin is cancelled."""
+            if self._stopped.is_set() and not has_begun(tasks[task]):
+                ray.cancel(task)
+            return not ray.wait([task], timeout=POLL_S)[0]
 
         def launched(context: object, remote: object, composed: DictConfig, *rest: object) -> object:
-            task = launch(context, remote, composed, *rest)
-            self._tasks[composed.hydra.job.num] = task
-            if self._is_stopped:
-                ray.cancel(task)
+            last = next(reversed(tasks), None)
+            while in_order and last is not None and not has_begun(tasks[last]) and is_open(last):
+                pass
+            task: object = launch(context, remote, composed, *rest)
+            tasks[task] = composed.hydra.job.num
             return task
 
         def result(task: object) -> JobReturn:
+            while is_open(task):
+                pass
             try:
                 found = ray.get(task)
                 assert isinstance(found, JobReturn)
@@ -113,13 +126,9 @@ class Ray(Package):
         with replaced(core, launch_job_on_ray=launched, ray=SimpleNamespace(get=result)):
             yield
 
-    def stop(self, begun: Container[int]) -> None:
+    def stop(self) -> None:
         """Cancel the tasks that wait for a worker."""
-        self._is_stopped = True
-        ray: Any = import_module("ray")
-        for number, task in list(self._tasks.items()):
-            if number not in begun:
-                ray.cancel(task)
+        self._stopped.set()
 
 
 def _of_own_cluster() -> dict[str, str]:

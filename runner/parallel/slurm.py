@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
@@ -126,17 +126,17 @@ class Slurm(Submitit):
         return str(executor._executor._make_submission_file_text("true", "check"))
 
     @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
+    def waiting(self, has_begun: Callable[[int], bool], in_order: bool) -> Iterator[None]:
         """During this block the launcher waits for all jobs as `Queue` knows them. No job of Slurm outlives it."""
         kind: Any = import_module("submitit.slurm.slurm").SlurmJob
         patience = property(lambda job: self._queue.patience_s(job.job_id))
-        with replaced(kind, watcher=self._queue, _results_timeout_s=patience), super().waiting():
+        with replaced(kind, watcher=self._queue, _results_timeout_s=patience), super().waiting(has_begun, in_order):
             try:
                 yield
             finally:
                 self._queue.cancel()
 
-    def stop(self, begun: Container[int]) -> None:
+    def stop(self) -> None:
         """Cancel the jobs that wait for a machine."""
         self._queue.is_stopped = True
         self._queue.cancel("--state=PENDING")

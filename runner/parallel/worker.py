@@ -86,6 +86,8 @@ def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: P
     """Run a job of a sweep in a process of its own; return its objective, infinite without results."""
     records = Records(Path.cwd() / sweep_folder)
     if records.is_over():
+        with contextlib.suppress(OSError):  # not empty
+            folder.rmdir()
         return math.inf
     process = _process(records)
     choices = HydraConfig.get().runtime.choices

@@ -20,7 +20,7 @@ def test_only_a_job_that_may_run_on_a_gpu_takes_one(
     monkeypatch.setattr(gpus, "take", did.append)
     monkeypatch.setenv(gpus.OWN, "")
     monkeypatch.setenv(gpus.VISIBLE, "0")
-    about = About(varies_batching=False, at_once=2, is_here=is_here, visible="2,3")
+    about = About(varies_batching=False, at_once=2, cores=0, is_here=is_here, visible="2,3", working="/")
     job_process._take_gpu(about, OmegaConf.create({"device": {"kind": DeviceKind.cpu}}))
     assert did == []
     for composed in ({"device": {"kind": DeviceKind.cuda}}, {"device": {"kind": "${missing}"}}):
@@ -31,3 +31,14 @@ def test_only_a_job_that_may_run_on_a_gpu_takes_one(
     did.clear()
     job_process._take_gpu(about, OmegaConf.create({"device": {"kind": DeviceKind.auto}}))
     assert did == []
+
+
+@pytest.mark.parametrize(
+    ("at_once", "cores", "seen", "expected"),
+    [(4, 0, 2, 4), (12, 2, 16, 8), (3, 2, 16, 3), (12, 8, 8, 1), (12, 8, 2, 1)],
+)
+def test_jobs_of_a_cluster_divide_a_machine_by_the_cores_that_each_is_given(
+    at_once: int, cores: int, seen: int, expected: int
+) -> None:
+    about = About(varies_batching=False, at_once=at_once, cores=cores, is_here=False, visible=None, working="/")
+    assert about.on_cores(seen) == expected
