@@ -129,7 +129,7 @@ class Precheck(Callback):
             is_planned = not is_other(SWEEPER, config.hydra)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params, is_planned)
             if package:
-                _start.locks.enter_context(watched(package, config.hydra, _start.sweep, fail))
+                _start.locks.enter_context(watched(package, config, _start.sweep, fail))
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
 from hydra.utils import get_class
-from omegaconf import DictConfig, read_write
+from omegaconf import DictConfig
 
 from launchopt.errors import DataError, LaunchoptError, RunError, one_line
 from launchopt.messages import say
@@ -35,7 +35,7 @@ from runner.parallel.slurm import Slurm
 from runner.plan.gpus import VISIBLE
 from runner.run.leftovers import LOCK, is_free, tidy
 from runner.run.screens.sweep_results import job_line
-from runner.run.sweep import SAME, Sweep, SweepJob
+from runner.run.sweep import SAME, Sweep, SweepJob, place_at
 from runner.screen.pager import Voice
 
 POLL_S = 0.1
@@ -63,12 +63,11 @@ def reached(hydra: DictConfig) -> Iterator[Package]:
 
 
 @contextlib.contextmanager
-def watched(package: Package, hydra: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
+def watched(package: Package, config: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
     """Watch the jobs that a launcher runs during this block. fail: prints an error."""
-    kind: Any = get_class(str(hydra.launcher._target_))
+    kind: Any = get_class(str(config.hydra.launcher._target_))
     whole, records = kind.launch, Records(sweep.folder)
-    with read_write(hydra):
-        hydra.sweep.dir = str(sweep.folder)  # workers may have another working directory
+    place_at(config, sweep.folder)  # workers may have another working directory
     package.place(records.folder)
 
     def launch(self: object, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
