@@ -27,6 +27,7 @@ from runner.config.schema import register
 from runner.ending import end
 from runner.ending.signals import signals
 from runner.parallel.records import About, Records
+from runner.parallel.worker import time_signal
 from runner.plan import cores, gpus
 from runner.run import children
 from runner.run.leftovers import LOCK, is_free
@@ -171,6 +172,8 @@ def main() -> int:
     """Bind this process to its worker, and serve it."""
     parent, descriptor, sweep = sys.argv[1:]
     end_with(int(parent))
+    if number := time_signal():  # Slurm sends it to all processes of a job: the worker acts on it, its children do not
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     cores.take(Records(Path(sweep)).about().on_cores(len(os.sched_getaffinity(0))))
     return serve(Path(sweep), Connection(int(descriptor)))

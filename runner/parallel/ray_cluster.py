@@ -170,12 +170,14 @@ def _check_address(address: str) -> None:
 def _started(settings: dict[str, object]) -> Any:
     """Return Ray, connected. Its handlers of signals and exceptions are not installed."""
     hook = sys.excepthook
+    ray: Any = import_module("ray")
     try:
-        with signals.held():
-            ray: Any = import_module("ray")
-            with replaced(import_module("ray._private.utils"), set_sigterm_handler=lambda handler: None):
-                ray.init(**settings)
-    except (OSError, RuntimeError, TypeError, ValueError) as error:
+        with signals.held(), replaced(import_module("ray._private.utils"), set_sigterm_handler=lambda handler: None):
+            ray.init(**settings)
+    except BaseException as error:
+        ray.shutdown()
+        if not isinstance(error, OSError | RuntimeError | TypeError | ValueError):
+            raise
         text = one_line(f"{type(error).__name__}: {error}", MOST_TEXT)
         raise ConfigError("hydra/launcher", "ray", f"Ray does not start or connect: {text}") from None
     finally:

@@ -127,14 +127,15 @@ class Slurm(Submitit):
 
     @contextlib.contextmanager
     def waiting(self, has_begun: Callable[[int], bool], in_order: bool) -> Iterator[None]:
-        """During this block the launcher waits for all jobs as `Queue` knows them. No job of Slurm outlives it."""
+        """During this block the launcher waits for all jobs as `Queue` knows them; none outlives an early end."""
         kind: Any = import_module("submitit.slurm.slurm").SlurmJob
         patience = property(lambda job: self._queue.patience_s(job.job_id))
         with replaced(kind, watcher=self._queue, _results_timeout_s=patience), super().waiting(has_begun, in_order):
             try:
                 yield
-            finally:
+            except BaseException:
                 self._queue.cancel()
+                raise
 
     def stop(self) -> None:
         """Cancel the jobs that wait for a machine."""

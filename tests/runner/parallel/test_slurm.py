@@ -1,4 +1,4 @@
-"""Sweeps by Slurm: `scripts/slurm_check.sh` starts a cluster of two nodes for these tests.
+"""Sweeps by Slurm: `scripts/launcher_check.sh slurm` starts a cluster of two nodes for these tests.
 
 LAUNCHOPT_SLURM names the folder of that cluster, so that no other one is used: a test takes a node down.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -34,7 +33,9 @@ from support.results.sweeps import statuses, sweep_json
 
 FOLDER = os.environ.get("LAUNCHOPT_SLURM", "")
 SLURM = "hydra/launcher=submitit_slurm"
-pytestmark = pytest.mark.skipif(not FOLDER, reason="needs Slurm: scripts/slurm_check.sh starts it and runs these tests")
+pytestmark = pytest.mark.skipif(
+    not FOLDER, reason="needs Slurm: scripts/launcher_check.sh slurm starts it and runs these tests"
+)
 
 
 def said(*call: str) -> list[str]:
@@ -82,6 +83,7 @@ def test_twelve_jobs_in_an_array_end_as_by_the_basic_launcher_and_are_resumed(tm
         assert sweep_json(sweep)[name] == sweep_json(basic)[name], name
     assert sorted(path.name for path in sweep.iterdir()) == sorted(path.name for path in basic.iterdir())
     assert until(lambda: not queue(), 10)
+    assert set(said("squeue", "-h", "-r", "-t", "all", "-o", "%T")) == {"COMPLETED"}
 
     again = ended([SLURM, *TWELVE, "resume=true"], tmp_path / "slurm")
     assert again.exit_code == 2
@@ -164,6 +166,16 @@ def test_a_job_past_its_time_limit_fails(tmp_path: Path) -> None:
     assert "job_timeout_s=6" in str(sweep_json(only_sweep(tmp_path))["jobs"][0]["error"])
 
 
+def test_a_job_at_the_end_of_its_time_keeps_its_repeats(tmp_path: Path) -> None:
+    limits = ("timeout_min=1", "signal_delay_s=50")
+    ran = ended([SLURM, *(f"hydra.launcher.{each}" for each in limits), *LONG.split(), "seed=0"], tmp_path)
+    sweep = only_sweep(tmp_path)
+    assert statuses(sweep) == ["interrupted"], ran.stderr
+    assert sweep_json(sweep)["jobs"][0]["error"].endswith("the launcher ended it (hydra.launcher.timeout_min=1)")
+    assert (sweep / "0/summary.parquet").exists()
+    assert until(lambda: not queue(), 10), queue()
+
+
 def test_jobs_of_a_node_that_goes_down_run_again(tmp_path: Path) -> None:
     with begun([SLURM, *LONG.split(), "repeats=40", "seed=0,1,2,3"], tmp_path) as sweep:
         running(tmp_path, 2)
@@ -208,8 +220,3 @@ def test_a_cluster_whose_controller_is_down_is_refused(tmp_path: Path, monkeypat
     assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.stderr
     assert "slurm controller" in ran.stderr
     assert list(here.iterdir()) == []
-
-
-def test_the_private_cluster_is_the_one_that_the_commands_use() -> None:
-    assert os.environ["SLURM_CONF"] == str(Path(FOLDER, "slurm.conf"))
-    assert shutil.which("sbatch")
