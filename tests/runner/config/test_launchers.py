@@ -12,6 +12,7 @@ from support.config.override_sets import taken
 from launchopt.errors import ConfigError
 from runner.config import launchers
 from runner.config.launchers import PACKAGES, PLUGINS, WORD, check_plugins
+from runner.parallel import launching
 
 LAUNCHERS = (
     "submitit_oar",
@@ -52,6 +53,18 @@ def test_a_launcher_that_is_not_installed_is_refused_with_what_to_type(
     outcome = taken([*options, f"hydra/launcher={name}", "device=cpu"], tmp_path)
     assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
     assert outcome.stderr == f"error: hydra/launcher={name}: is not installed; type: pip install 'launchopt[{extra}]'\n"
+
+
+@pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("submitit_slurm", "submitit")])
+def test_a_launcher_without_the_package_that_it_starts_is_refused(
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{module}_launcher")
+    monkeypatch.setattr(launching, "find_spec", lambda name: None)
+    outcome = taken(["-m", f"hydra/launcher={name}", "device=cpu"], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    wanted = f"is not installed; type: pip install 'launchopt[{module}]'"
+    assert outcome.stderr == f"error: hydra/launcher={name}: {wanted}\n"
 
 
 HOSTILE = (
