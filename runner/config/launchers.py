@@ -36,26 +36,26 @@ class Package(NamedTuple):
     target: str
     extra: str
     ones: tuple[str, ...] = ()  # settings that must be 1: with more, each job would run several times
-    words: tuple[
-        str, ...
-    ] = ()  # settings that take a word of WORD, or a number, also if the package does not name them
+    words: tuple[str, ...] = ()  # settings that also take a word of WORD
+    others: tuple[str, ...] = ()  # settings that it takes, but does not name
 
 
 _SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
 _ONES = ("nodes", "tasks_per_node")
-_SLURM_WORDS = (
-    *("partition", "qos", "account", "constraint", "exclude", "gres", "mem_per_gpu", "mem_per_cpu"),
-    *(f"additional_parameters.{each}" for each in ("exclusive", "nodelist", "reservation")),
+_SLURM_OTHERS = tuple(f"additional_parameters.{each}" for each in ("exclusive", "nodelist", "reservation"))
+_SLURM_WORDS = ("partition", "qos", "account", "constraint", "exclude", "gres", "mem_per_gpu", "mem_per_cpu")
+_RAY_OTHERS = (
+    *(f"ray.init.{each}" for each in ("num_cpus", "num_gpus", "object_store_memory")),
+    *(f"ray.remote.{each}" for each in ("num_cpus", "num_gpus", "memory", "max_retries")),
 )
-_RAY_WORDS = (
-    *(f"ray.init.{each}" for each in ("address", "num_cpus", "num_gpus", "object_store_memory")),
-    *(f"ray.remote.{each}" for each in ("num_cpus", "num_gpus", "memory", "max_retries", "scheduling_strategy")),
-)
+_RAY_WORDS = ("ray.init.address",)
 PACKAGES = {
     "joblib": Package("hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", "joblib"),
     "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", _ONES),
-    "submitit_slurm": Package(f"{_SUBMITIT}.SlurmLauncher", "submitit", _ONES, _SLURM_WORDS),
-    "ray": Package("hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher", "ray", (), _RAY_WORDS),
+    "submitit_slurm": Package(
+        f"{_SUBMITIT}.SlurmLauncher", "submitit", _ONES, _SLURM_WORDS + _SLURM_OTHERS, _SLURM_OTHERS
+    ),
+    "ray": Package("hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher", "ray", (), _RAY_WORDS, _RAY_OTHERS),
 }
 PLUGINS = {
     LAUNCHER: Plugin("basic", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
@@ -135,7 +135,7 @@ def _check_names(option: str, node: DictConfig, own: object, foreign: Sequence[s
     own: its settings as the package gave them.
     """
     package, known = PACKAGES[option], OmegaConf.create(own if isinstance(own, dict) else {})
-    names, values = set(_leaves(known)) | set(package.words), _leaves(node)
+    names, values = set(_leaves(known)) | set(package.others), _leaves(node)
     for name in values:
         if name not in names:
             wanted = f"no setting of {LAUNCHER}={option}; it has {', '.join(sorted(names - {'_target_'}))}"

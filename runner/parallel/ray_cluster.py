@@ -46,7 +46,7 @@ class Ray(Package):
         self._address = launcher.ray.init.get("address") or os.environ.get(ADDRESS) or "local"
         remote = launcher.ray.remote
         self.is_here = self._is_own and not remote.get("num_gpus")
-        self.cores = int(remote.get("num_cpus") or 1)
+        self.cores = max(1, int(remote.get("num_cpus") or 1))
         self._stopped = threading.Event()
 
     @property
@@ -75,8 +75,14 @@ class Ray(Package):
 
     def _check_fits(self, ray: Any) -> None:
         """Raise ConfigError if no machine of the cluster can run a task: it would wait for ever."""
+        remote: Any = OmegaConf.to_container(self._launcher.ray.remote, resolve=True)
+        try:
+            ray.remote(**remote)(lambda: None)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{KEY}.remote", remote, f"Ray takes no such task: {one_line(error, MOST_TEXT)}"
+            ) from None
         nodes = [each["Resources"] for each in ray.nodes() if each["Alive"]]
-        remote = self._launcher.ray.remote
         for name, kind in _RESOURCES.items():
             wanted = remote.get(name) or 0
             most = max((node.get(kind, 0.0) for node in nodes), default=0.0)

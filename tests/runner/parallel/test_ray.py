@@ -119,6 +119,15 @@ def test_a_job_whose_node_is_lost_fails_or_runs_again_and_the_others_run(
 
 
 @slow
+@pytest.mark.parametrize("word", ["num_cpus=-1", "num_gpus=[1]"])
+def test_a_task_that_ray_does_not_take_is_refused(word: str, tmp_path: Path) -> None:
+    ran = ended([RAY, f"{ADDRESS}=local", f"+hydra.launcher.ray.remote.{word}", *SMALL.split()], tmp_path)
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert ran.stderr.startswith("error: hydra.launcher.ray.remote={")
+    assert list(tmp_path.iterdir()) == []
+
+
+@slow
 @pytest.mark.parametrize("word", ["num_gpus=64", "num_cpus=100000"])
 def test_a_task_that_no_machine_could_run_is_refused_and_nothing_is_left(
     word: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +147,14 @@ def test_a_cluster_that_does_not_answer_is_refused(address: str, tmp_path: Path)
     ran = ended([RAY, f"{ADDRESS}='{address}'", *SMALL.split(), "seed=0,1"], tmp_path)
     wanted = "no Ray cluster answers there; give the HOST:PORT of one, or leave it out to start one here"
     assert (ran.exit_code, ran.stderr) == (2, f"error: {ADDRESS}={address}: {wanted}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", ["num_cpus=two", "runtime_env=1", "max_calls=1"])
+def test_settings_of_a_task_are_numbers_that_are_known(word: str, tmp_path: Path) -> None:
+    ran = ended([RAY, f"+hydra.launcher.ray.remote.{word}", *SMALL.split()], tmp_path)
+    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.stderr
+    assert f"hydra.launcher.ray.remote.{word.partition('=')[0]}" in ran.stderr
     assert list(tmp_path.iterdir()) == []
 
 
