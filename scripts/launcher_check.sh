@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Check a launcher against the real thing on this machine, and write a log.
-#     bash scripts/launcher_check.sh ray [LOG]      about 6 minutes on two cores
+#     bash scripts/launcher_check.sh ray [LOG]      about 8 minutes on two cores
 #     bash scripts/launcher_check.sh slurm [LOG]    about 6 minutes; tried as root
 # slurm: starts a private controller and two nodes of one core each, without accounting, systemd or cgroups, runs
 # tests/runner/parallel/test_slurm.py, and stops them. Another Slurm of this machine is not touched.
@@ -39,7 +39,7 @@ PYTHON
 
 run() { # the checks, without paths of this machine
     PYTHONPATH=$checkout "$python" -m pytest -v --no-header --durations=0 --durations-min=1 -p no:cacheprovider "${checks[@]}" "$@" 2>&1 |
-        sed -e "s|${folder:-$checkout}|FOLDER|g" -e "s|$checkout|CHECKOUT|g"
+        sed -u -e "s|${folder:-$checkout}|FOLDER|g" -e "s|$checkout|CHECKOUT|g"
 }
 
 check() { # write the log; the exit code of the checks

@@ -167,11 +167,11 @@ def test_a_job_past_its_time_limit_fails(tmp_path: Path) -> None:
 
 
 def test_a_job_at_the_end_of_its_time_keeps_its_repeats(tmp_path: Path) -> None:
-    limits = ("timeout_min=1", "signal_delay_s=50")
+    limits = ("timeout_min=2", "signal_delay_s=30")  # Slurm may send the signal a minute earlier
     ran = ended([SLURM, *(f"hydra.launcher.{each}" for each in limits), *LONG.split(), "seed=0"], tmp_path)
     sweep = only_sweep(tmp_path)
     assert statuses(sweep) == ["interrupted"], ran.stderr
-    assert sweep_json(sweep)["jobs"][0]["error"].endswith("the launcher ended it (hydra.launcher.timeout_min=1)")
+    assert sweep_json(sweep)["jobs"][0]["error"].endswith("the launcher ended it (hydra.launcher.timeout_min=2)")
     assert (sweep / "0/summary.parquet").exists()
     assert until(lambda: not queue(), 10), queue()
 
