@@ -81,6 +81,28 @@ def prepare() -> Path | None:
     return None if instead is None and OWN in unusable else folder_of(OWN)
 
 
+@functools.cache
+def compiled_folder() -> str | None:
+    """Return the folder for compiled loops, named by a hash of all sources of compiled code and of its constants.
+
+    None: no folder can be written.
+    Numba's own index checks only the file of a function. It would reuse machine code that contains an older version of
+    a function from another file.
+    """
+    import hashlib
+
+    root = prepare()
+    if root is None:
+        return None
+    own, state = Path(__file__).parent, hashlib.sha256()
+    for folder in (own, own.parent / "runner"):
+        for source in sorted(folder.rglob("*.py")):
+            text = source.read_bytes()
+            if any(word in text for word in (b"@compiled", b"@intrinsic", b"IntEnum", b"NamedTuple")):
+                state.update(source.as_posix().encode() + text)
+    return str(root / NAME / state.hexdigest()[:16])
+
+
 def folder_of(variable: str) -> Path | None:
     """Return the folder that a variable names, or its default; None for the default of a user without a name."""
     try:

@@ -8,11 +8,8 @@ that captures a ctypes object cannot be cached on disk.
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from collections.abc import Callable
-from functools import cache
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from llvmlite import ir
@@ -20,7 +17,7 @@ from numba import config, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from launchopt import caches
+from launchopt.caches import compiled_folder
 from launchopt.compiled_files import CompiledFiles
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -40,25 +37,6 @@ LlvmValues = Any  # LLVM values of the arguments of a call
 LlvmValue = Any  # one LLVM value
 
 
-@cache
-def _cache_folder() -> str | None:
-    """Return the folder for machine code, named by a hash of all sources of compiled code and of its constants.
-
-    None: no folder can be written.
-    Numba's own index checks only the file of a function. It would reuse machine code that contains an older version of
-    a function from another file.
-    """
-    own = Path(__file__).parent
-    state = hashlib.sha256()
-    for folder in (own, own.parent / "runner"):
-        for source in sorted(folder.rglob("*.py")):
-            text = source.read_bytes()
-            if any(word in text for word in (b"@compiled", b"@intrinsic", b"IntEnum", b"NamedTuple")):
-                state.update(source.as_posix().encode() + text)
-    root = caches.prepare()
-    return None if root is None else str(root / caches.NAME / state.hexdigest()[:16])
-
-
 def compiled(function: Function) -> Function:
     """Compile a function that runs without the GIL. A process that finds it in the disk cache loads it in 2 ms.
 
@@ -66,7 +44,7 @@ def compiled(function: Function) -> Function:
     Counting would take two atomic operations per argument and call, more time than it takes to copy a record.
     """
     dispatcher = njit(nogil=True, boundscheck=False, _nrt=False)(function)
-    before, config.CACHE_DIR = config.CACHE_DIR, _cache_folder()
+    before, config.CACHE_DIR = config.CACHE_DIR, compiled_folder()
     try:
         if config.CACHE_DIR is not None:
             dispatcher._cache = CompiledFiles(function)

@@ -101,7 +101,7 @@ class Precheck(Callback):
             from runner.auto.resolving import plan_of_run
         _start.plan = plan = plan_of_run(task, is_published)
         _start.folder = folder
-        if settings.resume and is_done(folder, plan.composed, RUN_KEY):
+        if settings.resume and is_done(folder, plan.composed, RUN_KEY, plan.notices):
             say(f"skipped: finished before, in {folder}")
             raise SystemExit(0)
         if not is_there:
@@ -202,10 +202,11 @@ def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Pat
     sweep.add(job, folder)
     from runner.auto.resolving import resolved
 
-    config = plain(resolved(composed)[0])
+    task, notices = resolved(composed)
+    config = plain(task)
     job.config_hash = config_hash(config) if config else None
     require_own(SWEEP_KEY, shown, OUTPUTS, force=bool(config.get("force")))
-    if config.get("resume") and is_done(shown, config, SWEEP_KEY):
+    if config.get("resume") and is_done(shown, config, SWEEP_KEY, notices):
         job.ended("skipped")
         job.objective = objective_in(shown)
         if sweep.varies_batching:

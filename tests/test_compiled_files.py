@@ -23,7 +23,7 @@ def square(x: int) -> int:
 @pytest.fixture
 def new_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
     """Return the compiled `square` of a process that has not called it yet."""
-    monkeypatch.setattr(native, "_cache_folder", lambda: str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "compiled_folder", lambda: str(tmp_path / "cache"))
     return lambda: native.compiled(square)
 
 
@@ -126,7 +126,7 @@ def test_a_file_that_cannot_be_written_stops_nobody(
 def test_without_a_folder_a_function_is_compiled_in_each_process(
     folder: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "_cache_folder", lambda: folder)
+    monkeypatch.setattr(native, "compiled_folder", lambda: folder)
     monkeypatch.setattr(numba.core.caching.CacheImpl, "_locator_classes", [])
     assert native.compiled(square)(7) == 49
 
@@ -134,7 +134,7 @@ def test_without_a_folder_a_function_is_compiled_in_each_process(
 def test_numbas_other_folders_are_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """There a change of a function that is compiled into another one would not be noticed."""
     (tmp_path / "cache").touch()
-    monkeypatch.setattr(native, "_cache_folder", lambda: str(tmp_path / "cache"))
+    monkeypatch.setattr(native, "compiled_folder", lambda: str(tmp_path / "cache"))
     for _ in range(2):
         function = native.compiled(square)
         assert (function(7), hits(function)) == (49, 0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,18 +67,29 @@ class Choice(NamedTuple):
     why: str
 
 
+class Standing(Enum):
+    """Where a choice stands: what the interval of its time / that of the best mode says about MARGIN."""
+
+    close = "within"  # the whole interval is at most MARGIN
+    open = "undecided"  # the interval has MARGIN in it: the run cannot tell the two apart
+    behind = "behind"  # the whole interval is above MARGIN
+
+
 class Judged(NamedTuple):
-    """A choice for the work of an entry. behind: its time / that of the best mode, at most."""
+    """A choice for the work of an entry. low and high: limits of its time / that of the best mode."""
 
     entry: Entry
     choice: Choice
     best: str
-    behind: float
+    low: float
+    high: float
 
     @property
-    def is_close(self) -> bool:
-        """Return whether the choice is within MARGIN of the best mode."""
-        return self.behind <= MARGIN
+    def standing(self) -> Standing:
+        """Return where the choice stands."""
+        if self.high <= MARGIN:
+            return Standing.close
+        return Standing.behind if self.low > MARGIN else Standing.open
 
 
 def work_of(
@@ -159,7 +171,11 @@ def choose(entries: Iterable[Entry], work: Work, runs_here: Callable[[str], bool
             which = "in this work" if not away else f"in the most similar work that has it ({entry.work})"
             count = sum(mode in each.wall_ms for _, each in near)
             works = f"{count} measured works" if count > 1 else "1 measured work"
-            return Choice(mode, f"expected to be the fastest by {works}; measured {which}, {entry.run}")
+            most = factors[mode] + math.log(MARGIN)
+            others = [each for each in factors if each != mode and factors[mode] <= factors[each] <= most]
+            tied = [each for each in sorted(others, key=lambda each: factors[each]) if runs_here(each)]
+            tie = f"; within {MARGIN - 1:.0%} of it: {', '.join(tied)}" if tied else ""
+            return Choice(mode, f"expected to be the fastest by {works}{tie}; measured {which}, {entry.run}")
     for mode in RULES[work.has_steps]:
         if runs_here(mode):
             kind = "steps" if work.has_steps else "independent commands"
@@ -186,33 +202,55 @@ def _factors(near: Sequence[tuple[float, Entry]]) -> dict[str, float]:
     return dict(zip(modes, map(float, np.linalg.solve(matrix, right)), strict=True)) if modes else {}
 
 
-def judged_unseen(entries: Sequence[Entry], rows: Iterable[Row]) -> list[Judged]:
+def is_another_work(one: Work, other: Work) -> bool:
+    """Return whether two works differ in anything."""
+    return one != other
+
+
+def is_another_workload(one: Work, other: Work) -> bool:
+    """Return whether two works are of different workloads."""
+    return one.workload != other.workload
+
+
+def judged_unseen(
+    entries: Sequence[Entry], rows: Iterable[Row], may_count: Callable[[Work, Work], bool] = is_another_work
+) -> list[Judged]:
     """Return the choice for the work of each entry by entries of other works alone, and how far it is behind.
 
-    A mode that did not run in an entry cannot be chosen for it. Entries without any mode of a choice are left out.
+    may_count: returns whether an entry with the first work counts for the second one. A mode that did not run in an
+    entry cannot be chosen for it. Entries without any mode of a choice are left out.
     """
     by_run: dict[str, list[Row]] = {}
     for row in rows:
         by_run.setdefault(str(row["run_id"]), []).append(row)
     found = []
     for entry in entries:
-        others = [each for each in entries if each.work != entry.work]
+        others = [each for each in entries if may_count(each.work, entry.work)]
         choice = choose(others, entry.work, entry.wall_ms.__contains__)
         if choice is not None:
             best = min(entry.wall_ms, key=lambda mode: entry.wall_ms[mode])
-            found.append(Judged(entry, choice, best, _behind(by_run[entry.run], choice.mode, best)))
+            found.append(Judged(entry, choice, best, *_limits(by_run[entry.run], choice.mode, best)))
     return found
 
 
-def _behind(rows: Sequence[Row], mode: str, best: str) -> float:
-    """Return the upper limit of the 95% interval of the times of `mode` over those of `best`.
+def counts_of(judged: Iterable[Judged]) -> dict[Standing, int]:
+    """Return how many choices stand where."""
+    counts = dict.fromkeys(Standing, 0)
+    for each in judged:
+        counts[each.standing] += 1
+    return counts
 
-    Below five repeats there is no interval: the largest ratio of two repeats in turn counts.
+
+def _limits(rows: Sequence[Row], mode: str, best: str) -> tuple[float, float]:
+    """Return the 95% interval of the times of `mode` over those of `best`.
+
+    Below five repeats there is no interval: the smallest and the largest ratio of two repeats in turn count.
     """
     if mode == best:
-        return 1.0
+        return 1.0, 1.0
     factors = factors_of(rows, [mode, best])
-    if factors and factors[0].high is not None:
-        return float(factors[0].high)
+    if factors and factors[0].low is not None and factors[0].high is not None:
+        return float(factors[0].low), float(factors[0].high)
     walls = {name: {row["repeat"]: row["wall_ms"] for row in rows if row["mode"] == name} for name in (mode, best)}
-    return max(float(walls[mode][at]) / float(walls[best][at]) for at in walls[mode].keys() & walls[best].keys())
+    ratios = [float(walls[mode][at]) / float(walls[best][at]) for at in walls[mode].keys() & walls[best].keys()]
+    return min(ratios), max(ratios)

@@ -37,6 +37,9 @@ class FlushRules:
     has_groups: bool = False  # for independent commands: flush everything at the end of a group
 
 
+WHOLE = FlushRules(1 << 60)  # only a full bucket is flushed, and what is left at the end
+
+
 class Batch:
     """Commands of one shape, or of several (SEVERAL), that were flushed together.
 

@@ -129,6 +129,14 @@ class Mode:
         return 0
 
     @classmethod
+    def whole_pass(cls, stream: Stream) -> int:
+        """Return the commands of a pass through a list with groups if one launch takes all of them, in order; else 0.
+
+        The batcher then holds a pass, and does not flush at the end of a group.
+        """
+        return 0
+
+    @classmethod
     def shared_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int]) -> int:
         """Return the bytes of a GPU's memory that the mode needs, and that it shares with other arms of a run."""
         return 0

@@ -10,6 +10,9 @@ there are more copies (small models have many). After that a kept graph is updat
 of a step's requests are not evenly spaced in memory, the step is launched as in mode=coalesced. This is so for first
 tokens, whose inputs are scattered over the embedding table.
 
+Lists with groups: a graph holds a whole pass through the list, and the groups keep their order. It has a pointer-array
+GEMM for each shape of a group. Passes of over MOST_PASS commands are launched in batches of a group.
+
 On the CPU device a graph is a recorded list of calls. At most mode.cached lists are kept.
 """
 
@@ -30,11 +33,15 @@ from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
+from launchopt.streams.chain import Stream
+from launchopt.streams.list_stream import ListStream
 from launchopt.types import Array
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.graphs import BatchGraphs
+    from launchopt.devices.steps.pass_graph import PassGraph
 
+MOST_PASS = 1 << 14  # most commands of a pass that is one launch
 # Words of a record by which a list is found again. Plain integers, since NumPy takes longer to index with members.
 KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]
 _Call = tuple[int, Array, Array, Array]  # shape index, and views of A, B and C
@@ -61,15 +68,25 @@ class Graph(Stacked):
         if is_host(device):
             return _Recorded(self, device, list(limits), self.options.cached)
         gpu = gpu_of(device)
+        if commands := self.whole_pass(device.work):
+            from launchopt.devices.steps.pass_graph import PassGraph
+
+            return _Batches(self, gpu, PassGraph(gpu, limits, commands))
         from launchopt.devices.steps.graphs import BatchGraphs
 
         return _Batches(self, gpu, BatchGraphs(gpu, limits))
 
+    @classmethod
+    def whole_pass(cls, stream: Stream) -> int:
+        """Return the commands of a pass through a list with groups; 0: there are none, or it is too long."""
+        commands = stream.pass_commands if isinstance(stream, ListStream) and stream.has_groups else 0
+        return commands if commands <= MOST_PASS else 0
+
 
 class _Batches(Prepared):
-    """Replays graphs of batches on a GPU."""
+    """Replays graphs of batches, or of a pass through a list, on a GPU."""
 
-    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs) -> None:
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs | PassGraph) -> None:
         super().__init__(mode, gpu)
         self._graphs = graphs
 

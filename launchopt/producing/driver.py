@@ -172,6 +172,13 @@ class RoutedDriver(Driver):
         return bool(self._state[DriverWord.FINISHED] == self._settings[DriverSetting.REQUESTS])
 
 
+def load_loop(stream: ChainStream, ring: Ring, back: Ring) -> None:
+    """Load the compiled loop, with a driver that has no request. On a new machine this compiles for seconds."""
+    driver = RoutedDriver(stream, Schedule(), 0.0, 0.0, RunKind.WARM_UP)
+    driver.give_no_more()
+    drive(*driver.entry(ring, back))
+
+
 def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns: int) -> Table:
     """Return the words of DriverSetting."""
     settings = np.zeros(len(DriverSetting), np.int64)

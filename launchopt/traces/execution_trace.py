@@ -5,8 +5,8 @@ names the storages that it reads and writes. Out: rows of a list of GEMMs, with 
 
 Weights. A factor is a weight if no GEMM of the trace wrote to it or to what it was made from. Factors have the same
 weight if they are the same part of a storage with the same strides, and nothing wrote to it in between. So a matrix and
-its transpose are two weights. If both factors qualify, the weight
-is that of `traces.gemms`: the second factor of mm and linear. A batched operator is a row with a count and no weight.
+its transpose are two weights. If both factors qualify, the weight is that of `traces.gemms`: the second factor of mm
+and linear. A batched operator is a row with a count and no weight. Products of sparse matrices are left out.
 
 Groups. A GEMM begins a new group if it reads what a GEMM of the current group wrote, also through other operators. Each
 storage has a level: the number of the last group that it depends on. An operator that writes to all that it was given,
@@ -43,6 +43,7 @@ HOST, TO_HOST = "cpu", "aten::_local_scalar_dense"  # a device; the operator of 
 COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph")
 COMPILED_CODE = "compiled code does not say what it reads: set TORCH_COMPILE_DISABLE=1, and record again"
 CUT = "its process was killed, or the disk is full"
+SPARSE = "of a sparse matrix"
 HEAD_BYTES = 4096
 _NO_TRACE = "a JSON object without nodes; expected a list of GEMMs, or what PyTorch's ExecutionTraceObserver writes"
 
@@ -53,6 +54,7 @@ class _Tensor(NamedTuple):
     storage: int
     offset: int
     is_on_host: bool
+    is_sparse: bool  # without storage and device
     strides: tuple[int, ...] = ()
 
 
@@ -69,12 +71,10 @@ class NoGemmsError(DataError):
     """A trace without GEMMs that can be replayed."""
 
 
-class _LimitError(ValueError):
-    """The trace is longer than a list may be."""
+class _LimitError(ValueError): ...  # the trace is longer than a list may be
 
 
-class _CompiledError(ValueError):
-    """The trace has compiled code."""
+class _CompiledError(ValueError): ...  # the trace has compiled code
 
 
 def is_execution_trace(path: Path) -> bool:
@@ -235,8 +235,11 @@ class _Reader:
         if isinstance(sizes, str) or kind not in DTYPES:
             self.left_out[sizes if isinstance(sizes, str) else f"of type {one_line(kind, 40)}"] += 1
             return level
-        self._group += bool(self.gemms) and max(level, self._host_level) == self._group
         first, second = node.factors(operator)
+        if first.is_sparse or second.is_sparse:
+            self.left_out[SPARSE] += 1
+            return level
+        self._group += bool(self.gemms) and max(level, self._host_level) == self._group
         if len(node.shapes[operator.first + 1]) == 1:
             first, second = second, first  # of a matrix and a vector, the matrix is the weight
         (m, n, k, batch), weight, given = self._operands(sizes, first, second)
@@ -273,7 +276,7 @@ def _tensors(value: object) -> Iterator[_Tensor]:
     if not isinstance(value, list):
         return
     if len(value) == 6 and isinstance(value[5], str) and all(isinstance(each, int) for each in value[:5]):
-        yield _Tensor(value[1], value[2], value[5] == HOST)
+        yield _Tensor(value[1], value[2], value[5] == HOST, not (value[1] or value[5]))
         return
     for each in value:
         yield from _tensors(each)

@@ -39,6 +39,9 @@ class _Process:
             yield "the trace reached its largest size, and the recording stopped: --steps, or --largest-mib"
         elif isinstance(self.found, ExecutionTrace) and self.found.cut:
             yield f"the trace ends early: {self.found.cut}; the list has what came before"
+        if isinstance(self.found, ExecutionTrace):
+            for why, count in self.found.left_out.items():
+                yield f"left out: {count:,} GEMM operators {why}"
         if self.about.get("is_displaced"):
             yield DISPLACED
         if replays := self.about.get("replays"):

@@ -12,11 +12,12 @@ five lines, and in the folder of --output a YAML to run the advised stack again,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,13 +28,12 @@ from runner.reading import CommandParser, exit_code, positive, whole_number
 
 if TYPE_CHECKING:
     from runner.advise.question import Question
-    from runner.advise.search import Found
-    from runner.advise.trials import Trials
 
 GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
 LEAST_BUDGET_S = 10.0
 MOST_REQUESTS = 1024
-RESERVE_S = 6.0  # of the budget, for the page
+RESERVE_S = 6.0  # of the budget, for the page, and more on a busy machine:
+PAGE_LOADS = 4.0  # the page takes at most this many times as long as loading this program
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,10 +46,12 @@ def _advise(options: argparse.Namespace) -> int:
     from launchopt.devices import find_device
     from runner.advise.answer import lines_of
     from runner.advise.candidates import candidates
+    from runner.advise.compiling import compile_loops
     from runner.advise.floors import floors_of
     from runner.advise.question import settled_for
     from runner.advise.saving import save
-    from runner.advise.trials import Trials
+    from runner.advise.search import search
+    from runner.advise.trials import Trials, require_memory
     from runner.plan.plan import left_out
 
     question = _question(options)
@@ -64,11 +66,20 @@ def _advise(options: argparse.Namespace) -> int:
     note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
     print(f"device: {info.kind} ({info.name}), {why}{note}; budget {budget_s:g} s", file=sys.stderr)
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
+    if "${" in str(folder):
+        raise ConfigError("--output", folder, "has ${ in its name, which Hydra reads: name another folder")
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
-    calibration = floors_of(info, folder, budget_s)
-    trials = Trials(folder, budget_s - _running_s() - RESERVE_S)
-    found = _found(question, lambda sized: candidates(sized.config(), info)[0], config.model.layers, trials)
+    base = "engine" if question.requests else "baseline"
+    with _smaller_named(question), _removed_without_results(folder):
+        require_memory(question, [base])
+        calibration = floors_of(info, folder, budget_s)
+        reserve_s = max(RESERVE_S, min(PAGE_LOADS * _running_s(), budget_s / 5))
+        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s)
+        spent_s = _running_s() + reserve_s
+        trials = Trials(folder, budget_s - spent_s, spent_s=spent_s)
+        layers = config.model.layers if question.requests else None
+        found = search(question, lambda sized: candidates(sized.config(), info)[0], base, layers, trials)
     able, refused = candidates(found.question.config(), info)
     print(f"{len(able)} stacks can run this here, {len(refused)} cannot", file=sys.stderr)
     if trials.dropped:
@@ -98,20 +109,29 @@ def _question(options: argparse.Namespace) -> Question:
     return question
 
 
-def _found(question: Question, able: Callable[[Question], list[str]], layers: int, trials: Trials) -> Found:
-    """Return the end of the search. After an error without a measurement its folder is removed."""
-    from runner.advise.search import search
-
-    base = "engine" if question.requests else "baseline"
+@contextlib.contextmanager
+def _smaller_named(question: Question) -> Iterator[None]:
+    """Let an ArenaMemoryError name the options of advise that ask for less."""
     try:
-        return search(question, able, base, layers if question.requests else None, trials)
-    except BaseException as error:
-        if not any(trials.folder.rglob("summary.parquet")):
-            shutil.rmtree(trials.folder, ignore_errors=True)
-        if not isinstance(error, ArenaMemoryError):
-            raise
+        yield
+    except ArenaMemoryError as error:
         smaller = "a smaller model, or fewer --requests" if "model" in question.settings else "a smaller file"
         raise ArenaMemoryError(f"{str(error).rpartition(': ')[0]}: give {smaller}") from None
+
+
+@contextlib.contextmanager
+def _removed_without_results(folder: Path) -> Iterator[None]:
+    """Remove the folder if the block ends with an error before a trial has ended; also folders made for it."""
+    made = [each for each in folder.parents if not each.exists()]
+    try:
+        yield
+    except BaseException:
+        if not any(folder.rglob("summary.parquet")):
+            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # it was not made, or is not empty
+                for each in made:
+                    each.rmdir()
+        raise
 
 
 def _running_s() -> float:

@@ -15,7 +15,7 @@ from launchopt.modes.stack import choices_of, stack_of
 from launchopt.recording.results import Row
 from launchopt.stack import PDL, Fusion, Stack, Submit
 from launchopt.statistics.interval import Verdict
-from runner.advise.halving import factor_of, wall_ms
+from runner.advise.halving import Decision, factor_of, wall_ms
 from runner.advise.search import Found
 
 # Choice of a stack -> the switches of vLLM, SGLang and TensorRT-LLM (docs/which-strategy.md). Without graphs
@@ -90,16 +90,26 @@ def _do(found: Found) -> str:
 
 def _gain(found: Found) -> str:
     if len(found.arms) == 1:
-        return f"gain: unknown, {found.base} alone ran in --budget-s: give more, or type the same on a quiet machine"
+        return f"gain: unknown, {found.base} alone ran in time{_again(found)}"
     if found.best == found.base:
-        return f"gain: none, {found.base} is the best of {len(found.arms)} in the last round; {found.decision.value}"
+        return f"gain: none, {found.base} is the best of {len(found.arms)} in the last round; {_certainty(found)}"
     factor = factor_of(found.arms, found.base, found.best)
     if factor is None:
         return f"gain: {found.best} and {found.base} cannot be compared"
     doubt = "" if factor.low is None or factor.verdict == Verdict.FASTER else ", so it may be none"
     if factor.verdict == Verdict.SLOWER:
         doubt = ", so it is slower" + ("" if found.base in found.fits else f"; {found.base} does not keep the limit")
-    return f"gain: {factor.shown} as fast as {found.base}{doubt}; {found.decision.value}"
+    return f"gain: {factor.shown} as fast as {found.base}{doubt}; {_certainty(found)}"
+
+
+def _certainty(found: Found) -> str:
+    """Return how sure the best arm is."""
+    return f"{found.decision.value}{_again(found) if found.decision is Decision.unknown else ''}"
+
+
+def _again(found: Found) -> str:
+    """Return what to type for an interval."""
+    return f"; type the same with --budget-s {found.enough_s:g}" if found.enough_s else "; give a larger --budget-s"
 
 
 def _once(found: Found) -> str:

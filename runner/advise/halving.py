@@ -29,7 +29,7 @@ class Decision(Enum):
     decided = "no other stack of the last round can be more than 5% faster"
     open = "others may be over 5% faster: undecided"
     alone = "no other stack of the last round keeps the limit"
-    unknown = "too few repeats for an interval: undecided, give a larger --budget-s"
+    unknown = "too few repeats for an interval: undecided"
 
 
 def by_arm(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -79,6 +79,8 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
 
     Routing is not modelled: of a model with experts, the GEMMs of one request run, without order.
     """
+    if "${" in str(path.absolute()):
+        raise ConfigError("--model", path.absolute(), "has ${ in its name, which Hydra reads: copy it to another path")
     own: dict[str, object] = {"model": str(path.absolute()), "workload.tokens": TOKENS, "workload.layers": 1}
     whole = own | {"workload": "layer", "workload.requests": requests, "batching.max_batch": requests}
     with hydra_of():

@@ -1,54 +1,30 @@
 """The search for an answer: a pilot, rounds of successive halving over the stacks, then the batching of the best one.
 
-Stacks of one round are interleaved in one process, and only the last round decides. Batching is tried in sweeps, which
-do not interleave, so another batching than the default is advised only if two of them show a gain of over MARGIN.
+Stacks of one round are interleaved in one process, and only the last round decides. Every round before it leaves the
+time for FEWEST_REPEATS repeats of the base and FINALISTS others. With less time, the last round has fewer stacks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
-from runner.advise.halving import FINALISTS, MARGIN, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
-from runner.advise.question import LEAST_TOKENS, PLAIN_BATCH, TIMEOUT_US, TOKENS, Question
+from runner.advise.batching import Batching, batching_of
+from runner.advise.halving import FINALISTS, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
+from runner.advise.question import LEAST_TOKENS, TOKENS, Question
 from runner.advise.trials import Trials
 
-TRIAL_SHARE = 1 / 400  # of the budget: wall time of one trial; around it are checks and data
+TRIAL_SHARE = 1 / 400  # of the seconds left: wall time of one trial; around it are checks and data
 MOST_REPEATS = 20
 FIRST_ARMS = 12  # arms of the first round besides the base, whose costs are not known yet
-BATCH_REPEATS = 3
+NO_TIME = "no time within --budget-s"
+CARE = 1.5  # times as long as estimated may a round take: of other arms, or beside other programs
 FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """When a batch is flushed. gain: time with the default / time with this. tried: number of settings that ran.
-
-    kept_ms: of another batching than the default, what is limited: it is within the limit. None without a limit.
-    """
-
-    max_batch: int
-    timeout_us: float
-    tried: int = 0
-    gain: float = 1.0
-    kept_ms: float | None = None
-
-
-class Grid(NamedTuple):
-    """The settings of a sweep of batching."""
-
-    sizes: Sequence[int]
-    timeouts: Sequence[float]
-
-    @property
-    def jobs(self) -> int:
-        """Number of combinations."""
-        return len(self.sizes) * len(self.timeouts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +40,7 @@ class Found:
     batching: Batching
     layers: int | None
     folder: Path  # of the last round of stacks
+    enough_s: float | None = None  # a budget that suffices for an interval; None if this one did
 
     @property
     def best(self) -> str:
@@ -82,11 +59,11 @@ def search(
     if not pilot:
         raise RunError(
             f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial. What it compiled is kept: "
-            "type the same again, or give more"
+            "type the same again, or give a larger --budget-s"
         )
     if layers is not None:
         ran = int(str(question.settings.get("workload.tokens", TOKENS)))
-        fit = trials.budget_s * TRIAL_SHARE * 1e3 / (wall_ms(pilot) * TOKENS / ran)  # layers in a trial
+        fit = trials.left_s * TRIAL_SHARE * 1e3 / (wall_ms(pilot) * TOKENS / ran)  # layers in a trial
         tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
         question = question.with_settings({"workload.tokens": tokens})
         question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
@@ -106,10 +83,19 @@ def search(
         order,
         fits,
         decision(arms, order[0], eligible),
-        _batching(question, order[0], arms[order[0]], layers, trials),
+        batching_of(question, order[0], arms[order[0]], layers, trials),
         layers,
         folder,
+        _enough_s(arms, trials),
     )
+
+
+def _enough_s(arms: Arms, trials: Trials) -> float | None:
+    """Return a --budget-s that suffices for an interval, in tens of seconds; None if this one did."""
+    if len(arms) > 1 and min(map(len, arms.values())) >= FEWEST_REPEATS:
+        return None
+    lacking_s = trials.cost.of(FINALISTS + 1, 1) + _final_s(FINALISTS, trials)
+    return 10.0 * math.ceil((trials.spent_s + trials.budget_s + lacking_s) / 10)
 
 
 def _fitting(
@@ -131,26 +117,56 @@ def _halved(
     question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials
 ) -> tuple[Arms, Path]:
     """Return the arms of the last round that ran, and its folder. Arms for which there is no time are dropped."""
-    every, arms, folder = _tried(question, labels, base, trials)
-    order = ranked(every, question.limit, layers)
+    every: Arms = {}
+    arms: Arms = {}
+    folder = trials.last
+    if trials.cost.of(2, 1) + _final_s(1, trials) <= trials.left_s:  # else the last round is the only one
+        every, arms, folder = _tried(question, labels, base, trials)
+    order = ranked(every, question.limit, layers) or list(labels)
     while len(survivors(order)) > FINALISTS:
         going = _with(base, survivors(order))
-        if trials.cost.of(len(going), 1) > FIRST_SHARE * trials.left_s:
+        round_s = trials.cost.of(len(going), 1)
+        if round_s > min(FIRST_SHARE * trials.left_s, trials.left_s - _final_s(FINALISTS, trials)):
             break
-        if not (found := by_arm(trials.run(question, going, 1))):
+        found = by_arm(trials.run(question, going, 1, 1 - _final_s(1, trials) / trials.left_s))
+        if len(found) < len(survivors(order)):  # its limit ended it: the order of the rounds before is the better one
             break
         arms, folder, order = found, trials.last, ranked(found, question.limit, layers)
-    going, repeats = _with(base, order[:FINALISTS]), FEWEST_REPEATS
+    others = [label for label in order[:FINALISTS] if label != base and label not in trials.dropped]
+    while len(others) > 1 and _final_s(len(others), trials) > trials.left_s:
+        others.pop()
+    final, its_folder = _final(question, _with(base, others), layers, trials)
+    trials.dropped |= {label: NO_TIME for label in labels if not every and label not in final}
+    return (final, its_folder) if final else (arms, folder)
+
+
+def _final(question: Question, going: Sequence[str], layers: int | None, trials: Trials) -> tuple[Arms, Path]:
+    """Run the arms FEWEST_REPEATS times, and more often until the choice is decided. Return the longest round.
+
+    Of the first one, repeats that end within the budget count, however few.
+    """
+    arms: Arms = {}
+    folder, ran, repeats = trials.last, 0, FEWEST_REPEATS
     while repeats <= MOST_REPEATS:
-        affordable = trials.cost.repeats_in(FINAL_SHARE * trials.left_s, len(going))
-        if affordable < 1 or not (found := by_arm(trials.run(question, going, min(repeats, affordable)))):
+        affordable = trials.cost.repeats_in((FINAL_SHARE if ran else 1.0) * trials.left_s, len(going))
+        if affordable <= ran:
             break
-        arms, folder = found, trials.last
+        affordable = affordable if ran else repeats
+        found = by_arm(trials.run(question, going, min(repeats, affordable)))
+        fewest = min(map(len, found.values()), default=0)
+        if fewest <= ran or going[0] not in found or len(found) < min(2, len(going)):
+            break
+        arms, folder, ran = found, trials.last, fewest
         best = ranked(arms, question.limit, layers)[0]
-        if affordable < repeats or decision(arms, best, list(arms)) is Decision.decided:
+        if ran < repeats or decision(arms, best, list(arms)) is Decision.decided:
             break
         repeats *= 2
     return arms, folder
+
+
+def _final_s(others: int, trials: Trials) -> float:
+    """Return the seconds to keep for the shortest last round with an interval, of the base and some others."""
+    return CARE * trials.cost.of(others + 1, FEWEST_REPEATS)
 
 
 def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials) -> tuple[Arms, Arms, Path]:
@@ -159,18 +175,19 @@ def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials)
     Return all arms that ran; then those of the round that had the fastest one, and its folder. A round that took too
     long to set up all of its arms is tried again with half of them.
     """
-    waiting, most, keep_s = list(labels), FIRST_ARMS, (1 - FIRST_SHARE) * trials.left_s
+    waiting, most = list(labels), FIRST_ARMS
+    keep_s = max((1 - FIRST_SHARE) * trials.left_s, _final_s(FINALISTS, trials))
     every: dict[str, Sequence[Row]] = {}
     best: tuple[Arms, Path] = ({}, trials.last)
     while waiting:
         spare_s = trials.left_s - keep_s
-        fits = min(most, len(waiting), trials.cost.arms_in(spare_s, 1) - 1)
+        fits = min(most, len(waiting), trials.cost.arms_in(spare_s / CARE, 1) - 1)
         if not every:  # only the base has run, and others can be many times as fast
             fits = max(fits, min(FINALISTS, most, len(waiting)))
         if fits < 1:
             break
         going = waiting[:fits]
-        most_s = max(spare_s, trials.left_s - trials.cost.of(FINALISTS + 1, 1))  # more than planned: it may compile
+        most_s = max(spare_s, trials.left_s - _final_s(1, trials))  # more than planned: it may compile
         found = by_arm(trials.run(question, [base, *going], 1, min(1.0, most_s / trials.left_s)))
         waiting = [label for label in waiting if label not in trials.dropped]
         if not found:
@@ -181,57 +198,9 @@ def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials)
             best = (found, trials.last)
         every |= found
         waiting = [label for label in waiting if label not in going]
-    trials.dropped |= dict.fromkeys(waiting, "no time within --budget-s")
+    trials.dropped |= dict.fromkeys(waiting, NO_TIME)
     return every, *best
 
 
 def _with(base: str, labels: Sequence[str]) -> list[str]:
     return [base, *(label for label in labels if label != base)]
-
-
-def _batching(question: Question, best: str, ran: Sequence[Row], layers: int | None, trials: Trials) -> Batching:
-    """Return the batching to set for the best stack: the default, unless another one that keeps the limit gains.
-
-    ran: rows of the stack. Without time for the whole sweep, only other sizes are tried. Jobs of a sweep do not take
-    turns, so a gain counts only if a second sweep, in which that batching runs before the default, shows it again.
-    """
-    most = question.requests or PLAIN_BATCH
-    sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
-    timeouts = [0.0, TIMEOUT_US]
-    jobs = int(trials.left_s / trials.job_s(ran, BATCH_REPEATS))
-    if jobs < len(sizes) * len(timeouts):
-        timeouts = [TIMEOUT_US]
-        sizes = sizes[:jobs]
-    grid = Grid(sizes, timeouts)
-    if grid.jobs < 2:
-        return Batching(most, TIMEOUT_US)
-    found = _swept(question, best, grid, layers, trials)
-    if (found.max_batch, found.timeout_us) == (most, TIMEOUT_US):
-        return found
-    again = Grid([*dict.fromkeys((found.max_batch, most))], [*dict.fromkeys((found.timeout_us, TIMEOUT_US))])
-    if again.jobs * trials.job_s(ran, BATCH_REPEATS) > trials.left_s:
-        return Batching(most, TIMEOUT_US, found.tried)
-    second = _swept(question, best, again, layers, trials)
-    if (second.max_batch, second.timeout_us) != (found.max_batch, found.timeout_us):
-        return Batching(most, TIMEOUT_US, found.tried)
-    return replace(found, gain=min(found.gain, second.gain))
-
-
-def _swept(question: Question, best: str, grid: Grid, layers: int | None, trials: Trials) -> Batching:
-    """Return the best batching of one sweep: the default, unless another one that keeps the limit gains."""
-    most = question.requests or PLAIN_BATCH
-    axes: dict[str, Sequence[object]] = {"batching.max_batch": grid.sizes, "batching.timeout_us": grid.timeouts}
-    rows: dict[tuple[int, float], list[Row]] = {}
-    for row in trials.sweep(question, best, axes, BATCH_REPEATS):
-        if row["status"] == "ok" and row["verified"]:
-            rows.setdefault((int(row["max_batch"]), float(row["timeout_us"])), []).append(row)
-    own = rows.get((most, TIMEOUT_US))
-    limit = question.limit
-    able = [key for key, each in rows.items() if limit is None or limit.ms(each, layers) <= limit.most_ms]
-    if own is None or not able:
-        return Batching(most, TIMEOUT_US, len(rows))
-    first = min(able, key=lambda key: wall_ms(rows[key]))
-    gain = wall_ms(own) / wall_ms(rows[first])
-    if gain <= 1 + MARGIN and (most, TIMEOUT_US) in able:
-        return Batching(most, TIMEOUT_US, len(rows))
-    return Batching(*first, len(rows), gain, None if limit is None else limit.ms(rows[first], layers))

@@ -28,7 +28,9 @@ from runner.calling.words import words_of
 from runner.config.loading import hydra_of
 from runner.plan.plan import plan_of
 
-SLOW_START_S = 6.0  # without compiling, a start takes 2 to 3 s on two cores
+SLOW_START_S = 12.0  # a start takes 2 to 3 s on two cores, and longer to fill the operands of a large vocabulary
+BEFORE_JOB = 0.5  # share of a start that comes before the job, and its limit, begin
+LATE_ENDING_S = 6.0  # the same, of a process that still compiles or fills operands
 ENDING_S = 1.0  # in which a run that its limit ends saves its rows
 # Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
 OF_REPEAT, OF_ARM = 2.0, 4.0
@@ -65,11 +67,15 @@ def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float, earlier
     """Return the cost that a round shows. What its rows do not explain is its start, its checks, or compiling.
 
     earlier: of the rounds before. The shortest start of all rounds is that of the next one, and the arms of this round
-    took the rest. A start of over SLOW_START_S compiled, which happens once.
+    took the rest. A start of over SLOW_START_S compiled, which happens once. A round that its limit ended says nothing
+    about starts and arms.
     """
     wall_s = fmean(row["wall_ms"] for row in rows) / 1e3
     arm_s = fmean(row["setup_ms"] or 0.0 for row in rows) / 1e3 + OF_ARM * wall_s
     repeat_s = OF_REPEAT * wall_s
+    if len(rows) < arms * repeats:
+        known = earlier or UNKNOWN
+        return Cost(known.start_s, max(arm_s, known.arm_s), max(repeat_s, known.repeat_s))
     start_s = max(0.0, min(SLOW_START_S, took_s - Cost(0.0, arm_s, repeat_s).of(arms, repeats)))
     if earlier is None:
         return Cost(start_s, arm_s, repeat_s)
@@ -84,13 +90,22 @@ class Outcome(NamedTuple):
     error: LaunchoptError | None = None
 
 
+def require_memory(question: Question, labels: Sequence[str]) -> None:
+    """Raise ArenaMemoryError if the operands of a run with these arms do not fit."""
+    base, *others = labels
+    words = words_of({**question.settings, "mode": base, "against": others, "repeats": 1})
+    with contextlib.suppress(ConfigError), hydra_of():  # an arm that cannot run: the round drops it
+        plan_of(compose("config", words))
+
+
 @dataclass
 class Trials:
-    """The rounds so far. cost: the estimate for the next one."""
+    """The rounds so far. spent_s: of --budget-s, for other things. cost: the estimate for the next round."""
 
     folder: Path
     budget_s: float
     clock: Callable[[], float] = time.monotonic
+    spent_s: float = 0.0
     dropped: dict[str, str] = field(default_factory=dict)  # arm -> reason why it is not among the answers
     rounds: int = 0
     cost: Cost = UNKNOWN
@@ -114,10 +129,7 @@ class Trials:
 
     def require_memory(self, question: Question, labels: Sequence[str]) -> None:
         """Raise ArenaMemoryError if the operands of a round with these arms do not fit."""
-        base, *others = labels
-        words = words_of({**question.settings, "mode": base, "against": others, "repeats": 1})
-        with contextlib.suppress(ConfigError), hydra_of():  # an arm that cannot run: the round drops it
-            plan_of(compose("config", words))
+        require_memory(question, labels)
 
     def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
         """Run the arms interleaved and return their rows. Empty if none ended within a share of the seconds left.
@@ -162,7 +174,8 @@ class Trials:
         return None if self.cost == UNKNOWN else self.cost
 
     def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> Outcome:
-        limit_s = round(most_s - self.cost.start_s - ENDING_S, 1)
+        ending_s = ENDING_S if self.cost != UNKNOWN else LATE_ENDING_S
+        limit_s = round(most_s - BEFORE_JOB * self.cost.start_s - ending_s, 1)
         if limit_s < 1.0 and self.cost != UNKNOWN:
             return Outcome([])
         self.rounds += 1

@@ -8,18 +8,27 @@ In: folders with results of runs in which modes took turns, such as mode=graph a
 tracer are left out. Out: one table per device, which mode=auto reads. `launchopt advise` adds its own results.
 
 --check leaves out each work in turn, chooses a mode for it by the others, and says how far behind the best mode it is:
-the upper limit of the 95% interval, or below five repeats the largest ratio of a repeat. It writes nothing.
+the 95% interval, or below five repeats the smallest and the largest ratio of a repeat. It counts choices within 5%,
+those that the interval does not decide, and those behind; also with all works of a workload left out. With --page the
+counts replace the text between `<!-- choices -->` and `<!-- /choices -->`.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
 from runner.ending import end
-from runner.reading import CommandParser, exit_code
+from runner.reading import CommandParser, exit_code, file_named, sync_block
+
+if TYPE_CHECKING:
+    from launchopt.analysis.choice import Entry, Work
+    from launchopt.recording.results import Row
+
+BLOCK = "choices"  # of a page
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,8 +58,10 @@ def _check(options: argparse.Namespace) -> int:
     from launchopt.recording import results
 
     rows = results.read_summaries(options.folders)
-    found = judged_unseen(entries_of(rows, results.read_manifests(options.folders)), rows)
+    entries = entries_of(rows, results.read_manifests(options.folders))
+    found = judged_unseen(entries, rows)
     headings = {"run": TEXT, "work": TEXT, "modes": NUMBER, "auto": TEXT, "best": TEXT, "times as long": NUMBER}
+    headings |= {f"within {MARGIN - 1:.0%}": TEXT}
     cells = [
         (
             each.entry.run,
@@ -58,14 +69,41 @@ def _check(options: argparse.Namespace) -> int:
             f"{len(each.entry.wall_ms)}",
             each.choice.mode,
             each.best,
-            f"{each.behind:.3f}",
+            f"{each.low:.3f} to {each.high:.3f}",
+            each.standing.value,
         )
-        for each in sorted(found, key=lambda each: -each.behind)
+        for each in sorted(found, key=lambda each: -each.low)
     ]
     print(pipe_table(headings, cells))
-    close = sum(each.is_close for each in found)
-    print(f"\n{close} of {len(found)} choices take at most {MARGIN:g} times as long as the best mode.")
+    text = counts_text(entries, rows)
+    print(f"\n{text}", end="")
+    if options.page:
+        sync_block(options.page, BLOCK, text, check=False)
     return 0
+
+
+def counts_text(entries: Sequence[Entry], rows: Sequence[Row]) -> str:
+    """Return a table in Markdown: how many choices stand where, by what is left out."""
+    from launchopt.analysis.choice import (
+        MARGIN,
+        Standing,
+        counts_of,
+        is_another_work,
+        is_another_workload,
+        judged_unseen,
+    )
+    from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
+
+    rules: dict[str, Callable[[Work, Work], bool]] = {
+        "nothing": lambda one, other: True,
+        "the work": is_another_work,
+        "all works of its workload": is_another_workload,
+    }
+    within = f"within {MARGIN - 1:.0%}"
+    headings = {"left out": TEXT, within: NUMBER, "undecided": NUMBER, "behind": NUMBER}
+    counts = {name: counts_of(judged_unseen(entries, rows, rule)) for name, rule in rules.items()}
+    cells = [(name, *(f"{each[standing]}" for standing in Standing)) for name, each in counts.items()]
+    return f"{pipe_table(headings, cells)}\n"
 
 
 def _parser() -> CommandParser:
@@ -78,8 +116,9 @@ def _parser() -> CommandParser:
         help="the table; default: $LAUNCHOPT_TUNING, or else outputs/tuning/<device>.json",
     )
     parser.add_argument(
-        "--check", action="store_true", help="judge choices for works that were left out; writes nothing"
+        "--check", action="store_true", help="judge choices for works that were left out; writes no table"
     )
+    parser.add_argument("--page", type=file_named(".md"), metavar="PAGE.md", help="with --check: page for the counts")
     return parser
 
 

@@ -25,6 +25,7 @@ from runner.plan.base import plan_with_base
 from runner.plan.job import Arm
 from runner.plan.plan import Plan, plan_of
 from runner.plan.refusal import refusal_of
+from runner.run.resume import CHOSEN
 
 AUTO = "auto"
 TRIAL = "baseline"  # the mode with which the work of a config is found out: it runs everything
@@ -46,7 +47,7 @@ def resolved(task: DictConfig) -> tuple[DictConfig, tuple[str, ...]]:
     elif against == choice.mode:
         against = []
     chosen = _with(task, mode_of_label(choice.mode), against=against)
-    return chosen, (f"mode=auto: {choice.mode}, {choice.why}",)
+    return chosen, (f"{CHOSEN}{choice.mode}, {choice.why}",)
 
 
 def plan_of_run(task: DictConfig, is_published: bool) -> Plan:

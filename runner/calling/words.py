@@ -28,7 +28,8 @@ def words_of(settings: Mapping[str, object], folder: Path | None = None) -> list
     """Return the words of a run. folder: of its results; None: below outputs/, as the command does.
 
     A list of modes takes as many repeats as a verdict needs, unless the settings give another number.
-    Raise ConfigError for a key that is none, for a value of another type, and for a list of modes that makes no base.
+    Raise ConfigError for a key that is none, for a value of another type, for a list of modes that makes no base, and
+    for a folder that Hydra cannot have.
     """
     words: list[str] = []
     for key, value in settings.items():
@@ -44,6 +45,8 @@ def words_of(settings: Mapping[str, object], folder: Path | None = None) -> list
         else:
             words.append(f"{key}={_text(key, value)}")
     if folder is not None:
+        if "${" in str(folder):
+            raise ConfigError("folder", folder, "has ${ in its name, which Hydra reads: give another one")
         words += [f"{key}={_text('folder', folder)}" for key in FOLDERS]
     return words
 

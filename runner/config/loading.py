@@ -46,6 +46,7 @@ from runner.config.schema import register
 from runner.config.tables import conf_folder
 
 NAME = "launchopt"
+REFERENCE = "${"  # begins a reference in every text of a config: Hydra writes folders into it as they are
 MOST_LOADED = 400  # maximum of files and options that one config is composed of; an experiment takes about 60
 
 
@@ -148,8 +149,11 @@ class Loader(ConfigLoaderImpl):
 def hydra_of(config_path: str | None = None, config_dir: str | None = None) -> Iterator[Hydra]:
     """Make Hydra, which `hydra.compose` uses during this block.
 
-    config_path: a folder instead of conf/. config_dir: a folder beside it. DataError for a folder that does not exist.
+    config_path: a folder instead of conf/. config_dir: a folder beside it. DataError for a folder that does not exist,
+    and for a current folder with REFERENCE in its name.
     """
+    if REFERENCE in str(here := Path.cwd()):
+        raise DataError(here, None, f"this folder has {REFERENCE} in its name, which Hydra reads: work in another one")
     register()
     _refuse_resolvers()
     version.setbase("1.3")

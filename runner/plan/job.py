@@ -40,6 +40,8 @@ class Arm:
 
     def buckets(self, stream: Stream, mode: type[Mode] | Mode) -> list[int]:
         """Return the maximum commands in each bucket. A mode has one bucket per shape, or one for all shapes."""
+        if commands := mode.whole_pass(stream):
+            return [commands]
         limits = self.limits(stream, mode.takes_of(stream))
         return [min(self.max_batch, sum(limits.values()))] if mode.merges_shapes else list(limits.values())
 

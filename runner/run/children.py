@@ -12,6 +12,8 @@ import resource
 import select
 import signal
 import threading
+import time
+from collections.abc import Iterable
 from multiprocessing import Pipe
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING
@@ -67,17 +69,27 @@ class Child:
             if select.select([], [self.pipe], [], 0)[1]:
                 self.pipe.send(Order(OrderKind.EXIT))
 
-    def end(self) -> None:
-        """Ask the child to exit; kill it after GRACE_S, or at once if it had no job. SIGKILL ends a stopped one."""
+    def end(self, grace_s: float = GRACE_S) -> None:
+        """Ask the child to exit; kill it after `grace_s`, or at once if it had no job. SIGKILL ends a stopped one."""
         self._at_exit.cancel()
         self.ask_to_exit()
-        self.process.join(GRACE_S if self.has_worked else 0)
+        self.process.join(grace_s if self.has_worked else 0)
         if self.process.is_alive():
             self.process.kill()
             self.process.join(GRACE_S)
         self.pipe.close()
         if not self.process.is_alive():  # else it is stuck in a system call and ends after that
             self.process.close()
+
+
+def end_all(children: Iterable[Child]) -> None:
+    """Ask children to exit, and kill those that have not ended after GRACE_S."""
+    until_s = time.monotonic() + GRACE_S
+    asked = list(children)
+    for child in asked:
+        child.ask_to_exit()
+    for child in asked:
+        child.end(max(0.0, until_s - time.monotonic()))
 
 
 def hire(name: str) -> Child:

@@ -109,9 +109,14 @@ class FolderLock:
 
 
 def chosen_folder(key: str, value: object) -> Path:
-    """Return the folder that a setting names; ConfigError for an empty one, which would be the current folder."""
+    """Return the folder that a setting names; ConfigError for one that Hydra cannot have.
+
+    An empty one would be the current folder.
+    """
     if value is None or not str(value).strip():
         raise ConfigError(key, "", explained("names no folder", "", [f"{key}=outputs/run/NAME"]))
+    if "${" in str(value):
+        raise ConfigError(key, value, "has ${ in its name, which Hydra reads: name another folder")
     return Path(str(value))
 
 

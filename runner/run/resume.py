@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import ConfigError, DataError, one_line
 from launchopt.files import JsonObject, is_own_temporary, read_json
-from launchopt.modes.stack import CHOICES, is_preset
+from launchopt.modes.stack import CHOICES, is_preset, options_in
 from launchopt.plugins.found import plugin_of
 from launchopt.reading.ownership import SWEEP, foreign, is_own
 from launchopt.recording.manifest import Manifest, read_manifest
@@ -43,6 +43,7 @@ OF_EVERY_MODEL = {  # the same, of a model
     "rope_theta": 10_000.0,
 }
 OF_NOTICES = ("dtype", "left_out")  # settings of a model that change no result
+CHOSEN = "mode=auto: "  # begins the notice of a run of which measurements chose the mode, before its label
 _DIFFERENCES_NAMED = 4  # maximum settings that an error names; it only counts the others
 _TABLES = ("summary", "histograms", "gpus", "launches", "commands", "kernels", "tokens")
 OUTPUTS = (*(f"{name}.parquet" for name in _TABLES), "traceback.txt", "manifest.json")  # files that a run may write
@@ -149,11 +150,11 @@ def damage(folder: Path, manifest: Manifest) -> str | None:
     return None
 
 
-def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
+def is_done(folder: Path, config: Mapping[str, object], key: str, notices: Sequence[str] = ()) -> bool:
     """Return whether `folder` holds the finished run of this config. A finished run with damaged tables is named.
 
     Raises FolderError if it holds one of another config, or of another version of a plugin. `key` is the setting that
-    named the folder.
+    named the folder. notices: of the config, for the mode that mode=auto takes.
     """
     try:
         manifest = earlier_run(folder)
@@ -175,9 +176,27 @@ def is_done(folder: Path, config: Mapping[str, object], key: str) -> bool:
             raise FolderError(key, folder, f"holds a finished run of other plugins: {', '.join(changed)}")
         return True
     differences = _differences(theirs, config)
+    then, now = _chosen(manifest.get("notices")), _chosen(notices)
+    if then and now and all(each.partition(".")[0] in ("mode", "against") for each in differences):
+        why = f"holds a finished run for which mode=auto took {then}; by what is measured since it takes {now}"
+        raise FolderError(key, folder, f"{why} ({_typed(then)} resumes that run)")
     named = ", ".join(differences[:_DIFFERENCES_NAMED]) or "settings that its manifest does not name"
     more = f" and {len(differences) - _DIFFERENCES_NAMED} more" if len(differences) > _DIFFERENCES_NAMED else ""
     raise FolderError(key, folder, f"holds a finished run of another config, which differs in {named}{more}")
+
+
+def _chosen(notices: object) -> str | None:
+    """Return the mode that mode=auto took; None for a run of another mode."""
+    lines = [line for line in notices if str(line).startswith(CHOSEN)] if isinstance(notices, list | tuple) else []
+    return one_line(str(lines[0]).removeprefix(CHOSEN).partition(", ")[0], 100) if lines else None
+
+
+def _typed(label: str) -> str:
+    """Return the settings of a mode or of a changed stack."""
+    try:
+        return options_in(label)
+    except ConfigError:  # of another version
+        return f"mode={label}"
 
 
 def _changed_plugins(manifest: Manifest) -> list[str]:

@@ -24,7 +24,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from runner.ending.signals import signals
 from runner.plan.job import Job
 from runner.plan.memory import oom_kills, out_of_memory
-from runner.run.children import GRACE_S, Child, hire, keep, out_of_cpu_time
+from runner.run.children import GRACE_S, Child, end_all, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
@@ -267,8 +267,7 @@ class Session:
             for ring in self._forward:
                 ring.stop()
         try:
-            for child in self._children:
-                child.end()
+            end_all(self._children)
             self._children.clear()
         finally:
             for ring in self._rings:

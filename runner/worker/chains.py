@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batch import FlushRules
+from launchopt.batching.batch import WHOLE, FlushRules
 from launchopt.batching.order import OrderArrays, order_arrays
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE
@@ -17,6 +17,7 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.landing import NOT_YET
 from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
+from launchopt.modes import mode_class
 from launchopt.modes.base import Prepared
 from launchopt.producing.driver import AUDITED_TOKENS, table_of
 from launchopt.producing.production import RunKind, at_start
@@ -157,6 +158,8 @@ class Chains:
 
 def flush_rules(job: Job, arm: Arm) -> FlushRules:
     """Return the rules by which an arm's buckets are flushed before they are full."""
+    if mode_class(arm.mode, arm.options).whole_pass(job.stream):
+        return WHOLE
     idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
     timeout_ns, groups = int(arm.timeout_us * 1e3), job.stream.has_groups
     return FlushRules(timeout_ns, idle_ns, job.on_stall, job.schedule.continuous, groups)

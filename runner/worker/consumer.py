@@ -69,6 +69,7 @@ class Consumer:
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
         self._checks = Checks(job, self.device, self._chains, partial(self._ring.set_word, HeaderWord.CHECKED))
+        self._load_loops()
 
     def _prepare(self, mode: Mode, arm: Arm) -> Prepared:
         """Make a mode ready to launch, and keep the columns of its setup costs."""
@@ -80,6 +81,18 @@ class Consumer:
             raise
         self._setups.append(costs)
         return prepared
+
+    def _load_loops(self) -> None:
+        """Load each compiled loop that an arm needs, while the producer loads its own: compiling takes seconds."""
+        self.device.synchronize()
+        self.device.start(0)
+        loaded = set[tuple[Takes, bool]]()
+        for arm, prepared in zip(self._job.arms, self.prepared, strict=True):
+            needs = (prepared.mode.takes_of(self._stream), prepared.path.ahead is None)
+            if needs not in loaded:
+                loaded.add(needs)
+                self._arm = arm
+                self._loop_of(prepared, arm.buckets(self._stream, prepared.mode), RunKind.WARM_UP)
 
     def __enter__(self) -> Consumer:
         return self
@@ -162,7 +175,7 @@ class Consumer:
         return loop(self._ring, batcher, launcher, settings)
 
     def _least_launches(self, mode: Mode, limits: list[int]) -> int:
-        if mode.merges_shapes:
+        if mode.merges_shapes or mode.whole_pass(self._stream):
             return self._stream.commands // limits[0]
         counts = (self._stream.counts[shape] for shape in self._stream.shapes)
         return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))

@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 
 from launchopt.producing.blocks import produce, production_of
-from launchopt.producing.driver import Driver
+from launchopt.producing.driver import Driver, load_loop
 from launchopt.producing.driver_group import DriverGroup
 from launchopt.producing.production import Production, RunKind
 from launchopt.producing.routing import produce_routed
@@ -89,6 +89,7 @@ class StepProducer(Producer):
         self._stream = chain_of(job.stream)
         self._open_loop = bool(self._stream.table[:, ChainColumn.DUE_NS].any())
         self._backs = [Ring.attach(name, job.back_capacity) for _, name in job.all_rings or (("", job.back_name),)]
+        load_loop(self._stream, self._ring, self._backs[0])  # while the consumer loads its own
 
     def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
         """Issue the steps of every request of the run."""

@@ -14,10 +14,13 @@ from support.modes.batch_runs import Run
 from support.steps.launching import recorded
 from support.steps.listed import Listed, lists
 
+from launchopt.batching.batch import SEVERAL, Batch
 from launchopt.modes import mode_class
+from launchopt.modes.graph import MOST_PASS
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.traces.gemm_list import ListedGemm
 from launchopt.traces.merged_rows import merged
+from launchopt.verify.commands import CheckSettings, verify
 
 MODES = ("batched", "coalesced", "pointer_array", "graph")
 FOUR = [(64, 1, 128, 4, 0, 0), (64, 1, 128, 4, 1, 0), (64, 1, 64, 4, 0, 1)]  # two weights, then one that waits for them
@@ -80,3 +83,52 @@ def test_commands_that_name_one_weight_are_one_gemm(kind: str) -> None:
         assert run.launches(LaunchColumn.SIZE) == [4, 4, 4] * 5
         assert set(run.launches(LaunchColumn.STRATEGY)) == {Strategy.coalesced}
         run.finish()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_graph_takes_a_whole_pass_in_one_launch(kind: str) -> None:
+    with device_of(kind) as device:
+        run = Run("graph", Listed(FOUR).stream(5, copies=2), 8, device=device)
+        run.submit_all(5)
+        assert run.launches(LaunchColumn.SIZE) == [12] * 5
+        assert set(run.launches(LaunchColumn.SHAPE)) == {SEVERAL}
+        assert run.prepared.counters().graph_replays == 5
+        assert run.prepared.counters().padded_commands == 0
+        run.finish()
+
+
+def test_a_shorter_pass_such_as_that_of_a_warm_up_run_is_padded() -> None:
+    stream = Listed(FOUR).stream(1)
+    with fake_cuda() as device:
+        run = Run("graph", stream, 8, device=device)
+        (whole,) = run.batches(60)
+        for part in (whole.words[:5], whole.words):
+            run.prepared.submit(Batch(SEVERAL, part, whole.reason), flush_ns=0)
+        assert run.prepared.counters().padded_commands == 7
+        assert verify(stream, device.arenas, CheckSettings(64)).ok
+        run.prepared.close()
+        device.close()
+
+
+@settings(deadline=None, max_examples=15)
+@given(listed=lists(), shuffle=st.booleans(), most=st.integers(1, 4))
+def test_the_gemms_of_a_graph_are_one_group_behind_another(listed: Listed, shuffle: bool, most: int) -> None:
+    stream = listed.stream(2, shuffle=shuffle, grouped=True)
+    limits = {shape: min(most, stream.counts[shape]) for shape in stream.shapes}
+    group_of = [each[4:] for each in listed.commands(1)]
+    with fake_cuda():
+        from launchopt.devices.steps.pass_graph import layout_of
+
+        layout = layout_of(stream, len(group_of), limits)
+    commands = [layout.order[part.first : part.first + part.size].tolist() for part in layout.parts]
+    assert sorted(each for part in commands for each in part) == list(range(len(group_of)))
+    assert [group_of[part[0]] for part in commands] == sorted(group_of[part[0]] for part in commands)
+    assert all(group_of[each] == group_of[part[0]] for part in commands for each in part)
+    assert all(len(part) <= most for part in commands)
+
+
+def test_a_pass_that_is_too_long_and_a_list_without_groups_are_launched_in_batches() -> None:
+    assert mode_class("graph")().whole_pass(Listed(FOUR).stream(5)) == 12
+    assert mode_class("graph")().whole_pass(Listed(FOUR).stream(5, grouped=False)) == 0
+    assert mode_class("graph")().whole_pass(Listed([(4, 1, 4, MOST_PASS + 1, -1, 0)]).stream(1)) == 0
+    assert mode_class("batched")().whole_pass(Listed(FOUR).stream(5)) == 0

@@ -19,8 +19,10 @@ from support.steps.programs import program_streams
 
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr
-from launchopt.producing.driver import WARM_UP_REQUESTS, table_of
+from launchopt.producing.driver import WARM_UP_REQUESTS, load_loop, table_of
+from launchopt.producing.driver_loop import drive
 from launchopt.producing.production import RunKind, Schedule
+from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
@@ -94,6 +96,14 @@ def test_programs_are_pushed_ahead_node_by_node(stream: ChainStream, capacity: i
         peer = Peer(stream, run, seed, ahead=True)
         tokens, commands, _ = peer.play()
         peer.check(tokens, commands)
+
+
+def test_loading_the_loop_pushes_nothing_and_begins_no_request() -> None:
+    stream = stream_of([(3, 5)] * 4)
+    with Ring.create(64) as ring, Ring.create(64) as back:
+        load_loop(stream, ring, back)
+        assert [ring.word(word) for word in (HeaderWord.HEAD, HeaderWord.START_NS)] == [0, 0]
+    assert drive.signatures  # type: ignore[attr-defined]  # of Numba
 
 
 def test_nothing_is_pushed_ahead_of_who_does_not_say_that_steps_have_left() -> None:

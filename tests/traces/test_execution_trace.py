@@ -100,6 +100,14 @@ def test_writes_in_place_order_what_reads_them(tmp_path: Path, write: dict[str, 
     assert trace.gemms[1].weight != trace.gemms[0].weight
 
 
+def test_a_product_of_a_sparse_matrix_is_counted_and_keeps_its_place_in_the_order(tmp_path: Path) -> None:
+    sparse = op(MM, [X, Y], [Z])
+    sparse["inputs"]["values"][0] = [99, 0, 0, 0, 0, ""]
+    trace = read(tmp_path, op(MM, [X, W], [Y]), sparse, op(MM, [Z, W], [20]))
+    assert weights_and_groups(trace) == ["w00", "w01"]
+    assert trace.left_out == {"of a sparse matrix": 1}
+
+
 def test_a_storage_that_is_used_again_depends_on_nothing_before(tmp_path: Path) -> None:
     new = op("aten::empty(int[] size) -> Tensor", [], [Y])
     assert weights_and_groups(read(tmp_path, op(MM, [X, W], [Y]), new, op(MM, [Y, W], [Z]))) == ["w00", "w00"]

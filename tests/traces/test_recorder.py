@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.paths import ROOT
+from support.processes.own_process import environ_of
 
 import launchopt
 from launchopt.errors import ConfigError, DataError, PackageError
@@ -52,6 +55,22 @@ def test_a_matrix_and_its_transpose_do_not_become_columns_of_one_gemm(tmp_path: 
         torch.nn.functional.linear(x, square)
         _ = (x @ square, x @ square.t(), x[0] @ square)
     assert [each.weight for each in read_gemm_list(tmp_path / "gemms.csv")] == ["w0", "w0", "w1", "w1"]
+
+
+def test_a_product_of_a_sparse_matrix_is_no_dense_gemm(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    path = tmp_path / "gemms.csv"
+    program = """
+import sys, torch, launchopt
+sparse, weight, x = torch.eye(8).to_sparse(), torch.randn(8, 16), torch.randn(8, 8)
+with launchopt.record(sys.argv[1]):
+    torch.sparse.mm(sparse, x)
+    torch.addmm(x, sparse, x)
+    sparse @ x @ weight
+"""  # in a process of its own: it starts threads, with which the forks below would hang
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, env=environ_of(ROOT), capture_output=True)
+    assert [(row.m, row.n, row.k) for row in read_gemm_list(path)] == [(16, 8, 8)]
+    assert "# left out: 3 GEMM operators of a sparse matrix\n" in path.read_text()
 
 
 @pytest.mark.parametrize(("skip", "steps", "recorded"), [(0, 2, 2), (2, None, 3), (1, 3, 3), (4, 9, 1)])

@@ -38,6 +38,29 @@ def fill_pointers(words: Words, shape: Table, count: int, out: Table) -> None:
 
 
 @compiled
+def fill_pass(words: Words, order: Table, shape_of: Table, shapes: Table, scratch: int, out: Table) -> None:
+    """Write the addresses of A, then B, then C of commands of several shapes to `out`.
+
+    order: the command of each place in the table; shape_of: its shape. A command that `words` lacks reads the first
+    operands of its shape, and writes to `scratch`.
+    """
+    count = len(order)
+    for i in range(count):
+        at, shape = order[i], shapes[shape_of[i]]
+        if at < len(words):
+            slot_a, slot_b, slot_c = slots_of(words, at)
+            out[i] = shape[ShapeColumn.BASE_A] + slot_a * shape[ShapeColumn.BYTES_A]
+            out[count + i] = shape[ShapeColumn.BASE_B] + slot_b * shape[ShapeColumn.BYTES_B]
+            out[2 * count + i] = shape[ShapeColumn.BASE_C] + slot_c * shape[ShapeColumn.BYTES_C]
+        else:
+            out[i], out[count + i], out[2 * count + i] = (
+                shape[ShapeColumn.BASE_A],
+                shape[ShapeColumn.BASE_B],
+                scratch,
+            )
+
+
+@compiled
 def pad_pointers(out: Table, count: int, size: int, scratch: int) -> None:
     """Spread the pointers in out[:3 * count] (A, then B, then C) over out[:3 * size], for a batch of `size` commands.
 

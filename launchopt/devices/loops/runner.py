@@ -11,13 +11,14 @@ import numpy as np
 
 from launchopt.batching.batch import Batch
 from launchopt.batching.batcher import Batcher
-from launchopt.command import COMMAND_DTYPE, as_words
+from launchopt.command import COMMAND_DTYPE, WORDS, as_words
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.batches import pump_batches
 from launchopt.devices.loops.commands import pump_commands
 from launchopt.devices.loops.state import STATE_WORDS, LoopExit, LoopWord, SettingWord
 from launchopt.errors import Interrupted
 from launchopt.queue.ring import MOST_AT_ONCE, Ring
+from launchopt.queue.segment import HEADER_WORDS, HeaderWord, RingArrays
 from launchopt.recording.recorder import Recorder
 from launchopt.timing.sampling import Sampler
 from launchopt.types import ShapeIndices, Table, Words
@@ -68,6 +69,13 @@ class Feedback:
     flights: Flights
     feed_back: Callable[[Flights, int], None]  # submits the feedback of the first n steps of `flights.ended`
     check_alive: Callable[[], None]  # raises an error if the device is lost
+
+
+def stopped_ring() -> RingArrays:
+    """Return an empty ring whose STOP word is set: a compiled loop returns at once."""
+    header = np.zeros(HEADER_WORDS, np.uint64)
+    header[HeaderWord.STOP] = 1
+    return header, np.zeros((2, WORDS), np.uint64)
 
 
 class ConsumerLoop:
@@ -145,9 +153,14 @@ class _PoppingLoop(ConsumerLoop):
         self._records = np.zeros(at_once, COMMAND_DTYPE)
         self._block: Words = as_words(self._records)
         self._arguments = self._arguments_of(ring)
+        self._load()
 
     def _arguments_of(self, ring: Ring) -> tuple[Any, ...]:
         """Return the arguments of the compiled loop."""
+        raise NotImplementedError
+
+    def _load(self) -> None:
+        """Load all machine code before a clock starts: enter the compiled loop with a ring that is stopped."""
         raise NotImplementedError
 
     def _begin(self, now_ns: int) -> None:
@@ -177,6 +190,11 @@ class BatchLoop(_PoppingLoop):
         loop = (self._settings, self._state)
         return (ring.arrays, self._block, self._batcher.arrays, self._batcher.order, launching, fed_back, loop)
 
+    def _load(self) -> None:
+        pump_batches(stopped_ring(), *self._arguments[1:])
+        if self._feedback is not None:
+            self._feedback.flights.collect(self._block[:0])
+
     def _enter(self) -> int:
         self._launcher.lend(self._state)
         code = int(pump_batches(*self._arguments))
@@ -199,6 +217,9 @@ class CommandLoop(_PoppingLoop):
         launcher, loop = self._launcher, (self._settings, self._state)
         shapes = self._batcher.arrays[0]
         return (ring.arrays, self._block, self._shape_of, shapes, launcher.tables, launcher.recorder.arrays, loop)
+
+    def _load(self) -> None:
+        pump_commands(stopped_ring(), *self._arguments[1:])
 
     def _enter(self) -> int:
         self._launcher.lend(self._state)

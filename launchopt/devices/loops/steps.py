@@ -15,7 +15,7 @@ from launchopt.batching.batch import StepBatch
 from launchopt.batching.step_batcher import StepBatcher
 from launchopt.batching.step_buckets import KindCode, StepArrays, StepBuckets, StepWord
 from launchopt.batching.step_policy import let_go, next_due_ns, next_kind, stamp_left
-from launchopt.command import COMMAND_DTYPE, WORDS
+from launchopt.command import COMMAND_DTYPE
 from launchopt.devices.feedback.landing import (
     FeedbackArrays,
     FeedbackFields,
@@ -25,7 +25,7 @@ from launchopt.devices.feedback.landing import (
     land,
 )
 from launchopt.devices.loops.admission import Admission, AdmissionFields, admit, look
-from launchopt.devices.loops.runner import BATCH, ConsumerLoop, Feedback, LoopSettings
+from launchopt.devices.loops.runner import BATCH, ConsumerLoop, Feedback, LoopSettings, stopped_ring
 from launchopt.devices.loops.state import (
     FAR_NS,
     ROWS,
@@ -41,7 +41,7 @@ from launchopt.devices.loops.state import (
 from launchopt.errors import RunError
 from launchopt.native import compiled, monotonic_ns, store_release
 from launchopt.queue.ring import Ring, ready_words, release_words
-from launchopt.queue.segment import HEADER_WORDS, HeaderWord, RingArrays, RingWords
+from launchopt.queue.segment import HeaderWord, RingArrays, RingWords
 from launchopt.recording.launch_rows import CursorWord, Recording, RecordingArrays
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.row_writer import must_spool
@@ -193,9 +193,8 @@ class StepLoop(ConsumerLoop):
         self._load()
 
     def _load(self) -> None:
-        """Load all machine code before a clock starts, with a ring whose STOP word is set."""
-        stopped = np.zeros(HEADER_WORDS, np.uint64), np.zeros((2, WORDS), np.uint64)
-        stopped[0][HeaderWord.STOP] = 1
+        """Load all machine code before a clock starts: enter the compiled loop with a ring that is stopped."""
+        stopped = stopped_ring()
         pump_steps(stopped, *self.arguments[1:])
         self._flights.collect(stopped[1][:0])
 

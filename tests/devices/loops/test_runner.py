@@ -17,6 +17,8 @@ from support.steps.launching import recorded
 from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.batcher import Batcher
 from launchopt.command import Dtype
+from launchopt.devices.loops.batches import pump_batches
+from launchopt.devices.loops.commands import pump_commands
 from launchopt.devices.loops.runner import BatchLoop, CommandLoop, LoopSettings
 from launchopt.errors import Interrupted, RunError
 from launchopt.queue.ring import Ring
@@ -61,6 +63,19 @@ def push_all(ring: Ring, stream: GemmStream, chunk: int = 1 << 30, gap_s: float 
 def ring() -> Iterator[Ring]:
     with Ring.create(4096) as made:
         yield made
+
+
+@pytest.mark.parametrize("by_batch", [True, False])
+def test_a_new_loop_has_its_code_loaded_and_has_taken_nothing(ring: Ring, by_batch: bool) -> None:
+    stream = a_stream(4)
+    fake = FakeLt(stream, dict.fromkeys(stream.shapes, 2))
+    push_all(ring, stream)
+    loop = loop_of(fake, ring, Batcher(stream.shapes, [2] * len(stream.shapes), RULES), by_batch=by_batch)
+    pump = pump_batches if by_batch else pump_commands
+    assert pump.signatures  # type: ignore[attr-defined]  # of Numba
+    assert (ring.word(HeaderWord.TAIL), fake.calls) == (0, 0)
+    loop.run()
+    assert ring.word(HeaderWord.TAIL) == stream.commands
 
 
 @settings(max_examples=25, deadline=None)

@@ -195,6 +195,8 @@ def _no_gpu(index: int) -> DeviceInfo:
         (["--list", "gemms.csv", "--requests", "2"], "only a model has requests"),
         (["--model", "nowhere.json", "--budget-s", "0"], "--budget-s: 0: must be a number above 0"),
         (["--model", "own", "--output", "own"], "is there already"),
+        (["--model", "new${x/config.json"], "new${x/config.json: has ${ in its name"),
+        (["--model", "own", "--output", "new${x"], "--output=new${x: has ${ in its name"),
     ],
 )
 def test_bad_input_is_one_line(

@@ -135,7 +135,7 @@ def test_the_only_arm_within_the_limit_is_named_as_such() -> None:
 
 def test_a_model_whose_trial_would_take_too_long_runs_with_fewer_layers() -> None:
     result = found(MadeUp(60.0, ARMS), layers=1000)
-    assert result.question.settings["workload.layers"] == 15
+    assert result.question.settings["workload.layers"] == 14
 
 
 def test_a_model_larger_than_memory_runs_with_the_layers_that_fit() -> None:
@@ -147,7 +147,7 @@ def test_a_model_larger_than_memory_runs_with_the_layers_that_fit() -> None:
 
 def test_if_one_layer_still_takes_too_long_requests_have_fewer_tokens() -> None:
     settings = found(MadeUp(60.0, {name: 30 * wall for name, wall in ARMS.items()}), layers=8).question.settings
-    assert (settings["workload.layers"], settings["workload.tokens"]) == (1, 8)
+    assert (settings["workload.layers"], settings["workload.tokens"]) == (1, 7)
 
 
 def test_a_budget_that_ends_in_the_first_trial_is_refused() -> None:
@@ -176,7 +176,7 @@ def test_a_base_that_is_many_times_as_slow_as_the_others_leaves_time_for_some_of
 
 
 def test_what_rows_do_not_explain_counts_as_the_start() -> None:
-    cost = cost_of([row(wall_ms=100.0, setup_ms=1000.0)], 2, 1, 9.0)
+    cost = cost_of([row(wall_ms=100.0, setup_ms=1000.0)] * 2, 2, 1, 9.0)
     assert cost == Cost(pytest.approx(5.8), pytest.approx(1.4), pytest.approx(0.2))
     assert cost.of(2, 1) == pytest.approx(9.0)
     assert (cost.arms_in(9.1, 1), cost.repeats_in(9.1, 2), cost.arms_in(1.0, 1)) == (2, 1, 0)
@@ -184,6 +184,42 @@ def test_what_rows_do_not_explain_counts_as_the_start() -> None:
 
 def test_what_the_shortest_start_does_not_explain_is_the_cost_of_arms() -> None:
     earlier = Cost(2.0, 0.4, 0.2)
-    cost = cost_of([row(wall_ms=100.0, setup_ms=0.0)], 4, 1, 12.0, earlier)
+    cost = cost_of([row(wall_ms=100.0, setup_ms=0.0)] * 4, 4, 1, 12.0, earlier)
     assert cost == Cost(2.0, pytest.approx(2.3), pytest.approx(0.2))
-    assert cost_of([row(wall_ms=100.0, setup_ms=0.0)], 1, 1, 20.0).start_s == 6.0
+    assert cost_of([row(wall_ms=100.0, setup_ms=0.0)], 1, 1, 20.0).start_s == 12.0
+
+
+def test_a_round_that_its_limit_ended_says_nothing_about_the_start() -> None:
+    earlier = Cost(2.0, 0.4, 0.2)
+    assert cost_of([row(wall_ms=300.0, setup_ms=0.0)], 12, 1, 7.0, earlier) == Cost(2.0, 1.2, 0.6)
+
+
+def test_with_time_for_one_round_the_likely_stacks_get_the_repeats_of_an_interval() -> None:
+    trials = MadeUp(6.2, ARMS)
+    result = found(trials)
+    assert [len(result.arms[label]) for label in ("engine", "coalesced", "graph", "pdl")] == [5, 5, 5, 5]
+    assert result.enough_s is None
+    assert trials.dropped == dict.fromkeys(["kernel", "baseline", "pointer"], "no time within --budget-s")
+
+
+def test_a_longer_round_that_has_time_for_fewer_repeats_does_not_replace_the_last_one() -> None:
+    trials = Noisy(22.0, {name: 15 * wall for name, wall in ARMS.items() if wall < 12})
+    result = found(trials)
+    assert result.decision is Decision.open
+    assert min(map(len, result.arms.values())) == 5
+
+
+def test_too_little_time_for_an_interval_names_a_budget_that_suffices() -> None:
+    trials = MadeUp(4.1, ARMS)
+    trials.spent_s = 25.0
+    enough_s = found(trials).enough_s
+    assert enough_s == 40.0
+    assert found(MadeUp(enough_s - 25.0, ARMS)).enough_s is None
+
+
+@given(st.floats(12.0, 200.0), st.lists(st.floats(1.0, 40.0), min_size=1, max_size=30))
+def test_time_for_a_short_last_round_always_gives_an_interval(budget_s: float, walls: list[float]) -> None:
+    trials = MadeUp(budget_s, {"engine": 40.0} | {f"m{at}": wall for at, wall in enumerate(walls)})
+    result = found(trials)
+    assert len(result.arms) > 1
+    assert min(map(len, result.arms.values())) >= 5

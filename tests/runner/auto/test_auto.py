@@ -13,13 +13,16 @@ from omegaconf import DictConfig
 from support.paths import ROOT
 from support.processes.own_process import environ_of
 
-from launchopt.analysis.choice import Entry, Work
+from launchopt.analysis.choice import Entry, Work, entries_of
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, DataError
+from launchopt.recording import results
 from runner import commands
+from runner.auto.__main__ import BLOCK, counts_text
 from runner.auto.resolving import plan_of_run, resolved
 from runner.auto.table import add, default_path, find_entries, read_table
 from runner.config.loading import hydra_of
+from runner.reading import sync_block
 
 DEVICE = find_device("cpu", 0)[0].name
 DECODE = ("workload=decode", "model=tiny", "workload.requests=4", "workload.tokens=2", "device=cpu")
@@ -72,7 +75,7 @@ def test_processes_that_add_at_once_lose_nothing() -> None:
     program = """
 import sys
 from pathlib import Path
-from launchopt.analysis.choice import Entry, Work
+from launchopt.analysis.choice import Entry, Work, entries_of
 from runner.auto.table import add
 for at in range(20):
     add(Path("table.json"), [Entry(Work("d", True, 4, "w", 1.0, 1.0), f"{sys.argv[1]} {at}", {"a": 1.0, "b": 2.0})])
@@ -152,3 +155,11 @@ def test_tune_refuses_results_without_modes_in_turn(capsys: pytest.CaptureFixtur
     assert commands.main(["tune", str(ROOT / "outputs/reference/h200/azure_llama_3_8b")]) == 2
     assert "no closed loop in which two or more modes took turns" in capsys.readouterr().err
     assert not Path("outputs").exists()
+
+
+def test_the_page_has_the_counts_of_committed_works() -> None:
+    folders = [ROOT / "outputs/reference"]
+    rows = results.read_summaries(folders)
+    text = counts_text(entries_of(rows, results.read_manifests(folders)), rows)
+    command = "launchopt tune outputs/reference --check --page docs/strategies.md"
+    assert sync_block(ROOT / "docs/strategies.md", BLOCK, text, check=True), f"type {command}"

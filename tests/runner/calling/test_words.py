@@ -66,6 +66,11 @@ def test_a_changed_stack_is_a_mode() -> None:
     assert words_of({"mode": ["graph+coalesce", "coalesced"]})[1] == "against=[graph]"
 
 
+def test_a_folder_that_hydra_would_read_as_a_reference_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"folder=new\$\{x: has \$\{ in its name"):
+        words_of({}, Path("new${x"))
+
+
 def test_a_folder_is_that_of_a_run_and_of_a_sweep() -> None:
     assert words_of({}, Path("a b")) == ["hydra.run.dir='a b'", "hydra.sweep.dir='a b'"]
 

@@ -96,6 +96,8 @@ MISTAKES = {
     "hydra.run.dir=": "hydra.run.dir=: names no folder; did you mean hydra.run.dir=outputs/run/NAME?",
     "hydra.run.dir=''": "hydra.run.dir=: names no folder",
     "-m hydra.sweep.dir=": "hydra.sweep.dir=: names no folder",
+    r'''"hydra.run.dir='new\\${x'"''': "hydra.run.dir=new${x: has ${ in its name, which Hydra reads: name an",
+    r"""-m "hydra.sweep.dir='new\\${x'" seed=1,2""": "hydra.sweep.dir=new${x: has ${ in its name",
     # sweeps
     "mode=baseline,batched": "several values make a sweep; did you mean -m mode=baseline,batched?",
     "-m mode=baseline,batchd": "mode=batchd: no such mode",
@@ -155,6 +157,14 @@ def test_a_mistake_is_answered_in_one_line_with_what_to_type(typed: str, tmp_pat
     assert len(outcome.stderr) <= MOST_CHARACTERS
     assert [word for word in HYDRAS_NOISE if word in outcome.stderr] == []
     assert (outcome.exit_code, outcome.stdout, outcome.plans, outcome.left) == (2, "", [], [])
+
+
+def test_a_current_folder_with_the_name_of_a_reference_is_named(tmp_path: Path) -> None:
+    here = tmp_path / "new${oc.env:HOME}"
+    here.mkdir()
+    outcome = taken(["device=cpu"], here)
+    assert outcome.stderr == f"error: {here}: this folder has ${{ in its name, which Hydra reads: work in another one\n"
+    assert (outcome.exit_code, outcome.plans, outcome.left) == (2, [], [])
 
 
 @pytest.mark.parametrize(

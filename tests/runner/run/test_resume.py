@@ -151,6 +151,30 @@ def test_a_finished_run_of_another_config_is_not_overwritten(theirs: Any, named:
     assert str(caught.value).startswith(f"hydra.run.dir={tmp_path}: holds a finished run of another config")
 
 
+AUTO = ("mode=auto: engine+graph, measured in this work, mine",)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "notices", "named"),
+    [
+        (CONFIG | {"mode": {"name": "graph"}}, AUTO, "for which mode=auto took graph; by what is measured since it "),
+        (CONFIG | {"mode": {"name": "graph"}, "seed": 9}, AUTO, "of another config, which differs in mode.name, seed;"),
+        (CONFIG | {"mode": {"name": "graph"}}, (), "of another config, which differs in mode.name;"),
+    ],
+)
+def test_a_run_whose_mode_measurements_chose_is_not_replaced_when_they_choose_another_one(
+    theirs: dict[str, Any], notices: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    earlier = ["device: cpu", "mode=auto: graph, expected to be the fastest by 1 measured work"]
+    manifest = OK | {"config": theirs, "config_hash": config_hash(theirs), "notices": earlier}
+    ours = CONFIG | {"mode": {"name": "engine"}}
+    with pytest.raises(FolderError) as error:
+        is_done(left(tmp_path, manifest), ours, "hydra.run.dir", notices)
+    assert f"holds a finished run {named}" in str(error.value)
+    if "took" in named:
+        assert "it takes engine+graph (mode=graph resumes that run); choose another output folder" in str(error.value)
+
+
 def test_a_manifest_that_cannot_be_read_is_no_licence_to_overwrite(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read as JSON"):
         is_done(left(tmp_path, "{"), CONFIG, "hydra.run.dir")

@@ -1,0 +1,71 @@
+"""The compiled loops that `launchopt advise` makes before its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from launchopt.errors import Interrupted, RunError
+from runner.advise import compiling
+from runner.advise.compiling import compile_loops
+from runner.advise.question import Question
+
+STEPS, COMMANDS = Question({"device": "cpu"}, 4, None), Question({"device": "cpu"}, 0, None)
+
+
+@pytest.fixture
+def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]]:
+    """The words of each run; all runs end well."""
+    found: list[Sequence[str]] = []
+
+    def call(words: Sequence[str], *, is_quiet: bool) -> None:
+        found.append(words)
+        folder = next(word.partition("=")[2] for word in words if word.startswith("hydra.run.dir="))
+        Path(folder).mkdir(parents=True)
+
+    monkeypatch.setattr(compiling, "call", call)
+    monkeypatch.setattr(compiling, "compiled_folder", lambda: str(tmp_path / "compiled"))
+    return found
+
+
+def test_each_form_of_work_is_compiled_once_and_leaves_no_results(calls: list[Sequence[str]], tmp_path: Path) -> None:
+    for question in (STEPS, COMMANDS, STEPS):
+        compile_loops(question, "cpu", tmp_path / "advice", 50.0)
+    assert len(calls) == 2
+    assert not (tmp_path / "advice").exists()
+    compile_loops(STEPS, "cuda", tmp_path / "advice", 50.0)
+    assert len(calls) == 3
+
+
+def test_compiling_that_takes_the_budget_says_what_to_type(
+    calls: list[Sequence[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 59.0])
+    monkeypatch.setattr("runner.advise.compiling.time.monotonic", lambda: next(times))
+    with pytest.raises(RunError, match=r"took 59 s, and --budget-s ended.* type the same again"):
+        compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0)
+
+
+def test_an_error_leaves_compiling_to_the_trials_and_a_signal_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[Exception] = [RunError("no"), Interrupted("interrupted")]
+    monkeypatch.setattr(compiling, "compiled_folder", lambda: str(tmp_path / "compiled"))
+
+    def call(words: Sequence[str], *, is_quiet: bool) -> None:
+        raise raised.pop(0)
+
+    monkeypatch.setattr(compiling, "call", call)
+    compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0)
+    with pytest.raises(Interrupted):
+        compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0)
+    assert not any(tmp_path.rglob("advised-*"))
+
+
+@pytest.mark.parametrize("question", [STEPS, COMMANDS])
+def test_the_words_are_a_run(question: Question) -> None:
+    settings = {**compiling.WORK[bool(question.requests)], "device": "cpu", "workload.cache": "hot"}
+    config = question.with_settings(settings).config()
+    assert config.against == ["baseline"]
