@@ -119,14 +119,17 @@ class Precheck(Callback):
             check_writable(SWEEP_KEY, folder)
             params = checked_params(config, overrides)
             require_own(SWEEP_KEY, folder, (SWEEP, MULTIRUN), force=bool(config.force))
+            package = None
+            if is_other(LAUNCHER, config.hydra):
+                from runner.parallel.launching import reached, watched
+
+                package = _start.locks.enter_context(reached(config.hydra))
             lock, _start.folder = _start.hold(folder, SWEEP_KEY), folder
             (folder / MULTIRUN).unlink(missing_ok=True)  # Hydra would write through a link, or wait for a named pipe
             is_planned = not is_other(SWEEPER, config.hydra)
             _start.sweep = Sweep(Path.cwd() / folder, overrides, bool(lock.made), params, is_planned)
-            if is_other(LAUNCHER, config.hydra):
-                from runner.parallel.launching import watched
-
-                _start.locks.enter_context(watched(config.hydra.launcher, _start.sweep, fail))
+            if package:
+                _start.locks.enter_context(watched(package, config, _start.sweep, fail))
 
 
 @contextlib.contextmanager

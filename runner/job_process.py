@@ -27,6 +27,7 @@ from runner.config.schema import register
 from runner.ending import end
 from runner.ending.signals import signals
 from runner.parallel.records import About, Records
+from runner.parallel.worker import time_signal
 from runner.plan import cores, gpus
 from runner.run import children
 from runner.run.leftovers import LOCK, is_free
@@ -34,6 +35,7 @@ from runner.run.sweep import Sweep, SweepJob
 from runner.worker.lifeline import end_with
 
 POLL_S = 0.1
+BEGIN_S = 60.0  # a job of a lower number that has not begun by then may have been lost
 
 
 class OneJob(Sweep):
@@ -59,11 +61,15 @@ class OneJob(Sweep):
         self._records.save(self.jobs[0], self._key)
 
     def twin_of(self, key: str | None) -> SweepJob | None:
-        """Return the job of a lower number and the same work that has results, after it has ended."""
+        """Return the job of a lower number and the same work that has results, after it has ended.
+
+        Jobs that a launcher starts at once begin in any order, so it waits until those of lower numbers have begun.
+        """
         self._key = key or ""
         self.save()
+        until = time.monotonic() + BEGIN_S
         for number in range(self.jobs[0].job if key else 0):
-            while (found := self._records.read(number)) is not None and found[1] in (None, key):
+            while (found := self._begun(number, until)) is not None and found[1] in (None, key):
                 twin, work = found
                 if twin.status != "running":
                     if work == key and twin.status in ("ok", "skipped"):
@@ -74,6 +80,13 @@ class OneJob(Sweep):
                 signals.check()
                 time.sleep(POLL_S)
         return None
+
+    def _begun(self, number: int, until: float) -> tuple[SweepJob, str | None] | None:
+        """Return the record of a job, once it has begun, and the key of its work; None if it has not until then."""
+        while (found := self._records.read(number)) is None and time.monotonic() < until:
+            signals.check()
+            time.sleep(POLL_S)
+        return found
 
     def remember(self, job: SweepJob, key: str | None) -> None:
         """Save the key with the job's record."""
@@ -159,8 +172,10 @@ def main() -> int:
     """Bind this process to its worker, and serve it."""
     parent, descriptor, sweep = sys.argv[1:]
     end_with(int(parent))
+    if number := time_signal():  # Slurm sends it to all processes of a job: the worker acts on it, its children do not
+        signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    cores.take(Records(Path(sweep)).about().at_once)
+    cores.take(Records(Path(sweep)).about().on_cores(len(os.sched_getaffinity(0))))
     return serve(Path(sweep), Connection(int(descriptor)))
 
 

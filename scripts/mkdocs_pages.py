@@ -21,6 +21,7 @@ SOURCES = (
     "docs/*.ipynb",
     "scripts/README.md",
     "outputs/reference/*.md",
+    "outputs/reference/launchers/*.log",
     "outputs/reference/h200/*/*.md",
     "outputs/reference/h200/*.svg",
     "outputs/reference/h200/*.png",

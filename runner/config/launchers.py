@@ -7,6 +7,7 @@ of a plugin are those of its package. A config changes numbers, flags and a swee
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.errors import ConfigError, one_line
 
 LAUNCHER, SWEEPER = "hydra/launcher", "hydra/sweeper"
+WORD = re.compile(r"[A-Za-z0-9][\w.,:=+@\[\]()|&*-]{0,199}")  # no space, quote, slash, % or line end
 
 
 class Plugin(NamedTuple):
@@ -34,12 +36,26 @@ class Package(NamedTuple):
     target: str
     extra: str
     ones: tuple[str, ...] = ()  # settings that must be 1: with more, each job would run several times
+    words: tuple[str, ...] = ()  # settings that also take a word of WORD
+    others: tuple[str, ...] = ()  # settings that it takes, but does not name
 
 
 _SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
+_ONES = ("nodes", "tasks_per_node")
+_SLURM_OTHERS = tuple(f"additional_parameters.{each}" for each in ("exclusive", "nodelist", "reservation"))
+_SLURM_WORDS = ("partition", "qos", "account", "constraint", "exclude", "gres", "mem_per_gpu", "mem_per_cpu")
+_RAY_OTHERS = (
+    *(f"ray.init.{each}" for each in ("num_cpus", "num_gpus", "object_store_memory")),
+    *(f"ray.remote.{each}" for each in ("num_cpus", "num_gpus", "memory", "max_retries")),
+)
+_RAY_WORDS = ("ray.init.address",)
 PACKAGES = {
     "joblib": Package("hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", "joblib"),
-    "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", ("nodes", "tasks_per_node")),
+    "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", _ONES),
+    "submitit_slurm": Package(
+        f"{_SUBMITIT}.SlurmLauncher", "submitit", _ONES, _SLURM_WORDS + _SLURM_OTHERS, _SLURM_OTHERS
+    ),
+    "ray": Package("hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher", "ray", (), _RAY_WORDS, _RAY_OTHERS),
 }
 PLUGINS = {
     LAUNCHER: Plugin("basic", "hydra._internal.core_plugins.basic_launcher.BasicLauncher"),
@@ -95,17 +111,47 @@ def _check_plugin(group: str, option: str, node: DictConfig) -> None:
     target = PACKAGES[option].target if group == LAUNCHER else own.get("_target_") if isinstance(own, dict) else None
     foreign = [] if target is not None and values.get("_target_") == target else ["_target_"]
     foreign += _foreign(values, [own], group)
+    if group == LAUNCHER:
+        foreign = _check_names(option, node, own, foreign)
     if not isinstance(params, dict) or not all(_is_plain(each) for each in (*params, *params.values())):
         foreign.append("params")
     for name in PACKAGES[option].ones if group == LAUNCHER else ():
         if values.get(name) != 1:
             raise ConfigError(f"hydra.launcher.{name}", values.get(name), f"must be 1 with {group}={option}")
+    if foreign and group == LAUNCHER and foreign[0] in PACKAGES[option].words:
+        value = one_line(OmegaConf.select(node, foreign[0]), 60)
+        raise ConfigError(f"hydra.launcher.{foreign[0]}", value, "give a word of letters, digits and .,:=+@-_[]()|&*")
     if foreign:
         more = " and params" if group == SWEEPER else ""
         why = f"text that could name code; allowed for {group}={option}: numbers, true, false, null{more}"
         raise ConfigError(
             f"{group.replace('/', '.')}.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why
         )
+
+
+def _check_names(option: str, node: DictConfig, own: object, foreign: Sequence[str]) -> list[str]:
+    """Return `foreign` without the words that a launcher may be given; ConfigError for a setting that it has not.
+
+    own: its settings as the package gave them.
+    """
+    package, known = PACKAGES[option], OmegaConf.create(own if isinstance(own, dict) else {})
+    names, values = set(_leaves(known)) | set(package.others), _leaves(node)
+    for name in values:
+        if name not in names:
+            wanted = f"no setting of {LAUNCHER}={option}; it has {', '.join(sorted(names - {'_target_'}))}"
+            raise ConfigError(f"hydra.launcher.{one_line(name, 60)}", one_line(values[name], 60), wanted)
+    fine = {name for name in package.words if WORD.fullmatch(str(values.get(name)))}
+    return [name for name in foreign if name not in fine]
+
+
+def _leaves(node: object, key: str = "") -> dict[str, object]:
+    """Return the values at and below a node by their names, joined by dots."""
+    if not isinstance(node, DictConfig):
+        return {key: node}
+    found: dict[str, object] = {}
+    for name in node:
+        found |= _leaves(node._get_node(name), ".".join(filter(None, [key, str(name)])))
+    return found
 
 
 def _foreign(value: object, known: Sequence[object], group: str, key: str = "") -> Iterator[str]:
@@ -139,12 +185,16 @@ def _is_plain(value: object) -> bool:
     return not isinstance(value, dict | list) and "${" not in str(value)
 
 
+def not_installed(key: str, option: str) -> ConfigError:
+    """Return the error of a launcher of PACKAGES whose packages are missing."""
+    return ConfigError(key, option, f"is not installed; type: pip install 'launchopt[{PACKAGES[option].extra}]'")
+
+
 def _unsupported(group: str, key: str, value: str) -> ConfigError:
     kind = group.partition("/")[2]
     plugin = PLUGINS[group]
     if group == LAUNCHER and value in PACKAGES:
-        extra = PACKAGES[value].extra
-        return ConfigError(key, value, f"is not installed; type: pip install 'launchopt[{extra}]'")
+        return not_installed(key, value)
     allowed = ", ".join([f"the {kind} {plugin.option}, which is the default", *plugin.settings])
     allowed += ", or an installed sweeper of Hydra" if group == SWEEPER else f", or {', '.join(PACKAGES)}"
     return ConfigError(key, value, f"no {kind} of this program; allowed: {allowed}")

@@ -14,6 +14,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import JobReturn, JobStatus
@@ -24,50 +26,68 @@ from launchopt.errors import DataError, LaunchoptError, RunError, one_line
 from launchopt.messages import say
 from launchopt.recording.manifest import read_manifest
 from launchopt.recording.results import read_summaries
+from runner.config.launchers import LAUNCHER, not_installed
 from runner.ending.signals import stop_code
-from runner.parallel.packages import of_launcher
+from runner.parallel.packages import Joblib, Package, Submitit, replaced
+from runner.parallel.ray_cluster import Ray
 from runner.parallel.records import About, Records
+from runner.parallel.slurm import Slurm
 from runner.plan.gpus import VISIBLE
 from runner.run.leftovers import LOCK, is_free, tidy
 from runner.run.screens.sweep_results import job_line
-from runner.run.sweep import SAME, Sweep, SweepJob
+from runner.run.sweep import SAME, Sweep, SweepJob, place_at
 from runner.screen.pager import Voice
 
 POLL_S = 0.1
 KILLED = "its process was killed"
 _HELD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
+_OF_OPTIONS: dict[str, type[Package]] = {
+    "joblib": Joblib,
+    "submitit_local": Submitit,
+    "submitit_slurm": Slurm,
+    "ray": Ray,
+}
 Fail = Callable[[LaunchoptError], None]
 
 
 @contextlib.contextmanager
-def watched(launcher: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
-    """Watch the jobs that a launcher runs during this block. launcher: its settings. fail: prints an error."""
-    kind: Any = get_class(str(launcher._target_))
-    whole, records, package = kind.launch, Records(sweep.folder), of_launcher(launcher)
+def reached(hydra: DictConfig) -> Iterator[Package]:
+    """Yield the launcher of a sweep, and reach its machines during this block; ConfigError if that is impossible."""
+    option = str(hydra.runtime.choices[LAUNCHER])
+    package = _OF_OPTIONS[option](hydra.launcher)
+    if find_spec(package.module) is None:
+        raise not_installed(LAUNCHER, option)
+    with package.reached():
+        yield package
+
+
+@contextlib.contextmanager
+def watched(package: Package, config: DictConfig, sweep: Sweep, fail: Fail) -> Iterator[None]:
+    """Watch the jobs that a launcher runs during this block. fail: prints an error."""
+    kind: Any = get_class(str(config.hydra.launcher._target_))
+    whole, records = kind.launch, Records(sweep.folder)
+    place_at(config, sweep.folder)  # workers may have another working directory
     package.place(records.folder)
 
     def launch(self: object, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
         count = len(job_overrides)
-        records.tell(About(sweep.varies_batching, package.at_once(count), package.is_here, os.environ.get(VISIBLE)))
-        jobs = Jobs(sweep, records, range(initial_job_idx, initial_job_idx + count), fail, package.time_limit)
-        with package.waiting():
+        visible = os.environ.get(VISIBLE) if package.is_here else None
+        at_once, cores = package.at_once(count), package.cores
+        records.tell(About(sweep.varies_batching, at_once, cores, package.is_here, visible, str(Path.cwd())))
+        jobs = Jobs(sweep, records, range(initial_job_idx, initial_job_idx + count), fail, package)
+        with package.waiting(lambda number: records.read(number) is not None, sweep.varies_batching):
             return jobs.run(lambda: whole(self, job_overrides, initial_job_idx))
 
-    kind.launch = launch
-    try:
-        with records.opened():
-            yield
-    finally:
-        kind.launch = whole
+    with replaced(kind, launch=launch), records.opened():
+        yield
 
 
 class Jobs:
     """The jobs of one call of a launcher."""
 
-    def __init__(self, sweep: Sweep, records: Records, numbers: Sequence[int], fail: Fail, limit: str = "") -> None:
-        """limit: names the setting by which the launcher limits the time of a job."""
-        self._sweep, self._records, self._fail, self._limit = sweep, records, fail, limit
+    def __init__(self, sweep: Sweep, records: Records, numbers: Sequence[int], fail: Fail, package: Package) -> None:
+        self._sweep, self._records, self._fail, self._package = sweep, records, fail, package
         self._is_stopped = False
         self._numbers, self._open = numbers, list(numbers)  # all of them, and those that have not ended
         self._begun: dict[int, SweepJob] = {}
@@ -95,6 +115,7 @@ class Jobs:
         except KeyboardInterrupt as stop:
             self._is_stopped = True
             self._records.end(stop_code(stop) - 128)
+            self._package.stop()
             self._wait(thread)
             raise
         self._settle(errors)
@@ -128,7 +149,7 @@ class Jobs:
                 continue
             changed = True
             if job.status == "interrupted" and not self._is_stopped:
-                job.error = f"{job.error}; the launcher ended it{self._limit}"
+                job.error = f"{job.error}; the launcher ended it{self._package.time_limit}"
             self._sweep.replace(job)
             self._begun[number] = job
             if job.status != "running":

@@ -40,9 +40,15 @@ class About:
     """What every job needs to know of its sweep."""
 
     varies_batching: bool
-    at_once: int  # jobs at the same time on one machine
-    is_here: bool  # jobs run on the machine of the sweep's process
+    at_once: int  # most jobs at the same time on one machine
+    cores: int  # that a cluster gives each job; 0: jobs divide those of the machine
+    is_here: bool  # jobs run on the machine of the sweep's process, with its GPUs
     visible: str | None  # CUDA_VISIBLE_DEVICES of the sweep's process
+    working: str  # working directory of the sweep's process
+
+    def on_cores(self, count: int) -> int:
+        """Return how many jobs run at the same time on a machine of which a job sees `count` cores."""
+        return min(self.at_once, max(1, count // self.cores)) if self.cores else self.at_once
 
 
 class Records:

@@ -10,6 +10,7 @@ import contextlib
 import math
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -47,6 +48,7 @@ class JobProcess:
                 stdout=self._output,
                 stderr=self._output,
                 pass_fds=(other.fileno(),),
+                cwd=records.about().working,
                 start_new_session=True,  # a terminal's signals go to the sweep's process alone
                 env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path)))},
             )
@@ -85,6 +87,13 @@ def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: P
     """Run a job of a sweep in a process of its own; return its objective, infinite without results."""
     records = Records(Path.cwd() / sweep_folder)
     if records.is_over():
+        _remove_empty(folder)
+        if not records.folder.is_dir():
+            _remove_empty(records.sweep)
+            where = f"{socket.gethostname()} does not see the files of the sweep in it"
+            raise RunError(
+                f"{records.sweep}: {where}; hydra.sweep.dir must lie in a file system that all machines share"
+            )
         return math.inf
     process = _process(records)
     choices = HydraConfig.get().runtime.choices
@@ -103,13 +112,25 @@ def handed_on(job: SweepJob, composed: DictConfig, folder: Path, sweep_folder: P
         return math.inf
 
 
+def _remove_empty(folder: Path) -> None:
+    """Remove a folder that Hydra has made for a job that does not run."""
+    with contextlib.suppress(OSError):  # not empty
+        folder.rmdir()
+
+
+def time_signal() -> int | None:
+    """Return the signal by which submitit tells a worker that its time is almost over; None if it runs none here."""
+    if "SUBMITIT_EXECUTOR" not in os.environ:
+        return None
+    return int(getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}"))
+
+
 @contextlib.contextmanager
 def _time_limit(process: JobProcess) -> Iterator[None]:
     """Interrupt the job when submitit says, during this block, that its time is over: it would begin the job again."""
-    if "SUBMITIT_EXECUTOR" not in os.environ:
+    if (number := time_signal()) is None:
         yield
         return
-    number = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
     before = signal.signal(number, lambda number, frame: process.interrupt())
     try:
         yield

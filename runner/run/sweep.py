@@ -94,6 +94,11 @@ def place_resumed(config: DictConfig, overrides: Sequence[str]) -> None:
     """Make Hydra write the sweep and its jobs into the folder of the newest sweep with these overrides."""
     folder = newest_sweep(Path(config.hydra.sweep.dir).parent, overrides)
     say(f"resuming {folder}")
+    place_at(config, folder)
+
+
+def place_at(config: DictConfig, folder: Path) -> None:
+    """Make Hydra write the sweep and its jobs into a folder: it composes the config of each job anew, from words."""
     quoted = str(folder).replace("\\", "\\\\").replace("'", "\\'")
     with read_write(config.hydra), open_dict(config.hydra):
         config.hydra.sweep.dir = str(folder)

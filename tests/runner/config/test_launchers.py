@@ -11,11 +11,11 @@ from support.config.override_sets import taken
 
 from launchopt.errors import ConfigError
 from runner.config import launchers
-from runner.config.launchers import PLUGINS, check_plugins
+from runner.config.launchers import PACKAGES, PLUGINS, WORD, check_plugins
+from runner.parallel import launching
 
 LAUNCHERS = (
-    "submitit_slurm",
-    "ray",
+    "submitit_oar",
     "ray_aws",
     "rq",
     "nothing_known",
@@ -44,14 +44,27 @@ def test_another_plugin_is_refused_in_one_line(word: str, options: list[str], tm
     assert outcome.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(("name", "extra"), [(name, package.extra) for name, package in PACKAGES.items()])
 @pytest.mark.parametrize("options", [["-m"], [], ["--cfg", "job"]])
 def test_a_launcher_that_is_not_installed_is_refused_with_what_to_type(
-    options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    options: list[str], name: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(launchers, "is_installed", lambda group, option: False)
-    outcome = taken([*options, "hydra/launcher=joblib", "device=cpu"], tmp_path)
+    outcome = taken([*options, f"hydra/launcher={name}", "device=cpu"], tmp_path)
     assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
-    assert outcome.stderr == "error: hydra/launcher=joblib: is not installed; type: pip install 'launchopt[joblib]'\n"
+    assert outcome.stderr == f"error: hydra/launcher={name}: is not installed; type: pip install 'launchopt[{extra}]'\n"
+
+
+@pytest.mark.parametrize(("name", "module"), [("joblib", "joblib"), ("submitit_slurm", "submitit")])
+def test_a_launcher_without_the_package_that_it_starts_is_refused(
+    name: str, module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{module}_launcher")
+    monkeypatch.setattr(launching, "find_spec", lambda name: None)
+    outcome = taken(["-m", f"hydra/launcher={name}", "device=cpu"], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    wanted = f"is not installed; type: pip install 'launchopt[{module}]'"
+    assert outcome.stderr == f"error: hydra/launcher={name}: {wanted}\n"
 
 
 HOSTILE = (
@@ -74,14 +87,46 @@ HOSTILE = (
         "+hydra.launcher.python=id",
         "hydra.launcher.nodes=2",
         "hydra.launcher.tasks_per_node=2",
+        "+hydra.launcher.nothing_known=2",
     ],
 )
-def test_submitit_takes_no_text_and_runs_each_job_once(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["submitit_local", "submitit_slurm"])
+def test_submitit_takes_no_text_and_runs_each_job_once(launcher: str, word: str, tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
-    words = ["-m", "hydra/launcher=submitit_local", "hydra.launcher.timeout_min=9", "device=cpu", word]
+    words = ["-m", f"hydra/launcher={launcher}", "hydra.launcher.timeout_min=9", "device=cpu", word]
     outcome = taken(words, tmp_path)
     assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
     assert outcome.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "hydra.launcher.partition='gpu; id'",
+        "hydra.launcher.gres='gpu:1\\nid'",
+        "hydra.launcher.setup=['id']",
+        "+hydra.launcher.additional_parameters.nodelist='a b'",
+        "+hydra.launcher.additional_parameters.wrap=id",
+        "+hydra.launcher.additional_parameters.ntasks=2",
+        "+hydra.launcher.additional_parameters={'x=1\\nid': 1}",
+    ],
+)
+def test_slurm_takes_words_that_name_machines_and_no_others(word: str, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher")
+    words = ["hydra/launcher=submitit_slurm", "hydra.launcher.constraint='a100&ib'", "hydra.launcher.exclude='n[1-4]'"]
+    fine = taken(["--cfg", "job", *words, "+hydra.launcher.additional_parameters.nodelist=n7", "device=cpu"], tmp_path)
+    assert (fine.fault, fine.exit_code) == (None, 0), fine.stderr
+    outcome = taken(["-m", *words, "device=cpu", word], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    assert outcome.stderr.count("\n") == 1
+    assert "hydra.launcher." in outcome.stderr
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a b", "a\nb", "a\n", "'a'", '"', "$(id)", "`id`", "a;b", "/etc", "a%j", "-x", "#"]
+)
+def test_a_word_that_reaches_a_shell_or_a_path_is_none(text: str) -> None:
+    assert WORD.fullmatch(text) is None
 
 
 @pytest.mark.parametrize("word", HOSTILE)

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from support.results.side_by_side import (
-    DECODE,
     LONG,
+    TWELVE,
     begun,
     ended,
     gone,
     has_records,
     job_process,
+    only_sweep,
     outcome,
     plain_jobs,
     running,
@@ -26,11 +27,12 @@ from support.thorough import is_thorough
 LAUNCHERS = {
     "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
     "submitit_local": ["hydra/launcher=submitit_local"],
+    "ray": ["hydra/launcher=ray", "hydra.launcher.ray.init.address=local", "+hydra.launcher.ray.init.num_cpus=2"],
 }
-IN_PAIRS = {"joblib": [], "submitit_local": ["hydra.sweeper.max_batch_size=2"]}
-# submitit starts five processes for each job, and waits 15 s for a dead worker: with --thorough only.
+IN_PAIRS = {"joblib": [], "submitit_local": ["hydra.sweeper.max_batch_size=2"], "ray": []}
+# submitit starts five processes for each job, and waits 15 s for a dead worker; Ray starts ten: with --thorough only.
 QUICKER = LAUNCHERS if is_thorough() else ["joblib"]
-TWELVE = [*DECODE.split(), "batching.max_batch=0,2,4", "ordering=violated,per_request", "mode=baseline,batched"]
+AGENTS = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")  # of Ray, which notice a killed sweep after a minute
 
 
 @pytest.fixture(params=LAUNCHERS)
@@ -38,6 +40,10 @@ def launcher(request: pytest.FixtureRequest) -> str:
     """The name of a launcher that is installed."""
     name = str(request.param)
     pytest.importorskip(f"hydra_plugins.hydra_{name.partition('_')[0]}_launcher")
+    if name == "ray":
+        pytest.importorskip("ray")
+        if not is_thorough():
+            pytest.skip("Ray takes seconds to start: with --thorough")
     return name
 
 
@@ -46,12 +52,6 @@ def by_basic(tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran, Path]:
     """What the basic launcher says of twelve jobs, and the folder of their sweep."""
     folder = tmp_path_factory.mktemp("basic")
     return ended(TWELVE, folder), only_sweep(folder)
-
-
-def only_sweep(folder: Path) -> Path:
-    """Return the folder of the only sweep."""
-    (sweep,) = folder.glob("outputs/sweep/*")
-    return sweep
 
 
 def errors(stderr: str) -> list[str]:
@@ -102,8 +102,9 @@ def test_jobs_end_with_the_process_of_their_sweep(launcher: str, tmp_path: Path)
         running(tmp_path, 2)
         others = started_by(sweep.pid)
         assert len(others) >= 8, "two workers, two job processes, and two children of each"
+        agents = [each for each in others if each.name() in AGENTS]
         sweep.kill()
-        assert gone(others)
+        assert gone([each for each in others if each not in agents])
     ran = ended([*words, "device=cpu", "workload.m=16", "seed=nothing"], tmp_path)
     assert ran.exit_code == 2
     assert has_records(tmp_path / "outputs/sweep/it"), "refused before the folder is touched"
@@ -137,13 +138,15 @@ def test_a_job_past_its_time_limit_fails(launcher: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("launcher", QUICKER, indirect=True)
 def test_a_killed_worker_is_named_and_nothing_outlives_the_sweep(launcher: str, tmp_path: Path) -> None:
-    ends = {"joblib": ["failed", "failed"], "submitit_local": ["failed", "interrupted"]}[launcher]
+    ends = ["failed", "failed" if launcher == "joblib" else "interrupted"]
     with begun([*LAUNCHERS[launcher], *LONG.split(), "seed=0,1"], tmp_path) as sweep:
         running(tmp_path, 2)
         folder, others = only_sweep(tmp_path), started_by(sweep.pid)
         job_process(folder, 0).parent().kill()
         if launcher == "submitit_local":  # its other workers go on
             job_process(folder, 1).parent().send_signal(signal.SIGUSR2)  # as at the end of timeout_min
+        elif launcher == "ray":
+            job_process(folder, 1).terminate()
         ran = outcome(sweep)
         assert gone(others)
     assert statuses(folder) == ends

@@ -18,6 +18,7 @@ from support.results.sweeps import Ran
 
 PATIENCE_S = 180.0
 DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"
+TWELVE = [*DECODE.split(), "batching.max_batch=0,2,4", "ordering=violated,per_request", "mode=baseline,batched"]
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
 LONG = f"{SMALL} arrival=constant arrival.rate_per_s=1000 repeats=1000"  # 0.2 s a repeat
 
@@ -76,6 +77,12 @@ def job_process(sweep: Path, job: int) -> psutil.Process:
     """Return the process that runs a job: the owner of its lock."""
     owner = (sweep / str(job) / ".launchopt.lock").read_text().partition(" ")[0]
     return psutil.Process(int(owner))
+
+
+def only_sweep(folder: Path) -> Path:
+    """Return the folder of the only sweep."""
+    (sweep,) = folder.glob("outputs/sweep/*")
+    return sweep
 
 
 def plain_jobs(sweep: Path) -> list[dict[str, object]]:
