@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from launchopt.prefixes.simulation import Hits
 
 MOST_BLOCK = 1 << 16
+MOST_BLOCKS = 1 << 40
+MOST_GIB = 1 << 20
+MOST_REQUESTS = 1 << 31
 BYTES = 2  # of an element of the cache: fp16 or bf16
 
 
@@ -69,10 +72,12 @@ def _capacity(options: argparse.Namespace) -> int | None:
     if options.blocks or options.model is None:
         wanted = "leave --blocks out" if options.blocks else "add --model NAME, which says how large a block is"
         raise ConfigError("--memory-gib", options.memory_gib, wanted)
+    if options.memory_gib > MOST_GIB:
+        raise ConfigError("--memory-gib", options.memory_gib, f"must be at most {MOST_GIB}")
     from runner.budget import read_model
 
     model = read_model(options.model)
-    token_bytes = 2 * model.kv_heads * model.head_dim * model.layers * BYTES
+    token_bytes = model.cache_features * model.layers * BYTES
     if blocks := int(options.memory_gib * 2**30 / (token_bytes * options.block)):
         return blocks
     raise ConfigError("--memory-gib", options.memory_gib, f"holds no block of {options.block} tokens of {model.name}")
@@ -109,10 +114,14 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--block", type=whole_number(1, MOST_BLOCK), default=16, metavar="N", help="tokens of a block; default 16"
     )
-    parser.add_argument("--blocks", type=whole_number(1), metavar="N", help="blocks of the cache; default: all needed")
+    parser.add_argument(
+        "--blocks", type=whole_number(1, MOST_BLOCKS), metavar="N", help="blocks of the cache; default: all needed"
+    )
     parser.add_argument("--memory-gib", type=positive, metavar="N", help="memory of the cache, in fp16; needs --model")
     parser.add_argument("--model", metavar="NAME", help="model of --memory-gib: of conf/model, or a config.json")
-    parser.add_argument("--requests", type=whole_number(1), metavar="N", help="the first N only; default: all")
+    parser.add_argument(
+        "--requests", type=whole_number(1, MOST_REQUESTS), metavar="N", help="the first N only; default: all"
+    )
     add_json(parser)
     return parser
 

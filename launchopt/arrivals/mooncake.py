@@ -28,6 +28,7 @@ from launchopt.errors import DataError
 LINE_BYTES_MAX = 1 << 20  # a prompt of a million tokens has 2000 hash_ids
 
 HASH_BLOCK = 512  # tokens of a block that has a number in hash_ids
+MOST_ANSWER = 1 << 20  # tokens of an answer in `read_prompts`: they take blocks, and so memory
 MOST_ID = (1 << 31) // HASH_BLOCK - 1  # of hash_ids: a token of each block has a number of 32 bits
 
 _DIGITS_MAX = 20  # a longer integer is beyond int64
@@ -85,6 +86,8 @@ def _prompt(text: str, before: dict[int, int]) -> Prompt:
         _tokens(request, "output_length"),
         _member(request, "hash_ids"),
     )
+    if answer > MOST_ANSWER:
+        raise ValueError(f"output_length is {answer}, must be at most {MOST_ANSWER}")
     if not isinstance(ids, list) or not all(type(each) is int and 0 <= each <= MOST_ID for each in ids):
         raise ValueError(f"hash_ids is not a list of integers from 0 to {MOST_ID}")
     if len(ids) != (needed := -(-prompt // HASH_BLOCK)):

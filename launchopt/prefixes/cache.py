@@ -54,11 +54,14 @@ def admit(cache: PrefixCache, keys: Sequence[bytes], prompt: int, answer: int, b
     """Give a request its blocks; None if there are too few. keys: of the full blocks of its prompt.
 
     The last token of a prompt always runs, since the first token of the answer follows from it. If the whole prompt is
-    in the cache, its last block is shared, and this token would write there. So that block is copied on write.
+    in the cache, its last block is shared, and this token would write there. So that block is copied on write. If
+    there is no block for the copy, the last block is computed again instead, in a block without a key.
     """
     blocks = -(-(prompt + answer) // block)
     is_whole = len(keys) * block == prompt and 0 < len(keys) == cache.match(keys)
     held = cache.take(keys, blocks - len(keys) + is_whole)
+    if held is None and is_whole:
+        is_whole, held = False, cache.take(keys[:-1], blocks - len(keys) + 1)
     if held is None:
         return None
     cached, table = max(0, min(held.hits * block, prompt - 1)), list(held.blocks)

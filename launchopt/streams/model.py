@@ -71,6 +71,11 @@ class ModelShape:
         return [(m, k) for _, m, k in self.linears()]
 
     @property
+    def cache_features(self) -> int:
+        """Elements that a token keeps in the KV cache of one layer. MLA keeps what all heads share."""
+        return self.kv_rank + self.rope_dim if self.kv_rank else 2 * self.kv_heads * self.head_dim
+
+    @property
     def layer_weights(self) -> int:
         """Elements of the weights that a token uses in one layer."""
         return sum(m * k for m, k in self.linear_sizes())

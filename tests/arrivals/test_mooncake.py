@@ -155,6 +155,7 @@ def test_round_trip(
         ),
         ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [true]}', "not a list of integers"),
         ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [4194304]}', "not a list of integers"),
+        ('{"timestamp": 0, "input_length": 9, "output_length": 1048577, "hash_ids": [0]}', "must be at most 1048576"),
         ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": 7}', "not a list of integers"),
         (
             '{"timestamp": 0, "input_length": 513, "output_length": 1, "hash_ids": [8, 1]}',

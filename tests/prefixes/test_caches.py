@@ -132,3 +132,15 @@ def test_a_prompt_that_ends_within_a_block_copies_nothing(kind: Callable[[int | 
     nothing = admit(cache, [], 0, 2, 4)
     assert nothing is not None
     assert nothing.cached == 0
+
+
+@each_kind
+def test_a_cached_prompt_that_fills_the_cache_computes_its_last_block_again(
+    kind: Callable[[int | None], PrefixCache],
+) -> None:
+    cache, wanted = kind(2), keys_of(np.arange(8, dtype=np.int32), 4)
+    for cached in (0, 4, 4):
+        found = admit(cache, wanted, 8, 0, 4)
+        assert found is not None
+        assert (found.cached, found.copy, len(found.table)) == (cached, None, 2)
+        cache.release(found.held)

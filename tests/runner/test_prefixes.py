@@ -52,6 +52,9 @@ def test_json_has_the_same(trace: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["--memory-gib", "1e-9", "--model", "tiny"], "holds no block of 16 tokens of tiny"),
         (["--memory-gib", "4", "--model", "tniy"], "did you mean model=tiny?"),
         (["--block", "0"], "must be a whole number from 1 to 65536"),
+        (["--memory-gib", "1e300", "--model", "tiny"], "--memory-gib=1e+300: must be at most 1048576"),
+        (["--blocks", "9" * 30], "must be a whole number from 1 to 1099511627776"),
+        (["--requests", "9" * 30], "must be a whole number from 1 to 2147483648"),
         (["--requests", "9"], "has 3 requests, not 9"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,9 @@ def test_heads_need_not_fill_hidden(name: str, attention: int) -> None:
     shape = model(name)
     assert shape.q_heads * shape.head_dim == attention != shape.hidden
     assert shape.linears()[1] == ("o", shape.hidden, attention)
+
+
+def test_a_token_keeps_keys_and_values_of_each_head_or_what_mla_compressed() -> None:
+    shape = ModelShape("any", 64, 2, 8, 2, 16, 128)
+    assert shape.cache_features == 64
+    assert replace(shape, kv_rank=24, rope_dim=8, v_dim=16).cache_features == 32
