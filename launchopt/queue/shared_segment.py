@@ -62,6 +62,9 @@ class SharedSegment:
     ) -> None:
         self.release()
 
+    def stop(self) -> None:
+        """Ask all processes that use the memory to stop."""
+
     def drop_views(self) -> None:
         """Drop the NumPy views of the memory: SharedMemory.close() raises BufferError while one is alive."""
 

@@ -42,7 +42,7 @@ from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
 from runner.worker.checks import Checks
 from runner.worker.messages import RepeatResult
-from runner.worker.setup import prepared_with_costs
+from runner.worker.setup import collective_columns, prepared_with_costs
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
@@ -59,7 +59,7 @@ class Consumer:
         modes = [mode_class(arm.mode, arm.options)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads, job.tunes)
-        self.device.open(job.stream, self.recorder, job.seed)
+        self.device.open(job.stream, self.recorder, job.seed, job.team)
         self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         self._setups: list[Row] = []  # columns of the setup of each arm
@@ -243,6 +243,7 @@ class Consumer:
             else None,
             "above_ceiling": why,
             **self._costs(index, prepared),
+            **collective_columns(self.device),
             **checked.columns,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
             **self._ceilings.columns(),

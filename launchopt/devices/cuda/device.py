@@ -34,7 +34,9 @@ from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.loops.runner import Launcher
+from launchopt.devices.peers.segment import Team
 from launchopt.devices.runs import run_end
+from launchopt.devices.shares import SplitRank
 from launchopt.files import JsonObject
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import Strategy
@@ -54,8 +56,9 @@ class CudaDevice:
         self._device = cupy.cuda.Device(index)
         self._device.use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.split: SplitRank | None = None
 
-    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
+    def open(self, stream: Stream, recorder: Recorder, seed: int, team: Team | None = None) -> None:
         """Allocate and fill the arenas; ArenaMemoryError if the GPU has too little free memory."""
         self.recorder, self.work = recorder, stream
         self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
