@@ -49,6 +49,8 @@ def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
         if not is_closed or requests > most:
             why = "in a closed loop" if not is_closed else f"with batching.max_batch={requests} or more"
             raise _refused(config, f"GPUs must form the same batches: use scheduler=continuous, or run {why}")
+    if kind == "cuda":
+        raise _refused(config, "runs on the cpu device only, so far: use device=cpu")
     asked = config.parallel.all_reduce
     if kind == "cpu" and asked not in (AllReduce.auto, AllReduce.one_shot):
         raise ConfigError("parallel.all_reduce", asked.value, "needs GPUs: the cpu device has one_shot only")
