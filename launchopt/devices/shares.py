@@ -50,8 +50,14 @@ class SplitRank(Protocol):
 
     shares: WeightShares
 
+    def reset(self) -> None:
+        """Begin a run: set the counts of all-reduces to 0."""
+
     def collectives(self) -> Collectives:
         """Return the all-reduces of the latest run."""
+
+    def close(self) -> None:
+        """Detach from the memory of the other devices. Call it once the device is closed."""
 
 
 class WeightShares:

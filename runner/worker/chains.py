@@ -56,6 +56,8 @@ class Chains:
         """Begin a run. unwritten, settings: as in `verify`."""
         self._table = table_of(self._stream, kind)
         self._plain.flights.reset()
+        if self._device.split is not None:
+            self._device.split.reset()
         self.feedback, self._audit = self._plain, None
         if kind is RunKind.AUDIT:
             done = self._plain.flights.done
@@ -156,7 +158,9 @@ class Chains:
         return verify_chain(self._stream, self._device.arenas, sampling, ids, settings, unwritten, own, shares)
 
     def release(self) -> None:
-        """Detach from the back ring."""
+        """Detach from the back ring, and from devices that split the model. The device must be closed."""
+        if self._device.split is not None:
+            self._device.split.close()
         self._back.release()
 
 

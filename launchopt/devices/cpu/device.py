@@ -109,8 +109,6 @@ class CpuDevice:
     def start(self, sample_every: int, path: LaunchPath | None = None) -> None:
         """Begin a run: set the sampling time to 0 and requests to their first token. Every launch is timed here."""
         self.compute.reset()
-        if self.split is not None:
-            self.split.start()
         if self._steps is not None:
             self._steps.sampling_ns = 0
 
@@ -277,7 +275,5 @@ class CpuDevice:
         return {"cpu_mhz": frequency.current if frequency else None, "load_average": psutil.getloadavg()}
 
     def close(self) -> None:
-        """Restore the number of threads of BLAS, and detach from the memory of other ranks."""
-        if self.split is not None:
-            self.split.close()
+        """Restore the number of threads of BLAS."""
         self._limits.restore_original_limits()

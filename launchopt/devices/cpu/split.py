@@ -22,7 +22,7 @@ class CpuSplit:
         self.shares = WeightShares(stream, np, team.rank, seed)
         self.shares.copy_to(self.arenas)
 
-    def start(self) -> None:
+    def reset(self) -> None:
         """Begin a run."""
         self.peers.reset()
 

@@ -7,13 +7,14 @@ next one. This module compiles nothing.
 from __future__ import annotations
 
 import enum
+import time
 from multiprocessing.shared_memory import SharedMemory
 from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, Interrupted
 from launchopt.files import reason
 from launchopt.queue.shared_segment import FOLDER, SharedSegment, new_memory
 from launchopt.types import Words
@@ -27,6 +28,16 @@ class PeerWord(enum.IntEnum):
     ARRIVED = 0  # all-reduces at which the rank has arrived: its part of the sums is in memory
     WHAT = 2  # two words, of the latest all-reduces in turn: the place and the size of its part
     STOP = 4  # the parent writes 1 to end all waits
+    PHASE = 5  # the latest Phase that the rank has reached
+    DEVICE = 6  # number of the rank's GPU
+    HANDLE = 8  # eight words: the handle of the memory of the rank's GPU
+
+
+class Phase(enum.IntEnum):
+    """What a rank has done with the memory of its GPU."""
+
+    ALLOCATED = 1
+    UNMAPPED = 2  # of all other ranks
 
 
 class Team(NamedTuple):
@@ -84,3 +95,12 @@ class PeerSegment(SharedSegment):
     def drop_views(self) -> None:
         """Drop the views of words and memory."""
         self.words, self._bytes = np.empty((0, ROW_WORDS), np.uint64), np.empty((0, 0), np.uint8)
+
+
+def meet(segment: PeerSegment, team: Team, phase: Phase) -> None:
+    """Announce that a rank has reached a phase, and wait until all have; raise Interrupted if the parent says stop."""
+    segment.words[team.rank + 1, PeerWord.PHASE] = phase
+    while (segment.words[1:, PeerWord.PHASE] < phase).any():
+        if segment.words[0, PeerWord.STOP]:
+            raise Interrupted("stopped while other GPUs were made ready")
+        time.sleep(team.sleep_us * 1e-6)
