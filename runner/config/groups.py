@@ -75,21 +75,11 @@ class Device:
             raise ConfigError(key, value, "does not go with device.gpus: leave one of them out")
 
 
-class AllReduce(enum.Enum):
-    """How GPUs that split a model add their parts of a sum."""
-
-    auto = "auto"  # one_shot
-    one_shot = "one_shot"  # our own kernel: every GPU reads the parts of all others
-    nccl = "nccl"
-    symmetric = "symmetric"  # PyTorch's symmetric memory
-
-
 @dataclass(slots=True)
 class Parallel:
     """GPUs that execute one model together."""
 
     tensor: int = option(1, "GPUs that split each layer: as many as device.gpus names", low=1, high=64)
-    all_reduce: AllReduce = option(AllReduce.auto, "how they add their parts of a sum; auto: one_shot")
 
     def __post_init__(self) -> None:
         check_options("parallel", self)

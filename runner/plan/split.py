@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.errors import ConfigError
+from launchopt.kernels.shared import MOST_RANKS
 from launchopt.streams.chain import Stream, chain_of
-from runner.config.groups import AllReduce, Ordering, Record, TimingKind
+from runner.config.groups import Ordering, Record, TimingKind
 from runner.config.schema import Config
 from runner.plan.job import Job
 
@@ -16,9 +17,6 @@ def require_gpus(config: Config) -> None:
     """Raise ConfigError unless `device.gpus` names as many GPUs as split the model, and the workload can be split."""
     tensor, gpus = config.parallel.tensor, config.device.gpus or [config.device.index]
     if tensor == 1:
-        if config.parallel.all_reduce is not AllReduce.auto:
-            value = config.parallel.all_reduce.value
-            raise ConfigError("parallel.all_reduce", value, "needs GPUs that split a model: parallel.tensor=2")
         return
     if len(gpus) != tensor:
         wanted = ",".join(map(str, range(tensor)))
@@ -40,7 +38,7 @@ def require_gpus(config: Config) -> None:
 
 
 def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
-    """Raise ConfigError if the GPUs that split a model might form different batches, or if an arm cannot run here."""
+    """Raise ConfigError if the GPUs that split a model might form different batches, or are too many."""
     if config.parallel.tensor == 1:
         return
     requests, most = chain_of(stream).requests, config.batching.max_batch
@@ -49,11 +47,8 @@ def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
         if not is_closed or requests > most:
             why = "in a closed loop" if not is_closed else f"with batching.max_batch={requests} or more"
             raise _refused(config, f"GPUs must form the same batches: use scheduler=continuous, or run {why}")
-    if kind == "cuda":
-        raise _refused(config, "runs on the cpu device only, so far: use device=cpu")
-    asked = config.parallel.all_reduce
-    if kind == "cpu" and asked not in (AllReduce.auto, AllReduce.one_shot):
-        raise ConfigError("parallel.all_reduce", asked.value, "needs GPUs: the cpu device has one_shot only")
+    if kind == "cuda" and config.parallel.tensor > MOST_RANKS:
+        raise _refused(config, f"at most {MOST_RANKS} GPUs of a host can split a model")
 
 
 def new_team(jobs: Sequence[Job]) -> PeerSegment:

@@ -22,48 +22,37 @@ from launchopt.streams.operands import aligned_bytes
 from launchopt.types import Array
 
 HANDLE_WORDS = slice(PeerWord.HANDLE, PeerWord.HANDLE + 8)  # an IPC handle has 64 bytes
+FLAGS_BYTES = MOST_RANKS * ALL_REDUCE_BLOCKS * 8
 
 
-class CudaSplit:
-    """Allocates the arenas of a rank, copies its weights, and maps the activations of the other ranks.
+class CudaPeers:
+    """Memory of a rank that all ranks read, of `size` bytes, and that of the others.
 
     index: number of the GPU, as CUDA counts them. `address` is that of struct Peers, for launches of all-reduces.
     """
 
-    def __init__(self, stream: ChainStream, seed: int, team: Team, index: int) -> None:
+    def __init__(self, team: Team, index: int, size: int) -> None:
         self._team, self._segment = team, PeerSegment.attach(team.segment, team.size, 0)
-        self._index, self._mapped = index, list[int]()
-        arena = stream.activations
-        self._elements = stream.arenas[arena] * arena.cols
-        self._flags_at = aligned_bytes(self._elements * stream.dtype.itemsize)
-        flags_bytes = MOST_RANKS * ALL_REDUCE_BLOCKS * 8
+        self._index, self._size, self._mapped = index, size, list[int]()
+        self._flags_at = aligned_bytes(size)
         # cudaMalloc itself: a handle names a whole allocation, and CuPy's pool would give a part of one.
-        self._memory = cupy.cuda.Memory(self._flags_at + flags_bytes)
-        self._storage = STORAGE[stream.dtype]
-        own = self._array(int(self._memory.ptr))
-        self.arenas = Arenas(cupy, stream.arenas, stream.fills, sources_of(stream, own))
-        self.shares = WeightShares(stream, cupy, team.rank, seed)
-        self.shares.copy_to(self.arenas)
-        self._flags(int(self._memory.ptr), flags_bytes).fill(0)
+        self._memory = cupy.cuda.Memory(self._flags_at + FLAGS_BYTES)
+        self._at(int(self._memory.ptr) + self._flags_at, FLAGS_BYTES).fill(0)
         self._generations = cupy.zeros(ALL_REDUCE_BLOCKS, np.uint64)
         self._account = cupy.zeros(len(AllReduceAccount), np.uint64)
         cupy.cuda.runtime.deviceSynchronize()  # the flags are 0 before another rank may write them
-        bases = self._map_all()
-        self.arenas.peers = [self._array(base) for rank, base in enumerate(bases) if rank != team.rank]
-        flags = [base + self._flags_at for base in bases]
-        of_own = int(self._generations.data.ptr), int(self._account.data.ptr)
-        peers = peers_struct(team.rank, bases, flags, of_own)
-        self._peers = cupy.asarray(peers.view(np.int64))
-        self.address = int(self._peers.data.ptr)
+        self._bases = self._map_all()
+        flags = [base + self._flags_at for base in self._bases]
+        own = int(self._generations.data.ptr), int(self._account.data.ptr)
+        self._struct = cupy.asarray(peers_struct(team.rank, self._bases, flags, own).view(np.int64))
+        self.address = int(self._struct.data.ptr)
 
-    def _array(self, address: int) -> Array:
-        """Return activations at an address as an array of this GPU, flat."""
-        size = self._elements * np.dtype(self._storage).itemsize
+    def memory(self, rank: int) -> Array:
+        """Return the memory of a rank, uint8 [size], as this GPU sees it."""
+        return self._at(self._bases[rank], self._size)
+
+    def _at(self, address: int, size: int) -> Array:
         memory = cupy.cuda.UnownedMemory(address, size, self._memory, self._index)
-        return cupy.ndarray((self._elements,), self._storage, cupy.cuda.MemoryPointer(memory, 0))
-
-    def _flags(self, address: int, size: int) -> Array:
-        memory = cupy.cuda.UnownedMemory(address + self._flags_at, size, self._memory, self._index)
         return cupy.ndarray((size,), np.uint8, cupy.cuda.MemoryPointer(memory, 0))
 
     def _map_all(self) -> list[int]:
@@ -100,9 +89,42 @@ class CudaSplit:
 
     def close(self) -> None:
         """Unmap the memory of the other ranks, and free this rank's when they have unmapped it."""
-        self.arenas.peers = ()
         with contextlib.suppress(Interrupted, cupy.cuda.runtime.CUDARuntimeError):  # a lost GPU refuses every call
             for address in self._mapped:
                 cupy.cuda.runtime.ipcCloseMemHandle(address)
             meet(self._segment, self._team, Phase.UNMAPPED)
         self._segment.release()
+
+
+class CudaSplit:
+    """Allocates the arenas of a rank, and copies its weights. index: as in `CudaPeers`."""
+
+    def __init__(self, stream: ChainStream, seed: int, team: Team, index: int) -> None:
+        arena, storage = stream.activations, STORAGE[stream.dtype]
+        self._peers = CudaPeers(team, index, stream.arenas[arena] * arena.slot_bytes)
+        own, *others = (
+            self._peers.memory(rank).view(storage)
+            for rank in (team.rank, *(each for each in range(team.size) if each != team.rank))
+        )
+        self.arenas = Arenas(cupy, stream.arenas, stream.fills, sources_of(stream, own))
+        self.arenas.peers = others
+        self.shares = WeightShares(stream, cupy, team.rank, seed)
+        self.shares.copy_to(self.arenas)
+
+    @property
+    def address(self) -> int:
+        """The address of struct Peers, for launches of all-reduces."""
+        return self._peers.address
+
+    def reset(self) -> None:
+        """Begin a run: set the counts of all-reduces to 0."""
+        self._peers.reset()
+
+    def collectives(self) -> Collectives:
+        """Return the all-reduces of this run."""
+        return self._peers.collectives()
+
+    def close(self) -> None:
+        """Detach from the memory of the other ranks."""
+        self.arenas.peers = ()
+        self._peers.close()

@@ -129,8 +129,6 @@ REFUSED = [
     ((*SPLIT, "arrival=poisson", "arrival.rate_per_s=9"), "use scheduler=continuous, or run in a closed loop"),
     ((*SPLIT, "batching.stall=false"), "batching.stall=false: must be true with parallel.tensor"),
     ((*SPLIT, "record.commands=all"), "record.commands=all: is for one GPU"),
-    ((*SPLIT, "parallel.all_reduce=nccl"), "parallel.all_reduce=nccl: needs GPUs"),
-    (("parallel.all_reduce=nccl",), "parallel.all_reduce=nccl: needs GPUs that split a model: parallel.tensor=2"),
     (("parallel.tensor=0",), "parallel.tensor=0: out of range"),
     ((*SPLIT, "mode=batched"), "mode=batched: forms batches of one shape as commands come"),
     ((*SPLIT, "mode=graph_loop"), "mode=graph_loop: mode.submit=graph_loop repeats steps in one launch"),
