@@ -8,10 +8,13 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.devices.cuda.op_kernels import VECTOR_BYTES, WARP, Three
 from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, PEERS
 
+VECTOR_BYTES, WARP = 16, 32  # bytes that a thread reads at a time, and threads of a warp
 LIMIT_NS = 120_000_000_000  # longest wait of a kernel for another GPU: a rank that has died must not hold the others
+
+
+Three = tuple[int, int, int]
 
 
 def all_reduce_launch(shape: ShapeKey, size: int, rows: Three, strides_bytes: Three, peers: int) -> Launch:
