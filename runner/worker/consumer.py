@@ -226,8 +226,9 @@ class Consumer:
         faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
-        # A ceiling holds for one GPU, but the row of one of several consumers has the bytes of the whole workload.
-        why, impossible = self._ceilings.above(row) if own is None else (None, False)
+        # A ceiling holds for one GPU that measured it alone, and for the bytes that this GPU has moved.
+        is_alone = own is None and not job.is_split
+        why, impossible = self._ceilings.above(row) if is_alone else (None, False)
         if impossible:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
