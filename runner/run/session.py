@@ -266,8 +266,9 @@ class Session:
 
     def _release(self) -> None:
         """End the job: both children write their results and wait for another job."""
+        for child in self._children:
+            self._send(child, Order(OrderKind.DONE))  # to all first: GPUs that split a model wait for each other
         for child in list(self._children):
-            self._send(child, Order(OrderKind.DONE))
             ended = self._await(child, ReplyKind.IDLE, "writing results").value
             self.about |= ended if isinstance(ended, dict) else {}
             with signals.held():
