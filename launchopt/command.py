@@ -81,6 +81,7 @@ class Op(enum.IntEnum):
     AV = 10  # C = probabilities B times the values in the KV cache A
     ADD = 11  # C = A + B
     SILU_MUL = 12  # C = silu(gate) * up, where B = [gate | up]
+    ALL_REDUCE = 13  # C = the sum of the B of all GPUs that split a model (`streams.tensor`)
 
 
 class Flag(enum.IntFlag):

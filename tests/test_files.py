@@ -18,7 +18,7 @@ from support.processes.own_process import environ_of
 from launchopt.errors import ConfigError, RunError
 from launchopt.files import NotRegularError, Reserve, allocate, open_regular, reason, save_result, write_atomically
 from launchopt.queue.ring import Ring
-from launchopt.queue.segment import FOLDER
+from launchopt.queue.shared_segment import FOLDER
 
 can_claim = pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="nothing can be allocated ahead here")
 
@@ -97,7 +97,7 @@ RING = """
 import sys
 from launchopt.errors import ConfigError
 from launchopt.queue.ring import Ring
-from launchopt.queue.segment import FOLDER
+from launchopt.queue.shared_segment import FOLDER
 try:
     with Ring.create(int(sys.argv[1])) as ring:
         ring.reset()  # writes to every page

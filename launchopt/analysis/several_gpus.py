@@ -24,14 +24,27 @@ def gpu_lines(rows: Iterable[Row], gpus: Sequence[Row]) -> list[str]:
     lines = []
     for group in grouped(filter(is_on_several, rows), ("run_id", "mode")):
         first = group[0]
-        whole = _median(group, "commands_per_s")
-        lines.append(
-            f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {whole:,.0f} commands/s,"
-            f" imbalance {_median(group, 'gpu_imbalance'):.1%}{_producer(group, whole)}"
-        )
+        lines.append(_split(group) if first.get("tensor") else _routed(group))
         own = [row for row in gpus if (row["run_id"], row["mode"]) == (first["run_id"], first["mode"])]
         lines += [f"  GPU {each[0]['gpu']}: {_one(each)}" for each in grouped(own, ("gpu",))]
     return lines
+
+
+def _routed(rows: Sequence[Row]) -> str:
+    first, whole = rows[0], _median(rows, "commands_per_s")
+    return (
+        f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {whole:,.0f} commands/s,"
+        f" imbalance {_median(rows, 'gpu_imbalance'):.1%}{_producer(rows, whole)}"
+    )
+
+
+def _split(rows: Sequence[Row]) -> str:
+    first = rows[0]
+    text = f"{first['mode']} split over {first['tensor']} GPUs: {_median(rows, 'collectives'):,.0f} all-reduces"
+    if any(row["all_reduce_us"] is None for row in rows):
+        return text
+    times = _median(rows, "all_reduce_us"), _median(rows, "all_reduce_wait_us")
+    return f"{text} of {times[0]:,.1f} us, {times[1]:,.1f} us of it waiting for the other GPUs"
 
 
 def _one(rows: Sequence[Row]) -> str:

@@ -7,8 +7,9 @@ neither NumPy nor CuPy computes in bf16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -45,6 +46,17 @@ def to_host(values: Array) -> Array:
     return values if isinstance(values, np.ndarray) else values.get()
 
 
+class Sources(NamedTuple):
+    """Where the contents of arenas come from, if not from the seed and from new memory."""
+
+    numbers: Mapping[ArenaKey, int] = {}  # the number with which the seed gives an arena's values; absent: its rank
+    copied: frozenset[ArenaKey] = frozenset()  # arenas whose inputs are copied from elsewhere
+    given: Mapping[ArenaKey, Array] = {}  # memory of some arenas, flat
+
+
+FROM_SEED = Sources()
+
+
 class Arenas:
     """The arenas of a workload, on the device of the array module `xp` (numpy or cupy).
 
@@ -53,15 +65,23 @@ class Arenas:
     """
 
     def __init__(
-        self, xp: ModuleType, slots: Mapping[ArenaKey, int], fills: Mapping[ArenaKey, tuple[int, float]] | None = None
+        self,
+        xp: ModuleType,
+        slots: Mapping[ArenaKey, int],
+        fills: Mapping[ArenaKey, tuple[int, float]] | None = None,
+        sources: Sources = FROM_SEED,
     ) -> None:
-        self.xp = xp
+        self.xp, self._sources = xp, sources
+        self.peers: Sequence[Array] = ()  # activations of the other GPUs that split the model, flat
         inputs = {arena: (count, 1.0) for arena, count in slots.items() if arena.role != "c"}
         self._fills = inputs if fills is None else fills
-        self.arrays = {
-            arena: xp.empty((count, arena.slot_bytes // arena.dtype.itemsize), STORAGE[arena.dtype])
-            for arena, count in slots.items()
-        }
+        self.arrays = {arena: self._memory(arena, count) for arena, count in slots.items()}
+
+    def _memory(self, arena: ArenaKey, slots: int) -> Array:
+        shape = slots, arena.slot_bytes // arena.dtype.itemsize
+        if arena in self._sources.given:
+            return self._sources.given[arena].reshape(shape)
+        return self.xp.empty(shape, STORAGE[arena.dtype])
 
     def fill(self, seed: int) -> None:
         """Write random inputs. The same seed on the same device gives the same values."""
@@ -72,9 +92,9 @@ class Arenas:
                     flat[chunk] = values
 
     def inputs(self) -> Iterator[tuple[ArenaKey, Array]]:
-        """Yield each arena that has inputs, and a flat view of them, with the padding of their slots."""
+        """Yield each arena with inputs from the seed, and a flat view of them, with the padding of their slots."""
         for arena, array in sorted(self.arrays.items()):
-            if arena in self._fills:
+            if arena in self._fills and arena not in self._sources.copied:
                 yield arena, array[: self._fills[arena][0]].reshape(-1)
 
     def bound(self, arena: ArenaKey) -> float:
@@ -86,8 +106,9 @@ class Arenas:
 
         into: a flat array that takes the values of an arena of fp32.
         """
-        index, bound = sorted(self.arrays).index(arena), self.bound(arena)
-        generator = self.xp.random.default_rng([seed, index])
+        number, bound = self._sources.numbers.get(arena), self.bound(arena)
+        number = sorted(self.arrays).index(arena) if number is None else number
+        generator = self.xp.random.default_rng([seed, number])
         size = self._fills[arena][0] * self.arrays[arena].shape[1]
         for start in range(0, size, CHUNK_ELEMENTS):
             chunk = slice(start, min(start + CHUNK_ELEMENTS, size))

@@ -31,7 +31,9 @@ if TYPE_CHECKING:  # the process that plans a run imports this module, and must 
     from launchopt.devices.feedback.in_launch import LaunchFeedback
     from launchopt.devices.loops.runner import Launcher
     from launchopt.devices.megakernel.launch_ahead import LaunchAhead
+    from launchopt.devices.peers.segment import Team
     from launchopt.devices.resident.kernel import Resident
+    from launchopt.devices.shares import SplitRank
     from launchopt.queue.ring import Ring
     from launchopt.recording.launch_rows import RecordingArrays, Strategy
     from launchopt.recording.recorder import Recorder
@@ -122,8 +124,15 @@ class Device(Protocol):
     arenas: Arenas
     pack_bytes_per_launch: int  # the value of `info`; 0: operands of this workload may not be packed
 
-    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
-        """Allocate the arenas of a workload stream and fill them with inputs, random by `seed`."""
+    @property
+    def split(self) -> SplitRank | None:
+        """The device's part of a model that several devices split; None: it has a whole model."""
+
+    def open(self, stream: Stream, recorder: Recorder, seed: int, team: Team | None = None) -> None:
+        """Allocate the arenas of a workload stream and fill them with inputs, random by `seed`.
+
+        team: the devices that split the stream's model with this one.
+        """
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:
         """Prepare to feed results back; return the steps in flight, which notify the driver through `back`."""

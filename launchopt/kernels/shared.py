@@ -61,6 +61,43 @@ ADD_NORM = np.dtype(
     ]
 )
 
+# -- The all-reduce of GPUs that split a model (all_reduce.cu)
+
+MOST_RANKS = 8  # most GPUs that split a model
+ALL_REDUCE_BLOCKS = 32  # most blocks of a launch; all must run at the same time
+ALL_REDUCE_THREADS = 256
+
+
+class AllReduceAccount(enum.IntEnum):
+    """Words of a rank's account of all-reduces, uint64."""
+
+    CALLS = 0
+    TOTAL_NS = 1  # time within them
+    WAIT_NS = 2  # part of this time in which the first block waited for other ranks
+    GAVE_UP = 3  # 1: a wait took longer than the limit
+
+
+PEERS = np.dtype(
+    [
+        ("size", "<i8"),  # number of ranks
+        ("rank", "<i8"),
+        ("limit_ns", "<u8"),  # longest wait for another rank
+        ("arrived", "<u8"),  # address of the flags that all ranks write here, u64 [ranks, ALL_REDUCE_BLOCKS]
+        ("generations", "<u8"),  # address of the all-reduces of each block, u64 [ALL_REDUCE_BLOCKS]
+        ("account", "<u8"),  # address of the account, u64 [AllReduceAccount]
+        ("parts", "<u8", (MOST_RANKS,)),  # addresses of the activations of each rank, as this GPU sees them
+        ("flags", "<u8", (MOST_RANKS,)),  # address, in the memory of each rank, of the flags that this rank writes
+    ]
+)
+ALL_REDUCE = np.dtype(
+    [
+        *fields("<i8", "m n commands"),  # features and columns of a command, and the number of commands
+        *fields("<i8", "ldb ldc"),  # elements from one row to the next
+        *fields("<i8", "stride_b stride_c"),  # bytes from one command to the next
+        ("peers", "<u8"),  # address of struct Peers in the GPU's memory
+    ]
+)
+
 # -- GEMMs of few columns (common/skinny.cuh)
 
 GROUP_WARPS = 8  # warps that multiply a tile together

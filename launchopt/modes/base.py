@@ -28,7 +28,7 @@ from launchopt.devices.base import Counters, Device, LaunchPath
 from launchopt.distribution import install_command, missing
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
-from launchopt.modes.stack import PRESETS, label_of
+from launchopt.modes.stack import PRESETS, SAME_BATCHES, label_of, split_conflict
 from launchopt.options import Value
 from launchopt.stack import Stack
 
@@ -94,6 +94,10 @@ class Mode:
             return f"needs a GPU: on the {kind} device it has no meaning"
         if cls.takes_of(stream) is Takes.steps and not stream.has_steps:
             return "takes whole steps: this workload's commands are independent of each other"
+        if stream.tensor > 1 and (rule := split_conflict(cls.stack)) is not None:
+            return rule.reason
+        if stream.tensor > 1 and cls.takes_of(stream) is Takes.batches:
+            return SAME_BATCHES
         if stream.dtype not in cls.dtypes:
             return f"has no {stream.dtype.name}: {', '.join(dtype.name for dtype in cls.dtypes)}"
         if strange := {shape.op for shape in stream.shapes} - cls.ops:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.errors import choices as listed
-from launchopt.stack import COALESCE, PDL, Fusion, Kernels, Stack, Submit, preset_of
+from launchopt.stack import COALESCE, LOOPS, PDL, Fusion, Kernels, Stack, Submit, preset_of
 
 CHOICES = ("coalesce", "fuse", "submit", "pdl", "kernels")  # the options that make up a stack
 _WORD = re.compile(r"([+-])(\w+)")  # a choice in a label
@@ -88,6 +88,22 @@ RULES: tuple[Rule, ...] = (
     _rule(_TRITON, CHANGED, Kernels.triton, f"no {Fusion.epilogue}"),
     _rule(_SILU, Fusion.silu, Kernels.cublaslt),
 )
+
+
+_WITHIN = "has no all-reduce within a launch"
+SPLIT_RULES: tuple[Rule, ...] = (  # choices that cannot execute a model that several GPUs split
+    _rule(f"a megakernel {_WITHIN}: use mode=graph", Submit.megakernel),
+    _rule(f"a persistent kernel {_WITHIN}: use mode=graph", Submit.persistent),
+    *(_rule(f"mode.submit={each} repeats steps in one launch: use mode.submit=graph", each) for each in sorted(LOOPS)),
+    _rule("PyTorch's modes have no all-reduce: use mode.kernels=cublaslt or own", Kernels.torch),
+    _rule("our Triton kernels have no all-reduce: use mode.kernels=cublaslt or own", Kernels.triton),
+)
+SAME_BATCHES = "forms batches of one shape as commands come, so that GPUs may form different ones: use mode=coalesced"
+
+
+def split_conflict(stack: Stack) -> Rule | None:
+    """Return the rule by which a stack cannot execute a model that several GPUs split; None if it can."""
+    return next((rule for rule in SPLIT_RULES if rule.choices <= stack.choices), None)
 
 
 def stack_of(name: str, options: Mapping[str, object]) -> Stack:

@@ -99,7 +99,8 @@ class Driver:
         the parent sets STOP.
         """
         start_ns, blocked_ns = time.monotonic_ns(), 0
-        self.begin(ring, start_ns)
+        ring.set_word(HeaderWord.START_NS, start_ns)
+        self.begin(start_ns)
         while (code := self._enter(ring, back)) != DriverExit.DONE:
             if ring.word(HeaderWord.STOP):
                 raise Interrupted("stopped while requests were under way")
@@ -109,14 +110,12 @@ class Driver:
                     time.sleep(self._sleep_s)
                 blocked_ns += time.monotonic_ns() - before_ns
             else:
-                wake_s = (int(self._state[DriverWord.WAKE_NS]) - before_ns) * 1e-9
-                time.sleep(max(0.0, min(self._sleep_s, wake_s)))
+                time.sleep(min(self._sleep_s, self.wake_s(before_ns)))
         ring.close()
         return self.tokens(start_ns), self.pushed, blocked_ns
 
-    def begin(self, ring: Ring, start_ns: int) -> None:
+    def begin(self, start_ns: int) -> None:
         """Begin the run at `start_ns`."""
-        ring.set_word(HeaderWord.START_NS, start_ns)
         self._progress[:, ProgressColumn.ARRIVED_NS] = start_ns + self._due_ns
 
     def tokens(self, start_ns: int) -> Tokens:
@@ -133,11 +132,15 @@ class Driver:
         return int(self._state[DriverWord.SEQ])
 
     def _enter(self, ring: Ring, back: Ring) -> int:
-        return int(drive(*self.entry(ring, back)))
+        return int(drive(*self.entry(ring.arrays, back.arrays)))
 
-    def entry(self, ring: Ring, back: Ring) -> Entry:
+    def entry(self, ring: RingArrays, back: RingArrays) -> Entry:
         """Return the arguments of the compiled loop."""
-        return ring.arrays, back.arrays, self._arrays, self._run
+        return ring, back, self._arrays, self._run
+
+    def wake_s(self, now_ns: int) -> float:
+        """Return the time until the next request is due, s; 0 if it is due."""
+        return max(0.0, (int(self._state[DriverWord.WAKE_NS]) - now_ns) * 1e-9)
 
 
 class RoutedDriver(Driver):
@@ -176,7 +179,7 @@ def load_loop(stream: ChainStream, ring: Ring, back: Ring) -> None:
     """Load the compiled loop, with a driver that has no request. On a new machine this compiles for seconds."""
     driver = RoutedDriver(stream, Schedule(), 0.0, 0.0, RunKind.WARM_UP)
     driver.give_no_more()
-    drive(*driver.entry(ring, back))
+    drive(*driver.entry(ring.arrays, back.arrays))
 
 
 def _settings_of(stream: ChainStream, requests: int, schedule: Schedule, spin_ns: int) -> Table:

@@ -97,9 +97,12 @@ class DriverGroup:
         wake_ns, blocked_ns = self._route(drivers, 0), np.zeros(1, np.int64)
         start_ns, closed = time.monotonic_ns(), 0
         for driver, ring in zip(drivers, rings, strict=True):
-            driver.begin(ring, start_ns)
+            ring.set_word(HeaderWord.START_NS, start_ns)
+            driver.begin(start_ns)
         while closed < len(rings):
-            entries = tuple(driver.entry(*each) for driver, *each in zip(drivers, rings, backs, strict=True))
+            entries = tuple(
+                driver.entry(ring.arrays, back.arrays) for driver, ring, back in zip(drivers, rings, backs, strict=True)
+            )
             code = int(drive_in_turn(entries, closed, self._spin_ns, start_ns + wake_ns, blocked_ns))
             ended = [
                 ring for driver, ring in zip(drivers, rings, strict=True) if driver.has_ended and not ring.is_closed

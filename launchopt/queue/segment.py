@@ -1,19 +1,13 @@
 """The shared memory of a ring: a header of words, and slots for command records.
 
-One process creates the segment (`RingSegment.create`) and unlinks it when it ends. Other processes `attach` by name.
+One process creates the segment (`RingSegment.create`). Other processes `attach` by name.
 This module compiles nothing, so that the parent of a run can load it without Numba. `ring.Ring` pushes and pops.
 """
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import os
-import secrets
-from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
-from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -21,7 +15,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import RECORD_BYTES, WORDS, RecordWord
 from launchopt.errors import ConfigError
-from launchopt.files import allocate, reason
+from launchopt.files import reason
+from launchopt.queue.shared_segment import FOLDER, SharedSegment, new_memory
 from launchopt.types import Words
 
 
@@ -39,7 +34,6 @@ class HeaderWord(enum.IntEnum):
 
 HEADER_WORDS = 64
 CLOSED_BIT = 1 << 63  # bit of HEAD: the producer pushes no more records
-FOLDER = Path("/dev/shm")  # Linux has a file here for each segment of shared memory
 
 
 class RingWords(NamedTuple):
@@ -52,38 +46,12 @@ class RingWords(NamedTuple):
 RingArrays = tuple[Words, Words]  # the fields of RingWords, as Python passes them
 
 
-def _allocated(name: str, size: int) -> SharedMemory:
-    """Create a segment and allocate all of its memory. Otherwise a write without free memory would raise SIGBUS."""
-    memory = SharedMemory(name, create=True, size=size)
-    if FOLDER.is_dir():
-        try:
-            file = os.open(FOLDER / name, os.O_RDWR)
-            try:
-                allocate(file, size)
-            finally:
-                os.close(file)
-        except OSError:
-            memory.close()
-            memory.unlink()
-            raise
-    return memory
-
-
-def _is_tracked() -> bool:
-    """Return whether Python's tracker of shared memory is alive. A new one would print a traceback at each `unlink`."""
-    tracker = resource_tracker._resource_tracker
-    return tracker._fd is not None and bool(tracker._check_alive())  # type: ignore[attr-defined]
-
-
-class RingSegment:
-    """The memory of a ring of `capacity` records (a power of two) of 64 bytes.
-
-    A context manager: its exit closes the mapping, and unlinks the segment if this process created it.
-    """
+class RingSegment(SharedSegment):
+    """The memory of a ring of `capacity` records (a power of two) of 64 bytes."""
 
     def __init__(self, memory: SharedMemory, capacity: int, owner: bool) -> None:
-        self._memory, self._owner = memory, owner
-        self.name, self.capacity = memory.name, capacity
+        super().__init__(memory, owner)
+        self.capacity = capacity
         words: NDArray[np.uint64] = np.ndarray((memory.size // 8,), np.uint64, memory.buf)
         self._header = words[:HEADER_WORDS]
         self._data = words[HEADER_WORDS : HEADER_WORDS + capacity * WORDS].reshape(capacity, WORDS)
@@ -98,9 +66,8 @@ class RingSegment:
         """Return a new, empty ring under a unique name; raise ConfigError if `capacity` is not possible."""
         if capacity < 2 or capacity & (capacity - 1):
             raise ConfigError("queue.capacity", capacity, "must be a power of two, at least 2")
-        name = f"launchopt_{os.getpid()}_{secrets.token_hex(6)}"
         try:
-            memory = _allocated(name, cls.segment_bytes(capacity))
+            memory = new_memory(cls.segment_bytes(capacity))
         except OSError as error:
             size = f"{cls.segment_bytes(capacity) / 1e6:.1f} MB"
             why = f"{FOLDER} has no space for a ring of {size} ({reason(error)}): lower it, or make {FOLDER} larger"
@@ -112,27 +79,9 @@ class RingSegment:
         """Return the ring that another process created."""
         return cls(SharedMemory(name), capacity, owner=False)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Close the mapping; the creator also removes the segment. It is safe to call this twice."""
-        # NumPy views pin the mapping: SharedMemory.close() raises BufferError while one is alive.
+    def drop_views(self) -> None:
+        """Drop the views of the header and of the slots."""
         self._header = self._data = np.empty((0, WORDS), np.uint64)
-        with contextlib.suppress(BufferError):
-            self._memory.close()
-        if self._owner:
-            self._owner = False
-            with contextlib.suppress(FileNotFoundError):
-                if FOLDER.is_dir() and not _is_tracked():
-                    (FOLDER / self.name).unlink()
-                else:
-                    self._memory.unlink()
 
     @property
     def arrays(self) -> RingArrays:

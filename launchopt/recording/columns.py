@@ -66,6 +66,7 @@ LAUNCH_COLUMNS = (
     required("m", INT32, "rows of C; null for a call with several shapes"),
     required("n", INT32, "columns of C; null where m is null"),
     required("k", INT32, "inner size; null where m is null"),
+    column("op", TEXT, "gemm, norm, all_reduce, ...; null where m is null, and in older files"),
     required("dtype", TEXT, "as in summary"),
     required(
         "batch_size",
@@ -180,6 +181,8 @@ GPU_COLUMNS = (
     required("latency_p99_us", FLOAT, "as in summary"),
     required("queue_wait_p50_us", FLOAT, "as in summary"),
     required("queue_wait_p99_us", FLOAT, "as in summary"),
+    column("all_reduce_us", FLOAT, "of this GPU; as in summary"),
+    column("all_reduce_wait_us", FLOAT, "of this GPU; as in summary"),
 )
 GPUS = schema(*GPU_COLUMNS)
 

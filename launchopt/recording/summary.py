@@ -229,6 +229,7 @@ def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[
         "launch": first + np.arange(len(launches)),
         "batch": launches[:, LaunchColumn.BATCH],
         **_shape_columns(launches[:, LaunchColumn.SHAPE], shapes),
+        "op": _named(launches[:, LaunchColumn.SHAPE], [shape.op.name.lower() for shape in shapes]),
         "dtype": _named(np.zeros(len(launches), np.int64), [shapes[0].dtype.name]),
         "batch_size": launches[:, LaunchColumn.SIZE],
         "strategy": _named(launches[:, LaunchColumn.STRATEGY], [x.name for x in Strategy]),
@@ -269,4 +270,6 @@ def _shape_columns(shape_of: NDArray[np.int64], shapes: Sequence[ShapeKey]) -> C
 
 
 def _named(codes: NDArray[np.int64], names: Sequence[str]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), names).cast(pa.string())
+    """Return the name of each code; null for a negative code."""
+    indices = pa.array(codes, pa.int32(), mask=codes < 0)
+    return pa.DictionaryArray.from_arrays(indices, names).cast(pa.string())

@@ -88,6 +88,10 @@ SUMMARY_COLUMNS = (
     required("timeout_us", FLOAT, "... or when its oldest command has waited in it this long"),
     column("gpus", INT32, "GPUs with a consumer each (device.gpus; cpu device: cores); null: one"),
     column("routing", TEXT, "with several GPUs, which one gets a request: round_robin or least_outstanding"),
+    column("tensor", INT32, "GPUs that split each layer (parallel.tensor); null: each GPU has the whole model"),
+    column("collectives", INT64, "all-reduces of one of the GPUs that split the model"),
+    column("all_reduce_us", FLOAT, "mean time of an all-reduce on the slowest GPU, with the wait for the others"),
+    column("all_reduce_wait_us", FLOAT, "part of it in which a GPU waited for the others, the skew; mean over GPUs"),
     column("gpu_imbalance", FLOAT, "with several GPUs: most commands of one / mean, less 1"),
     column(
         "producer_commands_per_s",

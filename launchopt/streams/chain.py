@@ -29,6 +29,7 @@ from launchopt.streams.placement import UNIT_BYTES, Placement, Row
 from launchopt.streams.program import Program, linear_program
 from launchopt.streams.stream import CommandStream
 from launchopt.streams.template import Templates
+from launchopt.streams.tensor import Split
 
 LEAST_TABLE_ROWS = 1024  # fewest rows of the embedding table
 # 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
@@ -41,6 +42,7 @@ class ChainSettings(NamedTuple):
     vocab: int | None = None  # width of the LM head behind a token's last layer; None: no LM head
     chunk_tokens: int | None = None  # maximum columns of a step of a prompt; None: each prompt is one step
     seed: int = 0  # fixes the first inputs of requests and the pages of the KV cache
+    split: Split | None = None  # the whole program, if the program of the stream is the share of one of several GPUs
 
 
 PLAIN = ChainSettings()
@@ -71,6 +73,7 @@ class ChainStream:
         self.program = program if isinstance(program, Program) else linear_program(program)
         self.layers, self.dtype, self.replicas, self.seed = layers, dtype, replicas, settings.seed
         self.vocab, self.chunk_tokens, self.asked = settings.vocab, settings.chunk_tokens, requests
+        self.split, self.tensor = settings.split, settings.split.tensor if settings.split else 1
         self.hidden, self.norm_epsilon = self.program.hidden, self.program.norm_epsilon
         self.linears = tuple((node.m, node.k) for node in self.program.layer if node.op is Op.GEMM)
         self.requests = len(requests)

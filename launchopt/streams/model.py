@@ -12,7 +12,8 @@ attention (MLA) compresses keys and values, and often queries, to a few features
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, fields, replace
 
 from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, check_options, option
@@ -69,6 +70,33 @@ class ModelShape:
     def linear_sizes(self) -> list[tuple[int, int]]:
         """Return (m, k) of each of `linears`."""
         return [(m, k) for _, m, k in self.linears()]
+
+    def linear_parts(self) -> list[tuple[int, ...]]:
+        """Return the features of the vectors that each of `linears` computes side by side: q, k and v; gate and up."""
+        queries, keys = self.q_heads * self.head_dim, self.kv_heads * self.head_dim
+        inner = (self.intermediate,) * 2
+        return [{"qkv": (queries, keys, keys), "gate_up": inner}.get(name, (m,)) for name, m, _ in self.linears()]
+
+    def share(self, tensor: int) -> ModelShape:
+        """Return the dimensions of the part that each of `tensor` GPUs has: a fraction of the heads and of the MLP.
+
+        Raise ConfigError if these cannot be divided.
+        """
+        if not self.is_dense:
+            why = f"model={self.name} has experts or latent attention: use a dense model"
+            raise ConfigError("parallel.tensor", tensor, why)
+        sizes = {"kv_heads": self.kv_heads, "q_heads": self.q_heads, "intermediate": self.intermediate}
+        if wrong := [f"{name}={size}" for name, size in sizes.items() if size % tensor]:
+            whole = math.gcd(*sizes.values())
+            able = ", ".join(str(each) for each in range(1, whole + 1) if whole % each == 0)
+            why = f"does not divide {' and '.join(wrong)} of model={self.name}: use one of {able}"
+            raise ConfigError("parallel.tensor", tensor, why)
+        return replace(
+            self,
+            q_heads=self.q_heads // tensor,
+            kv_heads=self.kv_heads // tensor,
+            intermediate=self.intermediate // tensor,
+        )
 
     @property
     def cache_features(self) -> int:

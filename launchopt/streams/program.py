@@ -29,14 +29,15 @@ INPUT = "x"
 SLOTS = "slots"
 HEAD = "head"  # the LM head, which a stream with sampling adds
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # A is a vector of m features; of ROPE, it may be the gains of q and k
-SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD)  # ops with m = k
+SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD, Op.ALL_REDUCE)  # ops with m = k
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """One op with m output and k input features.
 
-    b: the node whose output is B. a: the node whose output is A, for ADD and KV_WRITE.
+    b: the node whose output is B. a: the node whose output is A, for ADD and KV_WRITE. parts: the features of each of
+    the vectors that a GEMM computes side by side, such as q, k and v; empty: one.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Node:
     k: int
     b: str
     a: str | None = None
+    parts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,8 @@ def _misfit(node: Node, why: str) -> ConfigError:
     return ConfigError(f"program.{node.name}", node.op.name, why)
 
 
-def linear_program(linears: Sequence[tuple[int, int]]) -> Program:
-    """Return GEMMs of (m, k), each on the first k features of the previous one's output."""
+def linear_program(linears: Sequence[tuple[int, int]], parts: Sequence[tuple[int, ...]] = ()) -> Program:
+    """Return GEMMs of (m, k), each on the first k features of the previous one's output. parts: `Node.parts`."""
     widths, hidden = [m for m, _ in linears], linears[0][1]
     for (_, k), before in zip(linears, [widths[-1], *widths], strict=False):
         if k > before:
@@ -179,12 +181,8 @@ def linear_program(linears: Sequence[tuple[int, int]]) -> Program:
     if widths[-1] != hidden:
         raise ConfigError("model", widths[-1], f"the last layer must give hidden={hidden} features")
     names = [INPUT, *(f"linear{i}" for i in range(len(linears)))]
-    return Program(
-        tuple(
-            Node(name, Op.GEMM, m, k, before) for name, before, (m, k) in zip(names[1:], names, linears, strict=False)
-        ),
-        hidden,
-    )
+    nodes = zip(names[1:], names, linears, parts or [()] * len(linears), strict=False)
+    return Program(tuple(Node(name, Op.GEMM, m, k, before, parts=own) for name, before, (m, k), own in nodes), hidden)
 
 
 def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: bool = True) -> Program:
@@ -200,6 +198,7 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: 
     hidden, qkv, scores, inner = model.hidden, heads.qkv_width, heads.scores_width, model.intermediate
     projections = {"q": heads.q_width, "k": heads.kv_width, "v": heads.kv_width}
     ups = {"gate": inner, "up": inner} if model.gated else {"up": inner}
+    parts = {"qkv": tuple(projections.values()), "gate_up": tuple(ups.values())}
     if merged:
         projections, ups = {"qkv": qkv}, {"gate_up": 2 * inner} if model.gated else ups
     (projected, *_), (up, *_) = projections, ups
@@ -209,7 +208,10 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: 
         activated = Node("relu", Op.RELU, inner, inner, up)
     layer = (
         Node("norm1", Op.NORM, hidden, hidden, INPUT),
-        *(Node(name, Op.GEMM, width, hidden, "norm1") for name, width in projections.items()),
+        *(
+            Node(name, Op.GEMM, width, hidden, "norm1", parts=parts.get(name, ()))
+            for name, width in projections.items()
+        ),
         Node("rope", Op.ROPE, qkv, qkv, projected),
         Node("kv_write", Op.KV_WRITE, 2 * heads.kv_width, qkv, "rope", SLOTS),
         Node("qk", Op.QK, scores, qkv, "rope"),
@@ -218,7 +220,7 @@ def layer_program(model: ModelShape, ctx: int, page: int | None = None, merged: 
         Node("o", Op.GEMM, hidden, heads.q_width, "av"),
         Node("add1", Op.ADD, hidden, hidden, "o", INPUT),
         Node("norm2", Op.NORM, hidden, hidden, "add1"),
-        *(Node(name, Op.GEMM, width, hidden, "norm2") for name, width in ups.items()),
+        *(Node(name, Op.GEMM, width, hidden, "norm2", parts=parts.get(name, ())) for name, width in ups.items()),
         activated,
         Node("down", Op.GEMM, hidden, inner, activated.name),
         Node("add2", Op.ADD, hidden, hidden, "down", "add1"),
@@ -237,7 +239,7 @@ def qkv_program(model: ModelShape) -> Program:
         Node("k", Op.GEMM, kv, model.hidden, INPUT),
         Node("v", Op.GEMM, kv, model.hidden, INPUT),
         Node("o", Op.GEMM, model.hidden, q, "q"),
-        Node(up[0], Op.GEMM, *up[1:], "o"),
+        Node(up[0], Op.GEMM, *up[1:], "o", parts=model.linear_parts()[2]),
         Node(down[0], Op.GEMM, *down[1:], up[0]),
     )
     return Program(layer, model.hidden, merged=(("q", "k", "v"),))

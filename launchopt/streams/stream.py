@@ -66,6 +66,7 @@ class CommandStream:
     norm_epsilon: ClassVar[float] = NORM_EPSILON
     hidden: ClassVar[int] = 0  # features of a token; 0: no tokens
     step_rows: ClassVar[int] = 0  # commands of the longest step
+    tensor: ClassVar[int] = 1  # GPUs that split each layer
     spared_bytes: ClassVar[int] = 0  # bytes of inputs at the start of the arena of outputs
 
     dtype: Dtype

@@ -86,9 +86,13 @@ class Audit:
         unit, lanes = stream.activations.cols, int(stream.table[0, ChainColumn.LANE])
         lane_elements = stream.lane_units * unit
         first = lanes * unit
-        self._lanes = flat[first : first + stream.requests * lane_elements].reshape(stream.requests, -1)
-        most = max(1, min(self._steps_left, COPIED_BYTES // (lane_elements * flat.itemsize)))
-        self._copies = arenas.xp.empty((most, lane_elements), flat.dtype)
+        # The lanes of this GPU, then those of others that split the model: an all-reduce reads the outputs of all.
+        self._lanes = [
+            each[first : first + stream.requests * lane_elements].reshape(stream.requests, -1)
+            for each in (flat, *arenas.peers)
+        ]
+        most = max(1, min(self._steps_left, COPIED_BYTES // (len(self._lanes) * lane_elements * flat.itemsize)))
+        self._copies = arenas.xp.empty((len(self._lanes), most, lane_elements), flat.dtype)
         self._kept, self._waiting = 0, list[Steps]()  # copies in use, and their steps
         self._checked = 0
 
@@ -123,14 +127,15 @@ class Audit:
 
     def _keep(self, steps: Steps) -> None:
         """Copy the lanes of decode steps, for a later check."""
-        most = len(self._copies)
+        most = self._copies.shape[1]
         for start in range(0, len(steps.requests), most):
             some = steps.part(slice(start, start + most))
             count = len(some.requests)
             if self._kept + count > (most if self._checks > 1 else min(most, FIRST_STEPS)):
                 self._check_kept()
             places = np.arange(self._kept, self._kept + count)
-            self._copies[self._kept : self._kept + count] = self._lanes[self._xp.asarray(some.requests)]
+            for copies, lanes in zip(self._copies, self._lanes, strict=True):
+                copies[self._kept : self._kept + count] = lanes[self._xp.asarray(some.requests)]
             self._waiting.append(some._replace(places=places))
             self._kept += count
 

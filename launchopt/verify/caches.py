@@ -32,11 +32,15 @@ class Cache(Protocol):
 
 
 class LeftCache:
-    """The KV caches in memory after a run, of all layers and requests."""
+    """The KV caches in memory after a run, of all layers and requests.
 
-    def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
+    rank: the number of this GPU among those that split the model; its cache has its own heads.
+    """
+
+    def __init__(self, stream: ChainStream, arenas: Arenas, rank: int = 0) -> None:
         assert stream.attention is not None
         self._attention, self._dtype, self._xp = stream.attention, stream.dtype, arenas.xp
+        self._rank = rank
         heads, dim = stream.attention.kv_heads, stream.attention.head_dim
         pool = (stream.attention.pages_total, 2, stream.attention.page_tokens, heads, dim)
         elements = int(np.prod(pool))
@@ -55,6 +59,17 @@ class LeftCache:
         page, within = np.divmod(self.slots(requests, positions), self._attention.page_tokens)
         taken = self._pools[layer][self._xp.asarray(page), :, self._xp.asarray(within)]
         return to_float32(taken, self._dtype).astype(np.float64)
+
+    def own(self, both: Graded) -> Graded:
+        """Return the keys and values of the heads that this GPU has. both: those of all heads of the model."""
+        width = self._attention.kv_width
+        heads = slice(self._rank * width, (self._rank + 1) * width)
+
+        def of_heads(array: Array) -> Array:
+            return None if array is None else array.reshape(len(array), 2, -1)[:, :, heads].reshape(len(array), -1)
+
+        variance = self._xp.broadcast_to(both.variance, both.value.shape)
+        return Graded(of_heads(both.value), of_heads(variance), None, of_heads(both.storing))
 
     def kept(self, requests: NDArray[np.int64], layer: int, count: int) -> tuple[Graded, Graded]:
         """Return the keys and the values of the first `count` positions of some requests."""

@@ -31,6 +31,7 @@ class Inputs:
     def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers | Words) -> None:
         self._stream, self._arenas, self._ids, self._xp = stream, arenas, ids, arenas.xp
         self._flat = arenas.arrays[stream.activations].reshape(-1)
+        self._peers = arenas.peers
         self._unit = stream.activations.cols
 
     def rows(self, units: Numbers, width: int, copies: Array = None) -> Array:
@@ -42,6 +43,12 @@ class Inputs:
         first = xp.asarray(units) * self._unit
         flat = self._flat if copies is None else copies.reshape(-1)
         return self._wide(flat[first[:, None] + xp.arange(width)])
+
+    def parts(self, units: Numbers, width: int, copies: Array = None) -> list[Array]:
+        """Return what `rows` returns, of this GPU and of each other that splits the model. copies: as in `Audit`."""
+        first = self._xp.asarray(units)[:, None] * self._unit + self._xp.arange(width)
+        flats = [self._flat, *self._peers] if copies is None else [each.reshape(-1) for each in copies]
+        return [self._wide(flat[first]) for flat in flats]
 
     def words(self, units: Numbers, width: int, copies: Array = None) -> Array:
         """Return `width` int32 words from each unit on, as float64 [len(units), width]. copies: as in `rows`."""

@@ -110,6 +110,22 @@ def gemm(b: Graded, weight: Array, dtype: Dtype) -> Graded:
     return stored(values @ weight.T, (weight**2).mean() * squares, dtype)
 
 
+def gemm_in_parts(xp: ModuleType, b: Graded, weight: Array, dtype: Dtype, parts: int) -> Graded:
+    """C = B[:, :k] @ A.T, where each of `parts` GPUs stores the sum over a range of the k features."""
+    k = weight.shape[1]
+    cuts = [slice(i * k // parts, (i + 1) * k // parts) for i in range(parts)]
+    variance = xp.broadcast_to(b.variance, b.value.shape)
+    return reduced([gemm(Graded(b.value[:, cut], variance[:, cut]), weight[:, cut], dtype) for cut in cuts], dtype)
+
+
+def reduced(parts: Sequence[Graded], dtype: Dtype) -> Graded:
+    """C = the sum of some B, in fp32."""
+    value, variance = parts[0].value, parts[0].variance
+    for part in parts[1:]:
+        value, variance = value + part.value, variance + part.variance + (FP32_ROUNDOFF * part.value) ** 2
+    return stored(value, variance, dtype, float(len(parts)))
+
+
 def bias(b: Graded, vector: Array, dtype: Dtype) -> Graded:
     """C = B + A."""
     return stored(b.value + vector, b.variance, dtype)

@@ -20,6 +20,7 @@ from launchopt.streams.attention import Attention
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.placement import NO_LAYER, Row
 from launchopt.streams.program import HEAD, INPUT, Node
+from launchopt.streams.tensor import Split
 from launchopt.types import Array
 from launchopt.verify import ops as vo
 from launchopt.verify.caches import Cache, LeftCache, SequenceCache
@@ -33,15 +34,18 @@ COPIES_ALIVE = 6  # arrays as large as an output in memory at once: values, vari
 class Evaluator:
     """Evaluates nodes of a stream's program with the weights in its arenas.
 
-    xp: the arenas' array module. left: the KV caches in memory; None without attention.
+    xp: the arenas' array module. left: the KV caches in memory; None without attention. split: how several GPUs split
+    the stream's program.
     """
 
-    def __init__(self, stream: ChainStream, arenas: Arenas) -> None:
-        self._stream, self._arenas, self.xp = stream, arenas, arenas.xp
+    def __init__(
+        self, stream: ChainStream, arenas: Arenas, left: LeftCache | None = None, split: Split | None = None
+    ) -> None:
+        self._stream, self._arenas, self.xp, self._split = stream, arenas, arenas.xp, split
         kind = next(i for i, kind in enumerate(stream.kinds) if kind.ends_token)
         # Rows of one kind of step. They serve to find weights, which all kinds share.
         self._rows = {(row.layer, row.name): row for row in stream.rows(kind)}
-        self.left = None if stream.attention is None else LeftCache(stream, arenas)
+        self.left = LeftCache(stream, arenas) if left is None and stream.attention is not None else left
 
     def weight(self, row: Row, replica: int) -> Array:
         """Return the weight of a row, float64 [m, k], or [1, m] for a vector."""
@@ -93,6 +97,8 @@ class Evaluator:
     def _with_weight(self, row: Row, b: Graded, replica: int) -> Graded:
         dtype, weight, epsilon = self._stream.dtype, self.weight(row, replica), self._stream.norm_epsilon
         if row.op is Op.GEMM:
+            if self._split is not None and row.name != HEAD and self._split.is_partial(row.name):
+                return vo.gemm_in_parts(self.xp, b, weight, dtype, self._split.tensor)
             return vo.gemm(b, weight, dtype)
         if row.op is Op.NORM:
             return vo.norm(self.xp, b, weight, dtype, epsilon)

@@ -30,7 +30,7 @@ from launchopt.types import Array
 from launchopt.verify.columns import Columns
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify.ops import Graded, exact, joined
+from launchopt.verify.ops import Graded, exact, joined, reduced
 from launchopt.verify.reference import Evaluator
 
 NOTHING = np.zeros(0, np.int64)
@@ -126,7 +126,7 @@ class StepCheck:
     def check(
         self, findings: Findings, steps: Steps, layers: Collection[int] | None = None, copies: Array = None
     ) -> None:
-        """Check steps of one kind. layers: None: all layers. copies: the copied lanes, [copies, elements of a lane]."""
+        """Check steps of one kind. layers: None: all layers. copies: the copied lanes, as in `Audit`."""
         rows, kind = self.rows(steps.kind), self._stream.kinds[steps.kind]
         by_name = {(row.layer, row.name): row for row in rows}
         replicas = (steps.outputs - 1) % self._stream.replicas
@@ -164,6 +164,9 @@ class StepCheck:
         """Return the expected output of a row, computed from its inputs in memory."""
         if row.op is Op.SLOT_MAP:
             return exact(self._xp, self._xp.asarray(self._slots(part), np.float64)[:, None])
+        if row.op is Op.ALL_REDUCE:
+            parts = self._inputs.parts(self._units(row.b, part, row.operands[1].row_elements), row.k, part.copies)
+            return reduced([exact(self._xp, each) for each in parts], self._stream.dtype)
         node = None if row.name == HEAD else self._stream.program.node(row.name)
         program = self._stream.program
         b = self._input(row, "b", program.sources(node) if node else (program.layer[-1].name,), part)

@@ -29,9 +29,11 @@ from functools import partial
 import numpy as np
 
 from launchopt.devices.arenas import Arenas, to_host
+from launchopt.devices.shares import WeightShares
 from launchopt.sampling import Sampling, SamplingKind, plausible, plausible_greedy
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.verify.caches import LeftCache
 from launchopt.verify.columns import Columns
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.findings import CheckProgress, Findings
@@ -54,11 +56,13 @@ def verify_chain(
     settings: CheckSettings,
     unwritten: frozenset[str] = frozenset(),
     own: Numbers | None = None,
+    shares: WeightShares | None = None,
 ) -> Verification:
     """Check all tokens, the KV caches, and the commands of every request's last step.
 
     ids: id of each token, [tokens]. settings: the columns are those of a command of a last step. unwritten: nodes whose
-    outputs were not written, since one launch computed them and their successors. own: only these requests.
+    outputs were not written, since one launch computed them and their successors. own: only these requests. shares: the
+    whole weights of a model that several GPUs split; its tokens are computed from them.
     """
     own = np.arange(stream.requests) if own is None else own
     generator = np.random.default_rng([settings.seed, 0xC4A1])
@@ -67,10 +71,18 @@ def verify_chain(
     is_sample, tokens = stream.vocab is not None and not settings.full, int(stream.outputs[own].sum())
     most = min(SAMPLED_IDS, tokens) if is_sample else tokens
     chunk_bytes = _chunk_bytes(arenas)
-    _Tokens(stream, inputs, evaluator, findings, chunk_bytes, own).check(sampling, ids, generator, most)
+    of_tokens = evaluator if shares is None else of_whole(shares, arenas)
+    _Tokens(stream, inputs, of_tokens, findings, chunk_bytes, own).check(sampling, ids, generator, most)
     steps = StepCheck(stream, inputs, evaluator, unwritten, chunk_bytes, settings.max_columns, generator)
     steps.last_steps(findings, own)
     return findings.verdict(stream.commands_of(own))
+
+
+def of_whole(shares: WeightShares, arenas: Arenas) -> Evaluator:
+    """Return the evaluator of the whole model. arenas: those of one of the GPUs that split it."""
+    stream = shares.stream
+    left = None if stream.attention is None else LeftCache(stream, arenas, shares.rank)
+    return Evaluator(shares.whole_stream, shares.whole, left, stream.split)
 
 
 def _chunk_bytes(arenas: Arenas) -> int:
@@ -189,7 +201,7 @@ class _Tokens:
         assert self._left is not None
         got = self._left.at(at.requests, layer, at.positions).reshape(len(at), -1)
         name = partial(_position, layer, at.requests, at.positions)
-        self._findings.judge(got, expected, name, factor=self._factor)
+        self._findings.judge(got, self._left.own(expected), name, factor=self._factor)
         self._findings.compared += self._steps_before_last(at)
 
     def _steps_before_last(self, at: Columns) -> int:

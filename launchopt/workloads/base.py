@@ -23,6 +23,7 @@ from launchopt.streams.chain import ChainSettings, ChainStream, Stream
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import MOST_LAYERS, ModelShape
 from launchopt.streams.program import Program, linear_program
+from launchopt.streams.tensor import Split
 
 REQUESTS_HELP = "requests at a time in a closed loop, else their total number; a replay takes those of its trace"
 PROMPT_TOKENS_HELP = "tokens of a prompt; a replay takes those of its trace"
@@ -43,6 +44,7 @@ class Setting:
     due_ns: NDArray[np.int64] | None = None  # int64 [commands], for independent commands; None: a closed loop
     vocab: int | None = None  # width of the LM head; None: nothing is sampled
     chunk_tokens: int | None = None  # maximum columns of a step of a prompt; None: whole prompts
+    tensor: int = 1  # GPUs that split each layer
     speed: float = 1.0  # pace of a replay without order: 2 is twice that of the trace
     notices: list[str] = field(default_factory=list)  # lines that the user sees; a workload may add some
 
@@ -168,13 +170,17 @@ class OfModel(Workload):
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
         """Return the ops of a step; ConfigError where the sizes do not fit one another."""
-        return linear_program(model.linear_sizes())
+        return linear_program(model.linear_sizes(), model.linear_parts())
 
     def stream(self, layers: int, setting: Setting) -> Stream:
         """Return the stream of requests. The commands of each request run in order."""
         requests = setting.requests
         assert requests is not None
-        program = self.program(setting.model, requests)
+        program, split = self.program(setting.model, requests), None
+        if setting.tensor > 1:
+            share = self.program(setting.model.share(setting.tensor), requests)
+            split = Split(program, share, setting.tensor)
+            program = split.program
         copies = self.copies(program.weights * layers * self.dtype.itemsize, setting)
         vocab, chunk = setting.vocab, setting.chunk_tokens
         return ChainStream(
@@ -183,7 +189,7 @@ class OfModel(Workload):
             requests,
             self.dtype,
             copies,
-            ChainSettings(vocab, chunk, setting.seed),
+            ChainSettings(vocab, chunk, setting.seed, split),
         )
 
 

@@ -6,7 +6,7 @@
 
 Prints a table and writes bench.parquet and manifest.json to outputs/bench/<time>. The part megakernel also prints the
 time of each op of a decode step and writes it to megakernel.parquet. The cpu device skips parts that need a GPU
-(resident, stream, megakernel, attention, copies, tracing).
+(resident, stream, megakernel, attention, copies, tracing). The part collectives needs two GPUs, or uses two processes.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from runner.bench import (
     account,
     attention,
     batcher,
+    collectives,
     copies,
     dispatch,
     megakernel,
@@ -50,7 +51,7 @@ from runner.screen.pager import console, drawn
 
 SUITES = (
     *("ring", "batcher", "recorder", "posting", "dispatch"),
-    *("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "pipeline"),
+    *("resident", "stream", "megakernel", "attention", "copies", "collectives", "tracing", "modes", "pipeline"),
 )
 
 
@@ -140,6 +141,7 @@ def _suite(name: str, device: str, folder: Path) -> Suite:
         "megakernel": partial(megakernel.suite, folder=folder),
         "attention": attention.suite,
         "copies": copies.suite,
+        "collectives": collectives.suite,
         "tracing": tracing.suite,
         "modes": modes.suite,
         "pipeline": pipeline.suite,

@@ -20,8 +20,8 @@ BENCH = schema(
     (
         "suite",
         pa.string(),
-        "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, attention, copies, tracing, modes or"
-        " pipeline",
+        "ring, batcher, recorder, posting, dispatch, resident, stream, megakernel, attention, copies, collectives,"
+        " tracing, modes or pipeline",
     ),
     ("case", pa.string(), "what was measured"),
     ("unit", pa.string(), "unit of median, low, high, goal and samples"),

@@ -75,6 +75,16 @@ class Device:
             raise ConfigError(key, value, "does not go with device.gpus: leave one of them out")
 
 
+@dataclass(slots=True)
+class Parallel:
+    """GPUs that execute one model together."""
+
+    tensor: int = option(1, "GPUs that split each layer: as many as device.gpus names", low=1, high=64)
+
+    def __post_init__(self) -> None:
+        check_options("parallel", self)
+
+
 class TimingKind(enum.Enum):
     """Method by which times on the device are measured."""
 

@@ -38,6 +38,7 @@ class Config:
     device: groups.Device = MISSING
     arrival: Any = MISSING
     timing: groups.Timing = MISSING
+    parallel: groups.Parallel = field(default_factory=groups.Parallel)
     queue: groups.Queue = field(default_factory=groups.Queue)
     batching: groups.Batching = field(default_factory=groups.Batching)
     sampling: groups.TokenSampling = MISSING

@@ -47,7 +47,7 @@ def facts_of_all(config: Config, info: DeviceInfo) -> DeviceInfo:
 def require_routable(config: Config, stream: Stream) -> None:
     """Raise ConfigError for a job whose commands cannot be routed to the consumers of `device.gpus`."""
     gpus = config.device.gpus
-    if gpus is None or len(gpus) == 1:
+    if gpus is None or len(gpus) == 1 or config.parallel.tensor > 1:
         return
     if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
         raise ConfigError("timing", config.timing.kind.value, "traces one GPU: use timing=events with device.gpus")
@@ -69,7 +69,12 @@ def notices(config: Config, info: DeviceInfo) -> list[str]:
     gpus = config.device.gpus
     if gpus is None or len(gpus) == 1:
         return []
-    found = [f"device.gpus: {len(gpus)} consumers, {config.device.routing.value}; launches.parquet is not written"]
+    if config.parallel.tensor > 1:
+        found = [
+            f"parallel.tensor: {len(gpus)} GPUs split each layer; batches are not flushed after batching.timeout_us"
+        ]
+    else:
+        found = [f"device.gpus: {len(gpus)} consumers, {config.device.routing.value}; launches.parquet is not written"]
     if info.kind == "cpu" and len(gpus) == len(os.sched_getaffinity(0)):
         found.append("the producer shares a core with a consumer, as no other is left")
     if info.kind == "cuda":
@@ -82,11 +87,14 @@ def jobs_of(job: Job, config: Config) -> tuple[Job, ...]:
     gpus = config.device.gpus
     if gpus is None:
         return (job,)
-    if len(gpus) > 1:
+    if len(gpus) > 1 and not job.is_split:
         job = replace(job, consumers=len(gpus), routing=config.device.routing, record_launches=False)
     if job.device_kind == "cpu":
-        return tuple(replace(job, consumer=at, pin_cpu=core, threads=1) for at, core in enumerate(gpus))
-    return tuple(replace(job, consumer=at, device_index=gpu) for at, gpu in enumerate(gpus))
+        jobs = [replace(job, consumer=at, pin_cpu=core, threads=1) for at, core in enumerate(gpus)]
+    else:
+        jobs = [replace(job, consumer=at, device_index=gpu) for at, gpu in enumerate(gpus)]
+    # Of GPUs that split a model, the first one writes launches.parquet: all have the same launches.
+    return tuple(replace(each, record_launches=each.record_launches and each.consumer == 0) for each in jobs)
 
 
 def _refused(gpus: Sequence[int], why: str) -> ConfigError:

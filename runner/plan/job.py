@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from launchopt.command import ShapeKey
+from launchopt.devices.peers.segment import Team
 from launchopt.files import JsonObject
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.stack import label_of, stack_of
@@ -87,6 +88,12 @@ class Job:
     consumers: int = 1
     routing: Routing = Routing.round_robin
     all_rings: tuple[tuple[str, str], ...] = ()  # ring and back ring of each consumer
+    team: Team | None = None  # the consumers that split the model; None: each consumer has the whole model
+
+    @property
+    def is_split(self) -> bool:
+        """Whether several consumers split the model, and each executes its share of every command."""
+        return self.stream.tensor > 1
 
     @property
     def back_capacity(self) -> int:

@@ -12,6 +12,7 @@ import psutil
 from launchopt.command import RECORD_BYTES
 from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cpu.info import reported_cache_bytes
+from launchopt.devices.shares import whole_weight_bytes
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.modes import mode_class
 from launchopt.streams.chain import Stream, chain_of
@@ -106,7 +107,8 @@ def needed_bytes(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...]) -> int
         if info.kind == "cuda":
             shared = max(shared, mode.shared_bytes(stream, limits))
     host = stream.commands * HOST_RECORD_BYTES + _check_bytes(stream) if info.kind == "cpu" else 0
-    return stream.arena_bytes + scratch + shared + FIXED_BYTES[info.kind] + host
+    whole = whole_weight_bytes(chain_of(stream)) if stream.has_steps else 0  # for the check of a split model
+    return stream.arena_bytes + whole + scratch + shared + FIXED_BYTES[info.kind] + host
 
 
 def _check_bytes(stream: Stream) -> int:

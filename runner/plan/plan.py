@@ -49,6 +49,7 @@ from runner.plan.memory import (
 )
 from runner.plan.minimum import minimum_of
 from runner.plan.refusal import gets_ahead, refusal_of, together_of
+from runner.plan.split import require_gpus, require_same_batches
 from runner.plan.streams import requests_of, setting_of
 
 UNLIMITED = 1 << 30
@@ -142,6 +143,7 @@ def plan_of(composed: DictConfig) -> Plan:
 def make_plan(config: Config, composed: DictConfig) -> Plan:
     """Check the config against this machine and return its plan; LaunchoptError if it cannot run."""
     require_records(minimum_of(config, config.model.shape(), None).commands, what_to_lower(config))
+    require_gpus(config)
     requests = requests_of(config)
     if config.device.pin_cpu is not None and config.device.pin_cpu not in os.sched_getaffinity(0):
         cores = sorted(os.sched_getaffinity(0))
@@ -168,6 +170,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     arms = _arms(config, broken)
     stream = _fitting(config, info, requests, arms, notices)
     require_routable(config, stream)
+    require_same_batches(config, stream, info.kind)
     arms, refused = _able(config, arms, info.kind, stream)
     refused = broken | refused
     if refused:

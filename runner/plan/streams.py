@@ -67,6 +67,7 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
         due_ns=_due_ns(config, workload.count(info.kind)) if is_open else None,
         vocab=None if config.sampling.kind is SamplingKind.none else config.model.vocab,
         chunk_tokens=config.scheduler.chunk_tokens,
+        tensor=config.parallel.tensor,
         speed=arrival.speed if arrival.has_requests else 1.0,
         notices=[] if workload.instead_of_model else model_notices(config),
     )

@@ -35,6 +35,7 @@ PASSING = ("resume", "force", "job_timeout_s", "watchdog_s")  # settings that en
 LATER = {
     "processes": 1,
     "tuning": "all",
+    "parallel": {"tensor": 1},
 }  # settings that older runs lack; this value is no part of the hash
 OF_EVERY_MODEL = {  # the same, of a model
     **dict.fromkeys(("experts", "experts_per_token", "expert_intermediate", "shared_intermediate"), 0),

@@ -14,6 +14,7 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 from types import TracebackType
 
+from launchopt.devices.peers.segment import PeerSegment
 from launchopt.errors import RunError
 from launchopt.producing.production import Production
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord, RingSegment
@@ -24,6 +25,7 @@ from launchopt.timing.nvtx_ranges import is_profiled
 from runner.ending.signals import signals
 from runner.plan.job import Job
 from runner.plan.memory import oom_kills, out_of_memory
+from runner.plan.split import member, new_team
 from runner.run.children import GRACE_S, Child, end_all, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
@@ -59,13 +61,15 @@ class Session:
         self._holds = contextlib.ExitStack()
         self._rings: list[RingSegment] = []
         self._forward: list[RingSegment] = []  # those of commands
+        self._teams: list[PeerSegment] = []  # one, if consumers split a model
         self._open_loop = False
         self._stream, self._oom_kills = job.stream, oom_kills()
         self._announced = job.stream.commands
+        self._executions = len(jobs) if job.is_split else 1  # of each command, by different consumers
         self._is_counted = False  # True: the commands in the ring belong to a run under way
         self.about: Manifest = {}
         try:
-            jobs = [self._with_rings(each) for each in jobs]
+            jobs = [self._with_rings(each) for each in self._with_team(jobs)]
             self._ring = self._forward[0]
             self._consumers = [self._start(consumer_name(each), each) for each in jobs]
             names = tuple((each.ring_name, each.back_name) for each in jobs) if len(jobs) > 1 else ()
@@ -87,6 +91,15 @@ class Session:
     def pids(self) -> dict[str, int]:
         """Process id of each child by name."""
         return {child.name: child.pid for child in self._children}
+
+    def _with_team(self, jobs: Sequence[Job]) -> Sequence[Job]:
+        """Return the jobs with the memory that consumers share if they split a model."""
+        if not jobs[0].is_split:
+            return jobs
+        with signals.held():
+            self._teams.append(new_team(jobs))
+            self._holds.enter_context(held(FOLDER / self._teams[0].name))
+        return [replace(job, team=member(job, self._teams[0])) for job in jobs]
 
     def _with_rings(self, job: Job) -> Job:
         """Return the job of a consumer with the names of new rings."""
@@ -188,7 +201,7 @@ class Session:
 
     def _sum(self, word: HeaderWord) -> int:
         """Return the sum of a word over the rings of commands, without CLOSED_BIT."""
-        return sum(ring.word(word) & ~CLOSED_BIT for ring in self._forward)
+        return sum(ring.word(word) & ~CLOSED_BIT for ring in self._forward) // self._executions
 
     def _look_for_flood(self) -> None:
         """Raise RunError if the producer pushed more than it announced: such a run is wrong and might never end."""
@@ -253,8 +266,9 @@ class Session:
 
     def _release(self) -> None:
         """End the job: both children write their results and wait for another job."""
+        for child in self._children:
+            self._send(child, Order(OrderKind.DONE))  # to all first: GPUs that split a model wait for each other
         for child in list(self._children):
-            self._send(child, Order(OrderKind.DONE))
             ended = self._await(child, ReplyKind.IDLE, "writing results").value
             self.about |= ended if isinstance(ended, dict) else {}
             with signals.held():
@@ -264,14 +278,14 @@ class Session:
     def close(self) -> None:
         """End the children that still work for this job and remove the rings."""
         with contextlib.suppress(Exception):
-            for ring in self._forward:
-                ring.stop()
+            for each in (*self._forward, *self._teams):
+                each.stop()
         try:
             end_all(self._children)
             self._children.clear()
         finally:
-            for ring in self._rings:
-                ring.release()
+            for segment in (*self._rings, *self._teams):
+                segment.release()
             self._holds.close()
 
 

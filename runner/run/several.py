@@ -1,5 +1,6 @@
 """One repeat on several GPUs: the results of its consumers become one row, and a row of gpus.parquet for each.
 
+Of GPUs that split a model see `merged_ranks`. The rest is about GPUs that share the requests.
 Counts are sums. Times are those of the slowest consumer, since the run ends with it. Percentiles come from the merged
 histograms. Bytes and operations are those of the whole workload. No ceiling is given: it holds for one GPU.
 """
@@ -36,6 +37,8 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     """Return the results of all consumers of one repeat as one result; `found` itself if it is one."""
     if len(found) == 1:
         return found[0]
+    if plan.stream.tensor > 1:
+        return merged_ranks(plan, found)
     rows, first = [each.row for each in found], found[0]
     row = first.row | {name: _of(rows, name, sum) for name in _SUMS} | {name: _of(rows, name, max) for name in _LARGEST}
     histograms = _histograms(found)
@@ -47,8 +50,7 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
     slower = _work_ms(first.row) / _work_ms(row)
     row |= {name: first.row[name] * slower for name in ("achieved_gb_per_s", "achieved_tflops")}
-    closest = max(rows, key=lambda each: each["max_rel_error"] / each["tolerance"] if each["tolerance"] else 0.0)
-    row |= {name: closest[name] for name in ("max_rel_error", "tolerance")}
+    row |= _closest(rows)
     faults = _faults(plan, found)
     row |= {"verified": all(each["verified"] for each in rows) and not faults}
     row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
@@ -62,6 +64,44 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     return RepeatResult(row, extra, {name: each.rows() for name, each in histograms.items()})
 
 
+def merged_ranks(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
+    """Return the results of consumers that split a model as one result.
+
+    Each has executed its share of every command, so counts and latencies are those of the first. Times are those of the
+    slowest, rates are sums.
+    """
+    rows, first = [each.row for each in found], found[0]
+    row = first.row | {name: _of(rows, name, max) for name in (*_LARGEST, "all_reduce_us")}
+    row |= {name: _of(rows, name, min) for name in ("audited_share", "as_audited_share", "compared_share")}
+    row["least_memory_bytes"] = _of(rows, "least_memory_bytes", sum)
+    row["all_reduce_wait_us"] = _mean(rows, "all_reduce_wait_us", "collectives")
+    row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
+    for name in ("achieved_gb_per_s", "achieved_tflops"):
+        row[name] = sum(each[name] * _work_ms(each) for each in rows) / _work_ms(row)
+    row |= _closest(rows)
+    faults = _faults_of_ranks(plan, found)
+    row |= {"verified": all(each["verified"] for each in rows) and not faults}
+    row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
+    row |= {"gpus": len(rows), "tensor": len(rows)}
+    remove_ceilings(row)
+    return RepeatResult(row, first.extra, first.histograms)
+
+
+def _closest(rows: Sequence[results.Row]) -> results.Row:
+    """Return the error that is closest to its tolerance, and that tolerance."""
+    closest = max(rows, key=lambda each: each["max_rel_error"] / each["tolerance"] if each["tolerance"] else 0.0)
+    return {name: closest[name] for name in ("max_rel_error", "tolerance")}
+
+
+def _faults_of_ranks(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:
+    """Return what went wrong with each consumer, and counts that are not the same on all."""
+    faults = _faults_of_each(plan, found)
+    for name in ("commands", "batches", "launch_calls", "collectives"):
+        if len(counts := {each.row[name] for each in found}) > 1:
+            faults.append(f"GPUs that split the model have different {name}: {sorted(counts)}")
+    return faults
+
+
 def gpu_rows(plan: Plan, run_id: str, found: Sequence[RepeatResult]) -> list[results.Row]:
     """Return the rows of gpus.parquet of one repeat; none for a run on one GPU."""
     if len(found) == 1:
@@ -70,7 +110,8 @@ def gpu_rows(plan: Plan, run_id: str, found: Sequence[RepeatResult]) -> list[res
     rows = []
     for gpu, each in zip(plan.config.device.gpus, found, strict=True):
         kept = {name: each.row.get(name) for name in results.GPUS.names}
-        rows.append(kept | {"run_id": run_id, "gpu": gpu, "requests": int(_own(each).sum())})
+        requests = plan.stream.requests if plan.stream.tensor > 1 else int(_own(each).sum())
+        rows.append(kept | {"run_id": run_id, "gpu": gpu, "requests": requests})
     return rows
 
 
@@ -84,17 +125,20 @@ def _faults(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:
     stream = plan.stream
     total, what = (stream.requests, "requests") if stream.has_steps else (stream.commands, "commands")
     times = np.sum([_own(each, total) for each in found], axis=0)
-    names = plan.config.device.gpus or ()
-    faults = [
-        f"GPU {gpu}: {each.row['status'].removeprefix('failed: ')}"
-        for gpu, each in zip(names, found, strict=True)
-        if each.row["status"] != "ok"
-    ]
+    faults = _faults_of_each(plan, found)
     if missing := int(np.count_nonzero(times == 0)):
         faults.append(f"{missing} of {total} {what} ran on no GPU")
     if repeated := int(np.count_nonzero(times > 1)):
         faults.append(f"{repeated} of {total} {what} ran on several GPUs")
     return faults
+
+
+def _faults_of_each(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:
+    return [
+        f"GPU {gpu}: {each.row['status'].removeprefix('failed: ')}"
+        for gpu, each in zip(plan.config.device.gpus or (), found, strict=True)
+        if each.row["status"] != "ok"
+    ]
 
 
 def _of(rows: Sequence[results.Row], name: str, how: Callable[[list[Any]], Any]) -> Any:

@@ -32,6 +32,8 @@ from launchopt.verify.inputs import ids_of
 from launchopt.verify.tokens import verify_chain
 from runner.plan.job import Arm, Job
 
+NO_TIMEOUT_NS = 1 << 61
+
 
 class Chains:
     """Order, feedback and checks of one job, and the back ring, which notifies the driver of complete steps.
@@ -54,6 +56,8 @@ class Chains:
         """Begin a run. unwritten, settings: as in `verify`."""
         self._table = table_of(self._stream, kind)
         self._plain.flights.reset()
+        if self._device.split is not None:
+            self._device.split.reset()
         self.feedback, self._audit = self._plain, None
         if kind is RunKind.AUDIT:
             done = self._plain.flights.done
@@ -149,10 +153,14 @@ class Chains:
         """
         ids = ids_of(self.feedback.flights.done[: self._stream.tokens])
         own = self.own() if self._job.consumers > 1 else None
-        return verify_chain(self._stream, self._device.arenas, self._job.sampling, ids, settings, unwritten, own)
+        sampling, split = self._job.sampling, self._device.split
+        shares = None if split is None else split.shares
+        return verify_chain(self._stream, self._device.arenas, sampling, ids, settings, unwritten, own, shares)
 
     def release(self) -> None:
-        """Detach from the back ring."""
+        """Detach from the back ring, and from devices that split the model. The device must be closed."""
+        if self._device.split is not None:
+            self._device.split.close()
         self._back.release()
 
 
@@ -162,4 +170,6 @@ def flush_rules(job: Job, arm: Arm) -> FlushRules:
         return WHOLE
     idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
     timeout_ns, groups = int(arm.timeout_us * 1e3), job.stream.has_groups
+    if job.is_split:  # every GPU must form the same batches, so time decides nothing
+        timeout_ns, idle_ns = NO_TIMEOUT_NS, None
     return FlushRules(timeout_ns, idle_ns, job.on_stall, job.schedule.continuous, groups)

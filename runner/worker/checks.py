@@ -33,6 +33,7 @@ class Checks:
     def __init__(self, job: Job, device: Device, chains: Chains | None, report: Report) -> None:
         self._job, self._device, self._chains, self._report = job, device, chains, report
         self._operands = OperandCheck(device.arenas, job.seed)
+        self._whole = None if device.split is None else OperandCheck(device.split.shares.whole, job.seed)
 
     def settings(self, wall_s: float) -> CheckSettings:
         """Return the settings of a check, which may take as long as the run, `wall_s`, but at least LEAST_BUDGET_S."""
@@ -48,7 +49,7 @@ class Checks:
 
         own: the independent commands that this consumer has executed, [commands]; None: all.
         """
-        changed, settings = self._operands.fault(), self.settings(wall_s)
+        changed, settings = self._operands.fault() or self._share_fault(), self.settings(wall_s)
         if self._chains:
             outputs = self._chains.verify(unwritten, settings)
         else:
@@ -67,3 +68,10 @@ class Checks:
             "tolerance": outputs.tolerance,
         }
         return Checked(columns, found)
+
+    def _share_fault(self) -> str | None:
+        """Return what is wrong with this GPU's share of the weights, or with the whole ones; None if nothing is."""
+        if self._whole is None:
+            return None
+        assert self._device.split is not None
+        return self._whole.fault() or self._device.split.shares.fault(self._device.arenas)

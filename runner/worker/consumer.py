@@ -42,7 +42,7 @@ from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
 from runner.worker.checks import Checks
 from runner.worker.messages import RepeatResult
-from runner.worker.setup import prepared_with_costs
+from runner.worker.setup import collective_columns, prepared_with_costs
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
@@ -59,7 +59,7 @@ class Consumer:
         modes = [mode_class(arm.mode, arm.options)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
         self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads, job.tunes)
-        self.device.open(job.stream, self.recorder, job.seed)
+        self.device.open(job.stream, self.recorder, job.seed, job.team)
         self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
         self._setups: list[Row] = []  # columns of the setup of each arm
@@ -226,8 +226,9 @@ class Consumer:
         faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
-        # A ceiling holds for one GPU, but the row of one of several consumers has the bytes of the whole workload.
-        why, impossible = self._ceilings.above(row) if own is None else (None, False)
+        # A ceiling holds for one GPU that measured it alone, and for the bytes that this GPU has moved.
+        is_alone = own is None and not job.is_split
+        why, impossible = self._ceilings.above(row) if is_alone else (None, False)
         if impossible:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
@@ -243,6 +244,7 @@ class Consumer:
             else None,
             "above_ceiling": why,
             **self._costs(index, prepared),
+            **collective_columns(self.device),
             **checked.columns,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
             **self._ceilings.columns(),

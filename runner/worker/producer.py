@@ -16,6 +16,7 @@ from launchopt.producing.driver import Driver, load_loop
 from launchopt.producing.driver_group import DriverGroup
 from launchopt.producing.production import Production, RunKind
 from launchopt.producing.routing import produce_routed
+from launchopt.producing.split_driver import SplitDriver
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
 from launchopt.streams.chain import chain_of
@@ -97,6 +98,8 @@ class StepProducer(Producer):
         together = 1 if kind is RunKind.AUDIT else arm.together  # an audit run checks the outputs of every step
         schedule = replace(job.schedule, ahead=arm.ahead, together=together)
         settings = (self._stream, schedule, job.spin_us, job.sleep_us, kind)
+        if job.is_split:
+            return production_of(SplitDriver(*settings).run(self._rings, self._backs), self._open_loop)
         if len(self._rings) > 1:
             return production_of(DriverGroup(*settings, job.routing).run(self._rings, self._backs), self._open_loop)
         return production_of(Driver(*settings).run(self._ring, self._backs[0]), self._open_loop)

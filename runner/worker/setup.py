@@ -32,3 +32,12 @@ def prepared_with_costs(mode: Mode, device: Device, limits: Mapping[ShapeKey, in
 def _parts_ns(device: Device) -> tuple[int | None, int | None]:
     """Return the time so far of tuning, and of compiling our own kernels, ns; None on a device without them."""
     return (device.lt.tuning_ns, device.kernels.compilation_ns) if is_gpu(device) else (None, None)
+
+
+def collective_columns(device: Device) -> Row:
+    """Return the columns of the all-reduces of a run; null if no model is split."""
+    if device.split is None:
+        return dict.fromkeys(("collectives", "all_reduce_us", "all_reduce_wait_us"))
+    calls, total_ns, wait_ns = device.split.collectives()
+    us = {"all_reduce_us": total_ns, "all_reduce_wait_us": wait_ns}
+    return {"collectives": calls, **{name: ns / calls / 1e3 if calls else None for name, ns in us.items()}}

@@ -47,6 +47,7 @@ def test_launch_columns(recorder: Recorder) -> None:
         "m": [4] * 3,
         "n": [3] * 3,
         "k": [5] * 3,
+        "op": ["gemm"] * 3,
         "dtype": ["fp16"] * 3,
         "batch_size": [3, 2, 1],
         "strategy": ["strided"] * 3,

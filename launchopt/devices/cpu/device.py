@@ -24,10 +24,12 @@ from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, gather, stack
+from launchopt.devices.cpu.split import CpuSplit
 from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, ShapeColumn
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.runner import Launcher
+from launchopt.devices.peers.segment import Team
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
 from launchopt.queue.ring import Ring
@@ -35,7 +37,7 @@ from launchopt.recording.launch_rows import Facts, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream, Stream
+from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
 from launchopt.timing.sampling import Sampler
@@ -57,17 +59,19 @@ class CpuDevice:
         self._ranges: dict[tuple[str, int, int], object] = {}
         self._scratch: dict[int, tuple[Array, ...]] = {}
         self._steps: CpuSteps | None = None
+        self.split: CpuSplit | None = None
 
-    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
-        """Allocate and fill the arenas in main memory."""
+    def open(self, stream: Stream, recorder: Recorder, seed: int, team: Team | None = None) -> None:
+        """Allocate and fill the arenas in main memory; those of activations in memory that all of `team` share."""
         self.work, self._recorder = stream, recorder
         self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
-        self.arenas = Arenas(np, stream.arenas, stream.fills)
+        self.split = None if team is None else CpuSplit(chain_of(stream), seed, team)
+        self.arenas = Arenas(np, stream.arenas, stream.fills) if self.split is None else self.split.arenas
         self.arenas.fill(seed)
         self._strides = stream.strides()
         self._shapes = stream.shapes
         self._index = {shape.packed: index for index, shape in enumerate(stream.shapes)}
-        self.compute = CpuLaunch(stream, self.arenas)
+        self.compute = CpuLaunch(stream, self.arenas, None if self.split is None else self.split.peers)
         self._views = self.compute.views
 
     def open_steps(self, stream: ChainStream, sampling: Sampling, on_host: bool, back: Ring) -> Flights:

@@ -56,6 +56,8 @@ class Binder:
                 return partial(self._multiplied, records, at)
             slots = zip(*(_slots(records, role).tolist() for role in range(3)), strict=True)
             operands = [self._operands(index, own) for own in slots]
+            if shape.op is Op.ALL_REDUCE:
+                return partial(compute.all_reduce, [(b, c) for _, b, c in operands])
 
             def run() -> None:
                 for i, (a, b, c) in enumerate(operands):

@@ -7,12 +7,15 @@ back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import HALF_BITS, Dtype, Op, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
+from launchopt.devices.peers.host import HostPeers
 from launchopt.streams.attention import Attention
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.operands import Operand
@@ -24,9 +27,10 @@ VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
 class CpuLaunch:
     """Computes commands of a workload."""
 
-    def __init__(self, stream: Stream, arenas: Arenas) -> None:
+    def __init__(self, stream: Stream, arenas: Arenas, peers: HostPeers | None = None) -> None:
         self.stream, self._dtype, self._arenas, self._shapes = stream, stream.dtype, arenas, stream.shapes
         self._attention: Attention | None = None
+        self._peers = peers
         self.state: SeqState | None = None
         if stream.attention is not None:
             self._attention = stream.attention
@@ -44,6 +48,9 @@ class CpuLaunch:
         if shape.op is Op.GEMM:
             self.multiply(a, b, c)
             return
+        if shape.op is Op.ALL_REDUCE:
+            self.all_reduce([(b, c)])
+            return
         sequences = None
         if shape.op in STATEFUL:
             assert self._attention is not None
@@ -51,6 +58,11 @@ class CpuLaunch:
             requests = (words[:, RecordWord.SLOT_C_REQUEST] >> HALF_BITS).tolist()
             sequences = Sequences(requests, self._attention, self.state)
         apply(shape.op, a, b, c, self._dtype, sequences, self.stream.norm_epsilon)
+
+    def all_reduce(self, operands: Sequence[tuple[Array, Array]]) -> None:
+        """Compute the all-reduce of some commands, as one: their (B, C)."""
+        assert self._peers is not None
+        self._peers.all_reduce(operands)
 
     def multiply(self, a: Array, b: Array, c: Array) -> None:
         """Compute c[i] = b[i] @ a[i].T for stacks in storage type."""

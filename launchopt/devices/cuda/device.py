@@ -34,6 +34,8 @@ from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.loops.runner import Launcher
+from launchopt.devices.peers.cuda import CudaSplit
+from launchopt.devices.peers.segment import Team
 from launchopt.devices.runs import run_end
 from launchopt.files import JsonObject
 from launchopt.queue.ring import Ring
@@ -54,15 +56,17 @@ class CudaDevice:
         self._device = cupy.cuda.Device(index)
         self._device.use()
         self.stream = cupy.cuda.Stream(non_blocking=True)
+        self.split: CudaSplit | None = None
 
-    def open(self, stream: Stream, recorder: Recorder, seed: int) -> None:
+    def open(self, stream: Stream, recorder: Recorder, seed: int, team: Team | None = None) -> None:
         """Allocate and fill the arenas; ArenaMemoryError if the GPU has too little free memory."""
         self.recorder, self.work = recorder, stream
         self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
         self._steps: CudaSteps | None = None
         self.state_of_sequences: SeqState | None = None
         try:
-            self.arenas = Arenas(cupy, stream.arenas, stream.fills)
+            self.split = None if team is None else CudaSplit(chain_of(stream), seed, team, self.info.index)
+            self.arenas = self.split.arenas if self.split else Arenas(cupy, stream.arenas, stream.fills)
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
             if stream.attention is not None:
@@ -76,7 +80,8 @@ class CudaDevice:
         self.base = Tables(shape_table(stream, self.arenas), context)
         self._packing = Packing(self.base, self.stream, self.check)
         self.marks = LaunchMarks(self.stream, stream, recorder)
-        self.planner = Planner(self, OpPlans(stream, self.kernels, self.state_of_sequences), self._packing)
+        op_plans = OpPlans(stream, self.kernels, self.state_of_sequences, self.split.address if self.split else 0)
+        self.planner = Planner(self, op_plans, self._packing)
         self.planner.load_library()
 
     def plan(self, mode: str, shape: ShapeKey, sizes: Sequence[int], scratch: bool) -> None:

@@ -10,6 +10,7 @@ from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
+from launchopt.devices.peers.launches import all_reduce_launch
 from launchopt.streams.chain import Stream
 
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
@@ -18,16 +19,20 @@ WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
 
 
 class OpPlans:
-    """Makes plans for one workload stream. state: positions and pages of its requests; None without attention."""
+    """Makes plans for one workload stream.
 
-    def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None) -> None:
-        self._stream, self._kernels = stream, kernels
+    state: positions and pages of its requests; None without attention. peers: address of struct Peers, if GPUs split
+    the model.
+    """
+
+    def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None, peers: int = 0) -> None:
+        self._stream, self._kernels, self._peers = stream, kernels, peers
         self._attention = stream.attention
         self._state: SeqAddresses | None = None
         if state is not None:
             self._state = SeqAddresses(int(state.positions.data.ptr), int(state.table.data.ptr), state.requests)
         for op in {shape.op for shape in stream.shapes} - {Op.GEMM}:  # compiled before any mode's setup is timed
-            kernels.function("ops", op.name)
+            kernels.function(_file_of(op), op.name)
 
     def _rows(self, shape: ShapeKey) -> Three:
         a, b, c = (operand.row_elements for operand in self._stream.operands(shape))
@@ -38,8 +43,13 @@ class OpPlans:
 
         early: with programmatic dependent launch (PDL).
         """
+        defines = DEPENDENT if early else {}
+        if shape.op is Op.ALL_REDUCE:
+            made = all_reduce_launch(shape, size, self._rows(shape), strides_bytes, self._peers)
+            function = self._kernels.function(_file_of(shape.op), shape.op.name, "", **defines)
+            return self._kernels.row(function, made, early), shape.op.name.encode()
         launch = geometry(shape, size, self._rows(shape), strides_bytes, self._attention, self._state)
-        function = self._kernels.function("ops", launch.function_name, "", **(DEPENDENT if early else {}))
+        function = self._kernels.function("ops", launch.function_name, "", **defines)
         return self._kernels.row(function, to_launch(launch), early), launch.function_name.encode()
 
     def gemv_row(self, shape: ShapeKey, size: int, strides_bytes: Three, early: bool) -> Row:
@@ -51,6 +61,11 @@ class OpPlans:
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
         function = self._kernels.function("gemv", "gemv", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early))
         return self._kernels.row(function, to_launch(launch), early), b"%d %d" % (shape.n, warps)
+
+
+def _file_of(op: Op) -> str:
+    """Return the file of launchopt/kernels that has the kernel of an op."""
+    return "all_reduce" if op is Op.ALL_REDUCE else "ops"
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:

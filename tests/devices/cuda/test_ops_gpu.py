@@ -41,7 +41,7 @@ class OnGpu:
 
 
 class OnHost:
-    ops = HostKernels("ops", [op.name for op in Op if op is not Op.GEMM])
+    ops = HostKernels("ops", [op.name for op in Op if op not in (Op.GEMM, Op.ALL_REDUCE)])
     fused = HostKernels("fused", ["BIAS_RELU_SCALE"])
 
     @staticmethod

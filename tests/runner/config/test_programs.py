@@ -152,4 +152,4 @@ def test_a_paged_cache_in_chunks_with_a_head(tmp_path: Path) -> None:
 
 def test_every_op_of_a_layer_is_a_command() -> None:
     stream = stream_of("workload=layer", "model=tiny")
-    assert {shape.op for shape in stream.shapes} == set(Op) - {Op.BIAS, Op.RELU, Op.SCALE}
+    assert {shape.op for shape in stream.shapes} == set(Op) - {Op.BIAS, Op.RELU, Op.SCALE, Op.ALL_REDUCE}

@@ -20,6 +20,7 @@ from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.kernels.shared import ROW_DRAW, ROW_HISTORY, ROW_ID, STEP_LOOP
 from launchopt.sampling import Sampling, SamplingKind
+from support.cuda.fake_all_reduce import all_reduce
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
@@ -48,6 +49,14 @@ class CUDARuntimeError(RuntimeError):
 def _check_status(status: int) -> None:
     if status:
         raise CUDARuntimeError(status)
+
+
+class _Memory:
+    """CuPy's allocation."""
+
+    def __init__(self, size: int) -> None:
+        self._bytes = np.zeros(size + 256, np.uint8)
+        self.ptr = -(-self._bytes.ctypes.data // 256) * 256
 
 
 class FakeStream:
@@ -105,7 +114,7 @@ class FakeCupy:
         self.sampling, self.fed_back = NO_SAMPLING, 0
         self.steps_left = 0  # of the loop that runs
         self.on_wait: Callable[[], object] = lambda: None
-        self.streams = 0
+        self.streams, self.has_peer_access = 0, True
         runtime = SimpleNamespace(
             CUDARuntimeError=CUDARuntimeError,
             check_status=_check_status,
@@ -118,12 +127,20 @@ class FakeCupy:
             runtimeGetVersion=lambda: 13000,
             memGetInfo=lambda: (FREE_BYTES, 2 * FREE_BYTES),
             deviceSynchronize=lambda: None,
+            deviceCanAccessPeer=lambda own, other: self.has_peer_access,
+            # Ranks are threads of one process, so that a handle is an address.
+            ipcGetMemHandle=lambda address: address.to_bytes(8, "little") * 8,
+            ipcOpenMemHandle=lambda handle: int.from_bytes(handle[:8], "little"),
+            ipcCloseMemHandle=lambda address: None,
         )
         self.cuda = SimpleNamespace(
             Device=self._device,
             Stream=self._stream,
             Event=FakeEvent,
             alloc_pinned_memory=bytearray,
+            Memory=_Memory,
+            UnownedMemory=lambda address, size, owner, device: SimpleNamespace(ptr=address),
+            MemoryPointer=lambda memory, offset: memory.ptr + offset,
             get_elapsed_time=lambda start, end: (end.ns - start.ns) * 1e-6,
             get_current_stream=lambda: FakeStream(self, 0),
             memory=SimpleNamespace(OutOfMemoryError=type("OutOfMemoryError", (MemoryError,), {})),
@@ -170,6 +187,10 @@ class FakeCupy:
         return np.zeros(shape, kind).view(OnGpu)
 
     @staticmethod
+    def ndarray(shape: tuple[int, ...], kind: Any, address: int) -> OnGpu:
+        return memory_at(address, shape, kind).view(OnGpu)
+
+    @staticmethod
     def get_default_memory_pool() -> Any:
         return SimpleNamespace(free_all_blocks=lambda: None)
 
@@ -183,6 +204,8 @@ class FakeCupy:
                 return _gather if name == "gather" else _scatter
             if name in ("feedback", "end_step"):
                 return self.kernels.raw(self._feedback(code))
+            if name == "ALL_REDUCE":
+                return self.kernels.raw(all_reduce)
             if name == "begin_loop":
                 return self.kernels.raw(self._begin_loop)
             return self.kernels.kernel(self._compute(name))

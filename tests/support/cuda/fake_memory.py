@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 class OnGpu(np.ndarray[Any, Any]):
     """A NumPy array with CuPy's way to its address."""
 
+    def get(self) -> NDArray[Any]:
+        """Return a copy as a plain array of the host."""
+        return np.array(self)
+
     @property
     def data(self) -> Any:
         at = self.ctypes.data

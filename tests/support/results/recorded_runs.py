@@ -60,7 +60,12 @@ def launch_rows(run_id: str) -> list[Row]:
                     **{"m": 64, "n": 1, "k": 8192, "dtype": "fp32", "batch_size": BATCH[mode]},
                     **{"strategy": "strided" if BATCH[mode] > 1 else "single", "flush_reason": "full"},
                     **{"flush_ns": start_ns - 500, "submit_start_ns": start_ns, "submit_end_ns": start_ns + 5000},
-                    **{"device_start_ns": start_ns + 2000, "device_end_ns": start_ns + length_ns, "packed_bytes": 0},
+                    **{
+                        "device_start_ns": start_ns + 2000,
+                        "device_end_ns": start_ns + length_ns,
+                        "packed_bytes": 0,
+                        "op": "gemm",
+                    },
                 }
             )
     return rows

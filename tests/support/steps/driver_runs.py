@@ -163,7 +163,7 @@ class Peer:
         request, token = int(record["request"]), int(record["token"])
         notified = np.zeros(1, COMMAND_DTYPE)
         notified[0] = record
-        token_id = int(self.random.choice([-1, 0, 1, 127_999, 2**31 - 1]))
+        token_id = self.choose(request, token)
         notified["slot_a"] = token_id & 0xFFFF_FFFF
         if token != NO_TOKEN:
             self.ids[int(self.stream.table[request, ChainColumn.FIRST_TOKEN]) + token] = token_id
@@ -171,6 +171,10 @@ class Peer:
         self.answers.append(request)
         assert self.run.back.push(notified) == 1
         return True
+
+    def choose(self, request: int, token: int) -> int:
+        """Return the id of a token."""
+        return int(self.random.choice([-1, 0, 1, 127_999, 2**31 - 1]))
 
     def play(self) -> tuple[Tokens, int, int]:
         """Pop and notify until the driver has closed the ring and the ring is empty; return the driver's result."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import NO_TOKEN, Op, Records, ShapeKey, as_words
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.devices.cpu.split import CpuSplit
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.sampling import Sampling, SamplingKind
@@ -80,11 +81,14 @@ def shape_of(stream: ChainStream, record: Any) -> ShapeKey:
 
 
 class Interpreter:
-    """Arenas with random inputs and poisoned outputs, and the positions of all requests."""
+    """Arenas with random inputs and poisoned outputs, and the positions of all requests.
 
-    def __init__(self, stream: ChainStream, seed: int = SEED) -> None:
-        self.stream = stream
-        self.arenas = Arenas(np, stream.arenas, stream.fills)
+    split: a rank of a split model, which has the arenas.
+    """
+
+    def __init__(self, stream: ChainStream, seed: int = SEED, split: CpuSplit | None = None) -> None:
+        self.stream, self.split = stream, split
+        self.arenas = Arenas(np, stream.arenas, stream.fills) if split is None else split.arenas
         self.arenas.fill(seed)
         self.arenas.poison()
         self.flat = self.arenas.arrays[stream.activations].reshape(-1)
@@ -128,6 +132,9 @@ class Interpreter:
             self._map_slots(record, c)
         elif op is Op.KV_WRITE:
             self._write(a, b, c)
+        elif op is Op.ALL_REDUCE:
+            assert self.split is not None
+            self.split.peers.all_reduce([(b, c)])
         else:
             wide = to_float32(b, dtype)
             if op in (Op.QK, Op.SOFTMAX):
@@ -263,8 +270,9 @@ class Run(Interpreter):
         change: Change = unchanged,
         stale: tuple[int, int] | None = None,
         seed: int = SEED,
+        split: CpuSplit | None = None,
     ) -> None:
-        super().__init__(stream, seed)
+        super().__init__(stream, seed, split)
         self.sampling = sampling
         self._steps = CpuSteps(stream, self.arenas, sampling)
         self._flights = Flights(stream, NO_DRIVER, self._steps.done)  # no driver to notify
@@ -294,7 +302,9 @@ class Run(Interpreter):
 
     def verify(self, columns: int = 16, seed: int = 0) -> Verification:
         """Return the result of the check."""
-        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, CheckSettings(columns, seed))
+        shares = None if self.split is None else self.split.shares
+        settings = CheckSettings(columns, seed)
+        return verify_chain(self.stream, self.arenas, self.sampling, self.ids, settings, shares=shares)
 
     def set(self, array: Any, at: Any, value: float) -> None:
         """Set one element, in storage type."""

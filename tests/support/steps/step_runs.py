@@ -20,6 +20,7 @@ from launchopt.devices.base import Device
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.devices.loops.runner import Feedback, LoopSettings
 from launchopt.devices.loops.steps import StepLoop
+from launchopt.devices.peers.segment import Team
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
 from launchopt.queue.ring import Ring
@@ -114,13 +115,14 @@ class StepRun:
         device: Device | None = None,
         sampling: Sampling = NONE,
         on_host: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.stream, self.most, self.sampling = stream, most, sampling
         self.device: Any = device or CpuDevice(threads=1)
         self.mode = mode_class(mode)() if isinstance(mode, str) else mode
         self.recorder = Recorder(stream.commands, max(LEAST_ROWS // 2, most * stream.most_rows(self.mode.together)))
         limits = {shape: min(most, stream.together(shape)) for shape in stream.shapes}
-        self.device.open(stream, self.recorder, seed=SEED)
+        self.device.open(stream, self.recorder, SEED, team)
         nobody = NO_DRIVER  # no driver to notify
         self.flights = self.device.open_steps(stream, sampling, on_host, nobody)
         self.prepared = self.mode.prepare(self.device, limits)
@@ -166,9 +168,10 @@ class StepRun:
         """Check that each command ran once, and that its output is right."""
         assert list(self.recorder.faults()) == []
         ids = self.flights.done[: self.stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
-        found = verify_chain(
-            self.stream, self.device.arenas, self.sampling, ids, CheckSettings(64), self.mode.unwritten_of(self.stream)
-        )
+        split, unwritten = self.device.split, self.mode.unwritten_of(self.stream)
+        shares = None if split is None else split.shares
+        given = self.stream, self.device.arenas, self.sampling, ids, CheckSettings(64), unwritten
+        found = verify_chain(*given, shares=shares)
         assert found.ok, found.first_wrong
 
     def launches(self, column: int) -> list[int]:

@@ -1,0 +1,45 @@
+"""The launch of our own all-reduce (launchopt/kernels/all_reduce.cu). This module needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from launchopt.command import ShapeKey
+from launchopt.devices.cublaslt.kernel_plans import Launch
+from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, PEERS
+
+VECTOR_BYTES, WARP = 16, 32  # bytes that a thread reads at a time, and threads of a warp
+LIMIT_NS = 120_000_000_000  # longest wait of a kernel for another GPU: a rank that has died must not hold the others
+
+
+Three = tuple[int, int, int]
+
+
+def all_reduce_launch(shape: ShapeKey, size: int, rows: Three, strides_bytes: Three, peers: int) -> Launch:
+    """Return the launch for `size` commands of a shape.
+
+    rows: elements from one row of A, B, C to the next. strides_bytes: bytes from one command's A, B, C to the next
+    command's. peers: address of struct Peers.
+    """
+    words = np.zeros(1, ALL_REDUCE)
+    words[0] = shape.m, shape.n, size, *rows[1:], *strides_bytes[1:], peers
+    vectors = size * shape.n * -(-shape.m * shape.dtype.itemsize // VECTOR_BYTES)
+    threads = min(ALL_REDUCE_THREADS, -(-vectors // WARP) * WARP)
+    blocks = min(ALL_REDUCE_BLOCKS, -(-vectors // threads))
+    return Launch((blocks, 1, 1), (threads, 1, 1), 0, words.view(np.int64))
+
+
+def peers_struct(rank: int, parts: Sequence[int], flags: Sequence[int], own: Sequence[int]) -> np.ndarray:
+    """Return struct Peers of a rank.
+
+    parts: addresses of the activations of each rank. flags: of the flags in the memory of each rank, u64 [ranks,
+    ALL_REDUCE_BLOCKS]. own: of this rank's generations and account.
+    """
+    peers = np.zeros(1, PEERS)
+    peers["size"], peers["rank"], peers["limit_ns"] = len(parts), rank, LIMIT_NS
+    peers["arrived"], peers["generations"], peers["account"] = flags[rank], *own
+    peers["parts"][0, : len(parts)] = parts
+    peers["flags"][0, : len(flags)] = [each + rank * ALL_REDUCE_BLOCKS * 8 for each in flags]
+    return peers

@@ -1,0 +1,71 @@
+"""Tensor parallelism: the share of a program that each of several GPUs executes, and of its weights.
+
+In: the program of a whole model, and that of `ModelShape.share`. Out: a `Split`, with the program of one GPU, and the
+part of a whole weight that each GPU holds (`Cut`).
+
+Weights are cut as engines cut them (Shoeybi et al. 2019, Megatron-LM). GEMMs of q, k, v, gate and up keep a range of
+their rows, that is of heads and of inner features. GEMMs of o and down keep a range of their columns, so that each GPU
+has a part of every sum. An all-reduce behind them adds these parts. Norms, embeddings and the LM head are on all GPUs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from launchopt.command import Op
+from launchopt.streams.program import Node, Program
+
+
+class Cut(NamedTuple):
+    """The part of a whole weight that a GPU holds: ranges of rows, one after the other, and a range of columns."""
+
+    rows: tuple[range, ...]
+    columns: range
+
+
+def sum_of(name: str) -> str:
+    """Return the name of the all-reduce behind a node."""
+    return f"{name}_sum"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The program of a whole model, and that of its share (`ModelShape.share`) on each of `tensor` GPUs."""
+
+    whole: Program
+    share: Program
+    tensor: int
+
+    @property
+    def program(self) -> Program:
+        """The program of one GPU: the share, with an all-reduce behind each GEMM that is partial."""
+        sums: dict[str, str] = {}
+        layer = list[Node]()
+        for node in self.share.layer:
+            a = node.a if node.a is None else sums.get(node.a, node.a)
+            layer.append(replace(node, b=sums.get(node.b, node.b), a=a))
+            if self.is_partial(node.name):
+                sums[node.name] = name = sum_of(node.name)
+                layer.append(Node(name, Op.ALL_REDUCE, node.m, node.m, node.name))
+        return replace(self.share, layer=tuple(layer))
+
+    def is_partial(self, name: str) -> bool:
+        """Return whether a GPU has only a part of the inputs of a node's sums: the node's weight is cut by columns."""
+        share, whole = self.share.node(name), self.whole.node(name)
+        return share.op is Op.GEMM and share.k < whole.k
+
+    def cut(self, name: str, rank: int) -> Cut:
+        """Return the part of a GEMM's whole weight that the GPU with number `rank` holds."""
+        node = self.whole.node(name)
+        if self.is_partial(name):
+            return Cut((range(node.m),), self._own(0, node.k, rank))
+        rows, at = list[range](), 0
+        for width in node.parts or (node.m,):
+            rows.append(self._own(at, width, rank))
+            at += width
+        return Cut(tuple(rows), range(node.k))
+
+    def _own(self, start: int, width: int, rank: int) -> range:
+        size = width // self.tensor
+        return range(start + rank * size, start + (rank + 1) * size)

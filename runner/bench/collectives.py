@@ -1,0 +1,101 @@
+"""Measures all-reduces between two ranks: two GPUs, or two processes of the cpu device.
+
+On GPUs: our own kernel beside NCCL and PyTorch's symmetric memory, captured in a graph and eager. On the cpu device:
+the all-reduce in shared memory. Sizes are those of a token of a small and of a large model, and of 32 tokens.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+
+from launchopt.command import Dtype
+from launchopt.devices import find_device
+from launchopt.devices.peers.segment import PeerSegment, Team
+from launchopt.errors import DeviceError
+from runner.bench.figures import Figure
+from runner.bench.peers import with_peer
+
+SIZES = (4 << 10, 16 << 10, 512 << 10)  # bytes of bf16
+RANKS, CALLS = 2, 200
+SPIN_US, SLEEP_US = 200.0, 50.0
+Times = dict[str, list[float]]  # us by case
+
+
+def suite(repeats: int, device: str) -> Iterator[Figure]:
+    """Yield the time of an all-reduce of each size. On GPUs, needs two of them."""
+    times = _on_gpus(repeats) if device == "cuda" else _on_cpu(repeats)
+    for case, samples in times.items():
+        yield Figure("collectives", case, "us", samples)
+
+
+def _case(size: int, how: str) -> str:
+    return f"{size >> 10} KB, {how}"
+
+
+def _on_cpu(repeats: int) -> Times:
+    with PeerSegment.create(RANKS, 2 * max(SIZES)) as segment:
+        members = [Team(segment.name, rank, RANKS, SPIN_US, SLEEP_US) for rank in range(RANKS)]
+        return with_peer(host_rank, (members[1], repeats), lambda: host_times(members[0], repeats))
+
+
+def host_rank(team: Team, repeats: int) -> None:
+    """Be the other rank on the cpu device."""
+    host_times(team, repeats)
+
+
+def gpu_rank(team: Team, nccl: tuple[int, ...] | None, port: int, repeats: int) -> None:
+    """Be the other rank, on its GPU."""
+    gpu_times(team, nccl, port, repeats)
+
+
+def host_times(team: Team, repeats: int) -> Times:
+    """Return the times of a rank on the cpu device."""
+    from launchopt.devices.peers.host import HostPeers
+
+    peers, found = HostPeers(team, Dtype.bf16, max(SIZES)), defaultdict[str, list[float]](list)
+    for size in SIZES:
+        elements = size // Dtype.bf16.itemsize
+        operands = [(peers.own[None, None, :elements], peers.own[None, None, elements : 2 * elements])]
+        for _ in range(repeats):
+            peers.all_reduce(operands)  # so that both ranks start together
+            start_ns = time.monotonic_ns()
+            for _ in range(CALLS):
+                peers.all_reduce(operands)
+            found[_case(size, "shared memory")].append((time.monotonic_ns() - start_ns) / 1e3 / CALLS)
+    del operands
+    peers.close()
+    return found
+
+
+def _on_gpus(repeats: int) -> Times:
+    try:
+        find_device("cuda", RANKS - 1)
+    except DeviceError:  # there is one GPU only
+        return {}
+    from launchopt.devices.peers.rivals import unique_id
+
+    with PeerSegment.create(RANKS, 0) as segment, socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        free.close()
+        members = [Team(segment.name, rank, RANKS, SPIN_US, SLEEP_US) for rank in range(RANKS)]
+        nccl = unique_id()
+        return with_peer(
+            gpu_rank, (members[1], nccl, port, repeats), lambda: gpu_times(members[0], nccl, port, repeats)
+        )
+
+
+def gpu_times(team: Team, nccl: tuple[int, ...] | None, port: int, repeats: int) -> Times:
+    """Return the times of a rank, which has the GPU of its number."""
+    from launchopt.devices.peers.rivals import Rivals
+
+    rivals, found = Rivals(team, team.rank, max(SIZES), nccl, port), defaultdict[str, list[float]](list)
+    for size in SIZES:
+        for _ in range(repeats):
+            for how, us in rivals.times_us(size):
+                found[_case(size, how)].append(us)
+    rivals.close()
+    return found

@@ -1,0 +1,68 @@
+"""Jobs whose GPUs split each layer of a model (`parallel.tensor`): what they need, and the memory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from launchopt.devices.peers.segment import PeerSegment, Team
+from launchopt.errors import ConfigError
+from launchopt.kernels.shared import MOST_RANKS
+from launchopt.streams.chain import Stream, chain_of
+from runner.config.groups import Ordering, Record, TimingKind
+from runner.config.schema import Config
+from runner.plan.job import Job
+
+
+def require_gpus(config: Config) -> None:
+    """Raise ConfigError unless `device.gpus` names as many GPUs as split the model, and the workload can be split."""
+    tensor, gpus = config.parallel.tensor, config.device.gpus or [config.device.index]
+    if tensor == 1:
+        return
+    if len(gpus) != tensor:
+        wanted = ",".join(map(str, range(tensor)))
+        why = f"needs as many GPUs, and there are {len(gpus)}: device.gpus=[{wanted}]"
+        raise ConfigError("parallel.tensor", tensor, f"{why}; on the cpu device these are cores")
+    workload = config.workload
+    if not workload.has_layers or workload.instead_of_model:
+        raise _refused(config, f"workload={workload.name} has no model to split: use layer or decode")
+    if config.ordering is not Ordering.per_request:
+        raise _refused(config, f"ordering={config.ordering.value} has no order of all-reduces: use per_request")
+    if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
+        raise ConfigError("timing", config.timing.kind.value, "traces one GPU: use timing=events with parallel.tensor")
+    if config.record.commands is Record.all:
+        raise ConfigError("record.commands", "all", "is for one GPU: leave it out with parallel.tensor")
+    if not config.batching.stall:
+        raise ConfigError(
+            "batching.stall", "false", "must be true with parallel.tensor, which flushes at no time limit"
+        )
+
+
+def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
+    """Raise ConfigError if the GPUs that split a model might form different batches, or are too many."""
+    if config.parallel.tensor == 1:
+        return
+    requests, most = chain_of(stream).requests, config.batching.max_batch
+    if config.scheduler.kind == "none":
+        is_closed = not config.arrival.has_requests and config.arrival.is_closed
+        if not is_closed or requests > most:
+            why = "in a closed loop" if not is_closed else f"with batching.max_batch={requests} or more"
+            raise _refused(config, f"GPUs must form the same batches: use scheduler=continuous, or run {why}")
+    if kind == "cuda" and config.parallel.tensor > MOST_RANKS:
+        raise _refused(config, f"at most {MOST_RANKS} GPUs of a host can split a model")
+
+
+def new_team(jobs: Sequence[Job]) -> PeerSegment:
+    """Return new memory for consumers that split a model: on the CPU device also for the activations of each."""
+    job = jobs[0]
+    stream, arena = chain_of(job.stream), chain_of(job.stream).activations
+    memory_bytes = stream.arenas[arena] * arena.slot_bytes if job.device_kind == "cpu" else 0
+    return PeerSegment.create(len(jobs), memory_bytes)
+
+
+def member(job: Job, segment: PeerSegment) -> Team:
+    """Return what a job's consumer needs to find the others."""
+    return Team(segment.name, job.consumer, job.stream.tensor, job.spin_us, job.sleep_us)
+
+
+def _refused(config: Config, why: str) -> ConfigError:
+    return ConfigError("parallel.tensor", config.parallel.tensor, why)

@@ -1,0 +1,174 @@
+"""Runs whose GPUs split each layer, on the CPU device with two cores."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from support.config.composing import planned
+
+from launchopt.errors import ConfigError
+from launchopt.modes import MODES, mode_class
+from launchopt.recording import results
+from runner.plan.plan import Plan
+from runner.run import children
+from runner.run.resume import config_hash
+from runner.run.run import execute
+from runner.run.several import gpu_rows, merged
+from runner.verdict import verdict
+from runner.worker.messages import RepeatResult
+
+CORES = sorted(os.sched_getaffinity(0))[:2]
+SPLIT = (f"device.gpus=[{','.join(map(str, CORES))}]", "parallel.tensor=2")
+needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+LAYERS = ("model=tiny", "workload.layers=2", "workload.requests=3", "workload.tokens=4", "workload.cache=hot")
+STEPS = ("workload=layer", *LAYERS, "workload.replicas=2", "against=[]", "repeats=1")
+DECODE = (
+    "workload=decode",
+    *LAYERS[:2],
+    "workload.requests=3",
+    "workload.tokens=2",
+    "workload.cache=hot",
+    "against=[]",
+)
+
+
+def ran(folder: Path, *words: str) -> list[results.Row]:
+    """Run a plan; return the rows of summary.parquet."""
+    folder.mkdir(exist_ok=True)
+    try:
+        execute(planned(*words), folder, list(words))
+    finally:
+        children.dismiss()
+    return results.read_summaries([folder])
+
+
+@needs_two_cores
+def test_a_split_model_gives_the_tokens_of_one_gpu_in_every_mode(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = (*STEPS, "workload.prompt_tokens=5", "sampling=greedy", "mode=graph")
+    (alone,) = ran(tmp_path / "one", *words)
+    rows = ran(tmp_path / "two", *words, "against=[baseline,coalesced,engine]", *SPLIT)
+    assert [(row["status"], row["verified"], row["gpus"], row["tensor"]) for row in rows] == [("ok", True, 2, 2)] * 4
+    assert {row["token_hash"] for row in rows} == {alone["token_hash"]}
+    by_mode = {row["mode"]: row for row in rows}
+    steps, layers, requests = 4, 2, 3
+    assert by_mode["baseline"]["collectives"] == 2 * layers * steps * requests
+    assert by_mode["graph"]["collectives"] == 2 * layers * steps
+    assert all(row["all_reduce_us"] > row["all_reduce_wait_us"] > 0 for row in rows)
+    assert all(row["copy_gb_per_s"] is None and row["routing"] is None for row in rows)
+    assert alone["tensor"] is None
+    gpus = results.read_gpus([tmp_path / "two"])
+    assert {(row["mode"], row["gpu"], row["requests"]) for row in gpus} == {
+        (mode, core, requests) for mode in by_mode for core in CORES
+    }
+    capsys.readouterr()
+    assert verdict([tmp_path / "two"]) == 0
+    assert "graph split over 2 GPUs: 16 all-reduces of" in capsys.readouterr().out
+
+
+@needs_two_cores
+def test_the_launches_have_the_order_and_the_time_of_every_all_reduce(tmp_path: Path) -> None:
+    (row,) = ran(tmp_path, *DECODE, "mode=baseline", "scheduler=continuous", *SPLIT)
+    assert row["status"] == "ok"
+    launches = pq.read_table(tmp_path / "launches.parquet").to_pylist()
+    assert [each["op"] for each in launches] == ["gemm", "gemm", "all_reduce"] * 24
+    assert row["collectives"] == 24
+    assert all(each["submit_start_ns"] < each["submit_end_ns"] for each in launches)
+
+
+def plan_of_two() -> Plan:
+    plan = planned(*DECODE, "mode=baseline", *SPLIT)
+    return replace(plan, config=replace(plan.config, device=replace(plan.config.device, gpus=[4, 7])))
+
+
+def found(**changed: Any) -> RepeatResult:
+    names = {"verified": True, "max_rel_error": 0.1, "tolerance": 1.0, "status": "ok", "above_ceiling": None}
+    numbers = {"commands": 72, "launch_calls": 72, "batches": 72, "collectives": 24, "wall_ms": 2.0}
+    rates = {"achieved_gb_per_s": 8.0, "achieved_tflops": 1.0, "all_reduce_us": 3.0, "all_reduce_wait_us": 1.0}
+    row = dict.fromkeys(results.SUMMARY.names) | names | numbers | rates | changed
+    return RepeatResult(row, {}, {"latency": [(1000, 1003, 72)], "queue_wait": [], "batch_wait": []})
+
+
+@needs_two_cores
+def test_counts_are_those_of_a_rank_rates_add_up_and_the_slowest_gives_the_time() -> None:
+    slower = found(wall_ms=4.0, all_reduce_us=5.0, all_reduce_wait_us=4.0)
+    row = merged(plan_of_two(), [found(), slower]).row
+    assert (row["commands"], row["wall_ms"], row["commands_per_s"], row["status"]) == (72, 4.0, 18_000.0, "ok")
+    assert row["achieved_gb_per_s"] == (8.0 * 2 + 8.0 * 4) / 4
+    assert (row["all_reduce_us"], row["all_reduce_wait_us"]) == (5.0, 2.5)
+    assert [each["gpu"] for each in gpu_rows(plan_of_two(), "run", [found(), slower])] == [4, 7]
+
+
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"collectives": 23}, "GPUs that split the model have different collectives: [23, 24]"),
+        ({"status": "failed: 1 of 72 outputs wrong", "verified": False}, "GPU 7: 1 of 72 outputs wrong"),
+    ],
+)
+def test_what_one_rank_did_otherwise_or_wrong_fails_the_repeat(changed: dict[str, Any], why: str) -> None:
+    row = merged(plan_of_two(), [found(), found(**changed)]).row
+    assert (row["status"], row["verified"]) == (f"failed: {why}", False)
+
+
+REFUSED = [
+    (("parallel.tensor=2",), "parallel.tensor=2: needs as many GPUs, and there are 1: device.gpus=[0,1]"),
+    ((SPLIT[0], "parallel.tensor=4"), "parallel.tensor=4: needs as many GPUs, and there are 2: device.gpus=[0,1,2,3]"),
+    (("device.gpus=[0,0]", "parallel.tensor=2"), "device.gpus=0: is named twice"),
+    ((*SPLIT, "model.kv_heads=1"), "parallel.tensor=2: does not divide kv_heads=1 of model=tiny: use one of 1"),
+    ((*SPLIT, "model.intermediate=129"), "parallel.tensor=2: does not divide intermediate=129 of model=tiny"),
+    ((*SPLIT, "batching.max_batch=2"), "use scheduler=continuous, or run with batching.max_batch=3 or more"),
+    ((*SPLIT, "arrival=poisson", "arrival.rate_per_s=9"), "use scheduler=continuous, or run in a closed loop"),
+    ((*SPLIT, "batching.stall=false"), "batching.stall=false: must be true with parallel.tensor"),
+    ((*SPLIT, "record.commands=all"), "record.commands=all: is for one GPU"),
+    (("parallel.tensor=0",), "parallel.tensor=0: out of range"),
+    ((*SPLIT, "mode=batched"), "mode=batched: forms batches of one shape as commands come"),
+    ((*SPLIT, "mode=graph_loop"), "mode=graph_loop: mode.submit=graph_loop repeats steps in one launch"),
+]
+
+
+@needs_two_cores
+@pytest.mark.parametrize(("words", "why"), REFUSED, ids=[" ".join(words[-2:]) for words, _ in REFUSED])
+def test_what_cannot_be_split_is_refused_in_one_line(words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        planned("workload=layer", "model=tiny", "workload.requests=3", "mode=coalesced", "against=[]", *words)
+    assert why in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("workload=linear_epilogue",), "workload=linear_epilogue has no model to split: use layer or decode"),
+        (("workload=gemv_256",), "workload=gemv_256 has no model to split: use layer or decode"),
+        (("workload=decode", "model=tiny", "ordering=none"), "ordering=none has no order of all-reduces"),
+    ],
+)
+def test_work_that_cannot_be_split_is_refused(words: tuple[str, ...], why: str) -> None:
+    with pytest.raises(ConfigError, match=f"parallel.tensor=2: {why}"):
+        planned(*words, "mode=batched", "against=[]", *SPLIT)
+
+
+@needs_two_cores
+def test_every_mode_either_takes_steps_or_single_commands_or_says_why_not() -> None:
+    stream = planned(*DECODE, "mode=coalesced", *SPLIT).stream
+    reasons = {name: mode_class(name).refusal("cpu", stream) for name in MODES}
+    able = {name for name, why in reasons.items() if why is None}
+    assert {"baseline", "coalesced", "graph"} <= able
+    assert not able & {"batched", "grouped", "multistream", "persistent", "megakernel", "graph_loop", "torch_graph"}
+
+
+def test_runs_of_earlier_versions_have_the_same_hash() -> None:
+    config = planned(*DECODE, "mode=baseline").composed
+    older = {key: value for key, value in config.items() if key != "parallel"}
+    assert config_hash(older) == config_hash(config)
+    assert np.isin(config["parallel"]["tensor"], [1])

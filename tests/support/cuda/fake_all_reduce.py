@@ -1,0 +1,51 @@
+"""A stand-in for the kernel of all_reduce.cu, with its flags: ranks are threads of one process. fp32 only."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, PEERS, AllReduceAccount
+from support.cuda.fake_kernels import rows_at, words_at
+
+NAP_S, PATIENCE_S = 1e-5, 20.0
+
+
+def all_reduce(config: Any, parameters: int) -> Callable[[], object]:
+    """Read a launch's arguments; return the work of its blocks."""
+    pointers = words_at(parameters, 5).tolist()
+    _, b, c, _ = (int(words_at(pointer, 1)[0]) for pointer in pointers[:4])
+    given = words_at(pointers[4], ALL_REDUCE.itemsize // 8).view(ALL_REDUCE)[0]
+    return lambda: _reduced(b, c, given, config.grid_x)
+
+
+def _words(address: int, count: int) -> Any:
+    """Return a view of `count` words of the host's memory."""
+    return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_uint64)), (count,))
+
+
+def _reduced(b: int, c: int, given: Any, blocks: int) -> None:
+    peers = _words(given["peers"], PEERS.itemsize // 8).view(PEERS)[0]
+    size, rank = int(peers["size"]), int(peers["rank"])
+    generations = _words(peers["generations"], ALL_REDUCE_BLOCKS)
+    arrived = _words(peers["arrived"], size * ALL_REDUCE_BLOCKS).reshape(size, -1)
+    generation = generations[:blocks] + np.uint64(1)
+    for other in range(size):
+        _words(peers["flags"][other], blocks)[:] = generation
+    until = time.monotonic() + PATIENCE_S
+    while (arrived[:, :blocks] < generation).any():
+        assert time.monotonic() < until, "a rank waits for another one"
+        time.sleep(NAP_S)
+    m, n, commands, ldb, ldc, stride_b, stride_c = (int(given[name]) for name in ALL_REDUCE.names[:7])
+    for command in range(commands):
+        place = b + command * stride_b - int(peers["parts"][rank])
+        total = np.zeros((n, m), np.float32)
+        for part in peers["parts"][:size].tolist():
+            total += rows_at(part + place, n, m, ldb)
+        rows_at(c + command * stride_c, n, m, ldc)[:] = total
+    generations[:blocks] = generation
+    _words(peers["account"], len(AllReduceAccount))[AllReduceAccount.CALLS] += np.uint64(1)

@@ -1,0 +1,86 @@
+"""A rank of the tests of kernels/all_reduce.cu on the host: importable by name, as `spawn` needs.
+
+The memory of each rank is a row of a shared segment: its activations, then the flags that all ranks write there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.devices.arenas import STORAGE, from_float32
+from launchopt.devices.peers.launches import all_reduce_launch, peers_struct
+from launchopt.devices.peers.segment import PeerSegment, Team
+from launchopt.kernels import source
+from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, AllReduceAccount
+from support.cuda_on_host import built_of, launch
+
+CALL = (
+    "auto w = (const u64*)arguments; ALL_REDUCE((char*)w[0], (char*)w[1], (char*)w[2], 0, *(const AllReduce*)(w + 4))"
+)
+PLACES = 2  # parts are written to two places in turn
+SPIN_FOREVER = 1 << 62
+
+
+class Case(NamedTuple):
+    """Sizes of an all-reduce: commands of [n, m] whose rows are `row` elements apart, in `rounds` launches."""
+
+    dtype: Dtype
+    m: int
+    n: int
+    commands: int
+    row: int
+    rounds: int
+    pdl: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Elements of the B, or of the C, of all commands."""
+        return self.commands * self.n * self.row
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of a rank's memory for `PLACES` parts and sums, and for flags of 8 ranks."""
+        return self.flags_at + 8 * ALL_REDUCE_BLOCKS * 8
+
+    @property
+    def flags_at(self) -> int:
+        """Bytes from the start of a rank's memory to its flags."""
+        return -(-2 * PLACES * self.elements * 4 // 256) * 256
+
+    def part(self, rank: int, number: int) -> NDArray[Any]:
+        """Return the part of a rank in round `number`, in storage type [commands, n, m]."""
+        generator = np.random.default_rng([rank, number])
+        return np.asarray(
+            from_float32(generator.standard_normal((self.commands, self.n, self.m), np.float32), self.dtype)
+        )
+
+
+def add(given: tuple[Case, Team]) -> tuple[list[NDArray[Any]], NDArray[np.uint64]]:
+    """Launch all rounds of one rank; return the sum of each, and the account."""
+    case, team = given
+    segment = PeerSegment.attach(team.segment, team.size, case.memory_bytes)
+    memory = [segment.memory(rank) for rank in range(team.size)]
+    bases = [each.ctypes.data for each in memory]
+    generations, account = np.zeros(ALL_REDUCE_BLOCKS, np.uint64), np.zeros(len(AllReduceAccount), np.uint64)
+    own = generations.ctypes.data, account.ctypes.data
+    peers = peers_struct(team.rank, bases, [base + case.flags_at for base in bases], own)
+    storage = np.dtype(STORAGE[case.dtype])
+    shape = ShapeKey(case.m, case.n, case.m, case.dtype, Op.ALL_REDUCE)
+    stride = case.n * case.row * storage.itemsize
+    made = all_reduce_launch(shape, case.commands, (0, case.row, case.row), (0, stride, stride), peers.ctypes.data)
+    library = built_of(source("all_reduce"), CALL, DTYPE=int(case.dtype), PDL=int(case.pdl))
+    mine, found = memory[team.rank][: 2 * PLACES * case.elements * storage.itemsize].view(storage), []
+    places = mine.reshape(2, PLACES, case.commands, case.n, case.row)[..., : case.m]
+    for number in range(case.rounds):
+        b, c = places[0, number % PLACES], places[1, number % PLACES]
+        b[...] = case.part(team.rank, number)
+        words = np.concatenate([[bases[team.rank], b.ctypes.data, c.ctypes.data, 0], made.words]).astype(np.int64)
+        launch(library, made.grid, made.block[0], 0, words.ctypes.data, seed=number, most_turns=SPIN_FOREVER)
+        found.append(c.copy())
+    del memory, mine, places, b, c
+    segment.release()
+    return found, account

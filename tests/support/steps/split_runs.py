@@ -1,0 +1,85 @@
+"""Runs of a model that several ranks split: a thread each, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+
+from launchopt.arrivals.requests import Requests
+from launchopt.command import Dtype
+from launchopt.devices.cpu.split import CpuSplit
+from launchopt.devices.peers.segment import PeerSegment, Team
+from launchopt.sampling import Sampling
+from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.model import ModelShape
+from launchopt.streams.program import layer_program, linear_program
+from launchopt.streams.tensor import Split
+from support.steps.program_interpreter import NONE, SEED, Change, Run, unchanged
+
+Result = TypeVar("Result")
+MODEL = ModelShape("split", 128, 2, q_heads=8, kv_heads=4, head_dim=16, intermediate=128, qk_norm=True)
+PATIENCE_S = 60
+SPIN_US, SLEEP_US = 20.0, 50.0
+
+
+def split_of(name: str, tensor: int, ctx: int = 16) -> Split:
+    """Return MODEL's layer, with its weights merged or `apart`, or its linear layers, split."""
+
+    def program(model: ModelShape) -> object:
+        if name == "linear":
+            return linear_program(model.linear_sizes(), model.linear_parts())
+        return layer_program(model, ctx, merged=True)
+
+    whole, share = program(MODEL), program(MODEL.share(tensor))
+    return Split(whole, share, tensor)  # type: ignore[arg-type]
+
+
+def streams_of(
+    name: str, tensor: int, dtype: Dtype = Dtype.fp32, vocab: int | None = None
+) -> tuple[ChainStream, ChainStream]:
+    """Return the stream of a rank, and that of the whole model on one device."""
+    split = split_of(name, tensor)
+    requests = Requests(np.zeros(3, np.int64), np.array([0, 3, 1]), np.array([3, 2, 4]))
+    part = ChainStream(split.program, 2, requests, dtype, 2, ChainSettings(vocab, 2, split=split))
+    return part, ChainStream(split.whole, 2, requests, dtype, 2, ChainSettings(vocab, 2))
+
+
+@contextmanager
+def team_of(size: int, memory_bytes: int) -> Iterator[tuple[PeerSegment, list[Team]]]:
+    """Yield the memory of a team, and what each member needs; all waits end with the block."""
+    with PeerSegment.create(size, memory_bytes) as segment:
+        try:
+            yield segment, [Team(segment.name, rank, size, SPIN_US, SLEEP_US) for rank in range(size)]
+        finally:
+            segment.stop()
+
+
+def in_ranks(size: int, work: Callable[[int], Result]) -> list[Result]:
+    """Return what `work` returns for each rank; the ranks run at the same time."""
+    with ThreadPoolExecutor(size) as pool:
+        futures = [pool.submit(work, rank) for rank in range(size)]
+        return [future.result(PATIENCE_S) for future in futures]
+
+
+@contextmanager
+def split_runs(
+    stream: ChainStream, sampling: Sampling = NONE, changes: dict[int, Change] | None = None
+) -> Iterator[list[Run]]:
+    """Execute a stream on all ranks; yield their runs. changes: of some ranks."""
+    arena = stream.activations
+    with team_of(stream.tensor, stream.arenas[arena] * arena.slot_bytes) as (_, members):
+        splits = in_ranks(stream.tensor, lambda rank: CpuSplit(stream, SEED, members[rank]))
+
+        def run(rank: int) -> Run:
+            change = (changes or {}).get(rank, unchanged)
+            return Run(stream, sampling, change, split=splits[rank])
+
+        try:
+            yield in_ranks(stream.tensor, run)
+        finally:
+            for split in splits:
+                split.close()
