@@ -173,7 +173,7 @@ OPENS = re.compile(
 # The package's own files, files of the system, and parts that this process wrote.
 OWN = {
     "launchopt/files.py",
-    "launchopt/native.py",
+    "launchopt/caches.py",
     "launchopt/reading/parquet.py",
     *(f"launchopt/{name}.py" for name in ("report/page", "kernels/__init__", "modes/options", "recording/environment")),
     *("launchopt/analysis/tables/reference.py", "launchopt/devices/cpu/info.py", "launchopt/timing/torch_trace.py"),
