@@ -1,8 +1,7 @@
 """The Hydra application. In: a composed config. Out: folders of results.
 
-Hydra calls `Precheck` before it makes a folder. `Precheck` refuses a single run with bad input, and a sweep whose
-overrides do not compose or whose folder is in use. If one job of a sweep is refused, it gets a manifest with the
-reason, and the other jobs run.
+Hydra calls `Precheck` before it makes a folder. It refuses a single run with bad input, and a sweep whose overrides do
+not compose or whose folder is in use. A job of a sweep that is refused gets a manifest with the reason; the others run.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ class Precheck(Callback):
         with _refusing():
             overrides = typed(config.hydra)
             chosen_folder(SWEEP_KEY, config.hydra.sweep.dir)
-            require_gpu(config, typed(config.hydra))
+            require_gpu(config, overrides)
             if config.resume and is_timed(config.hydra.sweep):
                 place_resumed(config, overrides)
             folder = Path(config.hydra.sweep.dir)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +26,7 @@ from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
     from launchopt.prefixes.cache import PrefixCache
-    from launchopt.prefixes.simulation import Hits
+    from launchopt.prefixes.simulation import Hits, Simulation
 
 MOST_BLOCK = 1 << 16
 MOST_BLOCKS = 1 << 40
@@ -50,16 +50,16 @@ def _prefixes(options: argparse.Namespace) -> int:
     capacity = _capacity(options)
     prompts = read_prompts(options.trace, options.requests)
     kinds: Sequence[Callable[[int | None], PrefixCache]] = (HashCache, RadixCache)
-    caches = [kind(capacity) for kind in kinds]
-    found = {cache.name: simulate(prompts, cache, options.block) for cache in caches}
+    found = simulate(prompts, [kind(capacity) for kind in kinds], options.block)
     hits, blocks = oracle(prompts)
     implied = hits / blocks if blocks else 0.0
     if options.json != STDOUT:
         _show(found, options.block, capacity)
-        print(f"\nBlocks of {HASH_BLOCK} tokens that an earlier prompt had, by hash_ids: {implied:.2%} ({hits:,}).")
+        print(f"Blocks of {HASH_BLOCK} tokens that an earlier prompt had, by hash_ids: {implied:.2%} ({hits:,}).")
     about = {"block": options.block, "blocks": capacity, "hash_ids_rate": implied, "hash_ids_hits": hits}
-    caches_json = [{"cache": name, **asdict(each), "rate": each.rate} for name, each in found.items()]
-    put_json(options.json, about | {"caches": caches_json})
+    about |= {"requests": found.requests, "tokens": found.tokens, "full_blocks": found.blocks, "hash_ns": found.hash_ns}
+    each_cache = [{"cache": name, **asdict(each), "rate": found.rate(each.hits)} for name, each in found.of.items()]
+    put_json(options.json, about | {"caches": each_cache})
     return 0
 
 
@@ -83,29 +83,28 @@ def _capacity(options: argparse.Namespace) -> int | None:
     raise ConfigError("--memory-gib", options.memory_gib, f"holds no block of {options.block} tokens of {model.name}")
 
 
-def _show(found: Mapping[str, Hits], block: int, capacity: int | None) -> None:
+def _show(found: Simulation, block: int, capacity: int | None) -> None:
     from launchopt.analysis.tables.columns import FULL, Column
     from launchopt.analysis.tables.markdown import body
 
-    first = next(iter(found.values()))
     size = "as many as needed" if capacity is None else f"{capacity:,} of them"
-    title = f"{first.requests:,} requests, {first.tokens:,} tokens of prompts, blocks of {block} tokens, {size}"
-    columns: list[Column[str]] = [Column(name, str, FULL, not name) for name in ("", *found)]
+    title = f"{found.requests:,} requests, {found.tokens:,} tokens of prompts, blocks of {block} tokens, {size}"
+    columns: list[Column[str]] = [Column(name, str, FULL, not name) for name in ("", *found.of)]
     rows: dict[str, Callable[[Hits], str]] = {
-        "full blocks of prompts that were cached": lambda each: f"{each.rate:.2%}",
-        "tokens of prompts that need no step": lambda each: f"{each.cached_tokens / max(1, each.tokens):.2%}",
+        "full blocks of prompts that were cached": lambda each: f"{found.rate(each.hits):.2%}",
+        "tokens of prompts that need no step": lambda each: f"{each.cached_tokens / max(1, found.tokens):.2%}",
         "blocks evicted": lambda each: f"{each.evicted:,}",
         "last blocks copied on write": lambda each: f"{each.copies:,}",
         "requests larger than the cache": lambda each: f"{each.refused:,}",
-        "host ns a token: hash": lambda each: f"{each.ns_a_token(each.hash_ns):.1f}",
-        "host ns a token: cache": lambda each: f"{each.ns_a_token(each.cache_ns):.1f}",
+        "host ns a token, without the hash": lambda each: f"{found.ns_a_token(each.ns):.1f}",
     }
-    cells = [[name, *map(of, found.values())] for name, of in rows.items()]
+    cells = [[name, *map(of, found.of.values())] for name, of in rows.items()]
     if sys.stdout.isatty():
         console().print(title)
         console().print(drawn(columns, cells))
     else:
         print(title, body(columns, cells), sep="\n\n")
+    print(f"\nThe hash takes {found.ns_a_token(found.hash_ns):.1f} ns of the host a token.")
 
 
 def _parser() -> CommandParser:

@@ -185,10 +185,11 @@ def _show_gpus(root: Path) -> None:
     """Let the page on several GPUs show what two gain over one."""
     place = root / REFERENCE / GPUS
     rows = []
-    for name, work, of, goal in GPU_ROWS:
-        one = [f"{name}/{side}" for side in (BEFORE, BEHIND) if (place / name / side).is_dir()]
+    for row in GPU_ROWS:
+        one = [f"{row.name}/{side}" for side in (BEFORE, BEHIND) if (place / row.name / side).is_dir()]
         if one:
-            rows.append({"work": work, "one": one, "two": [f"{name}/{TWO}"], "of": of, "goal": goal})
+            two = [f"{row.name}/{TWO}"]
+            rows.append({"work": row.work, "one": one, "two": two, "of": row.rate, "goal": row.goal})
     if rows:
         save_json(place / two_gpus.FILE, {"rows": rows})
         shown = _marked(root / GPUS_PAGE, place / two_gpus.FILE)

@@ -5,6 +5,8 @@ A part measures on one GPU, on two, and on one again. Steps have 16 requests a G
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from scripts.reference_part import Part, run_words
 
 GPUS = "gpus"  # the folder of the parts
@@ -22,6 +24,20 @@ GEMVS = (
 JOBS, SWEEP = 12, "workload=gemv_micro mode=batched 'against=[baseline]' repeats=40 record.launches=none"
 
 
+class Row(NamedTuple):
+    """A row of the table: the work, the rate that counts, the goal for two GPUs over one, and the part."""
+
+    work: str
+    rate: str
+    goal: float
+    part: Part
+
+    @property
+    def name(self) -> str:
+        """Folder of its part, below GPUS."""
+        return self.part.folder.partition("/")[2]
+
+
 def _pair(name: str, words: str, one: str, two: str, seconds: int) -> Part:
     """Return a part that runs `words` with `one` before and behind `two`."""
     runs = ((BEFORE, one), (TWO, two), (BEHIND, one))
@@ -29,25 +45,27 @@ def _pair(name: str, words: str, one: str, two: str, seconds: int) -> Part:
     return Part(f"{GPUS}/{name}", "cuda", 5, tuple(commands), seconds=seconds, gpus=2)
 
 
-def _jobs(launcher: str) -> Part:
-    seeds = ",".join(map(str, range(JOBS)))
-    commands = [
-        run_words(
-            f"-m hydra/launcher={launcher} hydra.launcher.n_jobs={jobs} {SWEEP} seed={seeds}", f"{{folder}}/{place}"
-        )
-        for place, jobs in ((BEFORE, 1), (TWO, 2))
-    ]
-    return Part(f"{GPUS}/jobs_{launcher}", "cuda", 9, tuple(commands), seconds=360, gpus=2)
+def _jobs() -> Part:
+    sweep = f"-m hydra/launcher=joblib {SWEEP} seed={','.join(map(str, range(JOBS)))}"
+    runs = ((BEFORE, 1), (TWO, 2))
+    commands = [run_words(f"{sweep} hydra.launcher.n_jobs={jobs}", f"{{folder}}/{place}") for place, jobs in runs]
+    return Part(f"{GPUS}/jobs_joblib", "cuda", 9, tuple(commands), seconds=360, gpus=2)
 
 
-# Work, the rate that counts, and the goal for two GPUs over one.
+_ALL = "device.gpus=[0,1]"
 GPU_ROWS = (
-    ("decode", "Llama 3.2 1B, 16 requests a GPU", "tokens_per_s", 1.95),
-    ("gemvs", "independent 64 x 8192 GEMVs", "commands_per_s", 1.95),
-    ("jobs_joblib", f"{JOBS} jobs by joblib", "jobs/s", 1.8),
+    Row(
+        "Llama 3.2 1B, 16 requests a GPU",
+        "tokens_per_s",
+        1.95,
+        _pair("decode", DECODE, "workload.requests=16", f"workload.requests=32 '{_ALL}'", 240),
+    ),
+    Row(
+        "independent 64 x 8192 GEMVs",
+        "commands_per_s",
+        1.95,
+        _pair("gemvs", GEMVS, "'device.gpus=[0]'", f"'{_ALL}'", 120),
+    ),
+    Row(f"{JOBS} jobs by joblib", "jobs/s", 1.8, _jobs()),
 )
-GPU_PARTS = (
-    _pair("decode", DECODE, "workload.requests=16", "workload.requests=32 'device.gpus=[0,1]'", 240),
-    _pair("gemvs", GEMVS, "'device.gpus=[0]'", "'device.gpus=[0,1]'", 120),
-    _jobs("joblib"),
-)
+GPU_PARTS = tuple(row.part for row in GPU_ROWS)

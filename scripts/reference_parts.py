@@ -30,6 +30,7 @@ STRATEGIES = (
 )
 RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
 GPU_BENCHES = ("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "dispatch", "pipeline")
+PAIR_BENCHES = ("collectives",)  # of two GPUs
 CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
 TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
 PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"
@@ -209,6 +210,7 @@ PARTS = (
         ("python -m runner doctor --device cuda --processes 8 --save {folder}/calibration.json",),
     ),
     *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
+    *(_bench("gpu/bench", "cuda", suite)._replace(gpus=2) for suite in PAIR_BENCHES),
     Part("gpu/cpp_loop", "cuda", 9, ("python -m scripts.cpp_loop.measure --output {folder}",), program="nvcc"),
     *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),
     _run("cpu/quick", 2, "experiment=quick", device="cpu"),

@@ -34,7 +34,7 @@ def _routed(rows: Sequence[Row]) -> str:
     first, whole = rows[0], _median(rows, "commands_per_s")
     return (
         f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {whole:,.0f} commands/s,"
-        f" imbalance {_median(rows, 'gpu_imbalance'):.1%}{_producer(rows, whole)}"
+        f" imbalance of commands {_median(rows, 'gpu_imbalance'):.1%}{_producer(rows, whole)}"
     )
 
 

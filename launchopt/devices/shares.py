@@ -41,8 +41,12 @@ def sources_of(stream: ChainStream, activations: Array) -> Sources:
     """
     whole = whole_of(stream)
     copied = frozenset(arena for arena in stream.arenas if arena.is_weight)
-    numbers = {arena: number for number, arena in enumerate(sorted(whole.arenas))}
-    return Sources(numbers, copied, {stream.activations: activations})
+    return Sources(_numbers(whole), copied, {stream.activations: activations})
+
+
+def _numbers(whole: ChainStream) -> dict[ArenaKey, int]:
+    """Return the number with which the seed gives the values of each arena of a whole model."""
+    return {arena: number for number, arena in enumerate(sorted(whole.arenas))}
 
 
 class SplitRank(Protocol):
@@ -67,8 +71,7 @@ class WeightShares:
         self.stream, self.rank, self.whole_stream = stream, rank, whole_of(stream)
         slots = {arena: count for arena, count in self.whole_stream.arenas.items() if arena.is_weight}
         fills = {arena: self.whole_stream.fills[arena] for arena in slots}
-        numbers: dict[ArenaKey, int] = {a: number for number, a in enumerate(sorted(self.whole_stream.arenas))}
-        self.whole = Arenas(xp, slots, fills, Sources(numbers))
+        self.whole = Arenas(xp, slots, fills, Sources(_numbers(self.whole_stream)))
         self.whole.fill(seed)
 
     def copy_to(self, arenas: Arenas) -> None:

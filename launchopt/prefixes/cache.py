@@ -31,7 +31,7 @@ class PrefixCache(Protocol):
         """Return how many of the first keys are in the cache."""
 
     def take(self, keys: Sequence[bytes], more: int = 0) -> Held | None:
-        """Pin the blocks of `keys`, and `more` blocks without a key; None if so many are not free."""
+        """Pin the blocks of `keys`, and `more` blocks without a key; return None if there are too few."""
 
     def release(self, held: Held) -> None:
         """Unpin the blocks of a request. Those with a key stay in the cache."""

@@ -42,8 +42,11 @@ class RadixCache:
     def _path(self, keys: Sequence[bytes]) -> Iterator[tuple[Node, int]]:
         """Yield the nodes that begin `keys`, each with how many of its blocks they have."""
         node, at = self._root, 0
-        while at < len(keys) and (node := node.children.get(keys[at])) is not None:  # type: ignore[assignment]
-            own, length = node.keys, 1
+        while at < len(keys):
+            child = node.children.get(keys[at])
+            if child is None:
+                return
+            node, own, length = child, child.keys, 1
             most = min(len(own), len(keys) - at)
             while length < most and own[length] == keys[at + length]:
                 length += 1

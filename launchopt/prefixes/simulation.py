@@ -1,7 +1,7 @@
-"""What a cache of prefixes would hit in a trace of prompts, and what it costs the host.
+"""What caches of prefixes would hit in a trace of prompts, and what they cost the host.
 
-The requests run one after another, so each finds what all before it have left. The oracle needs no tokens: it knows
-which blocks are the same by the numbers that the trace gives them.
+The requests run one after another, so each finds what all before it have left. All caches get the same keys. The oracle
+counts from the numbers that the trace gives to blocks, without tokens and keys.
 """
 
 from __future__ import annotations
@@ -17,53 +17,67 @@ from launchopt.prefixes.chain import keys_of
 
 @dataclass(slots=True)
 class Hits:
-    """Sums over requests. blocks: full blocks of prompts. refused: requests that need more blocks than there are."""
+    """What one cache did. refused: requests that need more blocks than there are. ns: time of the host."""
 
-    requests: int = 0
     refused: int = 0
-    tokens: int = 0
     cached_tokens: int = 0
-    blocks: int = 0
     hits: int = 0
     copies: int = 0
     evicted: int = 0
-    hash_ns: int = 0  # time of the host to make keys
-    cache_ns: int = 0  # ... to take and to release blocks
+    ns: int = 0
 
-    @property
-    def rate(self) -> float:
-        """Share of the full blocks that were in the cache."""
-        return self.hits / self.blocks if self.blocks else 0.0
+
+@dataclass(slots=True)
+class Simulation:
+    """Sums over requests. blocks: full blocks of prompts. hash_ns: time of the host to make keys. of: by cache."""
+
+    of: dict[str, Hits]
+    requests: int = 0
+    tokens: int = 0
+    blocks: int = 0
+    hash_ns: int = 0
+
+    def rate(self, hits: int) -> float:
+        """Return a share of the full blocks."""
+        return hits / self.blocks if self.blocks else 0.0
 
     def ns_a_token(self, spent_ns: int) -> float:
         """Return a time by the tokens of all prompts."""
         return spent_ns / self.tokens if self.tokens else 0.0
 
 
-def simulate(prompts: Sequence[Prompt], cache: PrefixCache, block: int) -> Hits:
-    """Run the requests through an empty cache with blocks of `block` tokens."""
-    found = Hits()
+def simulate(prompts: Sequence[Prompt], caches: Sequence[PrefixCache], block: int) -> Simulation:
+    """Run the requests through empty caches with blocks of `block` tokens."""
+    found = Simulation({cache.name: Hits() for cache in caches})
+    for each in prompts[:1]:
+        keys_of(each.tokens(), block)  # the first call takes longer
     for each in prompts:
         tokens = each.tokens()
         began_ns = time.perf_counter_ns()
         keys = keys_of(tokens, block)
-        hashed_ns = time.perf_counter_ns()
-        got = admit(cache, keys, each.prompt, each.answer, block)
-        if got is not None:
-            cache.release(got.held)
-        found.cache_ns += time.perf_counter_ns() - hashed_ns
-        found.hash_ns += hashed_ns - began_ns
+        found.hash_ns += time.perf_counter_ns() - began_ns
         found.requests += 1
         found.tokens += each.prompt
         found.blocks += len(keys)
-        if got is None:
-            found.refused += 1
-            continue
-        found.hits += got.held.hits
-        found.cached_tokens += got.cached
-        found.copies += got.copy is not None
-    found.evicted = cache.evicted
+        for cache in caches:
+            _run(each, cache, keys, block, found.of[cache.name])
     return found
+
+
+def _run(request: Prompt, cache: PrefixCache, keys: Sequence[bytes], block: int, found: Hits) -> None:
+    """Give a request its blocks, and take them back."""
+    began_ns = time.perf_counter_ns()
+    got = admit(cache, keys, request.prompt, request.answer, block)
+    if got is not None:
+        cache.release(got.held)
+    found.ns += time.perf_counter_ns() - began_ns
+    found.evicted = cache.evicted
+    if got is None:
+        found.refused += 1
+        return
+    found.hits += got.held.hits
+    found.cached_tokens += got.cached
+    found.copies += got.copy is not None
 
 
 def oracle(prompts: Sequence[Prompt]) -> tuple[int, int]:

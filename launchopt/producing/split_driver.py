@@ -106,7 +106,7 @@ def drive_split(
 ) -> Int:
     """Run the driver and pass on its records and their ends until it is done, or nothing has moved for `spin_ns`.
 
-    Return DONE, or BLOCKED or IDLE for the latter: the driver's own exit.
+    Return DONE; or, if nothing has moved, why the driver waits: BLOCKED or IDLE.
     """
     joined, state = Joined(*fields), driver[3][1]
     until_ns = np.int64(monotonic_ns()) + spin_ns

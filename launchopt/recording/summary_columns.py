@@ -139,7 +139,7 @@ SUMMARY_COLUMNS = (
     column(
         "submits",
         INT64,
-        "launches, and commands posted to a resident kernel: what the mean above is over; null in older files",
+        "launches, and posts to a resident kernel; the mean above is their time / this number; null in older files",
     ),
     required("host_submit_burst_ns", FLOAT, "median of the first launch calls, before the launch queue can fill"),
     required("commands_per_s", FLOAT, "commands / wall"),

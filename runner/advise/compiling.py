@@ -28,7 +28,7 @@ WORK: dict[bool, dict[str, object]] = {
 
 
 def compile_loops(question: Question, kind: str, folder: Path, most_s: float) -> None:
-    """Compile what is not compiled yet. RunError if that takes over `most_s` seconds: what is compiled by then is kept.
+    """Compile what is not compiled yet. RunError if that takes over `most_s` seconds; finished parts are kept.
 
     kind: of the device. folder: for the results, which are removed.
     """

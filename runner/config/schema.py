@@ -85,11 +85,8 @@ class Config:
         above_zero("verify_budget_s", self.verify_budget_s)
         within("processes", self.processes, 1, MOST_PROCESSES)
         if self.batching.max_batch > self.queue.capacity:
-            raise ConfigError(
-                "batching.max_batch",
-                self.batching.max_batch,
-                f"must be at most queue.capacity, which is {self.queue.capacity}",
-            )
+            why = f"must be at most queue.capacity, which is {self.queue.capacity}"
+            raise ConfigError("batching.max_batch", self.batching.max_batch, why)
         if self.workload.has_requests:
             self._check_requests()
         else:

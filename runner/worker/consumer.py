@@ -42,11 +42,10 @@ from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
 from runner.worker.checks import Checks
 from runner.worker.messages import RepeatResult
-from runner.worker.setup import collective_columns, prepared_with_costs
+from runner.worker.setup import collective_columns, cost_columns, held, most_held, prepared_with_costs
 from runner.worker.tables import TableWriter
 
 TRACED = ("cupti", "torch")  # kinds of timing that record every launch
-COSTS = ("capture", "instantiate", "upload", "update", "compile")  # costs of modes that have a column
 
 
 class Consumer:
@@ -57,7 +56,7 @@ class Consumer:
         self._ring = Ring.attach(job.ring_name, job.capacity)
         at_once = min(job.capacity, MOST_AT_ONCE)
         modes = [mode_class(arm.mode, arm.options)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
-        self.recorder = Recorder(job.stream.commands, at_once + _most_held(job, modes), job.folder)
+        self.recorder = Recorder(job.stream.commands, at_once + most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads, job.tunes)
         self.device.open(job.stream, self.recorder, job.seed, job.team)
         self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
@@ -232,7 +231,7 @@ class Consumer:
         if impossible:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
-            row |= summary.completion(self.recorder, self._timing, _held(self._job, arm, prepared.mode))
+            row |= summary.completion(self.recorder, self._timing, held(self._job, arm, prepared.mode))
         stack = str(prepared.mode.stack)
         row |= {
             "mode": arm.label,
@@ -243,26 +242,31 @@ class Consumer:
             if self._job.sampling.kind is not SamplingKind.none
             else None,
             "above_ceiling": why,
-            **self._costs(index, prepared),
+            **cost_columns(prepared, self._setups[index]),
             **collective_columns(self.device),
             **checked.columns,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
             **self._ceilings.columns(),
         }
         self._tables.add(arm.label, repeat, self.recorder, self._timing)
-        extra = {
+        found = {name: each.rows() for name, each in histograms.items()}
+        return RepeatResult(row, self._about(counts), found, b"" if own is None else np.packbits(own).tobytes())
+
+    def _about(self, counts: dict[str, int]) -> Manifest:
+        """Return the entry of the run for the manifest."""
+        prepared, timing = self._active, self._timing
+        about: Manifest = {
             "counts": counts,
             "commands_by_strategy": self.recorder.commands_by_strategy(),
             "left_out": [each._asdict() for each in prepared.left_out],
             "unfused_commands": prepared.counters().unfused_commands,
             "gc_collections": self._collections,
-            "device_clock_error_ns": self._timing.span.clock_error_ns,
+            "device_clock_error_ns": timing.span.clock_error_ns,
             "state": self._state,
         }
-        if self._timing.activity:
-            extra["cupti_clock_error_ns"] = self._timing.activity.clock_error_ns
-        found = {name: each.rows() for name, each in histograms.items()}
-        return RepeatResult(row, extra, found, b"" if own is None else np.packbits(own).tobytes())
+        if timing.activity:
+            about["cupti_clock_error_ns"] = timing.activity.clock_error_ns
+        return about
 
     def _own(self) -> NDArray[np.bool_]:
         """Return whether this consumer executed each request, or each independent command."""
@@ -280,33 +284,6 @@ class Consumer:
             "executed": self.recorder.command_count,
             "recorded": counted.distinct,
         }
-
-    def _costs(self, index: int, prepared: Prepared) -> Row:
-        """Return the columns of setup costs, and of the work that the mode did beside the commands."""
-        counters = prepared.counters()
-        parts = {f"{name}_ms": counters.costs_ns.get(name) for name in COSTS}
-        return {
-            **dict.fromkeys(parts),
-            **self._setups[index],
-            **{name: ns / 1e6 for name, ns in parts.items() if ns is not None},
-            "padded_commands": counters.padded_commands,
-            "graph_replays": counters.graph_replays,
-            "streams": prepared.path.stream_count,
-            "library": prepared.library,
-        }
-
-
-def _most_held(job: Job, modes: list[Mode]) -> int:
-    """Return how many commands all buckets of an arm can hold together, at most: the maximum over all arms."""
-    held = [_held(job, arm, mode) for arm, mode in zip(job.arms, modes, strict=True)]
-    if job.stream.has_steps:
-        held += [arm.max_batch * chain_of(job.stream).most_rows(arm.together) for arm in job.arms]
-    return max(held)
-
-
-def _held(job: Job, arm: Arm, mode: Mode) -> int:
-    """Return how many commands all buckets of an arm can hold together."""
-    return sum(arm.buckets(job.stream, mode)) * arm.together
 
 
 def _collections() -> int:

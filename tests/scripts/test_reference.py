@@ -18,7 +18,7 @@ from scripts.reference_check import mistake
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
 from scripts.reference_machine import machine, places
 from scripts.reference_part import Part, run_words
-from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PARTS
+from scripts.reference_parts import CPU_BENCHES, GPU_BENCHES, PAIR_BENCHES, PARTS
 
 REVISION = "f" * 40
 SMALL = "workload=gemv_micro workload.m=16 workload.k=64 workload.cache=hot"
@@ -233,4 +233,4 @@ def test_a_replay_runs_on_the_cpu(reference: Any, tmp_path: Path) -> None:
 
 
 def test_benchmarks_of_parts_exist() -> None:
-    assert {*GPU_BENCHES, *CPU_BENCHES} == {*SUITES}
+    assert {*GPU_BENCHES, *PAIR_BENCHES, *CPU_BENCHES} == {*SUITES}

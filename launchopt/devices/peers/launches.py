@@ -13,7 +13,6 @@ from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_T
 VECTOR_BYTES, WARP = 16, 32  # bytes that a thread reads at a time, and threads of a warp
 LIMIT_NS = 120_000_000_000  # longest wait of a kernel for another GPU: a rank that has died must not hold the others
 
-
 Three = tuple[int, int, int]
 
 

@@ -34,10 +34,10 @@ class PeerWord(enum.IntEnum):
 
 
 class Phase(enum.IntEnum):
-    """What a rank has done with the memory of its GPU."""
+    """Steps by which ranks come to share the memory of their GPUs, and part again."""
 
-    ALLOCATED = 1
-    UNMAPPED = 2  # of all other ranks
+    ALLOCATED = 1  # its own memory
+    UNMAPPED = 2  # the memory of all other ranks
 
 
 class Team(NamedTuple):
