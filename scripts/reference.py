@@ -53,6 +53,7 @@ ROOT = Path(__file__).parents[1]
 STATES = "parts.json"
 GRACE_S = 20  # after Ctrl-C a run ends its repeat and saves it
 DONE, NOT_TRIED = "done", "not tried"
+EMPTY_REPORT = "Error in sys.excepthook:", "Original exception was:"
 SAVING = threading.Lock()
 
 
@@ -188,9 +189,13 @@ def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]
             if code is None:
                 return None, f"longer than {limit_s / 60:.3g} minutes: {command}"
             if code:
-                lines = text.strip().splitlines()
-                return code, lines[-1] if lines else f"exit code {code}: {command}"
+                return code, _last_line(text) or f"exit code {code}: {command}"
     return 0, ""
+
+
+def _last_line(text: str) -> str:
+    """Return the last line that tells something: Python prints others as it ends behind a fault of the GPU."""
+    return next((line for line in reversed(text.splitlines()) if line.strip() and line not in EMPTY_REPORT), "")
 
 
 def _ran(words: Sequence[str], limit_s: float, place: Place) -> tuple[int | None, str]:

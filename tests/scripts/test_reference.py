@@ -234,3 +234,12 @@ def test_a_replay_runs_on_the_cpu(reference: Any, tmp_path: Path) -> None:
 
 def test_benchmarks_of_parts_exist() -> None:
     assert {*GPU_BENCHES, *PAIR_BENCHES, *CPU_BENCHES} == {*SUITES}
+
+
+def test_the_error_of_a_part_is_told_and_not_the_empty_reports_behind_it(
+    reference: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = r"ValueError: too far\nError in sys.excepthook:\n\nOriginal exception was:\n\n"
+    wrong = f"python -c 'import sys; sys.exit(sys.stderr.write(\"{text}\"))'"
+    assert reference.main(["--output", str(tmp_path)], (of("cpu/wrong", FEW)._replace(commands=(wrong,)),)) == 1
+    assert "ValueError: too far" in capsys.readouterr().out.splitlines()[1]

@@ -46,6 +46,7 @@ class CudaPeers:
         own = int(self._generations.data.ptr), int(self._account.data.ptr)
         self._struct = cupy.asarray(peers_struct(team.rank, self._bases, flags, own).view(np.int64))
         self.address = int(self._struct.data.ptr)
+        cupy.cuda.runtime.deviceSynchronize()  # streams of launches do not wait for the struct to be copied
 
     def memory(self, rank: int) -> Array:
         """Return the memory of a rank, uint8 [size], as this GPU sees it."""

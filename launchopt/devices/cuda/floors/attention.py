@@ -55,6 +55,7 @@ class AttentionTime:
         self._grid, self._block = (self._splits, attention.kv_heads, requests), (32 * warps,)
         self._stream: CudaStream = cupy.cuda.Stream(non_blocking=True)
         self._launches = caches * -(-LAUNCHES // caches)
+        cupy.cuda.Device().synchronize()  # the stream does not wait for the arrays to be filled
         self._graph = self._captured()
 
     def _words(self, attention: Attention) -> Table:
