@@ -1,7 +1,7 @@
 """Compiles the loops of producer and consumer before the trials, which would measure the compiler otherwise.
 
-A short run of a tiny model does it, once for each version of launchopt and form of work. A mark beside the compiled
-code says that it is done.
+A short run does it, once for each version of launchopt and form of work: of a tiny model, or on a GPU of the model that
+is asked about, whose kernels are compiled, too. A mark beside the compiled code says that it is done.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from runner.calling.caller import call
 from runner.calling.words import words_of
 
 ENDING_S = 4.0  # beyond the reserve for the page: a process that compiles answers late
-STEPS = {"workload": "layer", "model": "tiny", "workload.layers": 1, "workload.tokens": 2, "workload.requests": 2}
+SHORT = {"workload.layers": 1, "workload.tokens": 2, "mode": "engine", "against": ["baseline"]}
+UNRECORDED = {"record.launches": "none"}
 # By whether the work has steps: a short run that enters each compiled loop.
 WORK: dict[bool, dict[str, object]] = {
-    True: STEPS | {"mode": "engine", "against": ["baseline"]},
+    True: {"workload": "layer", "model": "tiny", "workload.requests": 2} | SHORT,
     False: {"workload": "gemv_256", "workload.commands": 64, "mode": "batched", "against": ["baseline"]},
 }
 
@@ -37,8 +38,7 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
         return
     print("compiling, once for this version on this machine ...", file=sys.stderr)
     began_s = time.monotonic()
-    settings = WORK[bool(question.requests)] | {"device": question.settings["device"], "workload.cache": "hot"}
-    settings |= {"repeats": 1, "record.launches": "none", "job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
+    settings = _settings(question, kind) | {"job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
     try:
         call(words_of(settings, folder / "compiling"), is_quiet=True)
         mark.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +58,14 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
             "compiled is kept: type the same again"
         )
     print(f"compiled in {took_s:.0f} s; the next advice does without", file=sys.stderr)
+
+
+def _settings(question: Question, kind: str) -> dict[str, object]:
+    """Return the settings of the short run, without its limit."""
+    work = WORK[bool(question.requests)]
+    if kind == "cuda" and question.requests:
+        work = {**question.settings, **SHORT}
+    return work | {"device": question.settings["device"], "workload.cache": "hot", "repeats": 1} | UNRECORDED
 
 
 def _mark(question: Question, kind: str) -> Path | None:

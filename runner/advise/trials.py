@@ -48,8 +48,9 @@ class Cost(NamedTuple):
         return self.start_s + arms * (self.arm_s + repeats * self.repeat_s)
 
     def scaled(self, factor: float) -> Cost:
-        """Return the cost of trials that are some times as large."""
-        return Cost(self.start_s, factor * self.arm_s, factor * self.repeat_s)
+        """Return the cost of trials that run some times as long. What makes an arm ready takes as long as before."""
+        more_s = (factor - 1) * self.repeat_s
+        return Cost(self.start_s, self.arm_s + OF_ARM / OF_REPEAT * more_s, self.repeat_s + more_s)
 
     def arms_in(self, seconds: float, repeats: int) -> int:
         """Return the number of arms that can run in some seconds."""

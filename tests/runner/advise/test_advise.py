@@ -14,10 +14,11 @@ from launchopt.analysis.choice import Entry, Work
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import DeviceError
+from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, conflict, stack_of
 from runner import commands
 from runner.advise.answer import lines_of
-from runner.advise.candidates import candidates, changed_stacks
+from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
 from runner.advise.question import Question, of_file, of_model, tpot
 from runner.advise.saving import experiment_text, save
@@ -65,6 +66,14 @@ def test_a_cpu_runs_some_stacks_and_the_others_have_a_reason(model: Path) -> Non
     assert {"engine", "coalesced", "graph"} <= set(able)
     assert "needs a GPU" in refused["megakernel"]
     assert not set(able) & set(refused)
+
+
+def test_the_likely_stacks_come_first_in_their_order(model: Path) -> None:
+    info, _ = find_device("cpu", 0)
+    able, _ = candidates(of_model(model, 1, "cpu", None).config(), info)
+    first = [label for label in LIKELY_ON_CPU if label in able]
+    assert able[: len(first)] == first
+    assert set(LIKELY) <= {*MODES, *changed_stacks()}
 
 
 def test_the_answer_is_five_lines(model: Path) -> None:

@@ -39,6 +39,12 @@ def test_each_form_of_work_is_compiled_once_and_leaves_no_results(calls: list[Se
     assert len(calls) == 3
 
 
+def test_on_a_gpu_the_kernels_of_the_model_are_compiled_too(calls: list[Sequence[str]], tmp_path: Path) -> None:
+    question = Question({"device": "cuda", "workload": "layer", "model": "qwen3_0_6b", "workload.tokens": 16}, 1, None)
+    compile_loops(question, "cuda", tmp_path / "advice", 50.0)
+    assert {"model=qwen3_0_6b", "workload.tokens=2", "workload.layers=1", "mode=engine"} <= set(calls[0])
+
+
 def test_compiling_that_takes_the_budget_says_what_to_type(
     calls: list[Sequence[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

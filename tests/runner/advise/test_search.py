@@ -182,6 +182,11 @@ def test_what_rows_do_not_explain_counts_as_the_start() -> None:
     assert (cost.arms_in(9.1, 1), cost.repeats_in(9.1, 2), cost.arms_in(1.0, 1)) == (2, 1, 0)
 
 
+def test_a_longer_trial_takes_no_longer_to_make_an_arm_ready() -> None:
+    cost = cost_of([row(wall_ms=100.0, setup_ms=1000.0)], 1, 1, 3.6)
+    assert cost.scaled(10) == Cost(cost.start_s, pytest.approx(1.0 + 10 * 0.4), pytest.approx(2.0))
+
+
 def test_what_the_shortest_start_does_not_explain_is_the_cost_of_arms() -> None:
     earlier = Cost(2.0, 0.4, 0.2)
     cost = cost_of([row(wall_ms=100.0, setup_ms=0.0)] * 4, 4, 1, 12.0, earlier)
