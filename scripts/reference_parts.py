@@ -210,7 +210,7 @@ PARTS = (
         ("python -m runner doctor --device cuda --processes 8 --save {folder}/calibration.json",),
     ),
     *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
-    *(_bench("gpu/bench", "cuda", suite)._replace(gpus=2) for suite in PAIR_BENCHES),
+    *(_bench("gpu/bench", "cuda", suite)._replace(gpus=2, seconds=30) for suite in PAIR_BENCHES),
     Part("gpu/cpp_loop", "cuda", 9, ("python -m scripts.cpp_loop.measure --output {folder}",), program="nvcc"),
     *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),
     _run("cpu/quick", 2, "experiment=quick", device="cpu"),
