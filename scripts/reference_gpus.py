@@ -70,15 +70,15 @@ GPU_ROWS = (
 )
 SPLIT = "split"  # folder of the parts of a model that two GPUs split, below GPUS
 SPLIT_REQUESTS = 1, 16
-SPLIT_STACKS = "engine", "graph", "engine+graph", "engine+silu+graph+own+pdl"
+SPLIT_STACKS = "engine", "engine+graph", "engine+silu+graph+own+pdl"
 
 
 def _split(requests: int) -> Part:
     base, *others = SPLIT_STACKS
-    words = f"mode={base} 'against=[{','.join(others)}]' repeats=5 verify_budget_s=2"
+    words = f"mode={base} 'against=[{','.join(others)}]' repeats=2 processes=3 verify_budget_s=2"
     runs = (("one", "one"), ("split", TWO))
     commands = [run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}") for kind, place in runs]
-    return Part(f"{GPUS}/{SPLIT}/llama_3_8b_{requests}", "cuda", 5, tuple(commands), seconds=150, gpus=2)
+    return Part(f"{GPUS}/{SPLIT}/llama_3_8b_{requests}", "cuda", 9, tuple(commands), seconds=170, gpus=2)
 
 
 SPLIT_PARTS = tuple(map(_split, SPLIT_REQUESTS))
