@@ -278,6 +278,7 @@ def _main(options: argparse.Namespace, parts: Sequence[Part]) -> int:
     runs_gpu = find_device("auto", 0)[0].kind == "cuda"
     traces = (options.traces or ROOT / "traces").absolute()
     ends = time.monotonic() + 60 * (options.minutes or float("inf"))
+    options.output.mkdir(parents=True, exist_ok=True)  # for the state of a part that fails before it writes
     session = Session(options.output.absolute(), traces, revision, is_dirty, runs_gpu, ends)
     return 1 if measure_on(options.gpus, wanted, session) else 0
 

@@ -54,6 +54,7 @@ def _advise(options: argparse.Namespace) -> int:
     from runner.advise.trials import Trials, require_memory
     from runner.plan.plan import left_out
 
+    loading_s = _running_s()
     question = _question(options)
     config = question.config()
     info, why = find_device(config.device.kind.value, config.device.index)
@@ -74,7 +75,7 @@ def _advise(options: argparse.Namespace) -> int:
     with _smaller_named(question), _removed_without_results(folder):
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
-        reserve_s = max(RESERVE_S, min(PAGE_LOADS * _running_s(), budget_s / 5))
+        reserve_s = max(RESERVE_S, min(PAGE_LOADS * loading_s, budget_s / 5))
         compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s)
         spent_s = _running_s() + reserve_s
         trials = Trials(folder, budget_s - spent_s, spent_s=spent_s)

@@ -241,5 +241,6 @@ def test_the_error_of_a_part_is_told_and_not_the_empty_reports_behind_it(
 ) -> None:
     text = r"ValueError: too far\nError in sys.excepthook:\n\nOriginal exception was:\n\n"
     wrong = f"python -c 'import sys; sys.exit(sys.stderr.write(\"{text}\"))'"
-    assert reference.main(["--output", str(tmp_path)], (of("cpu/wrong", FEW)._replace(commands=(wrong,)),)) == 1
+    folder = tmp_path / "not" / "made yet"
+    assert reference.main(["--output", str(folder)], (of("cpu/wrong", FEW)._replace(commands=(wrong,)),)) == 1
     assert "ValueError: too far" in capsys.readouterr().out.splitlines()[1]

@@ -134,7 +134,7 @@ def assert_tables(folder: Path, repeats: int) -> None:
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
-        ("prepare says_no_memory", Expected(2, (f"consumer: {NO_MEMORY}", MAKE_READY, "nvidia-smi"))),
+        ("prepare says_no_memory", Expected(2, (f"consumer: {NO_MEMORY}", "while batched was prepared", "nvidia-smi"))),
         ("run says_no_memory", in_the_middle(NO_MEMORY)),
         ("run says_context_lost", in_the_middle(LOST, "baseline")),
         ("run says_failed_of_lost_context", in_the_middle(LOST)),
@@ -272,7 +272,7 @@ def test_memory_that_a_neighbour_holds_is_no_room_for_a_plan(faulty: Start, tmp_
     ("fault", "job", "where"),
     [
         ("job take_most_memory", LARGE, "while operands were put into memory of "),
-        ("prepare ask_for_too_much", JOB, MAKE_READY),
+        ("prepare ask_for_too_much", JOB, "while batched was prepared"),
     ],
 )
 def test_memory_that_is_gone_once_the_plan_was_made(fault: str, job: str, where: str, faulty: Start) -> None:
@@ -297,4 +297,4 @@ def test_a_kernel_that_breaks_the_context(mode: str, faulty: Start) -> None:
 @pytest.mark.gpu
 def test_a_kernel_that_breaks_the_context_while_plans_are_made(faulty: Start) -> None:
     run = faulty("prepare launch_bad_kernel", f"{JOB} mode=batched device=cuda")
-    assert_ended(run, Expected(1, (f"consumer: {LOST}", MAKE_READY, "compute-sanitizer")))
+    assert_ended(run, Expected(1, (f"consumer: {LOST}", "while batched was prepared", "compute-sanitizer")))
