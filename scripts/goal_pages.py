@@ -1,13 +1,13 @@
-"""Puts the results of `reference.py --only goals waterfall advised gpus` into the pages.
+"""Puts the results of `reference.py --only goals waterfall advised gpus gpu/bench` into the pages.
 
     python scripts/reference.py --only goals waterfall advised/gpu gpus --minutes 9    # on a GPU, until none is left
     python scripts/goal_pages.py                                   # anywhere with the history: writes the pages
     python scripts/goal_pages.py OTHER
 
 Parts that are done are copied to folders of these names below outputs/reference. Each has a revision and a GPU of its
-own. A part that is not done is named, and an older result of it stays. README, docs/which-strategy.md, docs/advise.md,
-docs/arrivals.md and outputs/reference/STACKS.md then show all that is there. Read the advice beside its new factors
-before you commit: a sentence of ADVICE may no longer hold.
+own. A part that is not done is named, and an older result of it stays. README, outputs/reference/STACKS.md and the
+pages which-strategy, advise, arrivals, tensor-parallel and strategies of docs then show all that is there. Read the
+advice beside its new factors before you commit: a sentence of ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
 """
@@ -19,18 +19,19 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
 from launchopt.files import read_json, save_json, save_text
+from runner.bench import figures
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import __main__ as report
 from runner.report import advice, advised, provenance, step_goals, two_gpus, waterfall
 from runner.report.pictures import draw_waterfalls
-from scripts import revisions
+from scripts import reference_parts, revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
     FUSED,
@@ -45,16 +46,31 @@ from scripts.reference_goals import (
     WATERFALL_PARTS,
     Goal,
 )
-from scripts.reference_gpus import BEFORE, BEHIND, GPU_PARTS, GPU_ROWS, GPUS, JOBS, TWO
+from scripts.reference_gpus import (
+    BEFORE,
+    BEHIND,
+    GPU_PARTS,
+    GPU_ROWS,
+    GPUS,
+    JOBS,
+    ONE,
+    SPLIT,
+    SPLIT_GOAL,
+    SPLIT_PARTS,
+    SPLIT_STACKS,
+    TWO,
+)
 from scripts.reference_part import Part
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
 README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
-ADVICE_PAGE, GPUS_PAGE = "docs/advise.md", "docs/arrivals.md"
-PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS)
+ADVICE_PAGE, GPUS_PAGE, SPLIT_PAGE = "docs/advise.md", "docs/arrivals.md", "docs/tensor-parallel.md"
+BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives": SPLIT_PAGE}  # part -> page
+BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
+PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *BENCH_PARTS)
 KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)  # no page reads histograms
-KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP)
+KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE)
 LEFT_OUT = {"advise", "first"}  # folders of scripts/advised.py that no page reads
 LEFT_OUT |= {str(job) for job in range(1, JOBS)}  # of a sweep of equal jobs, one manifest says what ran
 GPU = "NVIDIA H200"  # the goals are stated for it
@@ -165,6 +181,10 @@ def refresh(root: Path) -> None:
         _show_headline(root)
     _show_advised(root)
     _show_gpus(root)
+    _show_split(root)
+    for folder, page in BENCHES.items():
+        if (place / folder).is_dir():
+            report.sync_readme(root / page)
 
 
 def _show_advised(root: Path) -> None:
@@ -190,11 +210,30 @@ def _show_gpus(root: Path) -> None:
         if one:
             two = [f"{row.name}/{TWO}"]
             rows.append({"work": row.work, "one": one, "two": two, "of": row.rate, "goal": row.goal})
+    _show_rows(root / GPUS_PAGE, GPUS, place, rows)
+
+
+def _show_split(root: Path) -> None:
+    """Let the page on split models show what each stack gains."""
+    place, rows = root / REFERENCE / GPUS / SPLIT, []
+    for part in SPLIT_PARTS:
+        name = Path(part.folder).name
+        if (place / name).is_dir():
+            requests = name.rpartition("_")[2]
+            work = f"Llama 3 8B, {requests} request{'s' * (requests != '1')}"
+            for mode in SPLIT_STACKS:
+                row = {"work": f"{work}, `{mode}`", "one": [f"{name}/{ONE}"], "two": [f"{name}/{TWO}"], "mode": mode}
+                goal = {"goal": SPLIT_GOAL[1]} if (requests, mode) == SPLIT_GOAL[0] else {}
+                rows.append(row | {"of": "tokens_per_s"} | goal)
+    _show_rows(root / SPLIT_PAGE, SPLIT, place, rows)
+
+
+def _show_rows(page: Path, block: str, place: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Save rows of two GPUs beside their runs, and let a page show them; without rows the page stays."""
     if rows:
         save_json(place / two_gpus.FILE, {"rows": rows})
-        shown = _marked(root / GPUS_PAGE, place / two_gpus.FILE)
-        sync_block(root / GPUS_PAGE, GPUS, f"\n{shown}", check=False)
-        report.sync_readme(root / GPUS_PAGE)
+        sync_block(page, block, f"\n{_marked(page, place / two_gpus.FILE)}", check=False)
+        report.sync_readme(page)
 
 
 def _by_requests(name: str) -> tuple[str, int]:
@@ -251,7 +290,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
         done, lacking = place(options.folder.absolute(), root)
         for folder, why in lacking.items():
             print(f"{folder}: {why}")
-        print(f"refreshed {README}, {PAGE}, {ADVICE_PAGE}, {GPUS_PAGE} and {STACKS} from {len(done)} parts")
+        print(f"refreshed the pages from {len(done)} parts")
         return 0
 
     return exit_code(work)

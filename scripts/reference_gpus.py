@@ -1,6 +1,7 @@
 """The parts of the reference results that need two GPUs of one host: what two gain over one.
 
 A part measures on one GPU, on two, and on one again. Steps have 16 requests a GPU, so that each GPU does the same work.
+Before sweeps of jobs one more job runs, which compiles.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from scripts.reference_part import Part, run_words
 
 GPUS = "gpus"  # the folder of the parts
 BEFORE, TWO, BEHIND = "one_before", "two", "one_behind"
+FIRST = "first"  # a job that compiles: no page reads it
+ONE = "one"  # a run on one GPU, where there is no second one behind
 DECODE = (
     "workload=layer model=llama_3_2_1b workload.dtype=bf16 workload.layers=null workload.tokens=100 sampling=greedy"
     " timing=host scheduler.ahead=true mode=engine mode.submit=graph mode.kernels=own mode.pdl=true"
@@ -46,9 +49,10 @@ def _pair(name: str, words: str, one: str, two: str, seconds: int) -> Part:
 
 
 def _jobs() -> Part:
-    sweep = f"-m hydra/launcher=joblib {SWEEP} seed={','.join(map(str, range(JOBS)))}"
-    runs = ((BEFORE, 1), (TWO, 2))
-    commands = [run_words(f"{sweep} hydra.launcher.n_jobs={jobs}", f"{{folder}}/{place}") for place, jobs in runs]
+    sweep = f"-m hydra/launcher=joblib {SWEEP} seed={{}} hydra.launcher.n_jobs={{}}"
+    seeds = ",".join(map(str, range(JOBS)))
+    runs = ((FIRST, "0", 1), (BEFORE, seeds, 1), (TWO, seeds, 2))
+    commands = [run_words(sweep.format(which, jobs), f"{{folder}}/{place}") for place, which, jobs in runs]
     return Part(f"{GPUS}/jobs_joblib", "cuda", 9, tuple(commands), seconds=360, gpus=2)
 
 
@@ -71,12 +75,13 @@ GPU_ROWS = (
 SPLIT = "split"  # folder of the parts of a model that two GPUs split, below GPUS
 SPLIT_REQUESTS = 1, 16
 SPLIT_STACKS = "engine", "engine+graph", "engine+silu+graph+own+pdl"
+SPLIT_GOAL = (("1", "engine+graph"), 1.7)  # for two GPUs over one: by requests and stack
 
 
 def _split(requests: int) -> Part:
     base, *others = SPLIT_STACKS
     words = f"mode={base} 'against=[{','.join(others)}]' repeats=2 processes=3 verify_budget_s=2"
-    runs = (("one", "one"), ("split", TWO))
+    runs = (("one", ONE), ("split", TWO))
     commands = [run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}") for kind, place in runs]
     return Part(f"{GPUS}/{SPLIT}/llama_3_8b_{requests}", "cuda", 9, tuple(commands), seconds=170, gpus=2)
 

@@ -4,8 +4,9 @@ In: rows and manifests of runs. Out: an `Entry` for each run that had two or mor
 reads no file and knows no device.
 
 Works are compared only on one device, for the same size of a number, and if both are made of steps or both are not.
-The distance of two works is the sum of the doublings between their columns and between the sizes of their weights, and
-WORKLOAD more if their workloads differ.
+The distance of two works is the sum of the doublings between their columns and between the sizes of their weights,
+WORKLOAD more if their workloads differ, and ALONE more if only one of them has a single column, so that nothing can be
+coalesced.
 
 Entries have different modes. So one factor for each mode is fitted to all of them: time of an entry = time of its work
 x factor of the mode, by least squares of the logarithms. An entry weighs 1 / (distance + NEAR)^2. The mode with the
@@ -26,6 +27,7 @@ from launchopt.analysis.conclusions import factors_of
 from launchopt.recording.results import Row
 
 WORKLOAD = 2.0  # distance between two workloads: two doublings
+ALONE = 1.0
 NEAR = 0.1  # so that the same work weighs 100 times as much as one that is a doubling away
 # Modes to take without a table: for steps, and for independent commands.
 RULES = {
@@ -157,7 +159,7 @@ def distance(one: Work, other: Work) -> float:
     columns, weights = one.columns, one.weight_bytes
     doublings = abs(math.log2(columns) - math.log2(other.columns))  # their ratio may be too small for a number
     doublings += abs(math.log2(weights) - math.log2(other.weight_bytes))
-    return doublings + WORKLOAD * (one.workload != other.workload)
+    return doublings + WORKLOAD * (one.workload != other.workload) + ALONE * ((columns <= 1) != (other.columns <= 1))
 
 
 def choose(entries: Iterable[Entry], work: Work, runs_here: Callable[[str], bool]) -> Choice | None:

@@ -1,12 +1,18 @@
-// C = the sum of the B of all ranks, the GPUs that split a model, in fp32 and in the order of the ranks. Every rank reads the
-// parts of all others in their memory, so that all ranks get the same bits.
+// C = the sum of the B of all ranks, the GPUs that split a model, in fp32 and in the order of the ranks. All ranks add the same
+// parts in the same order, so that they get the same bits.
 //
-// Each block exchanges flags with the same block of the other ranks. A flag is a generation: the number of all-reduces at which
-// the block has arrived. It is counted in device memory, so that a CUDA graph can repeat the launch. All ranks launch the same
-// grid, whose blocks must run at the same time.
+// A generation is the number of all-reduces at which a block has taken part. It is counted in device memory, so that a CUDA
+// graph can repeat the launch. All ranks launch the same grid, whose blocks must run at the same time.
 //
-// No second barrier is needed: a rank writes a part to the same place again only behind a later all-reduce, at which the others
-// arrive when they have read this part.
+// Small sums, of at most one vector of 16 bytes for each thread of PUSH_BLOCKS blocks, are pushed: each thread stores its
+// vector into the memory of every other rank, and waits for theirs in its own memory. So data cross the link once, and no flag
+// follows them. Each word of a line has 4 bytes of data and, above them, the generation; a word is stored and loaded
+// atomically. Lines of two generations alternate: a rank stores generation g over g - 2, and it has received g - 1 from all
+// others, which they sent behind the end of their launch of g - 2.
+//
+// For larger sums each block exchanges flags with the same block of the other ranks, and then reads their parts. No second
+// barrier is needed: a rank writes a part to the same place again only behind a later all-reduce, at which the others arrive
+// when they have read this part.
 //
 // -DPDL=1: programmatic dependent launch, as in ops.cu.
 #include "common/storage.cuh"
@@ -16,16 +22,102 @@
 #define PDL 0
 #endif
 
+enum { HALF_WORDS = 2 * ALL_REDUCE_THREADS, POLLS = 256 };  // polls between two looks at the clock
+
+// The time until which this thread waits for other ranks.
+struct Patience {
+    u64 until_ns;
+    u32 polls;
+    __device__ Patience() : until_ns(0), polls(0) {}
+    // Return whether the limit is over, and say so in the account.
+    __device__ bool is_over(const Peers& peers) {
+        if (++polls % POLLS) return false;
+        const u64 now_ns = global_ns();
+        if (!until_ns) until_ns = now_ns + peers.limit_ns;
+        if (now_ns <= until_ns) return false;
+        peers.account[GAVE_UP] = 1;
+        return true;
+    }
+};
+
 // Announce to all ranks that this rank's part is in memory, and wait until theirs are. Call it with one thread for each rank.
 __device__ inline void meet(const Peers& peers, u64 generation) {
     store_release_system(peers.flags[threadIdx.x] + blockIdx.x, generation);
     const u64* from = peers.arrived + threadIdx.x * ALL_REDUCE_BLOCKS + blockIdx.x;
-    const u64 until_ns = global_ns() + peers.limit_ns;
+    Patience patience;
     while (load_acquire_system(from) < generation)
-        if (global_ns() > until_ns) {
-            peers.account[GAVE_UP] = 1;
-            return;
-        }
+        if (patience.is_over(peers)) return;
+}
+
+__device__ inline u64 tagged(u32 word, u32 tag) { return (u64)tag << 32 | word; }
+
+// Store a vector into lines of another rank.
+__device__ inline void push(u64* to, const Vector& part, u32 tag) {
+    store_two_system(to, tagged(part.words[0], tag), tagged(part.words[1], tag));
+    store_two_system(to + HALF_WORDS, tagged(part.words[2], tag), tagged(part.words[3], tag));
+}
+
+// Wait for a vector of another rank, and return it.
+__device__ inline Vector pulled(const u64* from, u32 tag, const Peers& peers) {
+    u64 words[4] = {};
+    Patience patience;
+    for (bool all = false; !all && !patience.is_over(peers);) {
+        load_two_system(from, words[0], words[1]);
+        load_two_system(from + HALF_WORDS, words[2], words[3]);
+        all = true;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) all &= (u32)(words[i] >> 32) == tag;
+    }
+    Vector part;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) part.words[i] = (u32)words[i];
+    return part;
+}
+
+// Where a vector lies: bytes behind the first B and the first C, and the elements that are left in its row.
+struct Place {
+    i64 from, to, left;
+    __device__ Place(const AllReduce& p, i64 vectors, i64 i) {
+        const i64 row = i / vectors, first = i % vectors * WIDTH;
+        left = p.m - first;
+        from = row / p.n * p.stride_b + (row % p.n * p.ldb + first) * (i64)sizeof(storage);
+        to = row / p.n * p.stride_c + (row % p.n * p.ldc + first) * (i64)sizeof(storage);
+    }
+};
+
+__device__ inline void add(float (&sum)[WIDTH], const Vector& part) {
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) sum[i] += widen(part.parts[i]);
+}
+
+// Push this thread's vector to the other ranks and add theirs. Return the time at which the last of them was here.
+__device__ inline u64 add_pushed(const Peers& peers, const char* b, char* c, const Place& place, bool whole, u64 generation) {
+    const u64 line = ((generation & 1) * PUSH_BLOCKS + blockIdx.x) * 2 * HALF_WORDS + 2 * threadIdx.x;
+    const Vector own = read((const storage*)(b + place.from), place.left, whole);
+    for (int other = 1; other < peers.size; ++other)  // each rank begins with another one
+        push(peers.lines[(peers.rank + other) % peers.size] + line, own, (u32)generation);
+    float sum[WIDTH] = {};
+    u64 met_ns = 0;
+    for (int rank = 0; rank < peers.size; ++rank) {
+        add(sum, rank == peers.rank ? own : pulled(peers.pushed + rank * LINE_WORDS + line, (u32)generation, peers));
+        if (rank != peers.rank && blockIdx.x == 0 && threadIdx.x == 0) met_ns = global_ns();
+    }
+    store((storage*)(c + place.to), sum, place.left, whole);
+    return met_ns;
+}
+
+// Add the parts of all ranks, which are complete.
+__device__ inline void add_read(const Peers& peers, const char* b, char* c, const Place& place, bool whole) {
+    const u64 from = (u64)b - peers.parts[peers.rank] + place.from;
+    Vector part[MOST_RANKS];  // all are on their way before the first is added
+#pragma unroll
+    for (int rank = 0; rank < MOST_RANKS; ++rank)
+        if (rank < peers.size) part[rank] = read((const storage*)(peers.parts[rank] + from), place.left, whole);
+    float sum[WIDTH] = {};
+#pragma unroll
+    for (int rank = 0; rank < MOST_RANKS; ++rank)
+        if (rank < peers.size) add(sum, part[rank]);
+    store((storage*)(c + place.to), sum, place.left, whole);
 }
 
 extern "C" __global__ void ALL_REDUCE(char* a, char* b, char* c, i64 request, const AllReduce p) {
@@ -36,27 +128,17 @@ extern "C" __global__ void ALL_REDUCE(char* a, char* b, char* c, i64 request, co
     const Peers& peers = *(const Peers*)p.peers;
     const bool is_first = blockIdx.x == 0 && threadIdx.x == 0;
     const u64 begin_ns = is_first ? global_ns() : 0, generation = peers.generations[blockIdx.x] + 1;
-    if (threadIdx.x < peers.size) meet(peers, generation);
-    __syncthreads();
-    const u64 met_ns = is_first ? global_ns() : 0;
-
-    const i64 vectors = (p.m + WIDTH - 1) / WIDTH, all = p.commands * p.n * vectors;
-    const u64 place = (u64)b - peers.parts[peers.rank];
+    const i64 vectors = (p.m + WIDTH - 1) / WIDTH, all = p.commands * p.n * vectors, step = (i64)gridDim.x * blockDim.x;
+    const i64 first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     const bool whole = aligned(b, p.ldb) && aligned(c, p.ldc) && ((p.stride_b | p.stride_c) & 15) == 0;
-    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < all; i += (i64)gridDim.x * blockDim.x) {
-        const i64 row = i / vectors, first = i % vectors * WIDTH, left = p.m - first;
-        const i64 from = row / p.n * p.stride_b + (row % p.n * p.ldb + first) * (i64)sizeof(storage);
-        const i64 to = row / p.n * p.stride_c + (row % p.n * p.ldc + first) * (i64)sizeof(storage);
-        Vector part[MOST_RANKS];  // all are on their way before the first is added
-#pragma unroll
-        for (int rank = 0; rank < MOST_RANKS; ++rank)
-            if (rank < peers.size) part[rank] = read((const storage*)(peers.parts[rank] + place + from), left, whole);
-        float sum[WIDTH] = {};
-#pragma unroll
-        for (int rank = 0; rank < MOST_RANKS; ++rank)
-            if (rank < peers.size)
-                for (int j = 0; j < WIDTH; ++j) sum[j] += widen(part[rank].parts[j]);
-        store((storage*)(c + to), sum, left, whole);
+    u64 met_ns = 0;
+    if (all <= step && gridDim.x <= PUSH_BLOCKS) {
+        if (first < all) met_ns = add_pushed(peers, b, c, Place(p, vectors, first), whole, generation);
+    } else {
+        if (threadIdx.x < peers.size) meet(peers, generation);
+        __syncthreads();
+        met_ns = is_first ? global_ns() : 0;
+        for (i64 i = first; i < all; i += step) add_read(peers, b, c, Place(p, vectors, i), whole);
     }
 
     __syncthreads();

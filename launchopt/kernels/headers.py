@@ -52,7 +52,7 @@ def _constants(module: ModuleType, names: str) -> str:
 
 
 _FEEDBACK_TYPES = {"arguments": "const u64*", "ns": "u64*", "found": "u64*"}
-_PEERS_TYPES = {"flags": "u64*", **dict.fromkeys(("arrived", "generations", "account"), "u64*")}
+_PEERS_TYPES = dict.fromkeys(("flags", "arrived", "generations", "account", "pushed", "lines"), "u64*")
 _COPIES_TYPES = {"from": "const char*", "lines": "const char*", "waits": "u32*", "results": "u64*"}
 _QUEUE_TYPES = {
     "ring": "const u64*",
@@ -74,7 +74,9 @@ _COPY_CONSTANTS = {
 HEADERS: Mapping[str, str] = {
     "shared/args.cuh": struct_text("Args", shared.ARGS),
     "shared/add_norm.cuh": struct_text("AddNorm", shared.ADD_NORM),
-    "shared/all_reduce.cuh": _constants(shared, "MOST_RANKS ALL_REDUCE_BLOCKS")
+    "shared/all_reduce.cuh": _constants(
+        shared, "MOST_RANKS ALL_REDUCE_BLOCKS ALL_REDUCE_THREADS PUSH_BLOCKS LINE_WORDS"
+    )
     + enum_text(shared.AllReduceAccount)
     + struct_text("Peers", shared.PEERS, _PEERS_TYPES)
     + struct_text("AllReduce", shared.ALL_REDUCE),

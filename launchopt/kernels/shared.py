@@ -64,8 +64,13 @@ ADD_NORM = np.dtype(
 # -- The all-reduce of GPUs that split a model (all_reduce.cu)
 
 MOST_RANKS = 8  # most GPUs that split a model
-ALL_REDUCE_BLOCKS = 32  # most blocks of a launch; all must run at the same time
-ALL_REDUCE_THREADS = 256
+ALL_REDUCE_BLOCKS = 64  # most blocks of a launch; all must run at the same time
+ALL_REDUCE_THREADS = 512
+PUSH_BLOCKS = 16  # most blocks of a launch whose sums are pushed: up to 128 KB, a vector of 16 bytes for each thread
+
+
+# Words of the lines of a rank: [2 generations in turn, PUSH_BLOCKS, 2 halves of a vector, ALL_REDUCE_THREADS, 2 words].
+LINE_WORDS = 2 * PUSH_BLOCKS * 2 * ALL_REDUCE_THREADS * 2
 
 
 class AllReduceAccount(enum.IntEnum):
@@ -87,6 +92,8 @@ PEERS = np.dtype(
         ("account", "<u8"),  # address of the account, u64 [AllReduceAccount]
         ("parts", "<u8", (MOST_RANKS,)),  # addresses of the activations of each rank, as this GPU sees them
         ("flags", "<u8", (MOST_RANKS,)),  # address, in the memory of each rank, of the flags that this rank writes
+        ("pushed", "<u8"),  # address of the lines that all ranks write here, u64 [ranks, LINE_WORDS]
+        ("lines", "<u8", (MOST_RANKS,)),  # address, in the memory of each rank, of the lines that this rank writes
     ]
 )
 ALL_REDUCE = np.dtype(

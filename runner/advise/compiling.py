@@ -1,15 +1,19 @@
 """Compiles the loops of producer and consumer before the trials, which would measure the compiler otherwise.
 
 A short run does it, once for each version of launchopt and form of work: of a tiny model, or on a GPU of the model that
-is asked about, whose kernels are compiled, too. A mark beside the compiled code says that it is done.
+is asked about, whose kernels are compiled, too. Beside it other runs compile the kernels of the stacks of OWN, where
+there are cores for that. A mark beside the compiled code says that it is done.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from launchopt.caches import compiled_folder
@@ -20,6 +24,8 @@ from runner.calling.words import words_of
 
 ENDING_S = 4.0  # beyond the reserve for the page: a process that compiles answers late
 SHORT = {"workload.layers": 1, "workload.tokens": 2, "mode": "engine", "against": ["baseline"]}
+OWN = ("engine+silu+epilogue+graph+own+pdl", "megakernel")  # stacks whose kernels take long to compile
+CORES_OF_RUN, GRACE_S = 4, 5.0
 UNRECORDED = {"record.launches": "none"}
 # By whether the work has steps: a short run that enters each compiled loop.
 WORK: dict[bool, dict[str, object]] = {
@@ -39,8 +45,13 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
     print("compiling, once for this version on this machine ...", file=sys.stderr)
     began_s = time.monotonic()
     settings = _settings(question, kind) | {"job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
+    place = folder / "compiling"
+    others: list[list[str]] = []
+    if kind == "cuda" and question.requests and (os.cpu_count() or 1) >= CORES_OF_RUN * (1 + len(OWN)):
+        others = [words_of(settings | {"mode": label, "against": []}, place / label) for label in OWN]
     try:
-        call(words_of(settings, folder / "compiling"), is_quiet=True)
+        with _beside(others, began_s + most_s - ENDING_S):
+            call(words_of(settings, place / "engine"), is_quiet=True)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
     except Interrupted:
@@ -48,7 +59,7 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
     except (LaunchoptError, OSError):  # the trials meet the same error, or compile
         pass
     finally:
-        shutil.rmtree(folder / "compiling", ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
         with contextlib.suppress(OSError):
             folder.rmdir()
     took_s = time.monotonic() - began_s
@@ -58,6 +69,29 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
             "compiled is kept: type the same again"
         )
     print(f"compiled in {took_s:.0f} s; the next advice does without", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _beside(calls: Sequence[Sequence[str]], until_s: float) -> Iterator[None]:
+    """Run the words of each call in a process of its own during the block, and behind it until `until_s` at most."""
+    quiet = subprocess.DEVNULL
+    running = [
+        subprocess.Popen([sys.executable, "-m", "runner", "run", *words], stdin=quiet, stdout=quiet, stderr=quiet)
+        for words in calls
+    ]
+    try:
+        yield
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until_s - time.monotonic()))
+    finally:
+        for process in running:
+            process.terminate()
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+            process.kill()
+            process.wait()
 
 
 def _settings(question: Question, kind: str) -> dict[str, object]:

@@ -35,6 +35,7 @@ BENCH = schema(
 )
 
 
+FILE = "bench.parquet"
 _MOST_ROWS = 10_000
 
 
@@ -61,7 +62,7 @@ HEADINGS |= {"met": "---"}
 
 def read(folder: Path) -> list[Row]:
     """Return the rows of a result; DataError if there is none."""
-    path = folder / "bench.parquet"
+    path = folder / FILE
     known = ("suite", "case", "unit", "median", "higher_is_better", "samples")
     rules = Rules(BENCH, BENCH.names, known, is_signed=True, most_rows=_MOST_ROWS, what="a result of launchopt bench")
     return [row for batch in checked(path, rules) for row in batch.to_pylist()]

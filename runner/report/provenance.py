@@ -18,6 +18,7 @@ from launchopt.files import JsonObject, read_json, read_text
 from launchopt.recording.manifest import SCHEMA_VERSION
 
 REVISIONS = "revisions.json"
+NAMING = ("run", "runs", "over", "bench", "one", "two")  # keys of a file of a report whose values are folders or files
 CARRIERS = ("manifest.json", "calibration.json", "soak.json", "fuzz.json", "limits.json")
 RESULTS = ("*.parquet", "*.txt")  # files that hold what was measured
 SHOWN_DIGITS = 7
@@ -169,12 +170,18 @@ def _sources(path: Path) -> Iterator[Path]:
 
 
 def _named(content: object, folder: Path) -> set[Path]:
-    """Return the folders and files that a file of a report names: values of `run`, `runs`, `over` and `bench`."""
+    """Return the folders and files that a file of a report names: values of NAMING, texts or lists of them."""
     if isinstance(content, list):
         return set().union(*(_named(each, folder) for each in content))
     if not isinstance(content, dict):
         return set()
-    texts = {folder / content[key] for key in ("run", "runs", "over", "bench") if isinstance(content.get(key), str)}
+    values = [content[key] for key in NAMING if key in content]
+    texts = {
+        folder / each
+        for value in values
+        for each in (value if isinstance(value, list) else [value])
+        if isinstance(each, str)
+    }
     return texts.union(*(_named(each, folder) for each in content.values()))
 
 

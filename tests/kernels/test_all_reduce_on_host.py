@@ -25,6 +25,7 @@ CASES = [
     Case(Dtype.fp16, m=40, n=3, commands=2, row=48, rounds=4),  # vectors end within rows
     Case(Dtype.fp32, m=33, n=2, commands=3, row=35, rounds=4, pdl=True),  # rows are not aligned
     Case(Dtype.bf16, m=2048, n=1, commands=5, row=2048, rounds=3),  # several blocks
+    Case(Dtype.bf16, m=4096, n=4, commands=5, row=4096, rounds=2),  # more than is pushed
 ]
 
 
@@ -51,7 +52,7 @@ def test_all_ranks_get_the_sum_in_the_order_of_ranks_again_and_again(case: Case,
         assert wait_ns <= total_ns
 
 
-@pytest.mark.parametrize(("m", "size", "blocks", "threads"), [(64, 1, 1, 32), (4096, 1, 2, 256), (4096, 64, 32, 256)])
+@pytest.mark.parametrize(("m", "size", "blocks", "threads"), [(64, 1, 1, 32), (4096, 1, 1, 512), (4096, 64, 64, 512)])
 def test_all_blocks_of_a_launch_can_run_at_once(m: int, size: int, blocks: int, threads: int) -> None:
     made = all_reduce_launch(ShapeKey(m, 1, m, Dtype.bf16, Op.ALL_REDUCE), size, (0, m, m), (0, 0, 0), 0)
     assert (made.grid, made.block) == ((blocks, 1, 1), (threads, 1, 1))

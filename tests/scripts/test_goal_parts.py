@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_advised import CPU as ON_CPU
 from scripts.reference_advised import GPU as ON_GPU
 from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
-from scripts.reference_gpus import BEFORE, GPU_PARTS, TWO
+from scripts.reference_gpus import BEFORE, GPU_PARTS, ONE, SPLIT_PARTS, SPLIT_STACKS, TWO
 from scripts.reference_part import Part
 
 REVISION, CODE = "a1" * 20, "c0de"
@@ -29,6 +30,7 @@ FUSED = "engine+graph"  # of the stacks that a CPU can run
 LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "requests": 1, "tokens": 100}
 LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
 PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE, goal_pages.GPUS_PAGE)
+PAGES = (*PAGES, *goal_pages.BENCHES.values())
 
 
 @pytest.fixture
@@ -41,7 +43,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for page in PAGES:  # a page may show results that this checkout does not have yet
         shown = (root / page).read_text().replace("outputs/reference/goals/advice", "outputs/reference/readme/advice")
         (root / page).write_text(shown)
-    (root / "outputs/reference/readme").symlink_to(ROOT / "outputs/reference/readme")
+    for shown in ("readme", "gpu"):
+        (root / "outputs/reference" / shown).symlink_to(ROOT / "outputs/reference" / shown)
+    split = root / goal_pages.SPLIT_PAGE
+    split.write_text(re.sub(r"(<!-- split -->).*(<!-- /split -->)", r"\1\n\2", split.read_text(), flags=re.DOTALL))
     known = {REVISION: {"commit": 500, "date": "2026-11-27", "code_sha1": CODE}}
     monkeypatch.setattr(goal_pages.revisions, "history_of", lambda root, named: known)
     return root
@@ -154,9 +159,22 @@ def test_what_two_gpus_gain_stands_on_the_page_on_several_gpus(checkout: Path, t
     assert goal_pages.main([str(new)], checkout) == 0
     page = (checkout / goal_pages.GPUS_PAGE).read_text()
     assert "| independent 64 x 8192 GEMVs |" in page
-    assert "| 0.300 jobs/s | 0.600 jobs/s | 2.000x | 1.8x | yes |" in page
+    assert "| 0.3 jobs/s | 0.6 jobs/s | 2.000x | 1.8x | yes |" in page
     kept = checkout / "outputs/reference" / parts[1].folder / TWO
     assert [path.name for path in sorted(kept.iterdir())] == ["0", "sweep.json"], "one manifest says what ran"
+
+
+def test_what_a_split_gains_stands_on_its_page(checkout: Path, tmp_path: Path) -> None:
+    new, part = tmp_path / "new", SPLIT_PARTS[0]
+    for side, scale in ((ONE, 1.0), (TWO, 1.5)):
+        place = new / part.folder / side
+        rows = [row for mode in SPLIT_STACKS for row in repeats(*[10.0 / scale] * 3, mode=mode)]
+        write(place, [row | {"tokens_per_s": 100.0 * scale} for row in rows])
+        (place / "manifest.json").write_text(json.dumps(manifest(part)))
+    assert goal_pages.main([str(new)], checkout) == 0
+    page = (checkout / goal_pages.SPLIT_PAGE).read_text()
+    assert "| Llama 3 8B, 1 request, `engine+graph` | 100 tokens/s | 150 tokens/s | 1.500x | 1.7x | NO |" in page
+    assert "Llama 3 8B, 16" not in page.partition("<!-- split -->")[2].partition("<!-- /split -->")[0]
 
 
 def failed(about: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """One rank of a model that several GPUs of a host split: its memory, which the others read, and theirs.
 
-Activations and flags are one allocation. Its handle (CUDA IPC) goes through the shared memory of the team, and each
-rank maps the allocations of all others. Kernels then read them through the GPUs' links.
+Activations, flags and lines are one allocation. Its handle (CUDA IPC) goes through the shared memory of the team, and
+each rank maps the allocations of all others. Kernels then read and write them through the GPUs' links.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import cupy
 import numpy as np
 
 from launchopt.devices.arenas import STORAGE, Arenas
-from launchopt.devices.peers.launches import peers_struct
+from launchopt.devices.peers.launches import peers_struct, signals_bytes
 from launchopt.devices.peers.segment import Collectives, PeerSegment, PeerWord, Phase, Team, meet
 from launchopt.devices.shares import WeightShares, sources_of
 from launchopt.errors import ConfigError, Interrupted, RunError
-from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, MOST_RANKS, AllReduceAccount
+from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, AllReduceAccount
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.operands import aligned_bytes
 from launchopt.types import Array
 
 HANDLE_WORDS = slice(PeerWord.HANDLE, PeerWord.HANDLE + 8)  # an IPC handle has 64 bytes
-FLAGS_BYTES = MOST_RANKS * ALL_REDUCE_BLOCKS * 8
 
 
 class CudaPeers:
@@ -34,17 +33,17 @@ class CudaPeers:
     def __init__(self, team: Team, index: int, size: int) -> None:
         self._team, self._segment = team, PeerSegment.attach(team.segment, team.size, 0)
         self._index, self._size, self._mapped = index, size, list[int]()
-        self._flags_at = aligned_bytes(size)
+        self._signals_at, signals = aligned_bytes(size), signals_bytes(team.size)
         # cudaMalloc itself: a handle names a whole allocation, and CuPy's pool would give a part of one.
-        self._memory = cupy.cuda.Memory(self._flags_at + FLAGS_BYTES)
-        self._at(int(self._memory.ptr) + self._flags_at, FLAGS_BYTES).fill(0)
+        self._memory = cupy.cuda.Memory(self._signals_at + signals)
+        self._at(int(self._memory.ptr) + self._signals_at, signals).fill(0)
         self._generations = cupy.zeros(ALL_REDUCE_BLOCKS, np.uint64)
         self._account = cupy.zeros(len(AllReduceAccount), np.uint64)
-        cupy.cuda.runtime.deviceSynchronize()  # the flags are 0 before another rank may write them
+        cupy.cuda.runtime.deviceSynchronize()  # flags and lines are 0 before another rank may write them
         self._bases = self._map_all()
-        flags = [base + self._flags_at for base in self._bases]
+        places = [base + self._signals_at for base in self._bases]
         own = int(self._generations.data.ptr), int(self._account.data.ptr)
-        self._struct = cupy.asarray(peers_struct(team.rank, self._bases, flags, own).view(np.int64))
+        self._struct = cupy.asarray(peers_struct(team.rank, self._bases, places, own).view(np.int64))
         self.address = int(self._struct.data.ptr)
         cupy.cuda.runtime.deviceSynchronize()  # streams of launches do not wait for the struct to be copied
 

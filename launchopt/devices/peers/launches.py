@@ -8,7 +8,7 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, PEERS
+from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, LINE_WORDS, PEERS
 
 VECTOR_BYTES, WARP = 16, 32  # bytes that a thread reads at a time, and threads of a warp
 LIMIT_NS = 120_000_000_000  # longest wait of a kernel for another GPU: a rank that has died must not hold the others
@@ -30,15 +30,23 @@ def all_reduce_launch(shape: ShapeKey, size: int, rows: Three, strides_bytes: Th
     return Launch((blocks, 1, 1), (threads, 1, 1), 0, words.view(np.int64))
 
 
-def peers_struct(rank: int, parts: Sequence[int], flags: Sequence[int], own: Sequence[int]) -> np.ndarray:
+def signals_bytes(ranks: int) -> int:
+    """Return the bytes that a rank needs behind its activations, for the flags and lines of all ranks."""
+    return ranks * 8 * (ALL_REDUCE_BLOCKS + LINE_WORDS)
+
+
+def peers_struct(rank: int, parts: Sequence[int], signals: Sequence[int], own: Sequence[int]) -> np.ndarray:
     """Return struct Peers of a rank.
 
-    parts: addresses of the activations of each rank. flags: of the flags in the memory of each rank, u64 [ranks,
-    ALL_REDUCE_BLOCKS]. own: of this rank's generations and account.
+    parts: addresses of the activations of each rank. signals: of the memory of each rank for flags, u64 [ranks,
+    ALL_REDUCE_BLOCKS], and behind them lines, u64 [ranks, LINE_WORDS]. own: of this rank's generations and account.
     """
-    peers = np.zeros(1, PEERS)
-    peers["size"], peers["rank"], peers["limit_ns"] = len(parts), rank, LIMIT_NS
-    peers["arrived"], peers["generations"], peers["account"] = flags[rank], *own
-    peers["parts"][0, : len(parts)] = parts
-    peers["flags"][0, : len(flags)] = [each + rank * ALL_REDUCE_BLOCKS * 8 for each in flags]
+    peers, ranks = np.zeros(1, PEERS), len(parts)
+    lines = [each + ranks * 8 * ALL_REDUCE_BLOCKS for each in signals]
+    peers["size"], peers["rank"], peers["limit_ns"] = ranks, rank, LIMIT_NS
+    peers["arrived"], peers["pushed"] = signals[rank], lines[rank]
+    peers["generations"], peers["account"] = own
+    peers["parts"][0, :ranks] = parts
+    peers["flags"][0, :ranks] = [each + rank * 8 * ALL_REDUCE_BLOCKS for each in signals]
+    peers["lines"][0, :ranks] = [each + rank * 8 * LINE_WORDS for each in lines]
     return peers

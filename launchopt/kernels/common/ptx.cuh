@@ -90,6 +90,10 @@ __device__ inline void load_two_system(const u64* from, u64& first, u64& second)
 __device__ inline void store_system(u64* to, u64 value) {
     asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
 }
+// Store two words, also into the memory of another GPU. Each word is stored atomically, but not the pair.
+__device__ inline void store_two_system(u64* to, u64 first, u64 second) {
+    asm volatile("st.relaxed.sys.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");
+}
 // Store two words for all blocks of the GPU. Each word is stored atomically, but not the pair.
 __device__ inline void store_two(ulonglong2* to, u64 first, u64 second) {
     asm volatile("st.relaxed.gpu.global.v2.u64 [%0], {%1, %2};" ::"l"(to), "l"(first), "l"(second) : "memory");

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from launchopt.errors import Interrupted, RunError
@@ -13,6 +16,8 @@ from runner.advise.compiling import compile_loops
 from runner.advise.question import Question
 
 STEPS, COMMANDS = Question({"device": "cpu"}, 4, None), Question({"device": "cpu"}, 0, None)
+
+ON_GPU = Question({"device": "cuda", "workload": "layer", "model": "qwen3_0_6b", "workload.tokens": 16}, 1, None)
 
 
 @pytest.fixture
@@ -27,6 +32,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]
 
     monkeypatch.setattr(compiling, "call", call)
     monkeypatch.setattr(compiling, "compiled_folder", lambda: str(tmp_path / "compiled"))
+    monkeypatch.setattr("runner.advise.compiling.os.cpu_count", lambda: 2)
     return found
 
 
@@ -40,9 +46,36 @@ def test_each_form_of_work_is_compiled_once_and_leaves_no_results(calls: list[Se
 
 
 def test_on_a_gpu_the_kernels_of_the_model_are_compiled_too(calls: list[Sequence[str]], tmp_path: Path) -> None:
-    question = Question({"device": "cuda", "workload": "layer", "model": "qwen3_0_6b", "workload.tokens": 16}, 1, None)
-    compile_loops(question, "cuda", tmp_path / "advice", 50.0)
+    compile_loops(ON_GPU, "cuda", tmp_path / "advice", 50.0)
     assert {"model=qwen3_0_6b", "workload.tokens=2", "workload.layers=1", "mode=engine"} <= set(calls[0])
+
+
+def test_kernels_of_other_stacks_are_compiled_beside_it_and_nothing_runs_on(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with compiling._beside([["mode=help"], ["workload=gemv_micro", f"hydra.run.dir={tmp_path}/long"]], began + 4.0):
+        pass
+    assert time.monotonic() - began < 60.0
+    assert not psutil.Process().children(recursive=True)
+
+
+def test_few_cores_compile_one_stack(
+    calls: list[Sequence[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside: list[int] = []
+
+    @contextlib.contextmanager
+    def counted(others: Sequence[Sequence[str]], until_s: float) -> Iterator[None]:
+        beside.append(len(others))
+        yield
+
+    monkeypatch.setattr(compiling, "_beside", counted)
+    for cores in (8, 16):
+        monkeypatch.setattr("runner.advise.compiling.os.cpu_count", lambda cores=cores: cores)
+        compile_loops(ON_GPU, "cuda", tmp_path / "advice", 50.0)
+        for mark in (tmp_path / "compiled").iterdir():
+            mark.unlink()
+    compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0)
+    assert beside == [0, 2, 0]
 
 
 def test_compiling_that_takes_the_budget_says_what_to_type(

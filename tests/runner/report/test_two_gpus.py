@@ -44,17 +44,32 @@ def test_processes_before_and_behind_give_an_interval(tmp_path: Path) -> None:
     one = [run(tmp_path / "before", 99.0), run(tmp_path / "behind", 101.0)]
     two = [run(tmp_path / "two", 195.0, gpu_imbalance=0.01, producer_commands_per_s=400.0)]
     found = cells(tmp_path, one, two, "commands_per_s")
-    assert found[1:3] == ["100.0 commands/s", "195.0 commands/s"]
+    assert found[1:3] == ["100 commands/s", "195 commands/s"]
     assert found[3].startswith("1.950x [1.9")
-    assert found[4:] == ["1.9x", "yes", "1.0%", "400.0 commands/s"]
+    assert found[4:] == ["1.9x", "yes", "1.0%", "400 commands/s"]
     assert cells(tmp_path, one, two, "commands_per_s", goal=1.95)[5] == "in the median"
     assert cells(tmp_path, one, two, "commands_per_s", goal=1.99)[5] == "NO"
     assert FILES[FILE] is markdown
 
 
+def test_a_stack_of_a_split_model_shows_its_all_reduces_and_may_have_no_goal(tmp_path: Path) -> None:
+    one = run(tmp_path / "one", 100.0)
+    two = run(tmp_path / "two", 150.0, all_reduce_us=6.4, all_reduce_wait_us=4.0)
+    row = {"work": "some work", "one": [one], "two": [two], "of": "commands_per_s", "mode": "graph"}
+    (tmp_path / FILE).write_text(json.dumps({"rows": [row]}))
+    text = markdown(tmp_path / FILE)
+    assert "| met | all-reduce |" in text
+    assert "1.500x [" in text
+    assert text.rstrip().endswith("| — | — | 6.4 us, 4 of them waiting |")
+    assert "Imbalance" not in text.partition("|")[0]
+    (tmp_path / FILE).write_text(json.dumps({"rows": [row | {"mode": "pdl"}]}))
+    with pytest.raises(DataError, match="no mode 'pdl'"):
+        markdown(tmp_path / FILE)
+
+
 def test_sweeps_are_compared_by_their_jobs_per_second(tmp_path: Path) -> None:
     found = cells(tmp_path, [sweep(tmp_path / "one", 40)], [sweep(tmp_path / "two", 20)], JOBS)
-    assert found[1:] == ["0.300 jobs/s", "0.600 jobs/s", "2.000x", "1.9x", "yes", "—", "—"]
+    assert found[1:] == ["0.3 jobs/s", "0.6 jobs/s", "2.000x", "1.9x", "yes"]
 
 
 @pytest.mark.parametrize("wrong", [{"verified": False}, {"status": "failed: lost"}])

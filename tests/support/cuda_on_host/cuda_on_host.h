@@ -165,6 +165,7 @@ u64 load_system(const u64* from);
 void load_two_system(const u64* from, u64& first, u64& second);
 u64 load_acquire_system(const u64* from);
 void store_system(u64* to, u64 value);
+void store_two_system(u64* to, u64 first, u64 second);
 void store_two(ulonglong2* to, u64 first, u64 second);
 void store_release(u64* to, u64 value);
 void store_release_system(u64* to, u64 value);

@@ -178,6 +178,7 @@ void store_told(u64* to, u64 value) {
     if (!grid->now->fenced) fail("the host is notified of a store that may not have arrived");
     store(to, value, Order::relaxed, CALLER);
 }
+void store_two_system(u64* to, u64 first, u64 second) { store((ulonglong2*)to, ulonglong2{first, second}, Order::relaxed, CALLER); }
 void store_two(ulonglong2* to, u64 first, u64 second) { store(to, ulonglong2{first, second}, Order::relaxed, CALLER); }
 void store_release(u64* to, u64 value) { store(to, value, Order::release, CALLER); }
 void store_release_system(u64* to, u64 value) { store(to, value, Order::release, CALLER); }

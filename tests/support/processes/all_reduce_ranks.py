@@ -1,6 +1,6 @@
 """A rank of the tests of kernels/all_reduce.cu on the host: importable by name, as `spawn` needs.
 
-The memory of each rank is a row of a shared segment: its activations, then the flags that all ranks write there.
+The memory of each rank is a row of a shared segment: its activations, then flags and lines, which all ranks write.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import STORAGE, from_float32
-from launchopt.devices.peers.launches import all_reduce_launch, peers_struct
+from launchopt.devices.peers.launches import all_reduce_launch, peers_struct, signals_bytes
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.kernels import source
 from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, AllReduceAccount
@@ -43,12 +43,12 @@ class Case(NamedTuple):
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a rank's memory for `PLACES` parts and sums, and for flags of 8 ranks."""
-        return self.flags_at + 8 * ALL_REDUCE_BLOCKS * 8
+        """Bytes of a rank's memory for `PLACES` parts and sums, and for flags and lines of 8 ranks."""
+        return self.signals_at + signals_bytes(8)
 
     @property
-    def flags_at(self) -> int:
-        """Bytes from the start of a rank's memory to its flags."""
+    def signals_at(self) -> int:
+        """Bytes from the start of a rank's memory to its flags and lines."""
         return -(-2 * PLACES * self.elements * 4 // 256) * 256
 
     def part(self, rank: int, number: int) -> NDArray[Any]:
@@ -67,7 +67,7 @@ def add(given: tuple[Case, Team]) -> tuple[list[NDArray[Any]], NDArray[np.uint64
     bases = [each.ctypes.data for each in memory]
     generations, account = np.zeros(ALL_REDUCE_BLOCKS, np.uint64), np.zeros(len(AllReduceAccount), np.uint64)
     own = generations.ctypes.data, account.ctypes.data
-    peers = peers_struct(team.rank, bases, [base + case.flags_at for base in bases], own)
+    peers = peers_struct(team.rank, bases, [base + case.signals_at for base in bases], own)
     storage = np.dtype(STORAGE[case.dtype])
     shape = ShapeKey(case.m, case.n, case.m, case.dtype, Op.ALL_REDUCE)
     stride = case.n * case.row * storage.itemsize
