@@ -3,7 +3,8 @@
 In: rows and manifests of runs. Out: an `Entry` for each run that had two or more modes in turn, and a `Choice`. Pure:
 reads no file and knows no device.
 
-Works are compared only on one device, for the same size of a number, and if both are made of steps or both are not.
+Works are compared only on one device, for the same size of a number, and if both are steps, or independent commands,
+or commands in order (a list with groups).
 The distance of two works is the sum of the doublings between their columns and between the sizes of their weights,
 WORKLOAD more if their workloads differ, and ALONE more if only one of them has a single column, so that nothing can be
 coalesced.
@@ -29,10 +30,16 @@ from launchopt.recording.results import Row
 WORKLOAD = 2.0  # distance between two workloads: two doublings
 ALONE = 1.0
 NEAR = 0.1  # so that the same work weighs 100 times as much as one that is a doubling away
-# Modes to take without a table: for steps, and for independent commands.
+IN_ORDER = " in order"  # behind the name of a workload
+# Modes to take without a table, for each kind of work.
 RULES = {
-    True: ("engine+graph", "graph", "engine", "coalesced", "batched", "baseline"),
-    False: ("batched", "baseline"),
+    "steps": ("engine+graph", "graph", "engine", "coalesced", "batched", "baseline"),
+    "independent commands": ("batched", "baseline"),
+    "commands in order": (
+        "graph",
+        "batched",
+        "baseline",
+    ),  # a graph has the whole list, where a batch ends with a group
 }
 SMALLEST = 1e-4  # weight of a factor of 1 for each mode and work
 MARGIN = 1.05  # a choice may take this many times as long as the best mode
@@ -49,6 +56,13 @@ class Work(NamedTuple):
     workload: str
     columns: float
     weight_bytes: float
+
+    @property
+    def kind(self) -> str:
+        """The key of RULES."""
+        if self.has_steps:
+            return "steps"
+        return "commands in order" if self.workload.endswith(IN_ORDER) else "independent commands"
 
     def __str__(self) -> str:
         return f"{self.workload}, {self.columns:,.0f} columns, weights of {self.weight_bytes / 1e6:,.3g} MB"
@@ -94,10 +108,15 @@ class Judged(NamedTuple):
         return Standing.behind if self.low > MARGIN else Standing.open
 
 
+def workload_of(name: str, requests: int | None) -> str:
+    """Return the workload of a work: IN_ORDER is added to a list with groups, whose commands are of one request."""
+    return name + IN_ORDER if name == "list" and requests == 1 else name
+
+
 def work_of(
     workload: str, has_steps: bool, device: str, dtype: str, shapes: Mapping[str, int], together: int
 ) -> Work | None:
-    """Return the work of a stream; None for a dtype or shapes of another version.
+    """Return the work of a stream; None for a dtype or shapes of another version. workload: see `workload_of`.
 
     shapes: how often each one occurs, such as 1024x1x4096 or relu:1024x1x1024. together: most commands of a launch.
     """
@@ -135,7 +154,7 @@ def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> l
         first = next(iter(modes.values()))[0]
         about = (manifest.get("environment") or {}).get("device") or {}
         work = work_of(
-            str(first["workload"]),
+            workload_of(str(first["workload"]), first["requests"]),
             first["tokens"] is not None,
             str(first["gpu"] or about.get("name")),
             str(first["dtype"]),
@@ -154,7 +173,7 @@ def _is_measured(row: Row) -> bool:
 
 def distance(one: Work, other: Work) -> float:
     """Return how different two works are; infinite if one says nothing about the other."""
-    if one[:3] != other[:3]:
+    if one[:3] != other[:3] or one.kind != other.kind:
         return math.inf
     columns, weights = one.columns, one.weight_bytes
     doublings = abs(math.log2(columns) - math.log2(other.columns))  # their ratio may be too small for a number
@@ -178,10 +197,9 @@ def choose(entries: Iterable[Entry], work: Work, runs_here: Callable[[str], bool
             tied = [each for each in sorted(others, key=lambda each: factors[each]) if runs_here(each)]
             tie = f"; within {MARGIN - 1:.0%} of it: {', '.join(tied)}" if tied else ""
             return Choice(mode, f"expected to be the fastest by {works}{tie}; measured {which}, {entry.run}")
-    for mode in RULES[work.has_steps]:
+    for mode in RULES[work.kind]:
         if runs_here(mode):
-            kind = "steps" if work.has_steps else "independent commands"
-            return Choice(mode, f"nothing similar was measured on {work.device}; the first that can run {kind}")
+            return Choice(mode, f"nothing similar was measured on {work.device}; the first that can run {work.kind}")
     return None
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from omegaconf import DictConfig, open_dict, read_write
 
-from launchopt.analysis.choice import Choice, choose, work_of
+from launchopt.analysis.choice import Choice, choose, work_of, workload_of
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
@@ -71,7 +71,8 @@ def _choice(plan: Plan, *, has_ahead: bool) -> Choice:
     config, stream, info = plan.config, plan.stream, plan.info
     shapes = {str(shape): count for shape, count in stream.counts.items()}
     together = min(stream.requests, config.batching.max_batch)
-    work = work_of(config.workload.name, stream.has_steps, info.name, stream.dtype.name, shapes, together)
+    workload = workload_of(config.workload.name, stream.requests)
+    work = work_of(workload, stream.has_steps, info.name, stream.dtype.name, shapes, together)
     batching = config.batching
 
     def runs_here(label: str) -> bool:

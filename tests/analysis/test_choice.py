@@ -20,6 +20,7 @@ from launchopt.analysis.choice import (
     entries_of,
     judged_unseen,
     work_of,
+    workload_of,
 )
 from launchopt.recording import results
 from launchopt.recording.results import Row
@@ -87,6 +88,21 @@ def test_works_of_any_size_can_be_compared() -> None:
 def test_a_single_column_is_further_from_two_than_two_are_from_four() -> None:
     assert distance(work(1.0), work(2.0)) == 2.0
     assert distance(work(2.0), work(4.0)) == 1.0
+
+
+def test_commands_in_order_are_compared_with_their_like_alone() -> None:
+    free, kept = (
+        work_of(workload_of("list", requests), False, "a GPU", "bf16", {"8x1x8": 1}, 1) for requests in (9, 1)
+    )
+    assert free is not None
+    assert kept is not None
+    assert (free.workload, kept.workload, workload_of("decode", 1)) == ("list", "list in order", "decode")
+    assert distance(free, kept) == math.inf
+    batches = Entry(free, "free", {"batched": 1.0, "graph": 2.0})
+    choice = choose([batches], kept, any_mode)
+    assert choice is not None
+    assert choice.mode == "graph"
+    assert choice.why.endswith("the first that can run commands in order")
 
 
 def test_a_large_table_is_fitted_by_its_modes_alone() -> None:
