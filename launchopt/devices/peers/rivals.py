@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import cupy
@@ -127,31 +128,37 @@ class Rivals:
         group = dist.group.WORLD.group_name
         values: Any = memory.empty(size // 2, device="cuda", dtype=torch.bfloat16).fill_(0)
         memory.rendezvous(values, group)
-
-        def launch() -> None:
-            torch.ops.symm_mem.one_shot_all_reduce(values, "sum", group)
-
-        for _ in range(WARM_UPS):
-            launch()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(LAUNCHES):
-                launch()
-        graph.replay()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        launch()
-        start.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        yield "symmetric memory, captured", start.elapsed_time(end) * 1e3 / LAUNCHES
-        start_ns = time.monotonic_ns()
-        for _ in range(LAUNCHES):
-            launch()
-        torch.cuda.synchronize()
-        yield "symmetric memory, eager", (time.monotonic_ns() - start_ns) / 1e3 / LAUNCHES
+        added = torch.ops.symm_mem
+        for name, add in (("one-shot", added.one_shot_all_reduce), ("two-shot", added.two_shot_all_reduce_)):
+            for how, us in _torch_us(partial(add, values, "sum", group)):
+                yield f"symmetric memory {name}, {how}", us
 
     def close(self) -> None:
         """Detach from the other ranks."""
         self._peers.close()
+
+
+def _torch_us(launch: Launch) -> Iterator[tuple[str, float]]:
+    """Yield the times of a launch on PyTorch's current stream."""
+    import torch
+
+    for _ in range(WARM_UPS):
+        launch()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(LAUNCHES):
+            launch()
+    graph.replay()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    launch()
+    start.record()
+    graph.replay()
+    end.record()
+    torch.cuda.synchronize()
+    yield "captured", start.elapsed_time(end) * 1e3 / LAUNCHES
+    start_ns = time.monotonic_ns()
+    for _ in range(LAUNCHES):
+        launch()
+    torch.cuda.synchronize()
+    yield "eager", (time.monotonic_ns() - start_ns) / 1e3 / LAUNCHES
