@@ -32,10 +32,14 @@ _COLUMNS, _WIDTH, _CHARACTERS = 2, 330, 56  # of a picture: panels in a row, pix
 
 
 class Style(NamedTuple):
-    """Looks of lines and texts. ink: their colour; None: the page sets it. values: an expression for texts of bars."""
+    """Looks of lines and texts. ink: their colour; None: the page sets it. values: an expression for texts of bars.
+
+    kinds: all kinds of bars of the picture, whose panels share one scale of colours; none: those of the panel.
+    """
 
     ink: str | None = None
     values: str = "width < 260 ? datum.short : datum.long"
+    kinds: Sequence[str] = ()
 
 
 ON_PAGE = Style()
@@ -49,18 +53,29 @@ def waterfall_chart(found: Sequence[Waterfall]) -> Chart | None:
     title = alt.TitleParams(
         text=f"What each choice of a stack brings, {', '.join(machines)}", subtitle=list(LEGEND), fontSize=15, offset=14
     )
-    panels = [_panel(one) for one in found]
+    kinds = [kind for kind in _COLOURS if any(kind in _kinds(one) for one in found)]
+    panels = [_panel(one, Style(INK, "datum.long", kinds)) for one in found]
     grid = alt.concat(*panels, columns=min(_COLUMNS, len(panels)), align="each", spacing=18, title=title)
     return on_card(grid.resolve_scale(x="independent", y="independent"))
 
 
-def _panel(one: Waterfall) -> Panel:
+def _kinds(one: Waterfall) -> list[str]:
+    """Return the kinds of the bars of one order, in the order of the legend."""
+    found = {_TOTAL, *map(_kind, one.steps)}
+    return [kind for kind in _COLOURS if kind in found]
+
+
+def _kind(step: Step) -> str:
+    return {1: _SAVES, -1: _COSTS}.get(step.sign or 0, _OPEN)
+
+
+def _panel(one: Waterfall, style: Style) -> Panel:
     model = f", {one.stream['model']}" if one.stream["model"] else ""
     text = wrap(f"{stream_title(one.stream)}{model}", _CHARACTERS)
     left_out = [f"left out: {', '.join(one.left_out)}"] if one.left_out else []
     notes = [waterfall_title(one), *left_out]
     title = alt.TitleParams(text=text, subtitle=[part for note in notes for part in wrap(note, _CHARACTERS + 8)])
-    layers = waterfall_layers(one, Style(INK, "datum.long"))
+    layers = waterfall_layers(one, style)
     panel: Panel = layers.properties(width=_WIDTH, height=STEP * rows_of(one), title=title)
     return panel
 
@@ -83,7 +98,7 @@ def waterfall_layers(one: Waterfall, style: Style = ON_PAGE) -> alt.LayerChart |
     scale = alt.Scale(domain=[0, edge / (1 - _LABEL)], nice=False)
     ticks = alt.Axis(values=_ticks(edge), format=",.0f" if edge >= _MANY_US else "~g", grid=False)
     x = alt.X("start:Q", scale=scale, axis=ticks, title=f"{one.unit}{_cut_note(one)}")
-    kinds = [kind for kind in _COLOURS if any(row["kind"] == kind for row in rows)]
+    kinds = list(style.kinds or _kinds(one))
     colours = alt.Scale(domain=kinds, range=[_COLOURS[kind] for kind in kinds])
     colour = alt.Color("kind:N", scale=colours, legend=alt.Legend(title=None, orient="bottom", columns=2))
     tooltip = [
@@ -143,14 +158,13 @@ def _total(place: str, mode: str, time_us: float, edge: float) -> JsonObject:
 
 def _datum(place: str, step: Step, edge: float) -> JsonObject:
     """Return the bar of a step. Its whisker lies around the time after it."""
-    kinds = {1: _SAVES, -1: _COSTS}
     low, high = (
         step.after_us if each is None else step.before_us - each for each in (step.brings.high, step.brings.low)
     )
     start, end, low, high = (min(max(0.0, each), edge) for each in (step.before_us, step.after_us, low, high))
     return {
         **{"row": f"{place} {step.choice}", "name": step.choice, "mode": step.mode},
-        **{"kind": kinds.get(step.sign or 0, _OPEN), "has_interval": step.sign is not None},
+        **{"kind": _kind(step), "has_interval": step.sign is not None},
         **{"share": "" if step.share is None else f"{step.share:.1%}"},
         **{"start": start, "end": end, "low": low, "high": high, "text": max(start, end, high)},
         **{"long": str(step.brings), "short": str(step.brings).partition(" us")[0]},

@@ -71,5 +71,17 @@ def test_an_axis_has_three_to_six_round_ticks(wall_ms: float) -> None:
     assert ticks[0] == 0
 
 
+def test_the_panels_of_a_picture_share_their_colours() -> None:
+    """Vega-Lite merges the domains of panels, but takes the range of the first one."""
+    spec = waterfall_chart([waterfall(a=10.0, b=10.0), waterfall(a=10.0, b=9.0), waterfall(a=10.0, b=11.0)])
+    assert spec is not None
+    kinds = ["time of a step", "saves time", "costs time", "no difference shown"]
+    colours = ["#009e73", "#0072b2", "#d55e00", "#808080"]
+    scales = [each["layer"][0]["encoding"]["color"]["scale"] for each in spec.to_dict()["concat"]]
+    assert scales == [{"domain": kinds, "range": colours}] * 3
+    alone = waterfall_layers(waterfall(a=10.0, b=9.0)).to_dict()["layer"][0]["encoding"]["color"]["scale"]
+    assert alone == {"domain": kinds[:2], "range": colours[:2]}
+
+
 def test_nothing_to_draw_is_no_picture() -> None:
     assert waterfall_chart([]) is None
