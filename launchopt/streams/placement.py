@@ -167,7 +167,8 @@ class Placement:
                     why = f"side by side, {self._dtype.name} rows must be a multiple of {UNIT_BYTES} bytes"
                     size = f"model.{'head_dim' if name in 'qkv' else 'intermediate'}"
                     stored = " or workload.merged=true" if self._program.prologue else ""  # workload=layer
-                    meant = f"{why}; use {size}=64 or another multiple of 64{stored}"
+                    whole = UNIT_BYTES // self._dtype.itemsize  # features that fill a unit
+                    meant = f"{why}; use {size}={whole} or another multiple of {whole}{stored}"
                     raise ConfigError("model", f"{name} of {widths[name]} features", meant)
             widths |= dict.fromkeys(names, sum(widths[name] for name in names))
         return {name: self.row_elements(width) for name, width in widths.items()}

@@ -123,6 +123,10 @@ def test_rows_that_are_not_whole_units_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"256 bytes; use model.head_dim=64 .*multiple of 64 or workload"):
         stream_of("workload=layer", "model=tiny", "workload.merged=false")
     stream_of("workload=layer", "model=tiny", "workload.merged=false", "model.head_dim=64")
+    half = ("workload=layer", "model=tiny", "workload.merged=false", "workload.dtype=bf16", "model.kv_heads=1")
+    with pytest.raises(ConfigError, match=r"k of 64 features: .*use model.head_dim=128 or another multiple of 128"):
+        stream_of(*half, "model.head_dim=64")
+    stream_of(*half, "model.head_dim=128")
 
 
 @pytest.mark.parametrize("workload", NARROW)
