@@ -26,11 +26,16 @@ def sampled_check(rows: Sequence[results.Row]) -> list[str]:
     ]
 
 
-def audited_check(rows: Sequence[results.Row]) -> list[str]:
-    """Return a notice if only a sample of the layers of steps was compared."""
+def audited_check(rows: Sequence[results.Row], is_full: bool) -> list[str]:
+    """Return a notice if only a part of the layers of steps was compared. is_full: with verify=full."""
     share = min((row["audited_share"] for row in rows if row["audited_share"] is not None), default=1.0)
     if share >= 1.0:
         return []
+    if is_full:
+        return [
+            f"an untimed run compared {share:.1%} of all layers of all steps: every layer of the decode steps of the"
+            " requests that it had, and the last layer of each chunk of their prompts (verify=full)"
+        ]
     many = 1 - (1 - share) ** 20
     likely = f"{many:.3g}" if many < 0.9995 else "over 0.999"
     return [

@@ -25,6 +25,7 @@ from launchopt.recording.impossible import remove_ceilings, settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
 from launchopt.timing.nvml import GpuWatch, open_watch
+from runner.config.groups import Verify
 from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan import gpus
@@ -109,7 +110,8 @@ class Run:
         modes = dict.fromkeys(row["mode"] for row in self.rows)
         throttled = ((mode, throttled_repeats([row for row in self.rows if row["mode"] == mode])) for mode in modes)
         throttling = [f"{mode}: repeats throttled: {text}" for mode, text in throttled if text]
-        sampled = audited_check(self.rows) if self.plan.stream.has_steps else sampled_check(self.rows)
+        is_full = self.plan.config.verify is Verify.full
+        sampled = audited_check(self.rows, is_full) if self.plan.stream.has_steps else sampled_check(self.rows)
         ends = dict.fromkeys(text for each in self.rounds for text in each.notices())
         shared = self.sharing.so_far()
         changed = [f"shared {shared}, so no rate is compared with a ceiling"] if shared else []

@@ -66,15 +66,23 @@ def test_a_check_of_a_sample_says_how_likely_it_finds_a_fault() -> None:
 
 def test_a_check_of_everything_says_nothing() -> None:
     assert sampled_check(checked(20_000, None)) == []
-    assert audited_check([{"audited_share": 1.0}, {"audited_share": None}]) == []
+    assert audited_check([{"audited_share": 1.0}, {"audited_share": None}], False) == []
+    assert audited_check([{"audited_share": 1.0}], True) == []
 
 
 @pytest.mark.parametrize(("share", "likely"), [(0.5, "over 0.999"), (0.02, "0.332")])
 def test_an_audit_of_a_sample_claims_no_certainty(share: float, likely: str) -> None:
-    assert audited_check([{"audited_share": share}, {"audited_share": 1.0}]) == [
+    assert audited_check([{"audited_share": share}, {"audited_share": 1.0}], False) == [
         f"an untimed run compared {share:.1%} of all layers of all steps, chosen at random: it finds a fault in one"
         f" layer with a probability of {share}, in 20 layers {likely}; verify=full compares all"
     ]
+
+
+def test_a_full_audit_does_not_advise_itself_and_names_what_it_leaves_out() -> None:
+    (text,) = audited_check([{"audited_share": 8 / 9}], True)
+    assert text.startswith("an untimed run compared 88.9% of all layers of all steps: every layer of the decode steps")
+    assert "chosen at random" not in text
+    assert "the last layer of each chunk of their prompts" in text
 
 
 def test_the_stack_of_an_arm_says_what_its_own_launches_are() -> None:
