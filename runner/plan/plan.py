@@ -72,7 +72,7 @@ class Plan:
     notices: tuple[str, ...]
     residency: str | None
     refused: dict[str, str]  # with against=all, or of a waterfall: arm -> the reason why it cannot run this
-    orders: tuple[tuple[str, ...], ...]  # of the waterfall: labels of arms that run
+    orders: tuple[tuple[str, ...], ...]  # of the waterfall: labels of arms, also of those in `refused`
 
     def job(self, folder: Path) -> Job:
         """Return the job with `folder` for its results."""
@@ -184,13 +184,12 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
 
 
 def _orders(config: Config, refused: dict[str, str]) -> tuple[tuple[str, ...], ...]:
-    """Return the orders of the waterfall without arms that cannot run; ConfigError if fewer than two remain in one."""
-    orders = tuple(tuple(label for label in order if label not in refused) for order in config.waterfall)
-    for order in orders:
-        if len(order) < 2:
-            shown = f"[{','.join(order)}]"
-            raise ConfigError("waterfall", shown, f"fewer than two of its modes run here: {left_out(refused)}")
-    return orders
+    """Return the orders of the waterfall; ConfigError if fewer than two arms of one can run."""
+    for order in config.waterfall:
+        mine = {label: refused[label] for label in order if label in refused}
+        if len(order) - len(mine) < 2:
+            raise ConfigError("waterfall", order, f"fewer than two of its modes run here: {left_out(mine)}")
+    return tuple(map(tuple, config.waterfall))
 
 
 def _arms(config: Config, broken: Container[str] = ()) -> tuple[Arm, ...]:

@@ -36,10 +36,11 @@ def waterfall(folders: Sequence[Path], output: Path | None, plot: Path | None, a
 
 def read_waterfalls(folders: Sequence[Path]) -> list[Waterfall]:
     """Return the waterfalls of folders; DataError if there is none."""
+    rows = results.read_summaries(folders)
     manifests = results.read_manifests(folders)
     orders = orders_of(manifests)
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in manifests}
-    found = build_waterfalls(results.read_summaries(folders), orders, refusals) if orders else []
+    found = build_waterfalls(rows, orders, refusals) if orders else []
     if not found:
         raise DataError(
             folders[0],

@@ -74,7 +74,7 @@ class Waterfall:
     steps: list[Step]
     whole: Step  # from the first to the last arm
     repeats: int  # of each arm
-    left_out: dict[str, str]  # arm -> the reason
+    left_out: dict[str, str]  # arm of the order -> the reason
     outliers: dict[str, float]  # arm -> its slowest repeat over its median, from OUTLIER on
 
     @property
@@ -109,12 +109,16 @@ def _of_run(rows: list[Row], orders: Orders, refused: Mapping[str, str]) -> list
     kept = _shared({label: members for label, members in arms.items() if label not in problems})
     absent = dict.fromkeys(sorted(named - arms.keys() - refused.keys()), "no untraced repeat")
     left_out = {**refused, **absent, **problems}
-    found = [(at, [each for each in order if each in kept]) for at, order in enumerate(mine, 1)]
     return [
-        _waterfall({label: kept[label] for label in order}, at, len(mine), left_out)
-        for at, order in found
-        if len(order) > 1
+        _waterfall({label: kept[label] for label in order if label in kept}, at, len(mine), _only(order, left_out))
+        for at, order in enumerate(mine, 1)
+        if sum(label in kept for label in order) > 1
     ]
+
+
+def _only(order: Sequence[str], left_out: Mapping[str, str]) -> dict[str, str]:
+    """Return the arms of an order that are left out, with their reasons."""
+    return {label: left_out[label] for label in order if label in left_out}
 
 
 def _problem(rows: list[Row]) -> str | None:

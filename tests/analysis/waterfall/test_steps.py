@@ -116,9 +116,18 @@ def test_an_arm_that_failed_is_left_out_and_the_next_step_spans_it() -> None:
 def test_an_arm_without_rows_and_one_that_broke_are_named() -> None:
     found = [{**row, "status": "failed"} if row["mode"] == "graph" else row for row in rows()]
     fuse_first, graph_first = both([row for row in found if row["mode"] != "coalesced+norm"])
-    reasons = {"coalesced+norm": "no untraced repeat", "graph": "failed"}
-    assert fuse_first.left_out == graph_first.left_out == reasons
+    assert fuse_first.left_out == {"coalesced+norm": "no untraced repeat"}
+    assert graph_first.left_out == {"graph": "failed"}
     assert "Left out: graph (failed)" in waterfall_notes(graph_first)
+
+
+def test_an_order_names_only_its_own_arms_among_those_that_cannot_run() -> None:
+    """`against=all` refuses arms that no order has."""
+    orders = {"run": [["baseline", "graph+own", "coalesced"], ["baseline", "graph", "graph+pdl"]]}
+    why = {"graph+own": "needs a GPU", "graph+pdl": "needs a GPU", "persistent": "takes no steps"}
+    first, second = build_waterfalls(rows(), orders, {"run": why})
+    assert (first.left_out, second.left_out) == ({"graph+own": "needs a GPU"}, {"graph+pdl": "needs a GPU"})
+    assert [each.mode for each in (*first.steps, *second.steps)] == ["coalesced", "graph"]
 
 
 def test_an_arm_of_which_one_repeat_was_far_off_is_named() -> None:
@@ -204,7 +213,8 @@ def test_two_rows_for_one_repeat_are_refused() -> None:
 
 
 def test_the_table_has_every_choice_and_the_whole() -> None:
-    text = waterfalls_markdown(build_waterfalls(rows(), ORDERS, {"run": {"pdl": "needs <a> GPU"}}), "full")
+    orders = {"run": [[*FUSE_FIRST, "pdl"], ["pdl", *GRAPH_FIRST]]}
+    text = waterfalls_markdown(build_waterfalls(rows(), orders, {"run": {"pdl": "needs <a> GPU"}}), "full")
     assert "| graph | coalesced+norm+graph | 2,700.0 | 1,900.0 | 800 [782, 818] | 8.6% |" in text
     assert "| whole | megakernel | 11,000.0 | 1,700.0 | 9300 [9291, 9309] | 100.0% |" in text
     assert text.count("### baseline to megakernel, order ") == 2

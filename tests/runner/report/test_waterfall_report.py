@@ -20,7 +20,7 @@ from runner.report import __main__ as report
 from runner.report import page
 
 WORK: dict[str, Any] = {"workload": "layer", "requests": 4, "tokens": 400, "commands": 10_000, "run_id": "waterfall/0"}
-ORDERS = [["baseline", "coalesced", "graph"], ["baseline", "coalesced+norm", "graph"]]
+ORDERS = [["baseline", "coalesced", "graph", "megakernel"], ["baseline", "coalesced+norm", "graph"]]
 
 
 @pytest.fixture
@@ -111,6 +111,11 @@ def test_runs_without_an_order_are_told_how_to_get_one(tmp_path: Path, capsys: p
     assert capsys.readouterr().err.endswith(
         "no waterfall: no untraced run has the same repeats of two verified modes of waterfall=[[...]]\n"
     )
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report.main([str(tmp_path / "absent"), "--waterfall"]) == 2
+    assert "absent: no such folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("waterfall", ["graph", [1, 2], [["baseline", 3]], {"a": 1}, [[]], [None]])
