@@ -16,6 +16,7 @@ LaunchoptError              base: a short message and the exit code of the proce
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -49,7 +50,7 @@ class ConfigError(LaunchoptError):
     exit_code = 2
 
     def __init__(self, key: str, value: object, allowed: str) -> None:
-        super().__init__(f"{key}={one_line(value, 200)}: {allowed}")
+        super().__init__(f"{key}={one_line(as_typed(value), 200)}: {allowed}")
         self.key, self.value, self.allowed = key, value, allowed
 
 
@@ -109,6 +110,19 @@ class Interrupted(LaunchoptError):  # noqa: N818 (the user asked for it; it is n
     def __init__(self, message: str, exit_code: int = exit_code) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def as_typed(value: object) -> str:
+    """Return a value as the command line has it: `null`, `true`, `[norm,attention]`, `{a:1}`."""
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_typed, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{name}:{as_typed(each)}' for name, each in value.items())}}}"
+    return str(value)
 
 
 def one_line(text: object, most: int | None = None) -> str:

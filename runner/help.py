@@ -5,7 +5,6 @@ Hydra's own page takes over a second, since it asks the config loader for the op
 
 from __future__ import annotations
 
-import enum
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -15,8 +14,9 @@ from typing import NamedTuple, get_type_hints
 
 from hydra import compose
 from hydra._internal.utils import get_args_parser
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from launchopt.errors import as_typed
 from launchopt.modes import MODES, OWN_MODES
 from launchopt.options import Limits
 from launchopt.plugins.found import plugins
@@ -131,11 +131,7 @@ def _declared(
 
 def _text(value: object) -> str:
     """Return a value as a user types it."""
-    if isinstance(value, enum.Enum):
-        return value.name
-    if OmegaConf.is_list(value):
-        return f"[{','.join(map(_text, value))}]"  # type: ignore[call-overload]
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return as_typed(OmegaConf.to_container(value) if isinstance(value, ListConfig) else value)
 
 
 def _wrapped(indent: str, lines: Sequence[str], columns: int, title: str) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launchopt import messages
-from launchopt.errors import DataError
+from launchopt.errors import ConfigError, DataError
 from launchopt.messages import MOST_CHARACTERS, MOST_FILES, print_error, say, shortened
 
 
@@ -19,6 +19,21 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def file_of(line: str) -> Path:
     return Path(line.rpartition("(all of it: ")[2].rstrip(")\n"))
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        (True, "true"),
+        ([["graph", None], "engine"], "[[graph,null],engine]"),
+        ({"a": [1, False]}, "{a:[1,false]}"),
+        (0.5, "0.5"),
+        ("None", "None"),
+    ],
+)
+def test_an_error_shows_a_value_as_the_user_types_it(value: object, text: str) -> None:
+    assert str(ConfigError("waterfall", value, "not a list")) == f"waterfall={text}: not a list"
 
 
 def test_a_message_of_usual_length_is_whole_and_leaves_no_file(cache: Path) -> None:

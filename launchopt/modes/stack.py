@@ -161,7 +161,7 @@ def _with(stack: Stack, written: re.Match[str], key: str) -> Stack:
     switched = (*map(str, Fusion), COALESCE, PDL)
     if not is_on and word in switched and word not in stack.choices:
         without = label[: written.start()] + label[written.end() :]
-        meant = [f"{key}={without}"]
+        meant = _proposed(key, without)
         raise ConfigError(key, label, explained(f"{label[: written.start()]} has no {word} to leave out", meant=meant))
     if word == COALESCE:
         return replace(stack, coalesce=is_on)
@@ -176,8 +176,19 @@ def _with(stack: Stack, written: re.Match[str], key: str) -> Stack:
         return replace(stack, kernels=Kernels(word))
     allowed = (*switched, *map(str, Submit), *map(str, Kernels)) if is_on else switched
     before, after = label[: written.start(2)], label[written.end() :]
-    meant = [f"{key}={before}{near}{after}" for near in nearest(word, allowed)]
-    raise ConfigError(key, label, explained(f"{word} is no choice", listed(allowed), meant))
+    meant = [each for near in nearest(word, allowed) for each in _proposed(key, f"{before}{near}{after}")]
+    no_choice = f"{word} is no choice" if is_on or word not in {*Submit, *Kernels} else f"{word} cannot be left out"
+    raise ConfigError(key, label, explained(no_choice, listed(allowed), meant))
+
+
+def _proposed(key: str, label: str) -> list[str]:
+    """Return what to type for a label. `mode` takes the name of a preset, and its choices as settings beside it."""
+    if key != "mode":
+        return [f"{key}={label}"]
+    try:
+        return [options_in(label)]
+    except ConfigError:  # the label has a second mistake
+        return []
 
 
 def options_in(label: str) -> str:

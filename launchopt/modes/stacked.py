@@ -6,11 +6,13 @@ A mode whose file derives from `Stacked` is a preset. `changed` makes the class 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.errors import explained
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
@@ -65,9 +67,8 @@ class Stacked(Mode):
         if stream.has_steps:
             return cls._lacking(chain_of(stream)) or (cls._unsupported(chain_of(stream)) if kind == "cuda" else None)
         if cls.stack != preset_stack(cls.name):
-            return (
-                "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
-            )
+            why = "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
+            return f"{why}; use mode={cls.name} as it is, or a workload of steps, such as workload=layer"
         return None
 
     @classmethod
@@ -75,7 +76,14 @@ class Stacked(Mode):
         """Return which fusion, of those that the user added to the preset, the workload has no rows for; or None."""
         lacking = cls.stack.fuse - preset_stack(cls.name).fuse - fused_in(chain_of(stream), cls.stack)
         named = [each for each in Fusion if each in lacking]
-        return f"mode.fuse={named[0]}: this workload does not have {MEANS[named[0]]}" if named else None
+        if not named:
+            return None
+        every = frozenset(
+            each for each in Fusion if conflict(cls.name, replace(cls.stack, fuse=frozenset({each}))) is None
+        )
+        has = fused_in(chain_of(stream), replace(cls.stack, fuse=every))
+        allowed = ", ".join(each for each in Fusion if each in has) or "none, with this mode.kernels"
+        return explained(f"mode.fuse={named[0]}: this workload does not have {MEANS[named[0]]}", allowed)
 
     @classmethod
     def _unsupported(cls, stream: ChainStream) -> str | None:

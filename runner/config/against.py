@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from omegaconf import DictConfig, open_dict, read_write
 
-from launchopt.errors import ConfigError, choices, explained, nearest
-from launchopt.modes import MODES
+from launchopt.errors import ConfigError, as_typed, choices, explained, nearest
+from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import choices_of, label_of, stack_of
+from launchopt.modes.stacked import Stacked
 from launchopt.stack import preset_of
-from runner.config.modes import Mode
+from runner.config.modes import Mode, options_of_label
 
 WANTED = "lists of modes, such as waterfall=[[baseline,engine,engine+graph]]"
 AUTO = "auto"  # value of `against`: the base of a single run; of `repeats`: until the noise is low
@@ -38,18 +39,35 @@ def checked_orders(waterfall: object) -> list[list[str]]:
     orders = [] if waterfall is None else waterfall
     if not isinstance(orders, list):
         raise ConfigError("waterfall", waterfall, explained("not a list of lists", WANTED))
-    return [_checked_order(order) for order in orders]
+    if len(orders) > 1 and all(isinstance(each, str) for each in orders):
+        meant = [f"waterfall={as_typed([orders])}"]
+        raise ConfigError("waterfall", orders, explained("a list of modes, not of lists", WANTED, meant))
+    checked: list[list[str]] = []
+    for order in orders:
+        labels = _checked_order(order)
+        if labels in checked:
+            raise ConfigError("waterfall", order, "is named twice; name each order once")
+        checked.append(labels)
+    return checked
 
 
 def _checked_order(order: object) -> list[str]:
     if not isinstance(order, list) or len(order) < 2:
-        shown = f"[{','.join(map(str, order))}]" if isinstance(order, list) else order
-        raise ConfigError("waterfall", shown, explained("not a list of two or more modes", WANTED))
+        raise ConfigError("waterfall", order, explained("not a list of two or more modes", WANTED))
     labels = [_checked_mode(name) for name in order]
     for at, label in enumerate(labels):
         if label in labels[:at]:
             raise ConfigError("waterfall", order[at], f"{_twice(order[at], label)} in one order; name each mode once")
+        if same := next((each for each in labels[:at] if _are_one_stack(each, label)), None):
+            why = f"is the same stack as {same}, and each stack of an order has one choice more: leave one out"
+            raise ConfigError("waterfall", order[at], why)
     return labels
+
+
+def _are_one_stack(*labels: str) -> bool:
+    """Return whether two modes launch the same: both are stacks of choices, with the same choices."""
+    modes = [mode_class(preset_of(label), options_of_label(label)) for label in labels]
+    return all(issubclass(each, Stacked) for each in modes) and len({each.stack for each in modes}) == 1
 
 
 def _checked_mode(name: object) -> str:

@@ -230,7 +230,10 @@ def _wanted(key: str, hint: Any, declared: Field[Any], typed: str) -> str:
         )
     limits = str(declared.metadata.get("limits", ""))
     if get_origin(inner) is list:
-        meant = [] if typed[:1] == "[" else [f"{key}=[{typed}]"]
+        allowed = getattr(declared.metadata.get("limits"), "choices", ())
+        found = [nearest(each, allowed) if allowed else [each] for each in typed.split(",")]
+        is_meant = typed[:1] != "[" and all(found)
+        meant = [f"{key}=[{','.join(each[0] for each in found)}]"] if is_meant else []
         return explained("not a list of names" if typed[:1] == "[" else "not a list", f"lists of {limits}{null}", meant)
     what = KINDS.get(inner, "the values that --help shows")
     meant = [f"{key}={_number(typed)}"] if inner is int and _number(typed) is not None else []

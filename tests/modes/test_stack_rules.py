@@ -50,7 +50,8 @@ def test_labels_whose_choices_have_another_order_are_of_one_arm() -> None:
     ("label", "message"),
     [
         ("graph+nrm", "nrm is no choice; allowed: .*did you mean against=graph[+]norm[?]"),
-        ("graph-graph", "graph is no choice; allowed: "),
+        ("graph-graph", "graph cannot be left out; allowed: "),
+        ("graph-grph", "grph is no choice; allowed: "),
         ("graph+norm,", "before the name of a choice; allowed: the name of a mode with its other choices, such as"),
         ("graph+", "[+] and - come before the name of a choice; allowed: the name of a mode with its other choices"),
         ("graph-norm+pdl", "graph has no norm to leave out; did you mean against=graph[+]pdl[?]"),
@@ -66,6 +67,16 @@ def test_a_wrong_label_is_refused_in_one_line(label: str, message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_label_as_a_mode_is_answered_with_settings_that_work() -> None:
+    with pytest.raises(ConfigError, match=r"did you mean mode=engine mode.submit=graph\?$"):
+        choices_of("engine+Graph", "mode")
+    with pytest.raises(ConfigError, match=r"did you mean mode=engine 'mode.fuse=\[qkv,gate_up,norm,rope_kv\]'\?$"):
+        choices_of("engine-attention-attention", "mode")
+    with pytest.raises(ConfigError) as refused:
+        choices_of("graph+sillu", "mode")
+    assert "did you mean" not in str(refused.value), "graph+silu is refused, too"
+
+
 def test_a_preset_without_its_fusion_does_not_need_the_rows_of_it() -> None:
     layer = stream_of("layer", [(0, 2)] * 2)
     assert mode_class("fused_epilogue", {"fuse": []}).refusal("cpu", layer) is None
@@ -79,14 +90,18 @@ def test_a_fusion_that_the_workload_lacks_is_refused_and_one_of_the_preset_is_le
     linear = stream_of("linear", [(0, 2)] * 2)
     assert mode_class("engine").refusal("cpu", linear) is None
     assert mode_class("graph", {"fuse": ["norm"]}).refusal("cpu", linear) == (
-        "mode.fuse=norm: this workload does not have a norm"
+        "mode.fuse=norm: this workload does not have a norm; allowed: qkv, gate_up"
     )
+    layer = str(mode_class("graph", {"fuse": ["epilogue"]}).refusal("cpu", stream_of("layer", [(0, 2)])))
+    assert layer.endswith("; allowed: qkv, gate_up, norm, rope_kv, attention"), "silu needs kernels of our own"
     assert mode_class("graph", {"fuse": ["qkv", "gate_up"]}).refusal("cpu", linear) is None, "they are stored merged"
     alone = gemv(2, 1, 2, 4, Dtype.fp32, 4)
     why = "takes whole steps: this workload's commands are independent of each other"
     assert mode_class("graph").refusal("cpu", alone) is None
     assert mode_class("baseline", {"fuse": ["norm"]}).refusal("cpu", alone) == why
-    assert str(mode_class("graph", {"fuse": ["norm"]}).refusal("cpu", alone)).startswith(why)
+    graph = str(mode_class("graph", {"fuse": ["norm"]}).refusal("cpu", alone))
+    assert graph.startswith(why)
+    assert graph.endswith("; use mode=graph as it is, or a workload of steps, such as workload=layer")
     assert "needs a GPU" in str(mode_class("graph", {"pdl": True}).refusal("cpu", linear))
 
 

@@ -24,11 +24,18 @@ def test_labels_are_those_of_tables() -> None:
     ("value", "text"),
     [
         ("graph", "waterfall=graph: not a list of lists; allowed: lists of modes, such as waterfall=[[baseline,engine"),
-        (["graph", "engine"], "waterfall=graph: not a list of two or more modes; allowed: lists of modes, such as"),
+        (
+            ["graph", "engine"],
+            "waterfall=[graph,engine]: a list of modes, not of lists; allowed: lists of modes, such as",
+        ),
+        (["graph", "engine"], "; did you mean waterfall=[[graph,engine]]?"),
+        (["graph", ["engine"]], "waterfall=graph: not a list of two or more modes; allowed: lists of modes, such as"),
         ([["graph"]], "not a list of two or more modes"),
         ([[]], "not a list of two or more modes"),
         ([["graph", 3]], "waterfall=3: no such mode; allowed: baseline, batched,"),
-        ([["graph", None]], "waterfall=None: no such mode"),
+        ([["graph", None]], "waterfall=null: no such mode"),
+        ([[["graph", "engine"]]], "waterfall=[[graph,engine]]: not a list of two or more modes; allowed: "),
+        ({"a": ["graph", "engine"]}, "waterfall={a:[graph,engine]}: not a list of lists; allowed: "),
         ([["graph", "grph"]], "waterfall=grph: no such mode; allowed: "),
         ([["graph", "grph"]], "did you mean graph"),
         ([["graph", "graph+nrm"]], "waterfall=graph+nrm: nrm is no choice; allowed: "),
@@ -39,6 +46,16 @@ def test_labels_are_those_of_tables() -> None:
             [["graph", "graph+coalesce"]],
             "waterfall=graph+coalesce: is graph, which has these choices, and is named twice in one order",
         ),
+        (
+            [["graph", "engine", "coalesced+graph"]],
+            "waterfall=coalesced+graph: is the same stack as graph, and each stack of an order has one choice more: "
+            "leave one out",
+        ),
+        ([["coalesced+qkv", "fused_qkv"]], "waterfall=fused_qkv: is the same stack as coalesced+qkv, and each"),
+        (
+            [["graph", "engine"], ["coalesced", "graph"], ["graph+coalesce", "engine"]],
+            "waterfall=[graph+coalesce,engine]: is named twice; name each order once",
+        ),
         ([["engine"]], "waterfall=[engine]: not a list of two or more modes"),
     ],
 )
@@ -47,6 +64,11 @@ def test_a_mistake_in_an_order_is_one_line(value: object, text: str) -> None:
         checked_orders(value)
     assert text in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_modes_that_batch_in_ways_of_their_own_are_no_equal_stacks() -> None:
+    order = ["baseline", "batched", "pointer_array", "coalesced-coalesce"]
+    assert checked_orders([order]) == [order]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +90,10 @@ def test_every_mode_of_an_order_runs_once_and_one_that_cannot_is_left_out() -> N
     orders = "waterfall=[[baseline,engine-norm,engine,engine+graph+own+pdl],[baseline,engine+graph,engine]]"
     plan = plan_of(composed(*LAYER, orders, "repeats=1"))
     assert [arm.label for arm in plan.arms] == ["baseline", "engine-norm", "engine+graph", "engine"]
-    assert plan.orders == (("baseline", "engine-norm", "engine"), ("baseline", "engine+graph", "engine"))
+    assert plan.orders == (
+        ("baseline", "engine-norm", "engine", "engine+graph+own+pdl"),
+        ("baseline", "engine+graph", "engine"),
+    )
     assert list(plan.refused) == ["engine+graph+own+pdl"]
     assert any(
         notice.startswith("1 mode is left out: engine+graph+own+pdl (mode.pdl needs a GPU") for notice in plan.notices

@@ -80,6 +80,7 @@ MISTAKES = {
     "slo.ttft_ms=soon": "allowed: numbers above 0 or null",
     "mode.fuse=norm": "mode.fuse=norm: not a list; allowed: lists of attention, epilogue, gate_up, norm, qkv,",
     "mode=graph mode.fuse=qkv,norm": "silu or null; did you mean mode.fuse=[qkv,norm]?",
+    "mode=graph mode.fuse=qkv,nrm": "did you mean mode.fuse=[qkv,norm]?",
     "mode=graph mode.fuse=[qkv,norm": "a bracket is not closed; allowed: 2,4 or [2,4] or range(2,5); did you mean mode",
     "mode=graph mode.fuse=[qkv, norm, silu] seed=1": "did you mean mode.fuse=[qkv,norm,silu]?",
     "mode.fuse=[norm,null] mode=graph": "mode.fuse=[norm,null]: not a list of names; allowed: lists of attention,",
