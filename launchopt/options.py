@@ -10,7 +10,7 @@ The declaration gives an option its name, type, default, limits and help. Config
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from importlib import import_module
 from pkgutil import iter_modules
@@ -61,6 +61,8 @@ class Limits:
     def _check_each(self, key: str, values: Sequence[object]) -> None:
         """Raise ConfigError for the first element of a list that is not within these limits, or that comes twice."""
         for value in values:
+            if isinstance(value, list | tuple | Mapping):
+                raise ConfigError(key, values, explained("a list or section within a list", f"lists of {self}"))
             self.check(key, value, "[{}]")
             if values.count(value) > 1:
                 raise ConfigError(key, value, "is named twice; name each once")

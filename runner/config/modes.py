@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields, make_dataclass, replace
 from functools import cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_type_hints
 
 from omegaconf import MISSING
 
@@ -27,7 +27,7 @@ from launchopt.modes.stack import (
     stack_of,
     values_of,
 )
-from launchopt.options import Value, check_options
+from launchopt.options import Value, check_options, fixed
 from launchopt.stack import Stack, Submit
 
 if TYPE_CHECKING:
@@ -40,10 +40,12 @@ NOTHING: Mapping[str, Value] = MappingProxyType({})
 class Mode:
     """The chosen mode; `mode_settings` adds its options."""
 
+    preset: ClassVar[str] = ""  # name of the mode whose options and stack a class has
     name: str = MISSING
 
     def __post_init__(self) -> None:
         check_mode(self.name)
+        fixed("mode.name", self.name, self.preset or self.name)
         check_options("mode", self)
         check_stack("mode", self.name, self._choices)
         for each in self._others:
@@ -137,7 +139,7 @@ def _class_of(name: str, options: type[DataclassInstance]) -> type[Mode]:
         for each in fields(options)
     ]
     made: type[Mode] = make_dataclass("Mode", [*declared, *_of_other_submits(name)], bases=(Mode,))  # takes 1 ms
-    made.__module__, made.__qualname__ = __name__, f"{Mode.__name__}_{name}"
+    made.__module__, made.__qualname__, made.preset = __name__, f"{Mode.__name__}_{name}", name
     return made
 
 

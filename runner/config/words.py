@@ -9,7 +9,7 @@ import argparse
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,7 +19,7 @@ from hydra.core.override_parser.types import ChoiceSweep, Override, RangeSweep
 from hydra.errors import HydraException, OverrideParseException
 
 from launchopt.arrivals.lines import shown
-from launchopt.errors import ConfigError, LaunchoptError, explained, nearest
+from launchopt.errors import LIKELY, ConfigError, LaunchoptError, as_typed, explained, nearest
 from runner.config.composing import group_options
 from runner.config.files import BUILDERS
 from runner.config.launchers import check_option
@@ -129,8 +129,10 @@ def _parsed(word: str, parser: OverridesParser, behind: Sequence[str]) -> Overri
 
 def _unreadable(key: str, value: str, why: str, behind: Sequence[str]) -> str:
     """Return the message for a setting that breaks Hydra's grammar."""
-    if value.startswith("[") and value.endswith(",]"):
-        return explained("Hydra cannot read this", "", proposed(f"{key}={value.rstrip(',]')}]"))
+    if value.startswith("[") and value.endswith("]") and "" in (names := value.strip("[]").split(",")):
+        return explained("a comma too many", "", proposed(f"{key}=[{','.join(filter(None, names))}]"))
+    if key != key.strip():
+        return explained("a space before the =", "", proposed(shlex.quote(f"{key.strip()}={value.strip()}")))
     bare = value.strip("=,'\" ")
     if value != bare and bare and bare.replace(",", "").replace("_", "").replace(".", "").isalnum():
         return explained("Hydra cannot read this", "", proposed(f"{key}={bare}"))
@@ -161,9 +163,14 @@ def _closed(key: str, value: str, behind: Sequence[str]) -> list[str]:
 
 
 def _check_group(override: Override, groups: dict[str, list[str]]) -> None:
-    """Raise ConfigError for `mode=null` or `mode=3`: Hydra says of these only that they are no text."""
+    """Raise ConfigError for `mode=null` or `mode=3`: Hydra says of these only that they are no text.
+
+    The same for `mode={name:graph}`, which would set the name of the default option.
+    """
     key, value = str(override.key_or_group), override.value()
     several = list(map(str, value)) if isinstance(value, list) and key in groups and key != "experiment" else []
+    if key in groups and isinstance(value, dict):
+        raise _section(key, {str(name): as_typed(each) for name, each in value.items()})
     if len(several) > 1 or (key == GROUP and any(map(is_path, several))):
         options = ",".join(several)
         problem, meant = "one option, not a list", f"{key}={options}"
@@ -176,6 +183,14 @@ def _check_group(override: Override, groups: dict[str, list[str]]) -> None:
         if value is None and key in ("experiment", "table"):
             raise ConfigError(key, typed, f"chooses nothing; leave {key} out")
         raise unknown_option(key, typed, groups[key])
+
+
+def _section(group: str, settings: Mapping[str, str]) -> ConfigError:
+    """Return the error for `mode={name:graph}` and `model={layers:2}`."""
+    option = next((settings[name] for name in ("name", "kind") if name in settings), None)
+    own = [f"{group}.{name}={each}" for name, each in settings.items() if f"{group}.{name}" in owners()]
+    meant = proposed(*([f"{group}={option}"] if option else own[:LIKELY]))
+    return ConfigError(group, plain(as_typed(settings)), explained("an option, not a section", f"{group}=NAME", meant))
 
 
 def _no_setting(word: str, following: Sequence[str]) -> WordsError:

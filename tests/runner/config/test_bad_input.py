@@ -210,7 +210,7 @@ CASES: dict[str, str] = {
     "workload=null": "workload=null",
     "=1": "=1",
     "workload=../model/tiny": "workload outside folder",
-    "table={a:b}": "table=(settings",
+    "table={a:b}": "table={a:b}: an option, not a section",
     "workload.commands=${oc.env:NO_SUCH_NAME}": "workload.commands=${oc.env:NO_SUCH_NAME}: NO_SUCH_NAME",
     "workload.commands=${workload.commands}": "workload.commands=${workload.commands}: Recursive",
     "slo=${now:%Y}": "slo=${now:%Y}: a section, not a value",
