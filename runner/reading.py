@@ -177,8 +177,8 @@ def page_code(page: Path, is_current: bool, command: str) -> int:
 def file_named(*endings: str, is_optional: bool = False, makes_folder: bool = False) -> Callable[[str], Path]:
     """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
 
-    A pipe, a device or a folder of that name is refused: to write the file would remove it. So is a missing folder,
-    before any work is done.
+    A pipe, a device or a folder of that name is refused: to write the file would remove it. So is a folder that does not
+    exist, before any work is done.
 
     is_optional: the option also works without a name, so the word after it may have been meant as another argument.
     makes_folder: the program makes the folder.

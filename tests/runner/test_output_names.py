@@ -86,7 +86,7 @@ def test_what_is_no_file_is_not_replaced(
         output.symlink_to("/dev/null")
 
 
-@pytest.mark.parametrize("words", [words for words in OUTPUTS if words != "doctor --save"])  # makes it
+@pytest.mark.parametrize("words", OUTPUTS.keys() - {"doctor --save"})  # which makes it
 def test_a_missing_folder_is_named_before_any_work(
     words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
