@@ -174,22 +174,18 @@ def page_code(page: Path, is_current: bool, command: str) -> int:
     return 0 if is_current else 1
 
 
-def file_named(*endings: str, is_optional: bool = False, makes_folder: bool = False) -> Callable[[str], Path]:
+def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
     """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
 
-    A pipe, a device or a folder of that name is refused: to write the file would remove it. So is a folder that does not
-    exist, before any work is done.
+    A pipe, a device or a folder of that name is refused: to write the file would remove it.
 
     is_optional: the option also works without a name, so the word after it may have been meant as another argument.
-    makes_folder: the program makes the folder.
     """
     hint = "; without a name, put the option last" if is_optional else ""
 
     def path(text: str) -> Path:
         if not text.lower().endswith(endings):
             raise ArgumentTypeError(f"{text}: the name must end in {' or '.join(endings)}{hint}")
-        if not (makes_folder or (folder := Path(text).parent).is_dir()):
-            raise ArgumentTypeError(f"{text}: there is no folder {folder}: make it first")
         try:
             require_replaceable(Path(text))
         except OSError as error:

@@ -163,7 +163,7 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--save",
         nargs="?",
-        type=file_named(".json", is_optional=True, makes_folder=True),
+        type=file_named(".json", is_optional=True),
         const=DEFAULT_FILE,
         metavar="FILE.json",
         help=save,

@@ -86,19 +86,6 @@ def test_what_is_no_file_is_not_replaced(
         output.symlink_to("/dev/null")
 
 
-@pytest.mark.parametrize("words", OUTPUTS.keys() - {"doctor --save"})  # which makes it
-def test_a_missing_folder_is_named_before_any_work(
-    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        commands.main([*words.split(), f"missing/{OUTPUTS[words]}"])
-    line = capsys.readouterr().err.splitlines()[0]
-    option = words.rpartition(" ")[2]
-    assert line == f"error: {option}: missing/{OUTPUTS[words]}: there is no folder missing: make it first"
-    assert not any(tmp_path.iterdir())
-
-
 def test_a_file_is_replaced_and_a_pipe_is_not(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     for text in ("first", "second"):

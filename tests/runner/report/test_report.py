@@ -172,7 +172,7 @@ def test_errors_are_one_line_with_a_code(tmp_path: Path, capsys: pytest.CaptureF
     assert error.startswith(f"error: {tmp_path / 'summary.parquet'}: cannot be read as Parquet")
     assert error.count("\n") == 1
     folder = write(tmp_path / "run", [row()])
-    assert report.main([str(folder), "--output", str(tmp_path / f"{300 * 'x'}.md")]) == 2
+    assert report.main([str(folder), "--output", str(tmp_path / "no" / "x.md")]) == 2
     assert "x.md: cannot be written" in capsys.readouterr().err
 
 

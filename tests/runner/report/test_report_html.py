@@ -97,6 +97,8 @@ def test_errors_are_one_line_and_leave_nothing(
         ),
         ([str(tmp_path / "empty"), "--html"], "no summary.parquet here or below"),
     ]
+    if find_spec("altair"):
+        cases.append(([str(run), "--html", str(tmp_path / "no" / "x.html")], "cannot be written"))
     for arguments, message in cases:
         assert report.main(arguments) == 2
         err = capsys.readouterr().err
