@@ -36,10 +36,10 @@ class CudaPeers:
         self._signals_at, signals = aligned_bytes(size), signals_bytes(team.size)
         # cudaMalloc itself: a handle names a whole allocation, and CuPy's pool would give a part of one.
         self._memory = cupy.cuda.Memory(self._signals_at + signals)
-        self._at(int(self._memory.ptr) + self._signals_at, signals).fill(0)
+        self._at(int(self._memory.ptr), self._signals_at + signals).fill(0)
         self._generations = cupy.zeros(ALL_REDUCE_BLOCKS, np.uint64)
         self._account = cupy.zeros(len(AllReduceAccount), np.uint64)
-        cupy.cuda.runtime.deviceSynchronize()  # flags and lines are 0 before another rank may write them
+        cupy.cuda.runtime.deviceSynchronize()  # all is 0 before another rank may write flags and lines
         self._bases = self._map_all()
         places = [base + self._signals_at for base in self._bases]
         own = int(self._generations.data.ptr), int(self._account.data.ptr)

@@ -51,11 +51,11 @@ def test_on_a_gpu_the_kernels_of_the_model_are_compiled_too(calls: list[Sequence
 
 
 def test_kernels_of_other_stacks_are_compiled_beside_it_and_nothing_runs_on(tmp_path: Path) -> None:
-    began = time.monotonic()
+    began, before = time.monotonic(), psutil.Process().children(recursive=True)
     with compiling._beside([["mode=help"], ["workload=gemv_micro", f"hydra.run.dir={tmp_path}/long"]], began + 4.0):
         pass
     assert time.monotonic() - began < 60.0
-    assert not psutil.Process().children(recursive=True)
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
 def test_few_cores_compile_one_stack(
