@@ -81,7 +81,7 @@ class FakeStream:
         self._cupy.capture([])
 
     def end_capture(self) -> Any:
-        calls = self._cupy.matmul.capture or []
+        calls = self._cupy.captured.calls or []
         self._cupy.capture(None)
         return SimpleNamespace(upload=lambda stream: None, launch=lambda stream: [call() for call in calls])
 
@@ -110,6 +110,7 @@ class FakeCupy:
 
     def __init__(self) -> None:
         self.matmul, self.kernels = FakeMatmul(), FakeKernels(len(ARGS))
+        self.captured = self.matmul.captured = self.kernels.captured
         self.copy = COPY(self._copied)
         self.sampling, self.fed_back = NO_SAMPLING, 0
         self.steps_left = 0  # of the loop that runs
@@ -161,7 +162,7 @@ class FakeCupy:
 
     def capture(self, calls: list[Any] | None) -> None:
         """Keep launches in `calls` instead of running them; None: run them again."""
-        self.matmul.capture = self.kernels.capture = calls
+        self.captured.calls = calls
 
     @staticmethod
     def _copied(to: int, source: int, size: int, stream: int) -> int:

@@ -7,6 +7,7 @@ Compiled loops launch these kernels, and tests check the outputs, on a machine w
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -69,6 +70,12 @@ def words_at(address: int, count: int) -> NDArray[np.int64]:
     return np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_int64)), (count,)).copy()
 
 
+class Captured(threading.local):
+    """Where the launches of a thread go while it captures a stream; None: it captures none. A rank is a thread."""
+
+    calls: list[Callable[[], object]] | None = None
+
+
 class FakeKernels:
     """A fake of cuLaunchKernelEx, for kernels in Python. fail_at: number of the launch that returns an error.
 
@@ -79,7 +86,7 @@ class FakeKernels:
         self._words, self._fail_at, self._count = words, fail_at, 0
         self._kernels: dict[int, Read] = {}
         self.launches: list[Launched] = []
-        self.capture: list[Callable[[], object]] | None = None  # while a stream is captured, launches go there
+        self.captured = Captured()
         self.function = LAUNCH_KERNEL(self._launch)
 
     @property
@@ -109,10 +116,10 @@ class FakeKernels:
             return CUDA_ERROR_INVALID_VALUE
         self._count += 1
         run = self._kernels[function](read_config(config_address), parameters)
-        if self.capture is None:
+        if self.captured.calls is None:
             run()
         else:
-            self.capture.append(run)
+            self.captured.calls.append(run)
         return 0
 
     def _launched(self, config: Config, parameters: int) -> Launched:

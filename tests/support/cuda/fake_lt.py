@@ -25,7 +25,7 @@ from launchopt.recording.launch_rows import RecordingArrays, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import Stream
 from launchopt.timing.sampling import Sampler
-from support.cuda.fake_kernels import FakeKernels, elementwise, rows_at
+from support.cuda.fake_kernels import Captured, FakeKernels, elementwise, rows_at
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
@@ -58,13 +58,13 @@ class FakeMatmul:
 
     def __init__(self, fail_at: int | None = None) -> None:
         self.calls, self._fail_at = 0, fail_at
-        self.capture: list[Callable[[], object]] | None = None  # while a stream is captured, calls go there
+        self.captured = Captured()
         self.spy: Callable[[Sequence[int]], None] = lambda arguments: None  # called with each call's arguments
         self.function = MATMUL(self._matmul)
 
     def _matmul(self, *arguments: int) -> int:
-        if self.capture is not None:
-            self.capture.append(lambda: self._matmul(*arguments))
+        if self.captured.calls is not None:
+            self.captured.calls.append(lambda: self._matmul(*arguments))
             return lt.OK
         self.calls += 1
         self.spy(arguments)
