@@ -45,7 +45,7 @@ def test_harm_is_found(kind: str, source: Path, tmp_path: Path, monkeypatch: pyt
             while True:
                 pass
         if kind == "memory":
-            return len(b"x" * (600 << 20)) * 0
+            return len(b"x" * (3 * hostile_commands.MORE_BYTES)) * 0
         if kind == "outside":
             (tmp_path / "beside").touch()
         if kind == "escape":
