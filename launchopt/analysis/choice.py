@@ -28,18 +28,14 @@ from launchopt.analysis.conclusions import factors_of
 from launchopt.recording.results import Row
 
 WORKLOAD = 2.0  # distance between two workloads: two doublings
-ALONE = 1.0
+ALONE = 1.0  # distance between one column and several: one doubling
 NEAR = 0.1  # so that the same work weighs 100 times as much as one that is a doubling away
 IN_ORDER = " in order"  # behind the name of a workload
 # Modes to take without a table, for each kind of work.
 RULES = {
     "steps": ("engine+graph", "graph", "engine", "coalesced", "batched", "baseline"),
     "independent commands": ("batched", "baseline"),
-    "commands in order": (
-        "graph",
-        "batched",
-        "baseline",
-    ),  # a graph has the whole list, where a batch ends with a group
+    "commands in order": ("graph", "batched", "baseline"),  # a graph has the whole list, a batch ends with its group
 }
 SMALLEST = 1e-4  # weight of a factor of 1 for each mode and work
 MARGIN = 1.05  # a choice may take this many times as long as the best mode
