@@ -49,14 +49,16 @@ from scripts.reference_goals import (
 from scripts.reference_gpus import (
     BEFORE,
     BEHIND,
+    FIRST,
     GPU_PARTS,
     GPU_ROWS,
     GPUS,
     JOBS,
     ONE,
     SPLIT,
-    SPLIT_GOAL,
+    SPLIT_GOALS,
     SPLIT_PARTS,
+    SPLIT_REQUESTS,
     SPLIT_STACKS,
     TWO,
 )
@@ -71,7 +73,7 @@ BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
 PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *BENCH_PARTS)
 KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)  # no page reads histograms
 KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE)
-LEFT_OUT = {"advise", "first"}  # folders of scripts/advised.py that no page reads
+LEFT_OUT = {"advise", FIRST}  # folders that no page reads; FIRST: also of scripts/advised.py
 LEFT_OUT |= {str(job) for job in range(1, JOBS)}  # of a sweep of equal jobs, one manifest says what ran
 GPU = "NVIDIA H200"  # the goals are stated for it
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
@@ -216,15 +218,12 @@ def _show_gpus(root: Path) -> None:
 def _show_split(root: Path) -> None:
     """Let the page on split models show what each stack gains."""
     place, rows = root / REFERENCE / GPUS / SPLIT, []
-    for part in SPLIT_PARTS:
-        name = Path(part.folder).name
-        if (place / name).is_dir():
-            requests = name.rpartition("_")[2]
-            work = f"Llama 3 8B, {requests} request{'s' * (requests != '1')}"
-            for mode in SPLIT_STACKS:
-                row = {"work": f"{work}, `{mode}`", "one": [f"{name}/{ONE}"], "two": [f"{name}/{TWO}"], "mode": mode}
-                goal = {"goal": SPLIT_GOAL[1]} if (requests, mode) == SPLIT_GOAL[0] else {}
-                rows.append(row | {"of": "tokens_per_s"} | goal)
+    for requests, part in zip(SPLIT_REQUESTS, SPLIT_PARTS, strict=True):
+        name, work = Path(part.folder).name, f"Llama 3 8B, {requests} request{'s' * (requests > 1)}"
+        for mode in SPLIT_STACKS if (place / name).is_dir() else ():
+            row = {"work": f"{work}, `{mode}`", "one": [f"{name}/{ONE}"], "two": [f"{name}/{TWO}"], "mode": mode}
+            goal = {"goal": SPLIT_GOALS[requests, mode]} if (requests, mode) in SPLIT_GOALS else {}
+            rows.append(row | {"of": "tokens_per_s"} | goal)
     _show_rows(root / SPLIT_PAGE, SPLIT, place, rows)
 
 

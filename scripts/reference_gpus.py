@@ -75,7 +75,7 @@ GPU_ROWS = (
 SPLIT = "split"  # folder of the parts of a model that two GPUs split, below GPUS
 SPLIT_REQUESTS = 1, 16
 SPLIT_STACKS = "engine", "engine+graph", "engine+silu+graph+own+pdl"
-SPLIT_GOAL = (("1", "engine+graph"), 1.7)  # for two GPUs over one: by requests and stack
+SPLIT_GOALS = {(1, "engine+graph"): 1.7}  # two GPUs over one, by requests and stack
 
 
 def _split(requests: int) -> Part:

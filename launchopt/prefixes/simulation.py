@@ -1,7 +1,7 @@
 """What caches of prefixes would hit in a trace of prompts, and what they cost the host.
 
-The requests run one after another, so each finds what all before it have left. All caches get the same keys. The oracle
-counts from the numbers that the trace gives to blocks, without tokens and keys.
+The requests run one after another, and each finds the blocks of all requests before it. All caches get the same keys.
+The oracle counts by the numbers that the trace gives to blocks, without tokens and keys.
 """
 
 from __future__ import annotations

@@ -44,11 +44,11 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
         return
     print("compiling, once for this version on this machine ...", file=sys.stderr)
     began_s = time.monotonic()
-    settings = _settings(question, kind) | {"job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
-    place = folder / "compiling"
-    others: list[list[str]] = []
-    if kind == "cuda" and question.requests and (os.cpu_count() or 1) >= CORES_OF_RUN * (1 + len(OWN)):
-        others = [words_of(settings | {"mode": label, "against": []}, place / label) for label in OWN]
+    of_model = kind == "cuda" and bool(question.requests)
+    settings = _settings(question, of_model) | {"job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
+    place, has_cores = folder / "compiling", (os.cpu_count() or 1) >= CORES_OF_RUN * (1 + len(OWN))
+    labels = OWN if of_model and has_cores else ()
+    others = [words_of(settings | {"mode": label, "against": []}, place / label) for label in labels]
     try:
         with _beside(others, began_s + most_s - ENDING_S):
             call(words_of(settings, place / "engine"), is_quiet=True)
@@ -94,11 +94,9 @@ def _beside(calls: Sequence[Sequence[str]], until_s: float) -> Iterator[None]:
             process.wait()
 
 
-def _settings(question: Question, kind: str) -> dict[str, object]:
-    """Return the settings of the short run, without its limit."""
-    work = WORK[bool(question.requests)]
-    if kind == "cuda" and question.requests:
-        work = {**question.settings, **SHORT}
+def _settings(question: Question, of_model: bool) -> dict[str, object]:
+    """Return the settings of the short run, without its limit. of_model: it runs the model that is asked about."""
+    work = {**question.settings, **SHORT} if of_model else WORK[bool(question.requests)]
     return work | {"device": question.settings["device"], "workload.cache": "hot", "repeats": 1} | UNRECORDED
 
 

@@ -48,7 +48,7 @@ class Cost(NamedTuple):
         return self.start_s + arms * (self.arm_s + repeats * self.repeat_s)
 
     def scaled(self, factor: float) -> Cost:
-        """Return the cost of trials that run some times as long. What makes an arm ready takes as long as before."""
+        """Return the cost of trials that run some times as long. Their setup takes no longer."""
         more_s = (factor - 1) * self.repeat_s
         return Cost(self.start_s, self.arm_s + OF_ARM / OF_REPEAT * more_s, self.repeat_s + more_s)
 

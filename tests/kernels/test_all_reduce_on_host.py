@@ -26,6 +26,7 @@ CASES = [
     Case(Dtype.fp32, m=33, n=2, commands=3, row=35, rounds=4, pdl=True),  # rows are not aligned
     Case(Dtype.bf16, m=2048, n=1, commands=5, row=2048, rounds=3),  # several blocks
     Case(Dtype.bf16, m=4096, n=4, commands=5, row=4096, rounds=2),  # more than is pushed
+    Case(Dtype.bf16, m=4096, n=4, commands=5, row=4096, rounds=4, fewer=1),  # read and pushed in turn
 ]
 
 
@@ -40,7 +41,7 @@ def test_all_ranks_get_the_sum_in_the_order_of_ranks_again_and_again(case: Case,
     with team_of(RANKS, case.memory_bytes) as (_, members):
         found = ranks.map_async(add, [(case, member) for member in members], chunksize=1).get(PATIENCE_S)
     for number in range(case.rounds):
-        expected = np.zeros((case.commands, case.n, case.m), np.float32)
+        expected = np.zeros((case.commands_in(number), case.n, case.m), np.float32)
         for rank in range(RANKS):
             expected += to_float32(case.part(rank, number), case.dtype)
         for sums, _ in found:

@@ -35,6 +35,11 @@ class Case(NamedTuple):
     row: int
     rounds: int
     pdl: bool = False
+    fewer: int = 0  # commands of every other launch; 0: as many
+
+    def commands_in(self, number: int) -> int:
+        """Return the commands of round `number`."""
+        return self.fewer if self.fewer and number % 2 else self.commands
 
     @property
     def elements(self) -> int:
@@ -55,7 +60,7 @@ class Case(NamedTuple):
         """Return the part of a rank in round `number`, in storage type [commands, n, m]."""
         generator = np.random.default_rng([rank, number])
         return np.asarray(
-            from_float32(generator.standard_normal((self.commands, self.n, self.m), np.float32), self.dtype)
+            from_float32(generator.standard_normal((self.commands_in(number), self.n, self.m), np.float32), self.dtype)
         )
 
 
@@ -71,12 +76,13 @@ def add(given: tuple[Case, Team]) -> tuple[list[NDArray[Any]], NDArray[np.uint64
     storage = np.dtype(STORAGE[case.dtype])
     shape = ShapeKey(case.m, case.n, case.m, case.dtype, Op.ALL_REDUCE)
     stride = case.n * case.row * storage.itemsize
-    made = all_reduce_launch(shape, case.commands, (0, case.row, case.row), (0, stride, stride), peers.ctypes.data)
     library = built_of(source("all_reduce"), CALL, DTYPE=int(case.dtype), PDL=int(case.pdl))
     mine, found = memory[team.rank][: 2 * PLACES * case.elements * storage.itemsize].view(storage), []
     places = mine.reshape(2, PLACES, case.commands, case.n, case.row)[..., : case.m]
     for number in range(case.rounds):
-        b, c = places[0, number % PLACES], places[1, number % PLACES]
+        commands = case.commands_in(number)
+        made = all_reduce_launch(shape, commands, (0, case.row, case.row), (0, stride, stride), peers.ctypes.data)
+        b, c = places[0, number % PLACES, :commands], places[1, number % PLACES, :commands]
         b[...] = case.part(team.rank, number)
         words = np.concatenate([[bases[team.rank], b.ctypes.data, c.ctypes.data, 0], made.words]).astype(np.int64)
         launch(library, made.grid, made.block[0], 0, words.ctypes.data, seed=number, most_turns=SPIN_FOREVER)
