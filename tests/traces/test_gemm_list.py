@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.paths import ROOT
 from support.processes.limits import limited
 
 from launchopt.command import Dtype
@@ -52,6 +53,13 @@ def test_every_form_is_read_alike(form: str, tmp_path: Path) -> None:
         path.write_bytes(content)
         assert read_gemm_list(path) == ROWS
         assert not is_execution_trace(path)
+
+
+@pytest.mark.parametrize(("name", "gemms"), [("decoder", 422), ("apart", 1688)])
+def test_recorded_lists_that_are_published_share_no_weight_within_a_group(name: str, gemms: int) -> None:
+    rows = read_gemm_list(ROOT / f"outputs/reference/recorded/{name}.csv")
+    assert sum(row.count for row in rows) == gemms
+    assert len({(row.group, row.weight) for row in rows}) == gemms
 
 
 def test_a_name_in_json_may_be_a_number(tmp_path: Path) -> None:
