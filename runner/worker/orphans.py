@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,8 @@ MARK = "LAUNCHOPT_STARTED_BY"  # `PID START NAMESPACE`: ids are used again, and 
 _PROC = Path("/proc")
 _ENDED, _STOPPED = "ZX", "T"  # states in /proc/PID/stat
 _STATE, _START = 0, 19  # places in the part of /proc/PID/stat after the name of the program
+_changing = threading.Lock()  # the environment: a process that starts meanwhile could get a part of it
+os.register_at_fork(after_in_child=_changing._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def mark() -> dict[str, str]:
@@ -34,16 +37,17 @@ def mark() -> dict[str, str]:
 
 @contextlib.contextmanager
 def marked() -> Iterator[None]:
-    """Let the environment, which processes inherit, name this process during this block."""
-    before = os.environ.get(MARK)
-    os.environ.update(mark())
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(MARK, None)
-        else:
-            os.environ[MARK] = before
+    """Let the environment, which processes inherit, name this process during this block, for one thread at a time."""
+    with _changing:
+        before = os.environ.get(MARK)
+        os.environ.update(mark())
+        try:
+            yield
+        finally:
+            if before is None:
+                os.environ.pop(MARK, None)
+            else:
+                os.environ[MARK] = before
 
 
 def orphans() -> dict[int, int]:

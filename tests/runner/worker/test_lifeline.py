@@ -42,7 +42,7 @@ def children_of(process: psutil.Process, least: int) -> list[psutil.Process]:
     """Return the processes that multiprocessing spawned below `process`, as soon as there are `least`."""
     until_s = time.monotonic() + PATIENCE_S
     while len(found := [each for each in process.children(recursive=True) if SPAWNED in each.cmdline()]) < least:
-        assert time.monotonic() < until_s
+        assert time.monotonic() < until_s, f"{least} children are expected, {found} run"
         time.sleep(0.05)
     return found
 

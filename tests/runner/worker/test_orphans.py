@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -122,6 +123,18 @@ def test_the_mark_is_in_the_environment_only_while_something_starts() -> None:
     assert MARK not in os.environ
     with marked():
         assert os.environ[MARK].startswith(f"{os.getpid()} ")
+    assert MARK not in os.environ
+
+
+@on_linux
+def test_threads_that_start_something_at_once_all_name_this_process_and_leave_no_mark() -> None:
+    def start(_: int) -> str:
+        with marked():
+            time.sleep(0.001)
+            return os.environ[MARK]
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(start, range(64)))) == 1
     assert MARK not in os.environ
 
 

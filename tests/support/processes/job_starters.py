@@ -15,7 +15,7 @@ from collections.abc import Callable
 from multiprocessing import get_context
 
 from runner.run import children
-from runner.worker.lifeline import bound_process, start
+from runner.worker.lifeline import bound_process, run_bound, start
 
 LONG_S = 300.0
 
@@ -82,11 +82,13 @@ def with_a_peer_of_a_benchmark() -> None:
 
 def as_a_child_of_the_job() -> None:
     """Of the kind that `doctor --processes` and `bench` start: `python -m runner`."""
-    from runner.worker.lifeline import run_bound
-
-    words = "device=cpu repeats=1000 against=[] hydra.run.dir=long"
-    threading.Thread(target=run_bound, args=(words.split(),), daemon=True).start()
+    threading.Thread(target=run_long, daemon=True).start()
     hire_and_sleep()
+
+
+def run_long() -> None:
+    """Run for many minutes; if the run ends before, tell why."""
+    print(run_bound("device=cpu repeats=1000 against=[] hydra.run.dir=long".split()), file=sys.stderr)
 
 
 WAYS: dict[str, Callable[[], None]] = {
