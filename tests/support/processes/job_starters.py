@@ -88,7 +88,7 @@ def as_a_child_of_the_job() -> None:
 
 def run_long() -> None:
     """Run for many minutes; if the run ends before, tell why."""
-    print(run_bound("device=cpu repeats=1000 against=[] hydra.run.dir=long".split()), file=sys.stderr)
+    print(run_bound(["device=cpu", "repeats=1000", "against=[]", "hydra.run.dir=long"]), file=sys.stderr)
 
 
 WAYS: dict[str, Callable[[], None]] = {
