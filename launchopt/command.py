@@ -82,6 +82,10 @@ class Op(enum.IntEnum):
     ADD = 11  # C = A + B
     SILU_MUL = 12  # C = silu(gate) * up, where B = [gate | up]
     ALL_REDUCE = 13  # C = the sum of the B of all GPUs that split a model (`streams.tensor`)
+    ALL_GATHER = 14  # C = the B of all of these GPUs, side by side
+
+
+COLLECTIVES = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER})  # ops at which GPUs wait for one another
 
 
 class Flag(enum.IntFlag):

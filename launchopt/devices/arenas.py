@@ -73,6 +73,7 @@ class Arenas:
     ) -> None:
         self.xp, self._sources = xp, sources
         self.peers: Sequence[Array] = ()  # activations of the other GPUs that split the model, flat
+        self.rank = 0  # number of this GPU among them
         inputs = {arena: (count, 1.0) for arena, count in slots.items() if arena.role != "c"}
         self._fills = inputs if fills is None else fills
         self.arrays = {arena: self._memory(arena, count) for arena, count in slots.items()}

@@ -99,14 +99,14 @@ class WeightShares:
             for replica in range(self.stream.replicas if row.move else 1):
                 own = _weight(arenas, row, replica)
                 whole = _weight(self.whole, whole_rows[row.layer, row.name], replica)
-                if row.op is not Op.GEMM or row.name == HEAD:
+                if row.op is not Op.GEMM:
                     yield row.name, whole, own
                     continue
-                rows, columns = split.cut(row.name, self.rank)
-                at = 0
+                is_head, at = row.name == HEAD, 0
+                rows, columns = split.head_cut(len(whole), self.rank) if is_head else split.cut(row.name, self.rank)
                 for each in rows:
                     cut = whole[each.start : each.stop, columns.start : columns.stop]
-                    yield f"{row.name} of layer {row.layer}", cut, own[at : at + len(each)]
+                    yield row.name if is_head else f"{row.name} of layer {row.layer}", cut, own[at : at + len(each)]
                     at += len(each)
 
 

@@ -1,17 +1,18 @@
-// C = the sum of the B of all ranks, the GPUs that split a model, in fp32 and in the order of the ranks. All ranks add the same
-// parts in the same order, so that they get the same bits.
+// ALL_REDUCE: C = the sum of the B of all ranks, the GPUs that split a model, in fp32 and in the order of the ranks. All ranks
+// add the same parts in the same order, so that they get the same bits.
+// ALL_GATHER: C = the B of all ranks, side by side.
 //
-// A generation is the number of all-reduces at which a block has taken part. It is counted in device memory, so that a CUDA
+// A generation is the number of these exchanges at which a block has taken part. It is counted in device memory, so that a CUDA
 // graph can repeat the launch. All ranks launch the same grid, whose blocks must run at the same time.
 //
-// Small sums, of at most one vector of 16 bytes for each thread of PUSH_BLOCKS blocks, are pushed: each thread stores its
+// Small parts, of at most one vector of 16 bytes for each thread of PUSH_BLOCKS blocks, are pushed: each thread stores its
 // vector into the memory of every other rank, and waits for theirs in its own memory. So data cross the link once, and no flag
 // follows them. Each word of a line has 4 bytes of data and, above them, the generation; a word is stored and loaded
 // atomically. Lines of two generations alternate: a rank stores generation g over g - 2, and it has received g - 1 from all
 // others, which they sent behind the end of their launch of g - 2.
 //
-// For larger sums each block exchanges flags with the same block of the other ranks, and then reads their parts. No second
-// barrier is needed: a rank writes a part to the same place again only behind a later all-reduce, at which the others arrive
+// For larger parts each block exchanges flags with the same block of the other ranks, and then reads their parts. No second
+// barrier is needed: a rank writes a part to the same place again only behind a later exchange, at which the others arrive
 // when they have read this part.
 //
 // -DPDL=1: programmatic dependent launch, as in ops.cu.
@@ -85,42 +86,63 @@ struct Place {
     }
 };
 
-__device__ inline void add(float (&sum)[WIDTH], const Vector& part) {
+// What becomes of a vector of every rank: their sum, or all of them, each `m` elements behind the one before.
+template <bool GATHERS> struct Output {
+    storage* to;
+    i64 m, left;
+    bool whole;
+    float sum[WIDTH];
+    __device__ Output(const AllReduce& p, char* c, const Place& place, bool whole)
+        : to((storage*)(c + place.to)), m(p.m), left(place.left), whole(whole), sum{} {}
+    // Take the vectors in the order of the ranks.
+    __device__ void take(int rank, const Vector& part) {
+        if (!GATHERS) {
 #pragma unroll
-    for (int i = 0; i < WIDTH; ++i) sum[i] += widen(part.parts[i]);
-}
+            for (int i = 0; i < WIDTH; ++i) sum[i] += widen(part.parts[i]);
+        } else if (whole && left >= WIDTH) {
+            *(uint4*)(to + rank * m) = part.whole;
+        } else {
+#pragma unroll
+            for (int i = 0; i < WIDTH; ++i)
+                if (i < left) to[rank * m + i] = part.parts[i];
+        }
+    }
+    __device__ void end() const {
+        if (!GATHERS) store(to, sum, left, whole);
+    }
+};
 
-// Push this thread's vector to the other ranks and add theirs. Return the time at which the last of them was here.
-__device__ inline u64 add_pushed(const Peers& peers, const char* b, char* c, const Place& place, bool whole, u64 generation) {
+// Push this thread's vector to the other ranks and take theirs. Return the time at which the last of them was here.
+template <class Out>
+__device__ u64 exchange_pushed(const Peers& peers, const char* b, const Place& place, Out out, u64 generation) {
     const u64 line = ((generation & 1) * PUSH_BLOCKS + blockIdx.x) * 2 * HALF_WORDS + 2 * threadIdx.x;
-    const Vector own = read((const storage*)(b + place.from), place.left, whole);
+    const Vector own = read((const storage*)(b + place.from), place.left, out.whole);
     for (int other = 1; other < peers.size; ++other)  // each rank begins with another one
         push(peers.lines[(peers.rank + other) % peers.size] + line, own, (u32)generation);
-    float sum[WIDTH] = {};
     u64 met_ns = 0;
     for (int rank = 0; rank < peers.size; ++rank) {
-        add(sum, rank == peers.rank ? own : pulled(peers.pushed + rank * LINE_WORDS + line, (u32)generation, peers));
+        out.take(rank, rank == peers.rank ? own : pulled(peers.pushed + rank * LINE_WORDS + line, (u32)generation, peers));
         if (rank != peers.rank && blockIdx.x == 0 && threadIdx.x == 0) met_ns = global_ns();
     }
-    store((storage*)(c + place.to), sum, place.left, whole);
+    out.end();
     return met_ns;
 }
 
-// Add the parts of all ranks, which are complete.
-__device__ inline void add_read(const Peers& peers, const char* b, char* c, const Place& place, bool whole) {
+// Take the parts of all ranks, which are complete.
+template <class Out> __device__ void exchange_read(const Peers& peers, const char* b, const Place& place, Out out) {
     const u64 from = (u64)b - peers.parts[peers.rank] + place.from;
     Vector part[MOST_RANKS];  // all are on their way before the first is added
 #pragma unroll
     for (int rank = 0; rank < MOST_RANKS; ++rank)
-        if (rank < peers.size) part[rank] = read((const storage*)(peers.parts[rank] + from), place.left, whole);
-    float sum[WIDTH] = {};
+        if (rank < peers.size) part[rank] = read((const storage*)(peers.parts[rank] + from), place.left, out.whole);
 #pragma unroll
     for (int rank = 0; rank < MOST_RANKS; ++rank)
-        if (rank < peers.size) add(sum, part[rank]);
-    store((storage*)(c + place.to), sum, place.left, whole);
+        if (rank < peers.size) out.take(rank, part[rank]);
+    out.end();
 }
 
-extern "C" __global__ void ALL_REDUCE(char* a, char* b, char* c, i64 request, const AllReduce p) {
+template <bool GATHERS> __device__ void exchange(const char* b, char* c, const AllReduce& p) {
+    typedef Output<GATHERS> Out;
 #if PDL
     let_next_begin();
     wait_for_earlier();
@@ -130,22 +152,30 @@ extern "C" __global__ void ALL_REDUCE(char* a, char* b, char* c, i64 request, co
     const u64 begin_ns = is_first ? global_ns() : 0, generation = peers.generations[blockIdx.x] + 1;
     const i64 vectors = (p.m + WIDTH - 1) / WIDTH, all = p.commands * p.n * vectors, step = (i64)gridDim.x * blockDim.x;
     const i64 first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
-    const bool whole = aligned(b, p.ldb) && aligned(c, p.ldc) && ((p.stride_b | p.stride_c) & 15) == 0;
+    const bool whole = aligned(b, p.ldb) && aligned(c, p.ldc) && aligned((void*)(p.stride_b | p.stride_c), GATHERS ? p.m : 0);
     u64 met_ns = 0;
     if (all <= step && gridDim.x <= PUSH_BLOCKS) {
-        if (first < all) met_ns = add_pushed(peers, b, c, Place(p, vectors, first), whole, generation);
+        const Place place(p, vectors, first);
+        if (first < all) met_ns = exchange_pushed(peers, b, place, Out(p, c, place, whole), generation);
     } else {
         if (threadIdx.x < peers.size) meet(peers, generation);
         __syncthreads();
         met_ns = is_first ? global_ns() : 0;
-        for (i64 i = first; i < all; i += step) add_read(peers, b, c, Place(p, vectors, i), whole);
+        for (i64 i = first; i < all; i += step) {
+            const Place place(p, vectors, i);
+            exchange_read(peers, b, place, Out(p, c, place, whole));
+        }
     }
 
     __syncthreads();
     if (threadIdx.x == 0) peers.generations[blockIdx.x] = generation;
-    if (is_first) {
+    if (is_first && !GATHERS) {  // the account is that of all-reduces
         peers.account[CALLS] += 1;
         peers.account[WAIT_NS] += met_ns - begin_ns;
         peers.account[TOTAL_NS] += global_ns() - begin_ns;
     }
 }
+
+extern "C" __global__ void ALL_REDUCE(char* a, char* b, char* c, i64 request, const AllReduce p) { exchange<false>(b, c, p); }
+
+extern "C" __global__ void ALL_GATHER(char* a, char* b, char* c, i64 request, const AllReduce p) { exchange<true>(b, c, p); }

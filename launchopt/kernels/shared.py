@@ -98,7 +98,7 @@ PEERS = np.dtype(
 )
 ALL_REDUCE = np.dtype(
     [
-        *fields("<i8", "m n commands"),  # features and columns of a command, and the number of commands
+        *fields("<i8", "m n commands"),  # features of a part, columns of a command, and the number of commands
         *fields("<i8", "ldb ldc"),  # elements from one row to the next
         *fields("<i8", "stride_b stride_c"),  # bytes from one command to the next
         ("peers", "<u8"),  # address of struct Peers in the GPU's memory

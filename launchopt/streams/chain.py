@@ -29,7 +29,7 @@ from launchopt.streams.placement import UNIT_BYTES, Placement, Row
 from launchopt.streams.program import Program, linear_program
 from launchopt.streams.stream import CommandStream
 from launchopt.streams.template import Templates
-from launchopt.streams.tensor import Split
+from launchopt.streams.tensor import Split, head_share
 
 LEAST_TABLE_ROWS = 1024  # fewest rows of the embedding table
 # 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
@@ -83,7 +83,8 @@ class ChainStream:
         self.gemms_per_step = len(self.linears) * layers
         self.attention = self._attention()
         self._latest_rows: tuple[int, list[Row]] = (-1, [])  # a kind, and its rows
-        self._place = Placement(self.program, layers, replicas, self.vocab, dtype, self.attention)
+        head = None if self.vocab is None else (self.vocab, head_share(self.vocab, self.tensor))
+        self._place = Placement(self.program, layers, replicas, head, dtype, self.attention)
         self.lane_units, self.logits_offset = self._place.lane_units, self._place.logits_offset
         self._layout(requests, self.seed)
         self._count()

@@ -22,7 +22,7 @@ from launchopt.errors import ConfigError
 from launchopt.streams.attention import Attention
 from launchopt.streams.lengths import StepKind
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
-from launchopt.streams.program import HEAD, INPUT, SLOTS, Node, Program
+from launchopt.streams.program import GATHERED, HEAD, INPUT, SLOTS, Node, Program
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
 NO_LAYER = -1
@@ -71,10 +71,11 @@ class Row:
 class Weights:
     """Arenas of a program's weights, and the slot of each node's weight in them.
 
-    `slots`: number of slots of each arena. The copies follow one another; the LM head comes last.
+    head: features that the LM head gives; None: there is none. `slots`: number of slots of each arena. The copies
+    follow one another; the LM head comes last.
     """
 
-    def __init__(self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype) -> None:
+    def __init__(self, program: Program, layers: int, replicas: int, head: int | None, dtype: Dtype) -> None:
         self._dtype, self._layers = dtype, layers
         self._group_of = {name: names for names in program.merged for name in names}
         self._per_layer: Counter[ArenaKey] = Counter()
@@ -84,11 +85,11 @@ class Weights:
         for node in program.layer:
             self._add(program, node)
         self.slots = {key: count * layers * replicas for key, count in self._per_layer.items()}
-        if vocab is not None:
-            head = ArenaKey("a", vocab, program.hidden, dtype)
-            self._head_slot = self.slots.get(head, 0)
-            self.slots[head] = self._head_slot + 1
-            self._keys[HEAD] = head
+        if head is not None:
+            key = ArenaKey("a", head, program.hidden, dtype)
+            self._head_slot = self.slots.get(key, 0)
+            self.slots[key] = self._head_slot + 1
+            self._keys[HEAD] = key
 
     def _add(self, program: Program, node: Node) -> None:
         names = self._group_of.get(node.name, (node.name,))
@@ -129,13 +130,23 @@ class Weights:
 
 
 class Placement:
-    """Offsets of a step's outputs, and its rows. `attention` is None for a program without attention."""
+    """Offsets of a step's outputs, and its rows.
+
+    head: features of the logits, and those of them that this GPU computes; None: the stream has no LM head. attention:
+    None for a program without attention.
+    """
 
     def __init__(
-        self, program: Program, layers: int, replicas: int, vocab: int | None, dtype: Dtype, attention: Attention | None
+        self,
+        program: Program,
+        layers: int,
+        replicas: int,
+        head: tuple[int, int] | None,
+        dtype: Dtype,
+        attention: Attention | None,
     ) -> None:
-        self._program, self._layers, self._vocab, self._dtype = program, layers, vocab, dtype
-        self.weights = Weights(program, layers, replicas, vocab, dtype)
+        self._program, self._layers, self._head_sizes, self._dtype = program, layers, head, dtype
+        self.weights = Weights(program, layers, replicas, head and head[1], dtype)
         self._pitches = self._row_widths()
         self._last = program.layer[-1].name
         self.activations = ArenaKey("x", 1, UNIT_BYTES // dtype.itemsize, dtype)
@@ -145,7 +156,12 @@ class Placement:
             self.cache = ArenaKey("kv", tokens, attention.kv_width, dtype)
         _, layer_units = self._layer_offsets(1)
         self.logits_offset = self.units(program.hidden) + self._slots_units(1) + layers * layer_units
-        self.lane_units = self.logits_offset + (self.units(vocab) if vocab else 0)
+        self._part_offset = self.logits_offset  # of the logits that this GPU computes
+        self.lane_units = self.logits_offset
+        if head is not None:
+            vocab, own = head
+            self._part_offset += self.units(vocab) if own < vocab else 0
+            self.lane_units = self._part_offset + self.units(own)
 
     def units(self, features: int, columns: int = 1) -> int:
         """Return the units that `columns` rows of `features` elements take. Each row is padded to whole units."""
@@ -223,9 +239,8 @@ class Placement:
         for layer in range(layers):
             places[layer, INPUT] = places[layer - 1, self._last] if layer else Place(Origin.INPUT, 0)
             rows.append([self._row(node, layer, n, places) for node in self._program.layer])
-        if self._vocab is None or not kind.ends_token:
-            return before, rows, []
-        return before, rows, [self._head(Place(origin, self._last_output(kind)), n, self._vocab)]
+        behind = self._behind(Place(origin, self._last_output(kind)), n) if kind.ends_token else []
+        return before, rows, behind
 
     def _activation(self, width: int) -> Operand:
         return Operand(self.activations, UNIT_BYTES, width)
@@ -264,11 +279,20 @@ class Placement:
         assert self.cache is not None
         return Operand(self.cache, self.cache.slot_bytes, self.cache.cols)
 
-    def _head(self, last: Place, n: int, vocab: int) -> Row:
-        """Return the LM head, whose input is the last column of the last layer's output."""
+    def _behind(self, last: Place, n: int) -> list[Row]:
+        """Return the LM head, if there is one, and the gather behind it, if this GPU computes a part of the logits.
+
+        Its input is the last column of the last layer's output.
+        """
+        if self._head_sizes is None:
+            return []
         operand_a, slot, move = self.weights.place(HEAD, NO_LAYER)
-        hidden = self._program.hidden
-        b = Place(last.origin, last.slot + self.units(hidden) * (n - 1))
-        activations = self._activation(self.row_elements(hidden)), self._activation(self.row_elements(vocab))
-        places = Place(Origin.WEIGHT, slot), b, Place(Origin.LANE, self.logits_offset)
-        return Row(HEAD, NO_LAYER, Op.GEMM, vocab, 1, hidden, *places, move, (operand_a, *activations))
+        (vocab, own), hidden = self._head_sizes, self._program.hidden
+        b, part = Place(last.origin, last.slot + self.units(hidden) * (n - 1)), Place(Origin.LANE, self._part_offset)
+        given, of_part, whole = (self._activation(self.row_elements(width)) for width in (hidden, own, vocab))
+        places = Place(Origin.WEIGHT, slot), b, part
+        found = [Row(HEAD, NO_LAYER, Op.GEMM, own, 1, hidden, *places, move, (operand_a, given, of_part))]
+        if own < vocab:
+            to = Place(Origin.FIXED, 0), part, Place(Origin.LANE, self.logits_offset)
+            found.append(Row(GATHERED, NO_LAYER, Op.ALL_GATHER, vocab, 1, own, *to, 0, (of_part, of_part, whole)))
+        return found

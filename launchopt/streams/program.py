@@ -28,6 +28,7 @@ from launchopt.streams.model import NORM_EPSILON, ModelShape
 INPUT = "x"
 SLOTS = "slots"
 HEAD = "head"  # the LM head, which a stream with sampling adds
+GATHERED = "head_gather"  # the logits of all GPUs, side by side, if each has a part of the LM head
 VECTOR_OPS = (Op.BIAS, Op.SCALE, Op.NORM)  # A is a vector of m features; of ROPE, it may be the gains of q and k
 SAME_WIDTH_OPS = (Op.BIAS, Op.RELU, Op.SCALE, Op.NORM, Op.ROPE, Op.SOFTMAX, Op.ADD, Op.ALL_REDUCE)  # ops with m = k
 
@@ -72,7 +73,7 @@ class Program:
                 raise _misfit(node, "once a step there is only the slot map of an attention's cache, named slots")
         ops = {INPUT: Op.GEMM}
         for node in self.layer:
-            if node.name in widths or node.name in (SLOTS, HEAD):
+            if node.name in widths or node.name in (SLOTS, HEAD, GATHERED):
                 raise _misfit(node, "its name is taken")
             self._check(node, widths, ops)
             widths[node.name], ops[node.name] = node.m, node.op

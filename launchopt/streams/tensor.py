@@ -5,7 +5,9 @@ part of a whole weight that each GPU holds (`Cut`).
 
 Weights are cut as engines cut them (Shoeybi et al. 2019, Megatron-LM). GEMMs of q, k, v, gate and up keep a range of
 their rows, that is of heads and of inner features. GEMMs of o and down keep a range of their columns, so that each GPU
-has a part of every sum. An all-reduce behind them adds these parts. Norms, embeddings and the LM head are on all GPUs.
+has a part of every sum. An all-reduce behind them adds these parts. The LM head keeps a range of its rows, that is of
+the vocabulary, and a gather behind it puts the logits of all GPUs side by side. Norms and embeddings are on all GPUs,
+and so is an LM head whose rows cannot be divided.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ class Cut(NamedTuple):
 def sum_of(name: str) -> str:
     """Return the name of the all-reduce behind a node."""
     return f"{name}_sum"
+
+
+def head_share(vocab: int, tensor: int) -> int:
+    """Return the features of the LM head that each of `tensor` GPUs computes: all, if they cannot be divided."""
+    return vocab if vocab % tensor else vocab // tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,11 @@ class Split:
             rows.append(self._own(at, width, rank))
             at += width
         return Cut(tuple(rows), range(node.k))
+
+    def head_cut(self, vocab: int, rank: int) -> Cut:
+        """Return the part of the whole LM head that the GPU with number `rank` holds."""
+        is_cut = head_share(vocab, self.tensor) < vocab
+        return Cut((self._own(0, vocab, rank) if is_cut else range(vocab),), range(self.whole.hidden))
 
     def _own(self, start: int, width: int, rank: int) -> range:
         size = width // self.tensor

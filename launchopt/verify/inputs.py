@@ -45,9 +45,10 @@ class Inputs:
         return self._wide(flat[first[:, None] + xp.arange(width)])
 
     def parts(self, units: Numbers, width: int, copies: Array = None) -> list[Array]:
-        """Return what `rows` returns, of this GPU and of each other that splits the model. copies: as in `Audit`."""
+        """Return what `rows` returns, of every GPU that splits the model, in their order. copies: as in `Audit`."""
         first = self._xp.asarray(units)[:, None] * self._unit + self._xp.arange(width)
         flats = [self._flat, *self._peers] if copies is None else [each.reshape(-1) for each in copies]
+        flats.insert(self._arenas.rank, flats.pop(0))
         return [self._wide(flat[first]) for flat in flats]
 
     def words(self, units: Numbers, width: int, copies: Array = None) -> Array:

@@ -164,8 +164,10 @@ class StepCheck:
         """Return the expected output of a row, computed from its inputs in memory."""
         if row.op is Op.SLOT_MAP:
             return exact(self._xp, self._xp.asarray(self._slots(part), np.float64)[:, None])
-        if row.op is Op.ALL_REDUCE:
+        if row.op in (Op.ALL_REDUCE, Op.ALL_GATHER):
             parts = self._inputs.parts(self._units(row.b, part, row.operands[1].row_elements), row.k, part.copies)
+            if row.op is Op.ALL_GATHER:
+                return exact(self._xp, self._xp.concatenate(parts, axis=1))
             return reduced([exact(self._xp, each) for each in parts], self._stream.dtype)
         node = None if row.name == HEAD else self._stream.program.node(row.name)
         program = self._stream.program

@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 
-from launchopt.command import Dtype
+from launchopt.command import Dtype, Op
 from launchopt.devices import find_device
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.errors import DeviceError
@@ -63,10 +63,10 @@ def host_times(team: Team, repeats: int) -> Times:
         elements = size // Dtype.bf16.itemsize
         operands = [(peers.own[None, None, :elements], peers.own[None, None, elements : 2 * elements])]
         for _ in range(repeats):
-            peers.all_reduce(operands)  # so that both ranks start together
+            peers.exchange(Op.ALL_REDUCE, operands)  # so that both ranks start together
             start_ns = time.monotonic_ns()
             for _ in range(CALLS):
-                peers.all_reduce(operands)
+                peers.exchange(Op.ALL_REDUCE, operands)
             found[_case(size, "shared memory")].append((time.monotonic_ns() - start_ns) / 1e3 / CALLS)
     del operands
     peers.close()

@@ -10,11 +10,11 @@ from support.config.composing import planned
 from support.steps.programs import GATED, PLAIN
 
 from launchopt.arrivals.requests import Requests
-from launchopt.command import Dtype, Op
+from launchopt.command import COLLECTIVES, Dtype, Op
 from launchopt.errors import ConfigError
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Program, layer_program, linear_program, qkv_program
+from launchopt.streams.program import GATHERED, HEAD, Program, layer_program, linear_program, qkv_program
 from launchopt.streams.tensor import Split
 
 AT_START, VOCAB = np.zeros(2, np.int64), 100
@@ -43,9 +43,9 @@ def splits(draw: st.DrawFn) -> Split:
     return Split(program(model), program(model.share(tensor)), tensor)
 
 
-def stream_of(program: Program, split: Split | None = None) -> ChainStream:
+def stream_of(program: Program, split: Split | None = None, vocab: int = VOCAB) -> ChainStream:
     requests = Requests(AT_START, np.array([3, 0]), np.array([4, 5]))
-    return ChainStream(program, 2, requests, Dtype.bf16, 2, ChainSettings(VOCAB, split=split))
+    return ChainStream(program, 2, requests, Dtype.bf16, 2, ChainSettings(vocab, split=split))
 
 
 @given(splits())
@@ -78,20 +78,25 @@ def test_partial_products_add_up_to_the_whole_one(split: Split) -> None:
 @given(splits())
 def test_work_of_gemms_and_of_attention_is_divided_and_nothing_else(split: Split) -> None:
     part, whole = stream_of(split.program, split), stream_of(split.whole)
+    is_head_cut = VOCAB % split.tensor == 0
 
     def divided_flops(stream: ChainStream) -> int:
-        """FLOPs but those of norms, adds, all-reduces and the LM head, which all GPUs execute."""
-        alike = (Op.NORM, Op.ADD, Op.ALL_REDUCE)
+        """FLOPs but those of norms, adds, collectives and a whole LM head, which all GPUs execute."""
+        alike = (Op.NORM, Op.ADD, *COLLECTIVES)
         common = [
-            shape.flops * count for shape, count in stream.counts.items() if shape.op in alike or shape.m == VOCAB
+            shape.flops * count
+            for shape, count in stream.counts.items()
+            if shape.op in alike or (shape.m == VOCAB and not is_head_cut)
         ]
         return stream.flops - sum(common)
 
     def weights(stream: ChainStream) -> int:
-        of_layers = {
-            arena: count for arena, count in stream.arenas.items() if arena.role == "a" and arena.rows != VOCAB
+        divided = {
+            arena: count
+            for arena, count in stream.arenas.items()
+            if arena.role == "a" and (arena.rows != VOCAB or is_head_cut)
         }
-        return sum(arena.rows * arena.cols * count for arena, count in of_layers.items())
+        return sum(arena.rows * arena.cols * count for arena, count in divided.items())
 
     assert split.tensor * divided_flops(part) == divided_flops(whole)
     assert split.tensor * weights(part) == weights(whole)
@@ -99,6 +104,23 @@ def test_work_of_gemms_and_of_attention_is_divided_and_nothing_else(split: Split
         shape: whole.counts[shape] for shape in whole.shapes if shape.op in (Op.NORM, Op.ADD)
     }
     assert part.tensor == split.tensor
+
+
+@given(splits(), st.sampled_from([VOCAB, 97]))
+def test_logits_of_all_gpus_are_gathered_unless_the_vocabulary_cannot_be_divided(split: Split, vocab: int) -> None:
+    stream = stream_of(split.program, split, vocab)
+    rows = [row for row in stream.rows(stream.decode_kind) if row.name in (HEAD, GATHERED)]
+    cuts = [split.head_cut(vocab, rank) for rank in range(split.tensor)]
+    if vocab % split.tensor or split.tensor == 1:
+        assert [row.m for row in rows] == [vocab]
+        assert {cut.rows for cut in cuts} == {(range(vocab),)}
+        return
+    head, gather = rows
+    assert (head.m, gather.k, gather.m) == (vocab // split.tensor, vocab // split.tensor, vocab)
+    assert (gather.op, gather.b, gather.c.slot) == (Op.ALL_GATHER, head.c, stream.logits_offset)
+    assert gather.c.slot + stream.units(vocab) <= head.c.slot
+    assert head.c.slot + stream.units(head.m) <= stream.lane_units
+    assert [row for cut in cuts for rows in cut.rows for row in rows] == list(range(vocab))
 
 
 @given(splits())

@@ -10,6 +10,7 @@ from support.steps.split_runs import split_runs, streams_of
 
 from launchopt.command import Dtype, Op, Records
 from launchopt.sampling import Sampling
+from launchopt.streams.chain_table import ChainColumn
 
 PROGRAMS = pytest.mark.parametrize("name", ["layer", "linear"])
 
@@ -44,7 +45,7 @@ def without_sum(run: Run, request: int, step: int, records: Records) -> Records:
     if (request, step) == (2, 3):
         _, b, c = run.operands(records[first])
         assert run.split is not None
-        run.split.peers.all_reduce([(b, c)])
+        run.split.peers.exchange(Op.ALL_REDUCE, [(b, c)])
         c[:] = b  # its own part alone
         return np.delete(records, first)
     return records
@@ -58,6 +59,17 @@ def test_a_sum_without_the_parts_of_others_is_found_by_the_rank_that_has_it(name
         found = wrong.verify()
     assert not found.ok
     assert found.first_wrong is not None
+
+
+def test_logits_that_are_not_those_of_the_other_rank_are_found() -> None:
+    part, _ = streams_of("layer", 2, vocab=50)
+    with split_runs(part, GREEDY) as (wrong, _):
+        assert wrong.verify().ok
+        lane = (int(part.table[1, ChainColumn.LANE]) + part.logits_offset) * part.activations.cols
+        wrong.arenas.arrays[part.activations].reshape(-1)[lane + 25] += 1e-4  # of the other's half
+        found = wrong.verify()
+    assert not found.ok
+    assert "all_gather:50x1x25" in str(found.first_wrong)
 
 
 def test_a_share_of_another_rank_or_a_changed_weight_is_found() -> None:

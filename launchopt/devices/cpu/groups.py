@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import HALF_BITS, LOW_HALF, Dtype, Op, RecordWord
+from launchopt.command import COLLECTIVES, HALF_BITS, LOW_HALF, Dtype, Op, RecordWord
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.devices.cpu.ops import Place, Sequences, Wide, attend, keep, norm, rotated, silu_mul
@@ -56,8 +56,8 @@ class Binder:
                 return partial(self._multiplied, records, at)
             slots = zip(*(_slots(records, role).tolist() for role in range(3)), strict=True)
             operands = [self._operands(index, own) for own in slots]
-            if shape.op is Op.ALL_REDUCE:
-                return partial(compute.all_reduce, [(b, c) for _, b, c in operands])
+            if shape.op in COLLECTIVES:
+                return partial(compute.exchange, shape.op, [(b, c) for _, b, c in operands])
 
             def run() -> None:
                 for i, (a, b, c) in enumerate(operands):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import HALF_BITS, Dtype, Op, RecordWord, ShapeKey
+from launchopt.command import COLLECTIVES, HALF_BITS, Dtype, Op, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.devices.peers.host import HostPeers
@@ -48,8 +48,8 @@ class CpuLaunch:
         if shape.op is Op.GEMM:
             self.multiply(a, b, c)
             return
-        if shape.op is Op.ALL_REDUCE:
-            self.all_reduce([(b, c)])
+        if shape.op in COLLECTIVES:
+            self.exchange(shape.op, [(b, c)])
             return
         sequences = None
         if shape.op in STATEFUL:
@@ -59,10 +59,10 @@ class CpuLaunch:
             sequences = Sequences(requests, self._attention, self.state)
         apply(shape.op, a, b, c, self._dtype, sequences, self.stream.norm_epsilon)
 
-    def all_reduce(self, operands: Sequence[tuple[Array, Array]]) -> None:
-        """Compute the all-reduce of some commands, as one: their (B, C)."""
+    def exchange(self, op: Op, operands: Sequence[tuple[Array, Array]]) -> None:
+        """Compute the all-reduce, or the gather, of some commands as one: their (B, C)."""
         assert self._peers is not None
-        self._peers.all_reduce(operands)
+        self._peers.exchange(op, operands)
 
     def multiply(self, a: Array, b: Array, c: Array) -> None:
         """Compute c[i] = b[i] @ a[i].T for stacks in storage type."""

@@ -18,7 +18,7 @@ class CpuSplit:
         arena = stream.activations
         self.peers = HostPeers(team, stream.dtype, stream.arenas[arena] * arena.cols)
         self.arenas = Arenas(np, stream.arenas, stream.fills, sources_of(stream, self.peers.own))
-        self.arenas.peers = self.peers.others
+        self.arenas.peers, self.arenas.rank = self.peers.others, team.rank
         self.shares = WeightShares(stream, np, team.rank, seed)
         self.shares.copy_to(self.arenas)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import SupportsInt
 
-from launchopt.command import Op, ShapeKey
+from launchopt.command import COLLECTIVES, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Row
@@ -44,7 +44,7 @@ class OpPlans:
         early: with programmatic dependent launch (PDL).
         """
         defines = DEPENDENT if early else {}
-        if shape.op is Op.ALL_REDUCE:
+        if shape.op in COLLECTIVES:
             made = all_reduce_launch(shape, size, self._rows(shape), strides_bytes, self._peers)
             function = self._kernels.function(_file_of(shape.op), shape.op.name, "", **defines)
             return self._kernels.row(function, made, early), shape.op.name.encode()
@@ -65,7 +65,7 @@ class OpPlans:
 
 def _file_of(op: Op) -> str:
     """Return the file of launchopt/kernels that has the kernel of an op."""
-    return "all_reduce" if op is Op.ALL_REDUCE else "ops"
+    return "all_reduce" if op in COLLECTIVES else "ops"
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:

@@ -107,7 +107,7 @@ class CudaSplit:
             for rank in (team.rank, *(each for each in range(team.size) if each != team.rank))
         )
         self.arenas = Arenas(cupy, stream.arenas, stream.fills, sources_of(stream, own))
-        self.arenas.peers = others
+        self.arenas.peers, self.arenas.rank = others, team.rank
         self.shares = WeightShares(stream, cupy, team.rank, seed)
         self.shares.copy_to(self.arenas)
 

@@ -1,10 +1,10 @@
-"""All-reduce between processes of the CPU device, in shared memory.
+"""All-reduce and gather between processes of the CPU device, in shared memory.
 
-Each rank's activations are in shared memory, so its part of a sum needs no copy. A rank announces with a release store
-of ARRIVED that its part is complete, waits until all have arrived, reads every part, and adds them in fp32 in the order
-of the ranks. So all ranks get the same bits.
+Each rank's activations are in shared memory, so its part needs no copy. A rank announces with a release store of
+ARRIVED that its part is complete, waits until all have arrived, and reads every part. It puts them side by side, or
+adds them in fp32 in the order of the ranks. So all ranks get the same bits.
 
-No second barrier is needed: a rank writes a part to the same place again only after a later all-reduce, at which the
+No second barrier is needed: a rank writes a part to the same place again only after a later exchange, at which the
 others arrive when they have read this one.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from launchopt.command import Dtype
+from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import STORAGE, from_float32, to_float32
 from launchopt.devices.peers.segment import Collectives, PeerSegment, PeerWord, Team
 from launchopt.errors import Interrupted, RunError
@@ -35,7 +35,7 @@ def _arrive(words: Words, row: Int, number: np.uint64, what: np.uint64) -> None:
 
 @compiled
 def _await_all(words: Words, number: np.uint64, spin_ns: Int) -> bool:
-    """Spin until all ranks have arrived at all-reduce `number`; return False if `spin_ns` passed first."""
+    """Spin until all ranks have arrived at exchange `number`; return False if `spin_ns` passed first."""
     until_ns, row = monotonic_ns() + spin_ns, 1
     while True:
         for _ in range(POLLS):
@@ -48,8 +48,13 @@ def _await_all(words: Words, number: np.uint64, spin_ns: Int) -> bool:
             return False
 
 
+def name_of(op: Op) -> str:
+    """Return the name of a collective in messages: all-reduce, all-gather."""
+    return op.name.lower().replace("_", "-")
+
+
 class HostPeers:
-    """The all-reduces of one rank. elements: those of a rank's activations."""
+    """The exchanges of one rank. elements: those of a rank's activations."""
 
     def __init__(self, team: Team, dtype: Dtype, elements: int) -> None:
         storage, self._dtype, self._team = np.dtype(STORAGE[dtype]), dtype, team
@@ -79,9 +84,10 @@ class HostPeers:
         """Return the all-reduces of this run."""
         return Collectives(self._count, self._total_ns, self._wait_ns)
 
-    def all_reduce(self, operands: Sequence[tuple[Array, Array]]) -> None:
-        """Write the sum over all ranks of each B to its C: one all-reduce for several commands.
+    def exchange(self, op: Op, operands: Sequence[tuple[Array, Array]]) -> None:
+        """Write the sum over all ranks of each B to its C, or those B side by side: one exchange for several commands.
 
+        op: ALL_REDUCE or ALL_GATHER.
         operands: (B, C) of the commands, each [..., rows, features] and a view of this rank's activations.
         """
         start_ns, self._number = time.monotonic_ns(), self._number + 1
@@ -90,25 +96,29 @@ class HostPeers:
         _arrive(self._segment.words, self._team.rank + 1, np.uint64(self._number), what)
         while not _await_all(self._segment.words, np.uint64(self._number), self._spin_ns):
             if self._segment.words[0, PeerWord.STOP]:
-                raise Interrupted("stopped while an all-reduce waited for the other ranks")
+                raise Interrupted(f"stopped while an {name_of(op)} waited for the other ranks")
             time.sleep(self._sleep_s)
         waited_ns = time.monotonic_ns()
-        self._compare()
+        self._compare(op)
         for (b, c), place in zip(operands, places, strict=True):
+            parts = [np.ndarray(b.shape, b.dtype, each, place, b.strides) for each in self.activations]
+            if op is Op.ALL_GATHER:
+                np.concatenate(parts, axis=-1, out=c)
+                continue
             total = np.zeros(b.shape, np.float32)
-            for each in self.activations:
-                part: Array = np.ndarray(b.shape, b.dtype, each, place, b.strides)
+            for part in parts:
                 total += to_float32(part, self._dtype)
             c[:] = from_float32(total, self._dtype)
-        self._count += 1
-        self._wait_ns += waited_ns - start_ns
-        self._total_ns += time.monotonic_ns() - start_ns
+        if op is Op.ALL_REDUCE:
+            self._count += 1
+            self._wait_ns += waited_ns - start_ns
+            self._total_ns += time.monotonic_ns() - start_ns
 
-    def _compare(self) -> None:
+    def _compare(self, op: Op) -> None:
         """Raise RunError unless all ranks have arrived with parts of the same commands."""
         what = self._segment.words[1:, PeerWord.WHAT + (self._number & 1)]
         if (what != what[0]).any():
-            raise RunError(f"all-reduce {self._number}: the ranks execute different commands ({what.tolist()})")
+            raise RunError(f"{name_of(op)} {self._number}: the ranks execute different commands ({what.tolist()})")
 
     def close(self) -> None:
         """Detach from the shared memory."""

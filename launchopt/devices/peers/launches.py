@@ -1,4 +1,4 @@
-"""The launch of our own all-reduce (launchopt/kernels/all_reduce.cu). This module needs no GPU."""
+"""The launch of our own all-reduce, and gather (launchopt/kernels/all_reduce.cu). This module needs no GPU."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Three = tuple[int, int, int]
 
 
 def all_reduce_launch(shape: ShapeKey, size: int, rows: Three, strides_bytes: Three, peers: int) -> Launch:
-    """Return the launch for `size` commands of a shape.
+    """Return the launch for `size` commands of a shape, of ALL_REDUCE or ALL_GATHER.
 
     rows: elements from one row of A, B, C to the next. strides_bytes: bytes from one command's A, B, C to the next
     command's. peers: address of struct Peers.
     """
     words = np.zeros(1, ALL_REDUCE)
-    words[0] = shape.m, shape.n, size, *rows[1:], *strides_bytes[1:], peers
-    vectors = size * shape.n * -(-shape.m * shape.dtype.itemsize // VECTOR_BYTES)
+    words[0] = shape.k, shape.n, size, *rows[1:], *strides_bytes[1:], peers  # k: features of a part
+    vectors = size * shape.n * -(-shape.k * shape.dtype.itemsize // VECTOR_BYTES)
     threads = min(ALL_REDUCE_THREADS, -(-vectors // WARP) * WARP)
     blocks = min(ALL_REDUCE_BLOCKS, -(-vectors // threads))
     return Launch((blocks, 1, 1), (threads, 1, 1), 0, words.view(np.int64))

@@ -15,7 +15,7 @@ from support.cuda_on_host import can_build
 from support.steps.placed import HostKernels, Kernels, Placed, assert_same, placed
 from support.steps.programs import NORM_EPSILON
 
-from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.command import COLLECTIVES, Dtype, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
 from launchopt.devices.cpu.ops import Sequences, apply
 from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, geometry
@@ -41,7 +41,7 @@ class OnGpu:
 
 
 class OnHost:
-    ops = HostKernels("ops", [op.name for op in Op if op not in (Op.GEMM, Op.ALL_REDUCE)])
+    ops = HostKernels("ops", [op.name for op in Op if op not in (Op.GEMM, *COLLECTIVES)])
     fused = HostKernels("fused", ["BIAS_RELU_SCALE"])
 
     @staticmethod

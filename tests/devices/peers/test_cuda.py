@@ -8,12 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
+from support.steps.checked_tokens import GREEDY
+from support.steps.program_interpreter import NONE
 from support.steps.split_runs import in_ranks, streams_of, team_of
 from support.steps.step_runs import StepRun
 
 from launchopt.command import Op
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
+from launchopt.streams.chain_table import ChainColumn
 
 
 class FakeRank(FakeCuda):
@@ -35,13 +38,26 @@ def all_reduces(run: StepRun) -> int:
     return sum(row.op is Op.ALL_REDUCE for row in rows[run.stream.decode_kind])
 
 
+def outputs_of(run: StepRun) -> Any:
+    """Return the outputs of all tokens, or the logits of the last token of each request."""
+    stream, arrays = run.stream, run.device.arenas.arrays
+    if stream.vocab is None:
+        return arrays[stream.history]
+    first = (stream.table[:, ChainColumn.LANE] + stream.logits_offset) * stream.activations.cols
+    return arrays[stream.activations].reshape(-1)[first[:, None] + np.arange(stream.vocab)]
+
+
+@pytest.mark.parametrize("vocab", [None, 48])
 @pytest.mark.parametrize("mode", ["coalesced", "engine"])
 @pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_compute_the_whole_model_with_an_all_reduce_a_launch(mode: str, ranks: int, device: Any) -> None:
-    stream, _ = streams_of("linear", ranks)
+def test_ranks_compute_the_whole_model_with_an_all_reduce_a_launch(
+    vocab: int | None, mode: str, ranks: int, device: Any
+) -> None:
+    stream, _ = streams_of("linear", ranks, vocab=vocab)
+    sampling = NONE if vocab is None else GREEDY
     with team_of(ranks, 0) as (_, members):
         devices = [type(device)() for _ in members]
-        made = in_ranks(ranks, lambda rank: StepRun(mode, stream, 3, devices[rank], team=members[rank]))
+        made = in_ranks(ranks, lambda rank: StepRun(mode, stream, 3, devices[rank], sampling, team=members[rank]))
         for run in made:
             run.device.split.reset()
 
@@ -55,7 +71,7 @@ def test_ranks_compute_the_whole_model_with_an_all_reduce_a_launch(mode: str, ra
         for each in made:
             each.check()
             assert each.device.split.shares.fault(each.device.arenas) is None
-        first, *others = [each.device.arenas.arrays[stream.history] for each in made]
+        first, *others = [outputs_of(each) for each in made]
         for other in others:
             assert np.array_equal(first, other), "all ranks have the same bits"
 

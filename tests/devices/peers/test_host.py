@@ -1,4 +1,4 @@
-"""All-reduces between ranks in shared memory."""
+"""All-reduces and gathers between ranks in shared memory."""
 
 from __future__ import annotations
 
@@ -12,36 +12,45 @@ from hypothesis import strategies as st
 from support.processes.peer_ranks import ROUNDS, SIZES, add_in_rounds, parts_of
 from support.steps.split_runs import PATIENCE_S, in_ranks, team_of
 
-from launchopt.command import Dtype
+from launchopt.command import COLLECTIVES, Dtype, Op
 from launchopt.devices.arenas import STORAGE, from_float32, to_float32
 from launchopt.devices.peers.host import HostPeers
 from launchopt.errors import Interrupted, RunError
 
-ELEMENTS = 512
+ELEMENTS = 768
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.sampled_from(Dtype), st.integers(1, 4), st.integers(1, 3), st.integers(0, 99))
-def test_every_rank_gets_the_sum_in_the_order_of_ranks(dtype: Dtype, ranks: int, commands: int, seed: int) -> None:
+@given(
+    st.sampled_from(sorted(COLLECTIVES)),
+    st.sampled_from(Dtype),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(0, 99),
+)
+def test_every_rank_gets_the_sum_or_the_parts_in_the_order_of_ranks(
+    op: Op, dtype: Dtype, ranks: int, commands: int, seed: int
+) -> None:
     parts = np.random.default_rng(seed).standard_normal((ranks, commands, 2, 16)).astype(np.float32)
     stored = np.stack([from_float32(part, dtype) for part in parts])
-    expected = np.zeros(parts.shape[1:], np.float32)
+    total = np.zeros(parts.shape[1:], np.float32)
     for part in stored:
-        expected += to_float32(part, dtype)
+        total += to_float32(part, dtype)
+    expected = from_float32(total, dtype) if op is Op.ALL_REDUCE else np.concatenate(stored, axis=-1)
     with team_of(ranks, ELEMENTS * np.dtype(STORAGE[dtype]).itemsize) as (_, members):
         peers = [HostPeers(member, dtype, ELEMENTS) for member in members]
 
         def add(rank: int) -> object:
             own = peers[rank].own
             b = own[: commands * 64].reshape(commands, 2, 32)[:, :, :16]  # rows with gaps, as in a lane
-            c = own[commands * 64 : commands * 96].reshape(commands, 2, 16)
+            c = own[commands * 64 :][: expected.size].reshape(expected.shape)
             b[...] = stored[rank]
-            peers[rank].all_reduce([(b[i : i + 1], c[i : i + 1]) for i in range(commands)])
+            peers[rank].exchange(op, [(b[i : i + 1], c[i : i + 1]) for i in range(commands)])
             return c.copy()
 
         for found in in_ranks(ranks, add):
-            assert np.array_equal(found, from_float32(expected, dtype))
-        assert {each.collectives().calls for each in peers} == {1}
+            assert np.array_equal(found, expected)
+        assert {each.collectives().calls for each in peers} == {int(op is Op.ALL_REDUCE)}
         for each in peers:
             each.close()
 
@@ -63,7 +72,7 @@ def test_a_wait_ends_when_the_parent_says_stop() -> None:
         timer = threading.Timer(0.05, segment.stop)
         timer.start()
         with pytest.raises(Interrupted, match="stopped while an all-reduce waited"):
-            peers.all_reduce([(peers.own[None, None, :4], peers.own[None, None, 4:8])])
+            peers.exchange(Op.ALL_REDUCE, [(peers.own[None, None, :4], peers.own[None, None, 4:8])])
         assert peers.collectives().calls == 0
         timer.join()
         peers.close()
@@ -75,8 +84,9 @@ def test_ranks_that_execute_different_commands_are_told_apart() -> None:
 
         def add(rank: int) -> str:
             place = 16 * rank
+            own = peers[rank].own[None, None, place : place + 4]
             with pytest.raises(RunError) as error:
-                peers[rank].all_reduce([(peers[rank].own[None, None, place : place + 4], np.zeros((1, 1, 4)))])
+                peers[rank].exchange(Op.ALL_REDUCE, [(own, np.zeros((1, 1, 4)))])
             return str(error.value)
 
         for text in in_ranks(2, add):

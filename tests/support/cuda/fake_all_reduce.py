@@ -1,8 +1,9 @@
-"""A stand-in for the kernel of all_reduce.cu, with its flags: ranks are threads of one process. fp32 only."""
+"""A stand-in for the kernels of all_reduce.cu, with their flags: ranks are threads of one process. fp32 only."""
 
 from __future__ import annotations
 
 import ctypes
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +16,12 @@ from support.cuda.fake_kernels import rows_at, words_at
 NAP_S, PATIENCE_S = 1e-5, 20.0
 
 
-def all_reduce(config: Any, parameters: int) -> Callable[[], object]:
-    """Read a launch's arguments; return the work of its blocks."""
+def exchange(config: Any, parameters: int, *, gathers: bool) -> Callable[[], object]:
+    """Read a launch's arguments; return the work of its blocks. gathers: it is ALL_GATHER, not ALL_REDUCE."""
     pointers = words_at(parameters, 5).tolist()
     _, b, c, _ = (int(words_at(pointer, 1)[0]) for pointer in pointers[:4])
     given = words_at(pointers[4], ALL_REDUCE.itemsize // 8).view(ALL_REDUCE)[0]
-    return lambda: _reduced(b, c, given, config.grid_x)
+    return lambda: _exchanged(b, c, given, config.grid_x, gathers)
 
 
 def _words(address: int, count: int) -> Any:
@@ -28,7 +29,7 @@ def _words(address: int, count: int) -> Any:
     return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_uint64)), (count,))
 
 
-def _reduced(b: int, c: int, given: Any, blocks: int) -> None:
+def _exchanged(b: int, c: int, given: Any, blocks: int, gathers: bool) -> None:
     peers = _words(given["peers"], PEERS.itemsize // 8).view(PEERS)[0]
     size, rank = int(peers["size"]), int(peers["rank"])
     generations = _words(peers["generations"], ALL_REDUCE_BLOCKS)
@@ -43,9 +44,8 @@ def _reduced(b: int, c: int, given: Any, blocks: int) -> None:
     m, n, commands, ldb, ldc, stride_b, stride_c = (int(given[name]) for name in ALL_REDUCE.names[:7])
     for command in range(commands):
         place = b + command * stride_b - int(peers["parts"][rank])
-        total = np.zeros((n, m), np.float32)
-        for part in peers["parts"][:size].tolist():
-            total += rows_at(part + place, n, m, ldb)
-        rows_at(c + command * stride_c, n, m, ldc)[:] = total
+        parts = [rows_at(part + place, n, m, ldb) for part in peers["parts"][:size].tolist()]
+        found = np.concatenate(parts, axis=1) if gathers else functools.reduce(np.add, parts, np.float32(0))
+        rows_at(c + command * stride_c, n, found.shape[1], ldc)[:] = found
     generations[:blocks] = generation
-    _words(peers["account"], len(AllReduceAccount))[AllReduceAccount.CALLS] += np.uint64(1)
+    _words(peers["account"], len(AllReduceAccount))[AllReduceAccount.CALLS] += np.uint64(not gathers)

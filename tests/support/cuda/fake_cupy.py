@@ -6,6 +6,7 @@ import ctypes
 import re
 import time
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.kernels.shared import ROW_DRAW, ROW_HISTORY, ROW_ID, STEP_LOOP
 from launchopt.sampling import Sampling, SamplingKind
-from support.cuda.fake_all_reduce import all_reduce
+from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
@@ -205,8 +206,8 @@ class FakeCupy:
                 return _gather if name == "gather" else _scatter
             if name in ("feedback", "end_step"):
                 return self.kernels.raw(self._feedback(code))
-            if name == "ALL_REDUCE":
-                return self.kernels.raw(all_reduce)
+            if name in ("ALL_REDUCE", "ALL_GATHER"):
+                return self.kernels.raw(partial(exchange, gathers=name == "ALL_GATHER"))
             if name == "begin_loop":
                 return self.kernels.raw(self._begin_loop)
             return self.kernels.kernel(self._compute(name))

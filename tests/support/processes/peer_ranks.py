@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import Dtype
+from launchopt.command import Dtype, Op
 from launchopt.devices.peers.host import HostPeers
 from launchopt.devices.peers.segment import Team
 
@@ -36,7 +36,7 @@ def add_in_rounds(member: Team) -> NDArray[np.float32]:
     values = parts_of(member.rank, np.arange(ROUNDS))
     for number in range(ROUNDS):
         places[number % 2][...] = values[number]
-        peers.all_reduce([(places[number % 2], places[2])])
+        peers.exchange(Op.ALL_REDUCE, [(places[number % 2], places[2])])
         found[number] = places[2].max()
         assert places[2].min() == found[number]
     del places

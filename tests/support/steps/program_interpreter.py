@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import NO_TOKEN, Op, Records, ShapeKey, as_words
+from launchopt.command import COLLECTIVES, NO_TOKEN, Op, Records, ShapeKey, as_words
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
 from launchopt.devices.cpu.split import CpuSplit
 from launchopt.devices.feedback.cpu import CpuSteps
@@ -132,9 +132,9 @@ class Interpreter:
             self._map_slots(record, c)
         elif op is Op.KV_WRITE:
             self._write(a, b, c)
-        elif op is Op.ALL_REDUCE:
+        elif op in COLLECTIVES:
             assert self.split is not None
-            self.split.peers.all_reduce([(b, c)])
+            self.split.peers.exchange(op, [(b, c)])
         else:
             wide = to_float32(b, dtype)
             if op in (Op.QK, Op.SOFTMAX):
