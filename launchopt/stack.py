@@ -20,6 +20,7 @@ class Fusion(enum.StrEnum):
     rope_kv = "rope_kv"  # rotary embedding and KV write
     attention = "attention"  # QK, softmax and AV; with rope_kv: these two as well
     silu = "silu"  # SiLU(gate) * up within the GEMM before it
+    reduce = "reduce"  # an all-reduce with the residual add behind it; with norm: and the norm
     epilogue = "epilogue"  # bias, ReLU and scale; kernels=own: the residual add within the GEMM before it
 
 

@@ -46,22 +46,7 @@ from scripts.reference_goals import (
     WATERFALL_PARTS,
     Goal,
 )
-from scripts.reference_gpus import (
-    BEFORE,
-    BEHIND,
-    FIRST,
-    GPU_PARTS,
-    GPU_ROWS,
-    GPUS,
-    JOBS,
-    ONE,
-    SPLIT,
-    SPLIT_GOALS,
-    SPLIT_PARTS,
-    SPLIT_REQUESTS,
-    SPLIT_STACKS,
-    TWO,
-)
+from scripts.reference_gpus import FIRST, GPU_PARTS, GPUS, JOBS, SPLIT, page_rows, split_page_rows
 from scripts.reference_part import Part
 
 ROOT = Path(__file__).parents[1]
@@ -182,8 +167,9 @@ def refresh(root: Path) -> None:
         save_json(place / GOALS / advice.FILE, {"advice": advices})
         _show_headline(root)
     _show_advised(root)
-    _show_gpus(root)
-    _show_split(root)
+    gpus = place / GPUS
+    _show_rows(root / GPUS_PAGE, GPUS, gpus, page_rows(gpus))
+    _show_rows(root / SPLIT_PAGE, SPLIT, gpus / SPLIT, split_page_rows(gpus / SPLIT))
     for folder, page in BENCHES.items():
         if (place / folder).is_dir():
             report.sync_readme(root / page)
@@ -201,30 +187,6 @@ def _show_advised(root: Path) -> None:
         shown = "".join(_marked(root / ADVICE_PAGE, table) for table in tables)
         sync_block(root / ADVICE_PAGE, ADVISED, f"\n{_about(place / ADVISED)}{shown}", check=False)
         report.sync_readme(root / ADVICE_PAGE)
-
-
-def _show_gpus(root: Path) -> None:
-    """Let the page on several GPUs show what two gain over one."""
-    place = root / REFERENCE / GPUS
-    rows = []
-    for row in GPU_ROWS:
-        one = [f"{row.name}/{side}" for side in (BEFORE, BEHIND) if (place / row.name / side).is_dir()]
-        if one:
-            two = [f"{row.name}/{TWO}"]
-            rows.append({"work": row.work, "one": one, "two": two, "of": row.rate, "goal": row.goal})
-    _show_rows(root / GPUS_PAGE, GPUS, place, rows)
-
-
-def _show_split(root: Path) -> None:
-    """Let the page on split models show what each stack gains."""
-    place, rows = root / REFERENCE / GPUS / SPLIT, []
-    for requests, part in zip(SPLIT_REQUESTS, SPLIT_PARTS, strict=True):
-        name, work = Path(part.folder).name, f"Llama 3 8B, {requests} request{'s' * (requests > 1)}"
-        for mode in SPLIT_STACKS if (place / name).is_dir() else ():
-            row = {"work": f"{work}, `{mode}`", "one": [f"{name}/{ONE}"], "two": [f"{name}/{TWO}"], "mode": mode}
-            goal = {"goal": SPLIT_GOALS[requests, mode]} if (requests, mode) in SPLIT_GOALS else {}
-            rows.append(row | {"of": "tokens_per_s"} | goal)
-    _show_rows(root / SPLIT_PAGE, SPLIT, place, rows)
 
 
 def _show_rows(page: Path, block: str, place: Path, rows: Sequence[Mapping[str, object]]) -> None:

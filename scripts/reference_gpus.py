@@ -6,8 +6,11 @@ Before sweeps of jobs one more job runs, which compiles.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
+from launchopt.files import JsonObject
+from launchopt.recording import results
 from scripts.reference_part import Part, run_words
 
 GPUS = "gpus"  # the folder of the parts
@@ -73,18 +76,48 @@ GPU_ROWS = (
     Row(f"{JOBS} jobs by joblib", "jobs/s", 1.8, _jobs()),
 )
 SPLIT = "split"  # folder of the parts of a model that two GPUs split, below GPUS
-SPLIT_REQUESTS = 1, 16
+SPLIT_S = {1: 240, 16: 540}  # time of each part, by requests
+SPLIT_REQUESTS = tuple(SPLIT_S)
 SPLIT_STACKS = "engine", "engine+graph", "engine+silu+graph+own+pdl"
+SPLIT_REDUCED = {  # for stacks on one GPU, their likes on two that fuse the all-reduce
+    "engine+graph": "engine+reduce+graph",
+    "engine+silu+graph+own+pdl": "engine+silu+reduce+graph+own+pdl",
+}
 SPLIT_GOALS = {(1, "engine+graph"): 1.7}  # two GPUs over one, by requests and stack
 
 
 def _split(requests: int) -> Part:
     base, *others = SPLIT_STACKS
-    words = f"mode={base} 'against=[{','.join(others)}]' repeats=2 processes=3 verify_budget_s=2"
-    runs = (("one", ONE), ("split", TWO))
-    commands = [run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}") for kind, place in runs]
-    return Part(f"{GPUS}/{SPLIT}/llama_3_8b_{requests}", "cuda", 9, tuple(commands), seconds=170, gpus=2)
+    commands = []
+    for kind, place, stacks in (("one", ONE, others), ("split", TWO, [*others, *SPLIT_REDUCED.values()])):
+        words = f"mode={base} 'against=[{','.join(stacks)}]' repeats=2 processes=3 verify_budget_s=2"
+        commands.append(run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}"))
+    return Part(f"{GPUS}/{SPLIT}/llama_3_8b_{requests}", "cuda", 9, tuple(commands), seconds=SPLIT_S[requests], gpus=2)
 
 
 SPLIT_PARTS = tuple(map(_split, SPLIT_REQUESTS))
 GPU_PARTS = (*(row.part for row in GPU_ROWS), *SPLIT_PARTS)
+
+
+def page_rows(place: Path) -> list[JsonObject]:
+    """Return what two GPUs gain over one, as `runner.report.two_gpus` reads it, of the results in `place`."""
+    rows = list[JsonObject]()
+    for row in GPU_ROWS:
+        one = [f"{row.name}/{side}" for side in (BEFORE, BEHIND) if (place / row.name / side).is_dir()]
+        if one:
+            two = [f"{row.name}/{TWO}"]
+            rows.append({"work": row.work, "one": one, "two": two, "of": row.rate, "goal": row.goal})
+    return rows
+
+
+def split_page_rows(place: Path) -> list[JsonObject]:
+    """Return what each stack of a split model gains, of the results in `place`."""
+    rows = list[JsonObject]()
+    for requests, part in zip(SPLIT_REQUESTS, SPLIT_PARTS, strict=True):
+        name, work = Path(part.folder).name, f"Llama 3 8B, {requests} request{'s' * (requests > 1)}"
+        known = {row["mode"] for row in results.read_summaries([place / name / TWO])} if (place / name).is_dir() else ()
+        for one, two in [*((mode, mode) for mode in SPLIT_STACKS), *SPLIT_REDUCED.items()]:
+            row = {"work": f"{work}, `{two}`", "one": [f"{name}/{ONE}"], "two": [f"{name}/{TWO}"], "modes": [one, two]}
+            goal = {"goal": SPLIT_GOALS[requests, two]} if (requests, two) in SPLIT_GOALS else {}
+            rows += [row | {"of": "tokens_per_s"} | goal] if two in known else []
+    return rows

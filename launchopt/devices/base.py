@@ -250,6 +250,7 @@ class GpuDevice(Device, Protocol):
     lt: Plans  # makes cuBLASLt plans
     planner: Planner  # adds plans to tables, and launches each once in `warm_up`
     kernels: KernelPlans  # compiles kernels of launchopt/kernels
+    peers: int  # address of struct Peers, for launches of all-reduces; 0: no other GPU splits the model
     state_of_sequences: SeqState | None  # positions and KV pages; None without attention
 
     @property

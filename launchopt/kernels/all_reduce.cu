@@ -1,6 +1,7 @@
 // ALL_REDUCE: C = the sum of the B of all ranks, the GPUs that split a model, in fp32 and in the order of the ranks. All ranks
 // add the same parts in the same order, so that they get the same bits.
 // ALL_GATHER: C = the B of all ranks, side by side.
+// REDUCE_ADD: C = A + the sum of the B of all ranks. REDUCE_ADD_NORM: and beside it the RMS norm of C.
 //
 // A generation is the number of these exchanges at which a block has taken part. It is counted in device memory, so that a CUDA
 // graph can repeat the launch. All ranks launch the same grid, whose blocks must run at the same time.
@@ -113,10 +114,8 @@ template <bool GATHERS> struct Output {
 };
 
 // Push this thread's vector to the other ranks and take theirs. Return the time at which the last of them was here.
-template <class Out>
-__device__ u64 exchange_pushed(const Peers& peers, const char* b, const Place& place, Out out, u64 generation) {
+template <class Out> __device__ u64 exchange_pushed(const Peers& peers, const Vector& own, Out& out, u64 generation) {
     const u64 line = ((generation & 1) * PUSH_BLOCKS + blockIdx.x) * 2 * HALF_WORDS + 2 * threadIdx.x;
-    const Vector own = read((const storage*)(b + place.from), place.left, out.whole);
     for (int other = 1; other < peers.size; ++other)  // each rank begins with another one
         push(peers.lines[(peers.rank + other) % peers.size] + line, own, (u32)generation);
     u64 met_ns = 0;
@@ -124,22 +123,48 @@ __device__ u64 exchange_pushed(const Peers& peers, const char* b, const Place& p
         out.take(rank, rank == peers.rank ? own : pulled(peers.pushed + rank * LINE_WORDS + line, (u32)generation, peers));
         if (rank != peers.rank && blockIdx.x == 0 && threadIdx.x == 0) met_ns = global_ns();
     }
-    out.end();
     return met_ns;
 }
 
-// Take the parts of all ranks, which are complete.
-template <class Out> __device__ void exchange_read(const Peers& peers, const char* b, const Place& place, Out out) {
-    const u64 from = (u64)b - peers.parts[peers.rank] + place.from;
+// Take the parts of all ranks, which are complete. own: this rank's.
+template <class Out>
+__device__ void exchange_read(const Peers& peers, const void* own, i64 left, bool whole, Out& out) {
+    const u64 from = (u64)own - peers.parts[peers.rank];
     Vector part[MOST_RANKS];  // all are on their way before the first is added
 #pragma unroll
     for (int rank = 0; rank < MOST_RANKS; ++rank)
-        if (rank < peers.size) part[rank] = read((const storage*)(peers.parts[rank] + from), place.left, out.whole);
+        if (rank < peers.size) part[rank] = read((const storage*)(peers.parts[rank] + from), left, whole);
 #pragma unroll
     for (int rank = 0; rank < MOST_RANKS; ++rank)
         if (rank < peers.size) out.take(rank, part[rank]);
-    out.end();
 }
+
+// An exchange at which this block takes part.
+struct Exchange {
+    const Peers& peers;
+    u64 begin_ns, generation, met_ns;
+    bool is_first;
+    __device__ Exchange(u64 peers)
+        : peers(*(const Peers*)peers), generation(this->peers.generations[blockIdx.x] + 1), met_ns(0),
+          is_first(blockIdx.x == 0 && threadIdx.x == 0) {
+        begin_ns = is_first ? global_ns() : 0;
+    }
+    // Let all ranks wait for each other's parts.
+    __device__ void meet_all() {
+        if (threadIdx.x < peers.size) meet(peers, generation);
+        __syncthreads();
+        met_ns = is_first ? global_ns() : 0;
+    }
+    // counts: whether it goes into the account of all-reduces.
+    __device__ void end(bool counts) {
+        __syncthreads();
+        if (threadIdx.x == 0) peers.generations[blockIdx.x] = generation;
+        if (!is_first || !counts) return;
+        peers.account[CALLS] += 1;
+        peers.account[WAIT_NS] += met_ns - begin_ns;
+        peers.account[TOTAL_NS] += global_ns() - begin_ns;
+    }
+};
 
 template <bool GATHERS> __device__ void exchange(const char* b, char* c, const AllReduce& p) {
     typedef Output<GATHERS> Out;
@@ -147,35 +172,118 @@ template <bool GATHERS> __device__ void exchange(const char* b, char* c, const A
     let_next_begin();
     wait_for_earlier();
 #endif
-    const Peers& peers = *(const Peers*)p.peers;
-    const bool is_first = blockIdx.x == 0 && threadIdx.x == 0;
-    const u64 begin_ns = is_first ? global_ns() : 0, generation = peers.generations[blockIdx.x] + 1;
+    Exchange turn(p.peers);
     const i64 vectors = (p.m + WIDTH - 1) / WIDTH, all = p.commands * p.n * vectors, step = (i64)gridDim.x * blockDim.x;
     const i64 first = (i64)blockIdx.x * blockDim.x + threadIdx.x;
     const bool whole = aligned(b, p.ldb) && aligned(c, p.ldc) && aligned((void*)(p.stride_b | p.stride_c), GATHERS ? p.m : 0);
-    u64 met_ns = 0;
     if (all <= step && gridDim.x <= PUSH_BLOCKS) {
         const Place place(p, vectors, first);
-        if (first < all) met_ns = exchange_pushed(peers, b, place, Out(p, c, place, whole), generation);
+        Out out(p, c, place, whole);
+        if (first < all) {
+            const Vector part = read((const storage*)(b + place.from), place.left, whole);
+            turn.met_ns = exchange_pushed(turn.peers, part, out, turn.generation);
+            out.end();
+        }
     } else {
-        if (threadIdx.x < peers.size) meet(peers, generation);
-        __syncthreads();
-        met_ns = is_first ? global_ns() : 0;
+        turn.meet_all();
         for (i64 i = first; i < all; i += step) {
             const Place place(p, vectors, i);
-            exchange_read(peers, b, place, Out(p, c, place, whole));
+            Out out(p, c, place, whole);
+            exchange_read(turn.peers, b + place.from, place.left, whole, out);
+            out.end();
         }
     }
-
-    __syncthreads();
-    if (threadIdx.x == 0) peers.generations[blockIdx.x] = generation;
-    if (is_first && !GATHERS) {  // the account is that of all-reduces
-        peers.account[CALLS] += 1;
-        peers.account[WAIT_NS] += met_ns - begin_ns;
-        peers.account[TOTAL_NS] += global_ns() - begin_ns;
-    }
+    turn.end(!GATHERS);
 }
 
 extern "C" __global__ void ALL_REDUCE(char* a, char* b, char* c, i64 request, const AllReduce p) { exchange<false>(b, c, p); }
 
 extern "C" __global__ void ALL_GATHER(char* a, char* b, char* c, i64 request, const AllReduce p) { exchange<true>(b, c, p); }
+
+struct Sum {
+    float values[WIDTH];
+    __device__ void take(int, const Vector& part) {
+#pragma unroll
+        for (int i = 0; i < WIDTH; ++i) values[i] += widen(part.parts[i]);
+    }
+};
+
+// Rows of a command's operands, of column `j` of all commands.
+struct Rows {
+    const storage *a, *b;
+    storage *c, *normed;
+    __device__ Rows(const char* a_, const char* b_, char* c_, const ReduceAdd& p, i64 j) {
+        const i64 command = j / p.n, column = j % p.n;
+        a = (const storage*)(a_ + command * p.stride_a) + column * p.lda;
+        b = (const storage*)(b_ + command * p.stride_b) + column * p.ldb;
+        c = (storage*)(c_ + command * p.stride_c) + column * p.ldc;
+        normed = (storage*)(c_ + command * p.stride_c + p.to_norm) + column * p.ldn;
+    }
+};
+
+// A block has whole columns. It loads what no other rank gives, the residual A and the norm's `gain`, before it waits. C is
+// rounded before it is normed, so that both outputs fit together.
+template <bool NORMS>
+__device__ void reduce_add(const char* a, const char* b, char* c, const storage* gain, const ReduceAdd& p) {
+    __shared__ float shared[33];
+    const i64 vectors = (p.m + WIDTH - 1) / WIDTH, columns = p.commands * p.n;
+    const bool whole = aligned(a, p.lda) && aligned(b, p.ldb) && aligned(c, p.ldc) && aligned(gain, p.ldn) &&
+                       aligned((void*)(p.stride_a | p.stride_b | p.stride_c | p.to_norm));
+    float scale[WIDTH], first[WIDTH], y[WIDTH];
+    const i64 at = (i64)threadIdx.x * WIDTH;
+#if PDL
+    let_next_begin();
+#endif
+    if (NORMS) load(scale, gain + at, p.m - at, whole);
+#if PDL
+    wait_for_earlier();
+#endif
+    Exchange turn(p.peers);
+    const bool pushes = vectors <= blockDim.x && columns <= gridDim.x && gridDim.x <= PUSH_BLOCKS;
+    if (!pushes) turn.meet_all();
+    for (i64 j = blockIdx.x; j < columns; j += gridDim.x) {
+        const Rows rows(a, b, c, p, j);
+        float squares = 0.0f;
+        for (i64 i = at; i < p.m; i += (i64)blockDim.x * WIDTH) {
+            Sum sum = {};
+            load(y, rows.a + i, p.m - i, whole);
+            if (pushes) {
+                const Vector part = read(rows.b + i, p.m - i, whole);
+                turn.met_ns = exchange_pushed(turn.peers, part, sum, turn.generation);
+            } else {
+                exchange_read(turn.peers, rows.b + i, p.m - i, whole, sum);
+            }
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) {
+                y[e] = widen(narrow(y[e] + sum.values[e]));
+                squares += y[e] * y[e];
+                if (i == at) first[e] = y[e];
+            }
+            store(rows.c + i, y, p.m - i, whole);
+        }
+        if (!NORMS) continue;
+        squares = combined(squares, shared, [](float x, float y) { return x + y; });
+        const float factor = 1.0f / sqrtf(squares / (float)p.m + NORM_EPSILON);
+        for (i64 i = at; i < p.m; i += (i64)blockDim.x * WIDTH) {
+            float gains[WIDTH];
+            if (i == at) {
+#pragma unroll
+                for (int e = 0; e < WIDTH; ++e) y[e] = first[e], gains[e] = scale[e];
+            } else {
+                load(y, rows.c + i, p.m - i, whole), load(gains, gain + i, p.m - i, whole);
+            }
+#pragma unroll
+            for (int e = 0; e < WIDTH; ++e) y[e] = y[e] * factor * gains[e];
+            store(rows.normed + i, y, p.m - i, whole);
+        }
+    }
+    turn.end(true);
+}
+
+extern "C" __global__ void REDUCE_ADD(char* a, char* b, char* c, i64 request, const ReduceAdd p) {
+    reduce_add<false>(a, b, c, 0, p);
+}
+
+extern "C" __global__ void REDUCE_ADD_NORM(char* a, char* b, char* c, char* gain, const ReduceAdd p) {
+    reduce_add<true>(a, b, c, (const storage*)gain, p);
+}

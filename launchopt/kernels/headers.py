@@ -79,7 +79,8 @@ HEADERS: Mapping[str, str] = {
     )
     + enum_text(shared.AllReduceAccount)
     + struct_text("Peers", shared.PEERS, _PEERS_TYPES)
-    + struct_text("AllReduce", shared.ALL_REDUCE),
+    + struct_text("AllReduce", shared.ALL_REDUCE)
+    + struct_text("ReduceAdd", shared.REDUCE_ADD),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
     "shared/step_gemm.cuh": _constants(shared, "STEP_COPIERS STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
     + struct_text("StepGemm", shared.STEP_GEMM),

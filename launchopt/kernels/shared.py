@@ -104,6 +104,16 @@ ALL_REDUCE = np.dtype(
         ("peers", "<u8"),  # address of struct Peers in the GPU's memory
     ]
 )
+REDUCE_ADD = np.dtype(  # an all-reduce, the residual add behind it, and perhaps the norm of their output
+    [
+        *fields("<i8", "m n commands"),  # as in ALL_REDUCE
+        # Elements from one row to the next: of the residual, of the part, of the sum, and of the norm.
+        *fields("<i8", "lda ldb ldc ldn"),
+        *fields("<i8", "stride_a stride_b stride_c"),  # bytes from one command to the next; the norm's are the sum's
+        ("to_norm", "<i8"),  # bytes from the sum of a command to its norm
+        ("peers", "<u8"),  # address of struct Peers in the GPU's memory
+    ]
+)
 
 # -- GEMMs of few columns (common/skinny.cuh)
 

@@ -35,6 +35,7 @@ MEANS: Mapping[Fusion, str] = {  # for each fusion, the rows that a workload mus
     Fusion.rope_kv: "rotary embedding and a KV write",
     Fusion.attention: "attention",
     Fusion.silu: "SiLU(gate) * up behind one GEMM (if gate and up are two, add gate_up to mode.fuse)",
+    Fusion.reduce: "an all-reduce (parallel.tensor=2 splits a model over GPUs)",
     Fusion.epilogue: "bias, ReLU and scale in a row, or a residual add behind our own GEMM (mode.kernels=own)",
 }
 

@@ -23,6 +23,13 @@ ROPE_KV = (Op.ROPE, Op.KV_WRITE)
 GEMM_BIAS_RELU = (Op.GEMM, Op.BIAS, Op.RELU)
 BIAS_RELU_SCALE = (Op.BIAS, Op.RELU, Op.SCALE)
 BEHIND_GEMM = {Op.ADD: Fusion.epilogue, Op.SILU_MUL: Fusion.silu}  # ops that our own GEMM applies to its outputs
+NEEDED = {
+    Fusion.norm: Op.NORM,
+    Fusion.rope_kv: Op.ROPE,
+    Fusion.attention: Op.QK,
+    Fusion.silu: Op.SILU_MUL,
+    Fusion.reduce: Op.ALL_REDUCE,
+}
 
 
 class Kind(enum.Enum):
@@ -32,6 +39,7 @@ class Kind(enum.Enum):
     epilogue = "epilogue"  # GEMM, bias, ReLU
     elementwise = "elementwise"  # bias, ReLU, scale
     add_norm = "add_norm"  # the residual add and the norm of its output
+    reduce = "reduce"  # an all-reduce, the residual add behind it, and perhaps the norm of its output
     rope_kv = "rope_kv"  # rotary embedding and KV write
     attention = "attention"  # QK, softmax, AV, and perhaps rotary embedding and KV write before them
     gemm = "gemm"  # our own GEMM, or merged GEMMs, perhaps with the norm before, and the add or SiLU(gate) * up behind
@@ -98,6 +106,8 @@ def inner(rows: Sequence[Row], kind: Kind) -> list[Row]:
     """Return the rows of a group whose outputs stay inside its launch. A KV write always stores its output."""
     if kind in (Kind.merged, Kind.add_norm, Kind.rope_kv):
         return []
+    if kind is Kind.reduce:
+        return [*rows[:1]]
     stored = (rows[-1].op, Op.KV_WRITE)  # of a group that ends with merged GEMMs, all of them are stored
     return [row for row in rows[:-1] if row.op not in stored]
 
@@ -129,8 +139,7 @@ def _has(stream: ChainStream, fusion: Fusion, stack: Stack) -> bool:
         return own or bool(kinds & {Kind.epilogue, Kind.elementwise})
     if fusion is Fusion.silu and Fusion.gate_up not in stack.fuse:
         return "gate_up" in names  # it is behind one GEMM for gate and up
-    needed = {Fusion.norm: Op.NORM, Fusion.rope_kv: Op.ROPE, Fusion.attention: Op.QK, Fusion.silu: Op.SILU_MUL}
-    return needed[fusion] in ops
+    return NEEDED[fusion] in ops
 
 
 def _merges(names: Sequence[str], stack: Stack) -> bool:
@@ -146,6 +155,11 @@ def _next(rows: Sequence[Row], at: int, merged: Sequence[Sequence[str]], stack: 
     fuse = stack.fuse
     if stack.kernels is Kernels.own and Fusion.norm in fuse and _are(rows, at, (Op.ADD, Op.NORM)):
         yield from _around_gemm(rows, at + 1, merged, fuse)
+    if Fusion.reduce in fuse:
+        if Fusion.norm in fuse and _are(rows, at, (Op.ALL_REDUCE, Op.ADD, Op.NORM)):
+            yield Group(Kind.reduce, at, at + 3)
+        if _are(rows, at, (Op.ALL_REDUCE, Op.ADD)):
+            yield Group(Kind.reduce, at, at + 2)
     if {Fusion.rope_kv, Fusion.attention} <= fuse and _are(rows, at, (*ROPE_KV, *ATTENTION)):
         yield Group(Kind.attention, at, at + len(ROPE_KV) + len(ATTENTION))
     if Fusion.rope_kv in fuse and _are(rows, at, ROPE_KV):

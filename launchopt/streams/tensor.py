@@ -46,7 +46,11 @@ class Split:
 
     @property
     def program(self) -> Program:
-        """The program of one GPU: the share, with an all-reduce behind each GEMM that is partial."""
+        """The program of one GPU: the share, with an all-reduce behind each GEMM that is partial.
+
+        A part may be written again only behind a later all-reduce, at which the others have read it. All layers of a
+        prompt write to the same places, so a layer must have two all-reduces.
+        """
         sums: dict[str, str] = {}
         layer = list[Node]()
         for node in self.share.layer:
@@ -55,6 +59,7 @@ class Split:
             if self.is_partial(node.name):
                 sums[node.name] = name = sum_of(node.name)
                 layer.append(Node(name, Op.ALL_REDUCE, node.m, node.m, node.name))
+        assert len(sums) != 1
         return replace(self.share, layer=tuple(layer))
 
     def is_partial(self, name: str) -> bool:

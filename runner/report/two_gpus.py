@@ -2,8 +2,8 @@
 
 In: two_gpus.json, `{"rows": [{"work", "one", "two", "of", "goal"}, ...]}`. `one` lists folders of runs on one GPU, and
 `two` on two, relative to that file. `of` is a rate in summary.parquet, such as tokens_per_s, or JOBS: then the folders
-are sweeps, and their time from start to end counts. With `mode` only the rows of that stack count. `goal` may be
-absent. Out: Markdown.
+are sweeps, and their time from start to end counts. With `modes` only the rows of these stacks count, the first on one
+GPU, the second on two. `goal` may be absent. Out: Markdown.
 
 Runs on one GPU before those on two and behind them show whether the machine changed meanwhile.
 """
@@ -57,12 +57,12 @@ def _cells(folder: Path, row: JsonObject) -> dict[str, str]:
     of = str(row["of"])
     rates: dict[str, list[list[float]]] = {}
     on_two: Sequence[Row] = ()
-    for side in ("one", "two"):
+    for side, mode in zip(("one", "two"), row.get("modes", (None, None)), strict=True):
         places = [folder / each for each in row[side]]
         if of == JOBS:
             rates[side] = [[_jobs_per_s(place)] for place in places]
         else:
-            on_two = [each for place in places for each in _verified(place, row.get("mode"))]
+            on_two = [each for place in places for each in _verified(place, mode)]
             rates[side] = [[each[of] for each in rows] for rows in grouped(on_two, ("run_id", "process"))]
     found = separate(rates["two"], rates["one"]).interval
     shown = [

@@ -9,11 +9,13 @@ from multiprocessing.pool import Pool
 import numpy as np
 import pytest
 from support.cuda_on_host import can_build
-from support.processes.all_reduce_ranks import RANKS, Case, add
+from support.processes.all_reduce_ranks import POISON, RANKS, Case, add, add_to_residual, residuals
+from support.steps.programs import NORM_EPSILON
 from support.steps.split_runs import team_of
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.cpu.ops import norm
 from launchopt.devices.peers.launches import all_reduce_launch
 from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, AllReduceAccount
 
@@ -58,6 +60,38 @@ def test_all_ranks_get_the_sum_or_the_parts_in_the_order_of_ranks_again_and_agai
         assert (calls, gave_up) == (case.rounds if is_sum else 0, 0)
         assert len(account) == len(AllReduceAccount)
         assert wait_ns <= total_ns
+
+
+FUSED = [
+    Case(Dtype.bf16, m=64, n=1, commands=1, row=128, rounds=5),
+    Case(Dtype.fp16, m=4096, n=1, commands=3, row=4096, rounds=3, pdl=True),
+    Case(Dtype.fp32, m=33, n=2, commands=3, row=35, rounds=4),  # rows are not aligned
+    Case(Dtype.bf16, m=4104, n=1, commands=2, row=4112, rounds=3),  # a row is more than a block pushes
+    Case(Dtype.bf16, m=64, n=2, commands=40, row=64, rounds=3, pdl=True),  # more columns than blocks
+]
+
+
+@pytest.mark.parametrize("norms", [False, True], ids=["add", "add and norm"])
+@pytest.mark.parametrize("case", FUSED, ids=str)
+def test_all_ranks_add_the_sum_to_the_residual_and_norm_it(case: Case, norms: bool, ranks: Pool) -> None:
+    with team_of(RANKS, case.memory_bytes) as (_, members):
+        given = [(case, norms, member) for member in members]
+        found = ranks.map_async(add_to_residual, given, chunksize=1).get(PATIENCE_S)
+    *residual, gain = (to_float32(each, case.dtype) for each in residuals(case))
+    total = np.zeros((case.commands, case.n, case.m), np.float32)
+    for rank in range(RANKS):
+        total += to_float32(case.part(rank, case.rounds - 1), case.dtype)
+    sums = from_float32(np.stack(residual).reshape(total.shape) + total, case.dtype)
+    for out, account in found:
+        assert np.array_equal(out[0, ..., : case.m], sums)
+        if norms:
+            expected = norm(to_float32(sums, case.dtype), gain, NORM_EPSILON)
+            got = to_float32(out[1, ..., : case.m], case.dtype)
+            np.testing.assert_allclose(got, expected, rtol=2 * case.dtype.unit_roundoff + 1e-5, atol=1e-7)
+        assert (out[..., case.m :] == POISON).all(), "written beside the rows"
+        assert norms or (out[1] == POISON).all()
+        assert account.tolist()[0] == case.rounds
+    assert len({out.tobytes() for out, _ in found}) == 1, "all ranks have the same bits"
 
 
 @pytest.mark.parametrize(("m", "size", "blocks", "threads"), [(64, 1, 1, 32), (4096, 1, 1, 512), (4096, 64, 64, 512)])

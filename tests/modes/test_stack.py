@@ -81,6 +81,10 @@ def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -
         named = {each for each in rule.choices if each != CHANGED}
         assert named & set(pair) or stack.kernels is Kernels.cublaslt, "the rule is about one of the two"
         return
+    if Fusion.reduce in stack.fuse:  # only a split model has all-reduces (tests/runner/run/test_split_models.py)
+        why = "mode.fuse=reduce: this workload does not have an all-reduce (parallel.tensor=2 splits a model over GPUs)"
+        assert str(kind.refusal("cuda", stream)).startswith(why)
+        return
     assert kind.refusal("cuda", stream) is None
     if stack.pdl:
         run_on_fake_gpu(options)

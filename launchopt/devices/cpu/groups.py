@@ -39,6 +39,7 @@ class Binder:
             Kind.epilogue: self._epilogue,
             Kind.elementwise: self._elementwise,
             Kind.add_norm: self._add_norm,
+            Kind.reduce: self._reduce,
             Kind.rope_kv: self._attention,
             Kind.attention: self._attention,
             Kind.gemm: self._gemm,
@@ -128,10 +129,28 @@ class Binder:
 
         def run() -> None:
             self._store(words[0], first, self._wide(words[0], first, 0) + self._wide(words[0], first, 1))
-            added, gain = self._wide(words[1], first + 1, 1), self._wide(words[1], first + 1, 0)
-            self._store(words[1], first + 1, norm(added, gain, self._norm_epsilon))
+            self._norm(words[1], first + 1)
 
         return run
+
+    def _reduce(self, words: Words, first: int, stop: int) -> Callable[[], None]:
+        """Bind an all-reduce, the residual add, and perhaps the norm of its rounded output."""
+        parts = self._views[self._shape_of[first]][1]
+        given = [parts[slot] for slot in _slots(words[0], 1).tolist()]
+        sums = np.empty((len(given), *parts.shape[1:]), parts.dtype)
+
+        def run() -> None:
+            self._device.compute.exchange(Op.ALL_REDUCE, [*zip(given, sums, strict=True)])
+            self._store(words[1], first + 1, self._wide(words[1], first + 1, 0) + to_float32(sums, self._dtype))
+            if stop - first > 2:
+                self._norm(words[2], first + 2)
+
+        return run
+
+    def _norm(self, records: Words, at: int) -> None:
+        """Compute the norm of row `at`."""
+        gain = self._wide(records, at, 0)
+        self._store(records, at, norm(self._wide(records, at, 1), gain, self._norm_epsilon))
 
     def _gemm(self, words: Words, first: int, stop: int) -> Callable[[], None]:
         """Bind a GEMM, or merged GEMMs as one, with the norm before, and the add or SiLU(gate) * up behind.

@@ -80,7 +80,8 @@ class CudaDevice:
         self.base = Tables(shape_table(stream, self.arenas), context)
         self._packing = Packing(self.base, self.stream, self.check)
         self.marks = LaunchMarks(self.stream, stream, recorder)
-        op_plans = OpPlans(stream, self.kernels, self.state_of_sequences, self.split.address if self.split else 0)
+        self.peers = self.split.address if self.split else 0
+        op_plans = OpPlans(stream, self.kernels, self.state_of_sequences, self.peers)
         self.planner = Planner(self, op_plans, self._packing)
         self.planner.load_library()
 

@@ -1,4 +1,4 @@
-"""The launch of our own all-reduce, and gather (launchopt/kernels/all_reduce.cu). This module needs no GPU."""
+"""Launches of our own all-reduce and gather (launchopt/kernels/all_reduce.cu). This module needs no GPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, LINE_WORDS, PEERS
+from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, LINE_WORDS, PEERS, REDUCE_ADD
 
 VECTOR_BYTES, WARP = 16, 32  # bytes that a thread reads at a time, and threads of a warp
 LIMIT_NS = 120_000_000_000  # longest wait of a kernel for another GPU: a rank that has died must not hold the others
@@ -28,6 +28,18 @@ def all_reduce_launch(shape: ShapeKey, size: int, rows: Three, strides_bytes: Th
     threads = min(ALL_REDUCE_THREADS, -(-vectors // WARP) * WARP)
     blocks = min(ALL_REDUCE_BLOCKS, -(-vectors // threads))
     return Launch((blocks, 1, 1), (threads, 1, 1), 0, words.view(np.int64))
+
+
+def reduce_add_launch(shape: ShapeKey, size: int, layout: Sequence[int], peers: int) -> Launch:
+    """Return the launch of REDUCE_ADD, or REDUCE_ADD_NORM, for `size` all-reduces of a shape.
+
+    layout: the fields of struct ReduceAdd between `commands` and `peers`.
+    """
+    words = np.zeros(1, REDUCE_ADD)
+    words[0] = shape.m, shape.n, size, *layout, peers
+    vectors = -(-shape.m * shape.dtype.itemsize // VECTOR_BYTES)
+    threads = min(ALL_REDUCE_THREADS, -(-vectors // WARP) * WARP)
+    return Launch((min(ALL_REDUCE_BLOCKS, size * shape.n), 1, 1), (threads, 1, 1), 0, words.view(np.int64))
 
 
 def signals_bytes(ranks: int) -> int:

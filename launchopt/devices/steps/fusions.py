@@ -16,6 +16,7 @@ from launchopt.devices.steps.gemm_plan import MOST_COLUMNS
 from launchopt.devices.steps.own_attention import attention
 from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
 from launchopt.devices.steps.own_gemm import step_gemm
+from launchopt.devices.steps.own_reduce import reduce_add
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
 from launchopt.stack import Fusion, Kernels, Stack
@@ -32,6 +33,7 @@ MAKERS: Makers = {
     Kind.epilogue: epilogue_gemm,
     Kind.elementwise: elementwise_kernel,
     Kind.add_norm: add_norm,
+    Kind.reduce: reduce_add,
     Kind.rope_kv: rope_kv,
     Kind.attention: attention,
     Kind.gemm: step_gemm,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from support.steps.step_runs import StepRun
 from launchopt.command import Op
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
+from launchopt.recording.launch_rows import LaunchColumn
 from launchopt.streams.chain_table import ChainColumn
 
 
@@ -80,6 +82,21 @@ def test_ranks_compute_the_whole_model_with_an_all_reduce_a_launch(
             made[rank].device.split.close()
 
         in_ranks(ranks, close)
+
+
+def test_an_all_reduce_and_the_add_behind_it_are_one_launch(device: Any) -> None:
+    stream, _ = streams_of("residual", 2)
+    mode = mode_class("coalesced", {"fuse": ["reduce"]})
+    with team_of(2, 0) as (_, members):
+        devices = [type(device)() for _ in members]
+        made = in_ranks(2, lambda rank: StepRun(mode(), stream, 3, devices[rank], team=members[rank]))
+        in_ranks(2, lambda rank: made[rank].run())
+        for run in made:
+            run.check()
+            launched = Counter(stream.shapes[index].op for index in run.launches(LaunchColumn.SHAPE))
+            assert set(launched) == {Op.GEMM, Op.ALL_REDUCE}
+            assert launched[Op.GEMM] == 2 * launched[Op.ALL_REDUCE]
+        in_ranks(2, lambda rank: (made[rank].device.close(), made[rank].device.split.close()))
 
 
 def test_gpus_without_peer_access_are_refused_in_one_line(device: Any) -> None:

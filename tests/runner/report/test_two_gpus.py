@@ -55,14 +55,14 @@ def test_processes_before_and_behind_give_an_interval(tmp_path: Path) -> None:
 def test_a_stack_of_a_split_model_shows_its_all_reduces_and_may_have_no_goal(tmp_path: Path) -> None:
     one = run(tmp_path / "one", 100.0)
     two = run(tmp_path / "two", 150.0, all_reduce_us=6.4, all_reduce_wait_us=4.0)
-    row = {"work": "some work", "one": [one], "two": [two], "of": "commands_per_s", "mode": "graph"}
+    row = {"work": "some work", "one": [one], "two": [two], "of": "commands_per_s", "modes": ["graph", "graph"]}
     (tmp_path / FILE).write_text(json.dumps({"rows": [row]}))
     text = markdown(tmp_path / FILE)
     assert "| met | all-reduce |" in text
     assert "1.500x [" in text
     assert text.rstrip().endswith("| — | — | 6.4 us, 4 of them waiting |")
     assert "Imbalance" not in text.partition("|")[0]
-    (tmp_path / FILE).write_text(json.dumps({"rows": [row | {"mode": "pdl"}]}))
+    (tmp_path / FILE).write_text(json.dumps({"rows": [row | {"modes": ["graph", "pdl"]}]}))
     with pytest.raises(DataError, match="no mode 'pdl'"):
         markdown(tmp_path / FILE)
 

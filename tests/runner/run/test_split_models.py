@@ -54,13 +54,18 @@ def test_a_split_model_gives_the_tokens_of_one_gpu_in_every_mode(
 ) -> None:
     words = (*STEPS, "workload.prompt_tokens=5", "sampling=greedy", "mode=graph")
     (alone,) = ran(tmp_path / "one", *words)
-    rows = ran(tmp_path / "two", *words, "against=[baseline,coalesced,engine]", *SPLIT)
-    assert [(row["status"], row["verified"], row["gpus"], row["tensor"]) for row in rows] == [("ok", True, 2, 2)] * 4
+    others = ("baseline", "coalesced", "engine", "engine+reduce", "graph+norm+reduce", "coalesced+reduce")
+    rows = ran(tmp_path / "two", *words, f"against=[{','.join(others)}]", *SPLIT)
+    assert [(row["status"], row["verified"], row["gpus"], row["tensor"]) for row in rows] == [("ok", True, 2, 2)] * 7
     assert {row["token_hash"] for row in rows} == {alone["token_hash"]}
     by_mode = {row["mode"]: row for row in rows}
     steps, layers, requests = 4, 2, 3
     assert by_mode["baseline"]["collectives"] == 2 * layers * steps * requests
-    assert by_mode["graph"]["collectives"] == 2 * layers * steps
+    assert by_mode["graph"]["collectives"] == by_mode["graph+norm+reduce"]["collectives"] == 2 * layers * steps
+    engine, fused = (
+        by_mode[mode]["launch_calls"] / by_mode[mode]["collectives"] for mode in ("engine", "engine+reduce")
+    )
+    assert engine - fused == pytest.approx(1), "an all-reduce is one launch with its add and norm"
     assert all(row["all_reduce_us"] > row["all_reduce_wait_us"] > 0 for row in rows)
     assert all(row["copy_gb_per_s"] is None and row["routing"] is None for row in rows)
     assert alone["tensor"] is None

@@ -13,7 +13,8 @@ from runner.run.run import execute
 
 pytestmark = pytest.mark.gpu
 SPLIT = ("device=cuda", "device.gpus=[0,1]", "parallel.tensor=2")
-MODES = ("baseline", "coalesced", "engine", "engine+graph", "engine+silu+graph+own+pdl")
+REDUCED = ("engine+reduce+graph", "engine+silu+reduce+graph+own+pdl")
+MODES = ("baseline", "coalesced", "engine", "engine+graph", "engine+silu+graph+own+pdl", "engine+reduce", *REDUCED)
 
 
 @pytest.fixture(autouse=True)

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, PEERS, AllReduceAccount
+from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, PEERS, REDUCE_ADD, AllReduceAccount
 from support.cuda.fake_kernels import rows_at, words_at
 
 NAP_S, PATIENCE_S = 1e-5, 20.0
 
 
-def exchange(config: Any, parameters: int, *, gathers: bool) -> Callable[[], object]:
-    """Read a launch's arguments; return the work of its blocks. gathers: it is ALL_GATHER, not ALL_REDUCE."""
-    pointers = words_at(parameters, 5).tolist()
-    _, b, c, _ = (int(words_at(pointer, 1)[0]) for pointer in pointers[:4])
-    given = words_at(pointers[4], ALL_REDUCE.itemsize // 8).view(ALL_REDUCE)[0]
-    return lambda: _exchanged(b, c, given, config.grid_x, gathers)
+def exchange(config: Any, parameters: int, *, name: str) -> Callable[[], object]:
+    """Read the arguments of a launch of kernel `name`; return the work of its blocks."""
+    pointers, struct = words_at(parameters, 5).tolist(), REDUCE_ADD if name == "REDUCE_ADD" else ALL_REDUCE
+    a, b, c, _ = (int(words_at(pointer, 1)[0]) for pointer in pointers[:4])
+    given = words_at(pointers[4], struct.itemsize // 8).view(struct)[0]
+    return lambda: _exchanged(name, (a, b, c), given, config.grid_x)
 
 
 def _words(address: int, count: int) -> Any:
@@ -29,7 +29,7 @@ def _words(address: int, count: int) -> Any:
     return np.ctypeslib.as_array(ctypes.cast(int(address), ctypes.POINTER(ctypes.c_uint64)), (count,))
 
 
-def _exchanged(b: int, c: int, given: Any, blocks: int, gathers: bool) -> None:
+def _exchanged(name: str, operands: tuple[int, int, int], given: Any, blocks: int) -> None:
     peers = _words(given["peers"], PEERS.itemsize // 8).view(PEERS)[0]
     size, rank = int(peers["size"]), int(peers["rank"])
     generations = _words(peers["generations"], ALL_REDUCE_BLOCKS)
@@ -41,11 +41,14 @@ def _exchanged(b: int, c: int, given: Any, blocks: int, gathers: bool) -> None:
     while (arrived[:, :blocks] < generation).any():
         assert time.monotonic() < until, "a rank waits for another one"
         time.sleep(NAP_S)
+    (a, b, c), gathers = operands, name == "ALL_GATHER"
     m, n, commands, ldb, ldc, stride_b, stride_c = (int(given[name]) for name in ALL_REDUCE.names[:7])
     for command in range(commands):
         place = b + command * stride_b - int(peers["parts"][rank])
         parts = [rows_at(part + place, n, m, ldb) for part in peers["parts"][:size].tolist()]
         found = np.concatenate(parts, axis=1) if gathers else functools.reduce(np.add, parts, np.float32(0))
+        if name == "REDUCE_ADD":
+            found = found + rows_at(a + command * int(given["stride_a"]), n, m, int(given["lda"]))
         rows_at(c + command * stride_c, n, found.shape[1], ldc)[:] = found
     generations[:blocks] = generation
     _words(peers["account"], len(AllReduceAccount))[AllReduceAccount.CALLS] += np.uint64(not gathers)

@@ -206,8 +206,8 @@ class FakeCupy:
                 return _gather if name == "gather" else _scatter
             if name in ("feedback", "end_step"):
                 return self.kernels.raw(self._feedback(code))
-            if name in ("ALL_REDUCE", "ALL_GATHER"):
-                return self.kernels.raw(partial(exchange, gathers=name == "ALL_GATHER"))
+            if name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_ADD"):
+                return self.kernels.raw(partial(exchange, name=name))
             if name == "begin_loop":
                 return self.kernels.raw(self._begin_loop)
             return self.kernels.kernel(self._compute(name))

@@ -10,13 +10,13 @@ from typing import TypeVar
 import numpy as np
 
 from launchopt.arrivals.requests import Requests
-from launchopt.command import Dtype
+from launchopt.command import Dtype, Op
 from launchopt.devices.cpu.split import CpuSplit
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program, linear_program
+from launchopt.streams.program import INPUT, Node, Program, layer_program, linear_program
 from launchopt.streams.tensor import Split
 from support.steps.program_interpreter import NONE, SEED, Change, Run, unchanged
 
@@ -27,9 +27,11 @@ SPIN_US, SLEEP_US = 20.0, 50.0
 
 
 def split_of(name: str, tensor: int, ctx: int = 16) -> Split:
-    """Return MODEL's layer, with its weights merged or `apart`, or its linear layers, split."""
+    """Return a split of MODEL: its `layer`, its `linear` layers, or MLPs with `residual` adds."""
 
     def program(model: ModelShape) -> object:
+        if name == "residual":
+            return residual_program(model)
         if name == "linear":
             return linear_program(model.linear_sizes(), model.linear_parts())
         return layer_program(model, ctx, merged=True)
@@ -46,6 +48,16 @@ def streams_of(
     requests = Requests(np.zeros(3, np.int64), np.array([0, 3, 1]), np.array([3, 2, 4]))
     part = ChainStream(split.program, 2, requests, dtype, 2, ChainSettings(vocab, 2, split=split))
     return part, ChainStream(split.whole, 2, requests, dtype, 2, ChainSettings(vocab, 2))
+
+
+def residual_program(model: ModelShape) -> Program:
+    """Return two GEMMs and the residual add behind them, twice."""
+    hidden, inner, nodes, given = model.hidden, model.intermediate, list[Node](), INPUT
+    for i in "12":
+        up, down = Node(f"up{i}", Op.GEMM, inner, hidden, given), Node(f"down{i}", Op.GEMM, hidden, inner, f"up{i}")
+        nodes += [up, down, Node(f"add{i}", Op.ADD, hidden, hidden, down.name, given)]
+        given = f"add{i}"
+    return Program(tuple(nodes), hidden)
 
 
 @contextmanager
