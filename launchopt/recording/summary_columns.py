@@ -205,12 +205,27 @@ SUMMARY_COLUMNS = (
         "time to change graph parameters between replays, part of wall_ms; null for a mode that changes none",
     ),
     column("library", TEXT, "modes of PyTorch: its version and settings, and those of Triton; null for other modes"),
-    column("sm_clock_mhz", FLOAT, "median of NVML's readings of the SM clock during the run; null without readings"),
-    column("sm_clock_min_mhz", FLOAT, "the lowest of those readings"),
-    column("throttled", BOOL, "NVML gave a reason for throttling other than idleness or requested clocks"),
+    column(
+        "sm_clock_mhz",
+        FLOAT,
+        "median of NVML's readings of the SM clock during the run; with several GPUs the lowest of their medians; null"
+        " if a GPU has no readings",
+    ),
+    column("sm_clock_min_mhz", FLOAT, "the lowest of those readings, of all GPUs"),
+    column(
+        "throttled",
+        BOOL,
+        "NVML gave a reason for throttling other than idleness or requested clocks, of any GPU of the run",
+    ),
     column("throttle_reasons", TEXT, "names of all such reasons; null if there was none, or without readings"),
-    column("energy_mj_per_command", FLOAT, "NVML's energy counter over the run / commands; idle power included"),
-    column("power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings"),
+    column(
+        "energy_mj_per_command",
+        FLOAT,
+        "NVML's energy counters over the run, summed over GPUs / commands; idle power included",
+    ),
+    column(
+        "power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings; summed over GPUs"
+    ),
     required("bytes_moved", INT64, "sum over commands of A, B and C in bytes; packing not included"),
     column("weight_bytes", INT64, "of bytes_moved: weights, which requests can share; null in older files"),
     column(
