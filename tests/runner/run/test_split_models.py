@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.config.composing import planned
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
+from launchopt.report.perfetto import write_timeline
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.resume import config_hash
@@ -78,9 +80,36 @@ def test_the_launches_have_the_order_and_the_time_of_every_all_reduce(tmp_path: 
     (row,) = ran(tmp_path, *DECODE, "mode=baseline", "scheduler=continuous", *SPLIT)
     assert row["status"] == "ok"
     launches = pq.read_table(tmp_path / "launches.parquet").to_pylist()
-    assert [each["op"] for each in launches] == ["gemm", "gemm", "all_reduce"] * 24
+    assert {each["gpu"] for each in launches} == set(CORES)
+    for core in CORES:
+        own = [each for each in launches if each["gpu"] == core]
+        assert [each["op"] for each in own] == ["gemm", "gemm", "all_reduce"] * 24
+        assert [each["launch"] for each in own] == list(range(72))
     assert row["collectives"] == 24
     assert all(each["submit_start_ns"] < each["submit_end_ns"] for each in launches)
+
+
+@needs_two_cores
+def test_verdict_and_timeline_have_the_skew_of_each_all_reduce(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ran(tmp_path, *DECODE, "mode=baseline", "against=[graph]", "scheduler=continuous", *SPLIT)
+    calls = sum(row["collectives"] for row in rows if row["mode"] == "baseline")
+    capsys.readouterr()
+    assert verdict([tmp_path], output=tmp_path / "verdict.json") == 0
+    printed = capsys.readouterr().out
+    assert f"{calls} of {calls}" in printed
+    assert "graph: no all-reduce has times of its own" in printed
+    both, *of_each = json.loads((tmp_path / "verdict.json").read_text())["all_reduces"]
+    assert [each["gpu"] for each in of_each] == CORES
+    assert sum(each["last_share"] for each in of_each) == pytest.approx(1)
+    assert both["clock_error_us"] == 0, "cores have one clock"
+    assert 0 <= both["wait_p50_us"] <= both["wait_p99_us"]
+    timeline = write_timeline([tmp_path], tmp_path / "timeline.json")
+    events = json.loads(timeline.path.read_text())["traceEvents"]
+    waits = [event["args"]["wait_us"] for event in events if event["name"].startswith("all_reduce ")]
+    assert (len(waits), min(waits)) == (2 * calls, 0)
+    assert sum(event["name"] == "transfer" for event in events) == len(waits)
 
 
 def plan_of_two() -> Plan:
