@@ -26,6 +26,7 @@ from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
+    from launchopt.analysis.profiles.all_reduces import AllReduces, Repeat
     from launchopt.analysis.skew import GpuSkew
     from launchopt.analysis.verdict.calibration import Calibration
     from launchopt.analysis.verdict.diagnosis import Diagnosis
@@ -83,7 +84,7 @@ def calibration_for(rows: Sequence[Row], folders: Sequence[Path], given: Path | 
 
 def _skews(folders: Sequence[Path]) -> list[GpuSkew]:
     """Return the skew of the GPUs of each run that has recorded the launches of several."""
-    from launchopt.analysis.profiles.all_reduces import NEEDED, all_reduces
+    from launchopt.analysis.profiles.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
     from launchopt.analysis.skew import skews
     from launchopt.reading.unusable import name_unusable
     from launchopt.recording.results import read_recording
@@ -91,12 +92,16 @@ def _skews(folders: Sequence[Path]) -> list[GpuSkew]:
     found = []
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
-        for path in sorted(each.with_name("launches.parquet") for each in within("gpus.parquet")):
+        for run in sorted(each.parent for each in within("gpus.parquet")):
+            of_run: dict[Repeat, AllReduces] = {}
             try:
-                if path.is_file():
-                    found += skews(path.parent.name, all_reduces(read_recording(path, NEEDED)))
+                if (path := run / "launches.parquet").is_file():
+                    of_run |= all_reduces(read_recording(path, NEEDED))
+                if (path := run / "kernels.parquet").is_file():
+                    of_run |= all_reduce_kernels(read_recording(path, NEEDED_OF_KERNELS))
             except DataError as error:
                 name_unusable(error)
+            found += skews(run.name, of_run)
     return found
 
 

@@ -26,8 +26,8 @@ LEGEND = (
     "arrival to the end"
 )
 NO_TIMES = (
-    "no all-reduce has times of its own: in a graph or in a step that is timed as a whole it has none; "
-    "mode=baseline timing.sample_every=1 times each"
+    "no all-reduce has times of its own: in a graph or in a step that is timed as a whole it has none; on GPUs "
+    "timing=cupti times each kernel"
 )
 
 

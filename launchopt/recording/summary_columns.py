@@ -107,14 +107,16 @@ SUMMARY_COLUMNS = (
         INT64,
         "API calls that submitted commands, packing included; feedback calls are not counted, but their time is",
     ),
-    required("kernels", INT64, "kernels that ran, counted by CUPTI; null when untraced"),
+    required("kernels", INT64, "kernels that ran, by CUPTI; of a split model: on one GPU; null when untraced"),
     column(
         "kernels_dropped",
         INT64,
         "records that CUPTI lost; if above 0, the other columns from CUPTI are null; null when untraced",
     ),
     column(
-        "launch_delay_p50_us", FLOAT, "end of a launch call to the start of its first kernel, clipped at 0, by CUPTI"
+        "launch_delay_p50_us",
+        FLOAT,
+        "end of a launch call to the start of its first kernel, clipped at 0, by CUPTI; of several GPUs the largest",
     ),
     column("launch_delay_p99_us", FLOAT, "the same"),
     column("launch_delays_clipped", INT64, "calls whose first kernel had started before they returned"),
@@ -130,7 +132,7 @@ SUMMARY_COLUMNS = (
         FLOAT,
         "between two events on the work's stream, before the first launch and after the last",
     ),
-    required("gpu_busy_ms", FLOAT, "length of the union of kernel intervals, by CUPTI; null when untraced"),
+    required("gpu_busy_ms", FLOAT, "length of the union of a GPU's kernel intervals, the largest; null when untraced"),
     required(
         "host_submit_ns_per_launch",
         FLOAT,
@@ -205,27 +207,12 @@ SUMMARY_COLUMNS = (
         "time to change graph parameters between replays, part of wall_ms; null for a mode that changes none",
     ),
     column("library", TEXT, "modes of PyTorch: its version and settings, and those of Triton; null for other modes"),
-    column(
-        "sm_clock_mhz",
-        FLOAT,
-        "median of NVML's readings of the SM clock during the run; with several GPUs the lowest of their medians; null"
-        " if a GPU has no readings",
-    ),
+    column("sm_clock_mhz", FLOAT, "median of NVML's readings of the SM clock; of several GPUs the lowest median"),
     column("sm_clock_min_mhz", FLOAT, "the lowest of those readings, of all GPUs"),
-    column(
-        "throttled",
-        BOOL,
-        "NVML gave a reason for throttling other than idleness or requested clocks, of any GPU of the run",
-    ),
+    column("throttled", BOOL, "NVML gave a reason for throttling other than idleness or requested clocks; of any GPU"),
     column("throttle_reasons", TEXT, "names of all such reasons; null if there was none, or without readings"),
-    column(
-        "energy_mj_per_command",
-        FLOAT,
-        "NVML's energy counters over the run, summed over GPUs / commands; idle power included",
-    ),
-    column(
-        "power_w", FLOAT, "NVML's energy counter over the run / the time between its two readings; summed over GPUs"
-    ),
+    column("energy_mj_per_command", FLOAT, "NVML's energy counters, sum over GPUs / commands; idle power included"),
+    column("power_w", FLOAT, "NVML's energy counter over the run / the time between its readings; sum over GPUs"),
     required("bytes_moved", INT64, "sum over commands of A, B and C in bytes; packing not included"),
     column("weight_bytes", INT64, "of bytes_moved: weights, which requests can share; null in older files"),
     column(

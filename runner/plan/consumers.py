@@ -49,8 +49,8 @@ def require_routable(config: Config, stream: Stream) -> None:
     gpus = config.device.gpus
     if gpus is None or len(gpus) == 1 or config.parallel.tensor > 1:
         return
-    if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
-        raise ConfigError("timing", config.timing.kind.value, "traces one GPU: use timing=events with device.gpus")
+    if config.timing.kind is TimingKind.torch:
+        raise ConfigError("timing", "torch", "traces one GPU: use timing=cupti with device.gpus")
     if config.record.commands is Record.all:
         raise ConfigError("record.commands", "all", "is for one GPU: leave it out with device.gpus")
     if config.ordering is Ordering.violated:

@@ -52,7 +52,8 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
     slower = _work_ms(first.row) / _work_ms(row)
     row |= {name: first.row[name] * slower for name in ("achieved_gb_per_s", "achieved_tflops")}
-    row |= _closest(rows) | _clocks(rows, row["commands"])
+    row |= _closest(rows) | _clocks(rows, row["commands"]) | _traced(rows)
+    row["kernels"] = _of_all(rows, "kernels", sum)
     faults = _faults(plan, found)
     row |= {"verified": all(each["verified"] for each in rows) and not faults}
     row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
@@ -80,7 +81,7 @@ def merged_ranks(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
     for name in ("achieved_gb_per_s", "achieved_tflops"):
         row[name] = sum(each[name] * _work_ms(each) for each in rows) / _work_ms(row)
-    row |= _closest(rows) | _clocks(rows, row["commands"])
+    row |= _closest(rows) | _clocks(rows, row["commands"]) | _traced(rows)
     faults = _faults_of_ranks(plan, found)
     row |= {"verified": all(each["verified"] for each in rows) and not faults}
     row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
@@ -125,6 +126,14 @@ def _clocks(rows: Sequence[results.Row], commands: int) -> results.Row:
     }
 
 
+def _traced(rows: Sequence[results.Row]) -> results.Row:
+    """Return CUPTI's columns. A GPU whose records CUPTI lost has none, and so has the whole."""
+    names = ("gpu_busy_ms", "launch_delay_p50_us", "launch_delay_p99_us")
+    row = {name: _of_all(rows, name, max) for name in names}
+    row |= {name: _of(rows, name, sum) for name in ("kernels_dropped", "launch_delays_clipped")}
+    return row | {"kernels": rows[0].get("kernels") if row["gpu_busy_ms"] is not None else None}
+
+
 def _extra(plan: Plan, found: Sequence[RepeatResult]) -> Manifest:
     """Return the manifest's entry: that of the first consumer, with the state and the readings of every GPU."""
     gpus, extras = plan.consumers, [each.extra for each in found]
@@ -132,10 +141,12 @@ def _extra(plan: Plan, found: Sequence[RepeatResult]) -> Manifest:
     extra = {key: value for key, value in extras[0].items() if key != "gpu"}
     states = {f"{when}, GPU {gpu}": of for gpu, each in named for when, of in each.get("state", {}).items()}
     readings = {str(gpu): each["gpu"] for gpu, each in named if "gpu" in each}
-    errors_ns = [each["device_clock_error_ns"] for each in extras if each.get("device_clock_error_ns") is not None]
     extra |= {"state": states} if states else {}
     extra |= {"gpus": readings} if readings else {}
-    return extra | ({"device_clock_error_ns": max(errors_ns)} if errors_ns else {})
+    for name in ("device_clock_error_ns", "cupti_clock_error_ns"):
+        if errors_ns := [each[name] for each in extras if each.get(name) is not None]:
+            extra[name] = max(errors_ns)
+    return extra
 
 
 def _faults_of_ranks(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:

@@ -157,7 +157,7 @@ class TableWriter:
                 for chunk in recorder.chunks()
             )
         if timing.activity:
-            columns = kernel_columns(timing.activity, recorder, mode, shapes, timing.start_ns)
+            columns = kernel_columns(timing.activity, recorder, mode, shapes, timing.start_ns, gpu)
             self._kernels.add(self._named(columns, mode, repeat, len(timing.activity.activities)))
 
     def _named(self, columns: Columns, mode: str, repeat: int, rows: int) -> Columns:

@@ -1,8 +1,8 @@
 """The skew of each all-reduce of a split model: who came last, how long the others waited, and the transfer behind.
 
-In: rows of launches.parquet. Out: an `AllReduces` for each repeat. The k-th all-reduce of one GPU is the k-th of every
-other. A GPU arrives when its launch begins on the device. The last arrival ends the wait of all; the transfer is the
-rest of each launch.
+In: rows of launches.parquet, or of kernels.parquet. Out: an `AllReduces` for each repeat. The k-th all-reduce of one
+GPU is the k-th of every other. A GPU arrives when its launch, or its kernel, begins on the device. The last arrival
+ends the wait of all; the transfer is the rest of each.
 
 On the cpu device all launches have the host's clock. The times of a GPU come from its own clock. Its offset from the
 host's is known to microseconds only, about as long as an all-reduce takes. But no all-reduce ends before the last GPU
@@ -10,7 +10,7 @@ has begun it. So the begins and ends of all of them give a lower and an upper bo
 Their middle is taken, and half of their distance is its largest error.
 
 Only launches with times of their own count. Launches that one pair of events timed together, and those in graphs, have
-none.
+none. Every kernel has times of its own, in graphs too.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from launchopt.recording.results import Row
+
 NEEDED = ("mode", "repeat", "gpu", "launch", "op", "submit_start_ns", "device_start_ns", "device_end_ns")
-OP = "all_reduce"
-_KEYS, _LISTS = ["mode", "repeat", "gpu"], ("launch", "submit_start_ns", "device_start_ns", "device_end_ns", "is_own")
+NEEDED_OF_KERNELS = ("mode", "repeat", "gpu", "launch", "name", "start_ns", "end_ns")
+OP, KERNEL = "all_reduce", "ALL_REDUCE"  # value of the column op, and begin of the name of a kernel
+_KEYS, _LISTS = ["mode", "repeat", "gpu"], ("launch", "start_ns", "end_ns", "is_own", "is_call")
 _UNKNOWN = np.iinfo(np.int64).min
 
 Repeat = tuple[str, int]  # mode, repeat
@@ -37,7 +40,7 @@ class AllReduces(NamedTuple):
     """The all-reduces of one repeat that were timed on every GPU."""
 
     gpus: tuple[int, ...]
-    launches: Times  # number of the launch on each GPU
+    launches: Times  # number of the launch on each GPU; -1: not known
     arrived_ns: Times  # on the clock of the first GPU, as all times here
     ended_ns: Times
     asked: int  # all-reduces of a GPU, timed or not
@@ -57,9 +60,48 @@ class AllReduces(NamedTuple):
         return transfers
 
 
+class Parts:
+    """The parts of all-reduces, by their recorded begin on the device. kept: launches that are shown, as of a timeline.
+
+    found: of launches, or of kernels.
+    """
+
+    def __init__(self, found: Mapping[Repeat, AllReduces], kept: Mapping[Repeat, int]) -> None:
+        self._moved_ns: dict[tuple[str, int, int | None], int] = {}
+        self._parts_ns: dict[tuple[str, int, int | None, int], tuple[int, int]] = {}
+        for repeat, each in found.items():
+            for at, (gpu, moved_ns) in enumerate(zip(each.gpus, each.offsets_ns, strict=True)):
+                self._moved_ns[*repeat, gpu] = moved_ns
+                shown = each.launches[at] < kept.get(repeat, 0)
+                starts = (each.arrived_ns[at, shown] - moved_ns).tolist()
+                waits, transfers = each.waits_ns[at, shown].tolist(), each.transfers_ns[at, shown].tolist()
+                for start_ns, *parts_ns in zip(starts, waits, transfers, strict=True):
+                    self._parts_ns[*repeat, gpu, start_ns] = (parts_ns[0], parts_ns[1])
+
+    def moved_ns(self, row: Row) -> int:
+        """Return what to add to the device times of a row, so that they are on the clock of the first GPU."""
+        return self._moved_ns.get((row["mode"], row["repeat"], row["gpu"]), 0)
+
+    def of(self, row: Row, start_ns: int | None) -> tuple[int, int] | None:
+        """Return the wait and the transfer of the all-reduce of a row, ns; None if they are not known."""
+        return None if start_ns is None else self._parts_ns.get((row["mode"], row["repeat"], row["gpu"], start_ns))
+
+
 def all_reduces(batches: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
-    """Return the all-reduces of each repeat of each mode on several GPUs. batches: rows in file order, with NEEDED."""
-    kept = [each for each in _marked(batches) if len(each)]
+    """Return the all-reduces of each repeat of each mode on several GPUs.
+
+    batches: rows of launches.parquet in file order, with NEEDED.
+    """
+    return _joined(_launches(batches))
+
+
+def all_reduce_kernels(batches: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
+    """Return the same from rows of kernels.parquet, with NEEDED_OF_KERNELS."""
+    return _joined(map(_kernels, batches))
+
+
+def _joined(found: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
+    kept = [each for each in found if len(each)]
     if not kept:
         return {}
     grouped = pa.Table.from_batches(kept).group_by(_KEYS, use_threads=False)
@@ -67,12 +109,24 @@ def all_reduces(batches: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
     for row in grouped.aggregate([(name, "list") for name in _LISTS]).to_pylist():
         own = {name: np.array(row[f"{name}_list"]) for name in _LISTS}
         ranks.setdefault((row["mode"], row["repeat"]), {})[row["gpu"]] = own
-    found = {group: _joined(of) for group, of in ranks.items() if len(of) > 1}
-    return {group: each for group, each in found.items() if each is not None}
+    of_each = {repeat: _of_repeat(of) for repeat, of in ranks.items() if len(of) > 1}
+    return {repeat: each for repeat, each in of_each.items() if each is not None}
 
 
-def _marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the all-reduces of several GPUs, with a column `is_own`: the launch has times of its own."""
+def _kernels(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the kernels of all-reduces on several GPUs, with _KEYS and _LISTS."""
+    always = pa.repeat(pa.scalar(True), len(batch))
+    columns = {name: batch[name] for name in (*_KEYS, "start_ns", "end_ns")}
+    columns |= {"launch": batch["launch"].fill_null(-1), "is_own": always, "is_call": pc.invert(always)}
+    wanted = pc.and_(pc.starts_with(batch["name"].cast(pa.string()), KERNEL), batch["gpu"].is_valid())
+    return pa.RecordBatch.from_pydict(columns).filter(pc.fill_null(wanted, False))
+
+
+def _launches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the launches of all-reduces on several GPUs, with _KEYS and _LISTS.
+
+    is_own: whether a launch has times of its own. is_call: whether they are those of the launch call.
+    """
     nothing = np.full((1, 3), _UNKNOWN)
     before = nothing
     for batch, following in pairwise(chain(filter(len, batches), [None])):
@@ -80,8 +134,10 @@ def _marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         around = np.concatenate([before, starts, nothing if following is None else _starts(following)[:1]])
         as_before = (around[1:] == around[:-1]).all(axis=1)  # one pair of events timed both launches
         is_own = (starts[:, 2] != _UNKNOWN) & ~as_before[:-1] & ~as_before[1:]
-        columns = {name: batch[name].fill_null(0) if name.endswith("_ns") else batch[name] for name in NEEDED}
-        marked = pa.RecordBatch.from_pydict({**columns, "is_own": pa.array(is_own)})
+        columns = {name: batch[name] for name in (*_KEYS, "launch")}
+        columns |= {name: batch[f"device_{name}"].fill_null(0) for name in ("start_ns", "end_ns")}
+        is_call = pc.equal(batch["submit_start_ns"], columns["start_ns"])
+        marked = pa.RecordBatch.from_pydict({**columns, "is_own": pa.array(is_own), "is_call": is_call})
         yield marked.filter(pc.and_(pc.fill_null(pc.equal(batch["op"], OP), False), batch["gpu"].is_valid()))
         before = starts[-1:]
 
@@ -93,7 +149,7 @@ def _starts(batch: pa.RecordBatch) -> Times:
     return np.stack(columns, axis=1)
 
 
-def _joined(ranks: Mapping[int, Mapping[str, Times]]) -> AllReduces | None:
+def _of_repeat(ranks: Mapping[int, Mapping[str, Times]]) -> AllReduces | None:
     """Return the all-reduces of the GPUs of one repeat; None if none was timed on all, or if their counts differ."""
     of_each = list(ranks.values())
     if len({len(each["launch"]) for each in of_each}) > 1:
@@ -102,9 +158,9 @@ def _joined(ranks: Mapping[int, Mapping[str, Times]]) -> AllReduces | None:
     timed = np.asarray(columns["is_own"].all(axis=0))
     if not timed.any():
         return None
-    launches, submitted, arrived, ended = (columns[name][:, timed] for name in _LISTS[:4])
+    launches, arrived, ended, _, is_call = (columns[name][:, timed] for name in _LISTS)
     offsets, error_ns = np.zeros(len(of_each), np.int64), 0
-    if (arrived != submitted).any():  # else the device is the host
+    if not is_call.all():  # else the device is the host
         offsets, error_ns = _offsets_ns(arrived, ended)
     moved = offsets[:, None]
     shown = tuple(offsets.tolist())

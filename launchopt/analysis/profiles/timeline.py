@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from launchopt.analysis.profiles.all_reduces import OP, AllReduces
+from launchopt.analysis.profiles.all_reduces import OP, AllReduces, Parts
 from launchopt.recording.results import Row
 
 Event = dict[str, object]
@@ -65,6 +65,7 @@ class Timeline:
         *,
         has_kernels: bool = False,
         reduced: Mapping[Group, AllReduces] | None = None,
+        reduced_kernels: Mapping[Group, AllReduces] | None = None,
     ) -> None:
         self._kept = dict(kept)
         self._cut = set(cut)
@@ -72,23 +73,11 @@ class Timeline:
         self._pids = {group: index for index, group in enumerate(sorted(self._kept), 1)}
         self._named: set[tuple[int, int]] = set()
         self._ends: dict[tuple[int, int], list[int]] = {}
-        self._calls: set[tuple[int, int | None]] = set()
+        self._calls: set[tuple[int, int, int | None]] = set()
         self._arrows = 0
         self._places: dict[int | None, int] = {}  # of each GPU, in the order of the rows
-        self._moved_ns: dict[tuple[str, int, int], int] = {}
-        self._parts_ns: dict[tuple[str, int, int, int], tuple[int, int]] = {}  # wait and transfer of a launch
-        for group, each in (reduced or {}).items():
-            self._take(group, each)
+        self._launched, self._ran = Parts(reduced or {}, kept), Parts(reduced_kernels or {}, kept)
         self.rows = 0  # launches shown so far
-
-    def _take(self, group: Group, found: AllReduces) -> None:
-        """Keep the parts of those all-reduces that are shown."""
-        for at, gpu in enumerate(found.gpus):
-            self._moved_ns[*group, gpu] = found.offsets_ns[at]
-            parts = (of[at].tolist() for of in (found.launches, found.waits_ns, found.transfers_ns))
-            for launch, wait_ns, transfer_ns in zip(*parts, strict=True):
-                if launch < self._kept.get(group, 0):
-                    self._parts_ns[*group, gpu, launch] = wait_ns, transfer_ns
 
     def processes(self) -> Iterator[Event]:
         """Yield a name for every group, in display order."""
@@ -104,29 +93,22 @@ class Timeline:
                 yield from self._launch(pid, row)
 
     def _launch(self, pid: int, row: Row) -> Iterator[Event]:
-        gpu, launch = row["gpu"], (*self._group(row), row["gpu"], row["launch"])
-        first, of_gpu = _OF_GPU * self._places.setdefault(gpu, len(self._places)), "" if gpu is None else f" {gpu}"
-        tid, (name, about) = first + _HOST, _about(row)
-        begun_ns, start_ns, end_ns = row["submit_start_ns"], row["device_start_ns"], row["device_end_ns"]
-        parts_ns = self._parts_ns.get(launch)
-        if parts_ns is not None:
-            about |= {"wait_us": _us(parts_ns[0]), "transfer_us": _us(parts_ns[1])}
-        yield from self._track(pid, tid, f"GPU{of_gpu}, host: launch calls" if of_gpu else "host: launch calls")
-        yield _slice(name, pid, tid, begun_ns, row["submit_end_ns"], about)
+        (first, whose), (name, about) = self._tracks_of(row), _about(row)
+        host_ns, start_ns, end_ns = row["submit_start_ns"], row["device_start_ns"], row["device_end_ns"]
+        parts_ns, moved_ns, tid = self._launched.of(row, start_ns), self._launched.moved_ns(row), first + _HOST
+        about |= _parts(parts_ns)
+        yield from self._track(pid, tid, f"{whose}, host: launch calls" if whose else "host: launch calls")
+        yield _slice(name, pid, tid, host_ns, row["submit_end_ns"], about)
         if start_ns is None or end_ns is None:
             return
-        if start_ns != begun_ns:
-            moved_ns = self._moved_ns.get(launch[:3], 0)
+        if start_ns != host_ns:
             start_ns, end_ns = start_ns + moved_ns, end_ns + moved_ns
             tid = self._lane(pid, first + _EVENTS, start_ns, end_ns)
-            yield from self._track(pid, tid, f"GPU{of_gpu}, by events")
+            yield from self._track(pid, tid, f"{whose or 'GPU'}, by events")
             yield _slice(name, pid, tid, start_ns, end_ns, about)
             if not self._has_kernels:
-                yield from self._arrow((pid, first + _HOST, begun_ns), (pid, tid, start_ns))
-        if parts_ns is not None:
-            if parts_ns[0]:
-                yield _slice("wait for the last GPU", pid, tid, start_ns, start_ns + parts_ns[0], {})
-            yield _slice("transfer", pid, tid, start_ns + parts_ns[0], end_ns, {})
+                yield from self._arrow((pid, first + _HOST, host_ns), (pid, tid, start_ns))
+        yield from _inner((pid, tid), start_ns, end_ns, parts_ns)
 
     def commands(self, rows: Iterable[Row]) -> Iterator[Event]:
         """Yield the wait of each command, from its enqueue to its launch call."""
@@ -143,35 +125,41 @@ class Timeline:
         """Yield the GPU's work, the API call that started it, and an arrow between them."""
         for row in rows:
             pid = self._shown(row)
-            if pid is None:
-                continue
-            about = {name: row[name] for name in ("launch", "batch", "range", "kind", "correlation", "api", "graph")}
-            track = _STREAMS + _LANES * int(row["stream"] or 0)
-            tid = self._lane(pid, track, row["start_ns"], row["end_ns"])
-            yield from self._track(pid, tid, f"GPU stream {row['stream']}")
-            yield _slice(str(row["name"]), pid, tid, row["start_ns"], row["end_ns"], about)
-            if row["api"] is None or row["api_start_ns"] is None or row["api_end_ns"] is None:
-                continue
-            call = (pid, row["correlation"])
-            if call not in self._calls:  # a graph launch starts many kernels
-                self._calls.add(call)
-                yield from self._track(pid, _API, "host: CUDA API (CUPTI)")
-                yield _slice(
-                    str(row["api"]), pid, _API, row["api_start_ns"], row["api_end_ns"], {"correlation": call[1]}
-                )
-            yield from self._arrow((pid, _API, row["api_start_ns"]), (pid, tid, row["start_ns"]))
+            if pid is not None:
+                yield from self._kernel(pid, row)
+
+    def _kernel(self, pid: int, row: Row) -> Iterator[Event]:
+        first, whose = self._tracks_of(row)
+        parts_ns, moved_ns = self._ran.of(row, row["start_ns"]), self._ran.moved_ns(row)
+        start_ns, end_ns = row["start_ns"] + moved_ns, row["end_ns"] + moved_ns
+        about = {name: row[name] for name in ("launch", "batch", "range", "kind", "correlation", "api", "graph")}
+        tid = self._lane(pid, first + _STREAMS + _LANES * int(row["stream"] or 0), start_ns, end_ns)
+        yield from self._track(pid, tid, f"{whose or 'GPU'} stream {row['stream']}")
+        yield _slice(str(row["name"]), pid, tid, start_ns, end_ns, about | _parts(parts_ns))
+        yield from _inner((pid, tid), start_ns, end_ns, parts_ns)
+        if row["api"] is None or row["api_start_ns"] is None or row["api_end_ns"] is None:
+            return
+        api, call = first + _API, (pid, first, row["correlation"])
+        if call not in self._calls:  # a graph launch starts many kernels
+            self._calls.add(call)
+            name = "host: CUDA API (CUPTI)"
+            yield from self._track(pid, api, f"{whose}, {name}" if whose else name)
+            args = {"correlation": row["correlation"]}
+            yield _slice(str(row["api"]), pid, api, row["api_start_ns"], row["api_end_ns"], args)
+        yield from self._arrow((pid, api, row["api_start_ns"]), (pid, tid, start_ns))
+
+    def _tracks_of(self, row: Row) -> tuple[int, str]:
+        """Return the first thread of a row's GPU, and the GPU's name; an empty name if there is one GPU."""
+        gpu = row["gpu"]
+        return _OF_GPU * self._places.setdefault(gpu, len(self._places)), "" if gpu is None else f"GPU {gpu}"
 
     def _shown(self, row: Row) -> int | None:
         """Return the process of a row; None for a launch beyond the kept ones."""
-        group, launch = self._group(row), row["launch"]
+        group, launch = (row["mode"], row["repeat"]), row["launch"]
         if (group in self._cut) if launch is None else launch >= self._kept.get(group, 0):
             return None
         self.rows += 1
         return self._pids[group]
-
-    @staticmethod
-    def _group(row: Row) -> Group:
-        return row["mode"], row["repeat"]
 
     def _track(self, pid: int, tid: int, name: str) -> Iterator[Event]:
         if (pid, tid) not in self._named:
@@ -204,6 +192,20 @@ def _about(row: Row) -> tuple[str, dict[str, object]]:
     about |= {"shape": shape, "packed_bytes": row["packed_bytes"], "op": row["op"]}
     what = f"{row['op']} " if row["op"] == OP else ""
     return f"{what}{row['strategy']} {shape} x{row['batch_size']}", about
+
+
+def _parts(parts_ns: tuple[int, int] | None) -> dict[str, object]:
+    """Return the wait and the transfer of an all-reduce as arguments of its slice."""
+    return {} if parts_ns is None else {"wait_us": _us(parts_ns[0]), "transfer_us": _us(parts_ns[1])}
+
+
+def _inner(track: tuple[int, int], start_ns: int, end_ns: int, parts_ns: tuple[int, int] | None) -> Iterator[Event]:
+    """Yield the slices of both parts, within that of an all-reduce."""
+    if parts_ns is None:
+        return
+    if parts_ns[0]:
+        yield _slice("wait for the last GPU", *track, start_ns, start_ns + parts_ns[0], {})
+    yield _slice("transfer", *track, start_ns + parts_ns[0], end_ns, {})
 
 
 def _slice(name: str, pid: int, tid: int, start_ns: int, end_ns: int, about: dict[str, object]) -> Event:

@@ -96,7 +96,7 @@ def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
     bars = [*_waits(_read(folder / "commands.parquet", window), name), *host]
     for each in kernels:
         what = f"{each['name']}, stream {each['stream']}, launch {each['launch']}"
-        bars.append(_bar(name, _GPU, what, each["start_ns"], each["end_ns"]))
+        bars.append(_bar(_of(name, each), _GPU, what, each["start_ns"], each["end_ns"]))
     if not kernels:
         timed = [each for each in launches if each["device_start_ns"] is not None and each["device_end_ns"] is not None]
         track = _GPU if row["device"] == "cuda" else _CPU
@@ -122,9 +122,11 @@ def _read(path: Path, window: Window) -> list[Row]:
 
 def _calls(kernels: Iterable[Row], name: str) -> list[Datum]:
     """Return API calls as CUPTI saw them, for a run without recorded launch calls."""
-    seen = {each["correlation"]: each for each in kernels if each["api_start_ns"] is not None}
+    seen = {(each["gpu"], each["correlation"]): each for each in kernels if each["api_start_ns"] is not None}
     return [
-        _bar(name, _HOST, f"{each['api']}, launch {each['launch']}", each["api_start_ns"], each["api_end_ns"])
+        _bar(
+            _of(name, each), _HOST, f"{each['api']}, launch {each['launch']}", each["api_start_ns"], each["api_end_ns"]
+        )
         for each in seen.values()
     ]
 
@@ -143,9 +145,9 @@ def _waits(commands: Iterable[Row], name: str) -> list[Datum]:
     return bars
 
 
-def _of(mode: str, launch: Row) -> str:
+def _of(mode: str, row: Row) -> str:
     """Return the mode, and the GPU if there were several: each has lanes of its own."""
-    return mode if launch["gpu"] is None else f"{mode}, GPU {launch['gpu']}"
+    return mode if row["gpu"] is None else f"{mode}, GPU {row['gpu']}"
 
 
 def _named(launch: Row) -> str:

@@ -10,9 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.profiles.all_reduces import NEEDED, AllReduces, all_reduces
+from launchopt.analysis.profiles.all_reduces import (
+    NEEDED,
+    NEEDED_OF_KERNELS,
+    AllReduces,
+    all_reduce_kernels,
+    all_reduces,
+)
 from launchopt.analysis.skew import skew_rows, skews, without_times
-from launchopt.recording.columns import LAUNCHES
+from launchopt.recording.columns import KERNELS, LAUNCHES
 
 SCHEMA = pa.schema([LAUNCHES.field(name) for name in NEEDED])
 MODE = "engine"
@@ -100,6 +106,30 @@ def test_a_launch_without_a_time_of_its_own_does_not_count() -> None:
 )
 def test_what_no_two_gpus_share_has_no_skew(rows: list[dict[str, Any]]) -> None:
     assert found(*rows) == {}
+
+
+def kernel(gpu: int | None, span: Span, name: str = "ALL_REDUCE", launch: int | None = 0) -> dict[str, Any]:
+    times = {"start_ns": span[0], "end_ns": span[1]}
+    return {"mode": MODE, "repeat": 0, "gpu": gpu, "launch": launch, "name": name} | times
+
+
+def of_kernels(*rows: dict[str, Any]) -> dict[tuple[str, int], AllReduces]:
+    schema = pa.schema([KERNELS.field(name) for name in NEEDED_OF_KERNELS])
+    return all_reduce_kernels(pa.Table.from_pylist(list(rows), schema=schema).to_batches(max_chunksize=2))
+
+
+def test_kernels_of_one_graph_have_times_of_their_own() -> None:
+    rows = [
+        *(kernel(4, (0, 1000)), kernel(4, (1500, 1600), "gemm"), kernel(4, (5000, 6000))),
+        *(kernel(7, (100, 1000)), kernel(7, (4900, 5900)), kernel(7, (7000, 7100), "ALL_GATHER")),
+        kernel(7, (7200, 7300), "memcpy", launch=None),
+    ]
+    each = of_kernels(*rows)[MODE, 0]
+    assert (each.asked, each.offsets_ns, each.error_ns) == (2, (0, 0), 900)
+    assert each.waits_ns.tolist() == [[100, 0], [0, 100]]
+    assert each.transfers_ns.tolist() == [[900, 1000], [900, 900]]
+    assert of_kernels(*(row | {"gpu": None} for row in rows)) == {}
+    assert of_kernels() == {}
 
 
 def test_repeats_are_apart_and_their_table_is_of_all() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.recorded_runs import BATCH, COMMANDS, REPEATS, command_rows, kernel_rows, launch_rows
 
-from launchopt.analysis.profiles.all_reduces import all_reduces
+from launchopt.analysis.profiles.all_reduces import all_reduce_kernels, all_reduces
 from launchopt.analysis.profiles.timeline import Event, Size, Timeline, kept_launches
 from launchopt.recording import results
 from launchopt.recording.results import Row
@@ -107,6 +107,23 @@ def test_each_gpu_has_tracks_of_its_own_and_an_all_reduce_its_wait_and_its_trans
             assert {e["name"] for e in inside} <= {"wait for the last GPU", "transfer"}
             assert sum(e["dur"] for e in inside) == pytest.approx(each["dur"])
             assert each["args"]["wait_us"] + each["args"]["transfer_us"] == pytest.approx(each["dur"])
+
+
+def test_kernels_and_calls_of_two_gpus_are_apart() -> None:
+    """Each process has ids of its own, so the same ids mean other calls."""
+    one = [row for row in kernel_rows("run") if (row["mode"], row["repeat"], row["kind"]) == ("batched", 1, "kernel")]
+    rows = [row | {"gpu": gpu, "name": "ALL_REDUCE"} for gpu in (4, 7) for row in one]
+    reduced = all_reduce_kernels(pa.Table.from_pylist(rows, schema=results.KERNELS).to_batches())
+    found = list(Timeline(EVERYTHING, has_kernels=True, reduced_kernels=reduced).kernels(rows))
+    names = {e["tid"]: e["args"]["name"] for e in of(found, "M", name="thread_name")}
+    assert set(names.values()) == {
+        f"GPU {gpu}{track}" for gpu in (4, 7) for track in (" stream 7", ", host: CUDA API (CUPTI)")
+    }
+    calls = [names[e["tid"]] for e in of(found, "X", name="cuLaunchKernelEx")]
+    assert len(calls) == 2 * calls.count("GPU 4, host: CUDA API (CUPTI)") == len(rows) // 2
+    kernels = of(found, "X", name="ALL_REDUCE")
+    assert all(e["args"]["wait_us"] + e["args"]["transfer_us"] == pytest.approx(e["dur"]) for e in kernels)
+    assert len(kernels) == len(of(found, "X", name="transfer")) == len(rows)
 
 
 def test_a_launch_that_is_its_call_has_one_slice() -> None:

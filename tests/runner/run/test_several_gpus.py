@@ -135,6 +135,27 @@ def test_what_is_known_of_one_gpu_alone_is_not_said_of_all() -> None:
     assert (row["throttled"], row["throttle_reasons"]) == (True, "sw_power_cap"), "one throttled GPU slows the run"
 
 
+def traced(busy_ms: float | None, dropped: int = 0) -> dict[str, Any]:
+    known = {"kernels": 200, "gpu_busy_ms": busy_ms, "launch_delay_p50_us": busy_ms, "launch_delay_p99_us": busy_ms}
+    return {"kernels_dropped": dropped, "launch_delays_clipped": 1} | ({} if busy_ms is None else known)
+
+
+def test_kernels_add_up_and_the_busiest_gpu_gives_the_busy_time() -> None:
+    halves = [found([*range(200)], **traced(1.5)), found([*range(200, 300)], **traced(1.0))]
+    row = merged(plan_of_two(), halves).row
+    assert (row["kernels"], row["gpu_busy_ms"], row["launch_delay_p99_us"], row["kernels_dropped"]) == (
+        400,
+        1.5,
+        1.5,
+        0,
+    )
+    halves[1] = found([*range(200, 300)], **traced(None, dropped=3))
+    row = merged(plan_of_two(), halves).row
+    assert (row["kernels"], row["gpu_busy_ms"], row["launch_delay_p99_us"], row["kernels_dropped"]) == (None,) * 3 + (
+        3,
+    )
+
+
 def test_the_manifest_has_the_state_and_the_readings_of_each_gpu() -> None:
     halves = [found([*range(200)]), found([*range(200, 300)])]
     for number, each in enumerate(halves):
@@ -187,6 +208,7 @@ def test_wrong_outputs_of_one_gpu_fail_the_repeat_and_name_it() -> None:
         (("device.gpus=[0]", "device.pin_cpu=0"), "device.pin_cpu=0: does not go with device.gpus"),
         ((TWO, "device.threads=2"), "device.threads=2: must be 1"),
         ((TWO, "record.commands=all"), "record.commands=all: is for one GPU"),
+        ((TWO, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with device.gpus"),
         ((TWO, "workload.commands=1"), "the workload has 1 commands: fewer than GPUs"),
         ((TWO, *STEPS, "mode=batched", "ordering=violated"), "ordering=violated: is for one GPU"),
         (

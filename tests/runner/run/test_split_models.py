@@ -132,6 +132,9 @@ def test_counts_are_those_of_a_rank_rates_add_up_and_the_slowest_gives_the_time(
     assert (row["commands"], row["wall_ms"], row["commands_per_s"], row["status"]) == (72, 4.0, 18_000.0, "ok")
     assert row["achieved_gb_per_s"] == (8.0 * 2 + 8.0 * 4) / 4
     assert (row["all_reduce_us"], row["all_reduce_wait_us"]) == (5.0, 2.5)
+    of_each = [found(kernels=90, gpu_busy_ms=busy_ms, kernels_dropped=0) for busy_ms in (1.5, 1.75)]
+    row = merged(plan_of_two(), of_each).row
+    assert (row["kernels"], row["gpu_busy_ms"]) == (90, 1.75), "kernels of one GPU, as launches"
     assert [each["gpu"] for each in gpu_rows(plan_of_two(), "run", [found(), slower])] == [4, 7]
 
 
@@ -158,6 +161,7 @@ REFUSED = [
     ((*SPLIT, "arrival=poisson", "arrival.rate_per_s=9"), "use scheduler=continuous, or run in a closed loop"),
     ((*SPLIT, "batching.stall=false"), "batching.stall=false: must be true with parallel.tensor"),
     ((*SPLIT, "record.commands=all"), "record.commands=all: is for one GPU"),
+    ((*SPLIT, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with parallel.tensor"),
     (("parallel.tensor=0",), "parallel.tensor=0: out of range"),
     ((*SPLIT, "mode=batched"), "mode=batched: forms batches of one shape as commands come"),
     ((*SPLIT, "mode=graph_loop"), "mode=graph_loop: mode.submit=graph_loop repeats steps in one launch"),
