@@ -7,7 +7,8 @@
 In: every summary.parquet and manifest.json at or below the folders, and a calibration (`launchopt doctor --save`). The
 default is the newest calibration of the device in outputs/calibration. If there is none, the first launch calls of the
 run itself give the cost of a launch, and the output says so. Out: tables, in Markdown if the output is no terminal;
-with --json the same as JSON. Exit code 1 if a rate is above a ceiling that the run measured and nothing explains it.
+with --json the same as JSON. If GPUs split a model, a table says how long each waited at an all-reduce for the last
+one. Exit code 1 if a rate is above a ceiling that the run measured and nothing explains it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
+    from launchopt.analysis.profiles.all_reduces import AllReduces, Repeat
+    from launchopt.analysis.skew import GpuSkew
     from launchopt.analysis.verdict.calibration import Calibration
     from launchopt.analysis.verdict.diagnosis import Diagnosis
     from launchopt.recording.results import Row
@@ -49,12 +52,14 @@ def verdict(folders: Sequence[Path], calibration: Path | None = None, output: Pa
     refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
     used = calibration_for(rows, folders, calibration)
     diagnoses = diagnose(rows, refusals, used)
-    several = gpu_lines(rows, results.read_gpus(folders))
+    several, skews = gpu_lines(rows, results.read_gpus(folders)), _skews(folders)
     if output != STDOUT:
         _show(diagnoses)
         print("\n".join([*several, NOT_ASKED] if several else []), end="\n" if several else "")
+        _show_skews(rows, skews)
     made = None if used is None else {"made_utc": used.made_utc, "device": used.device}
-    put_json(output, {"calibration": made, "diagnoses": [asdict(one) for one in diagnoses], "several_gpus": several})
+    found = {"diagnoses": [asdict(one) for one in diagnoses], "several_gpus": several}
+    put_json(output, {"calibration": made, **found, "all_reduces": [asdict(one) for one in skews]})
     errors = [f"{one.title}: {error}" for one in diagnoses for error in one.errors]
     for error in errors:
         print_error(error)
@@ -75,6 +80,40 @@ def calibration_for(rows: Sequence[Row], folders: Sequence[Path], given: Path | 
     within = [folder if folder.is_dir() else folder.parent for folder in folders]
     names = dict.fromkeys(str(row["gpu"]) for row in rows if row["gpu"] is not None)
     return next((found for name in names if (found := find_calibration(name, within))), None)
+
+
+def _skews(folders: Sequence[Path]) -> list[GpuSkew]:
+    """Return the skew of the GPUs of each run that has recorded the launches of several."""
+    from launchopt.analysis.profiles.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
+    from launchopt.analysis.skew import skews
+    from launchopt.reading.unusable import name_unusable
+    from launchopt.recording.results import read_recording
+
+    found = []
+    for folder in folders:
+        within = folder.parent.glob if folder.is_file() else folder.rglob
+        for run in sorted(each.parent for each in within("gpus.parquet")):
+            of_run: dict[Repeat, AllReduces] = {}
+            try:
+                if (path := run / "launches.parquet").is_file():
+                    of_run |= all_reduces(read_recording(path, NEEDED))
+                if (path := run / "kernels.parquet").is_file():
+                    of_run |= all_reduce_kernels(read_recording(path, NEEDED_OF_KERNELS))
+            except DataError as error:
+                name_unusable(error)
+            found += skews(run.name, of_run)
+    return found
+
+
+def _show_skews(rows: Sequence[Row], skews: Sequence[GpuSkew]) -> None:
+    from launchopt.analysis.skew import HEADINGS, LEGEND, skew_rows, without_times
+    from runner.profiles.output import print_notes, print_table
+
+    if skews:
+        print()
+        print_table(HEADINGS, skew_rows(skews))
+        print_notes([LEGEND])
+    print_notes(without_times(rows, skews))
 
 
 def _show(diagnoses: Sequence[Diagnosis]) -> None:

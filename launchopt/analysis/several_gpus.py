@@ -52,9 +52,20 @@ def _one(rows: Sequence[Row]) -> str:
     who = f" of {requests:,.0f} requests" if requests != commands else ""
     speed = f"{_median(rows, 'commands_per_s'):,.0f}/s, {_median(rows, 'wall_ms'):,.2f} ms"
     text = f"{commands:,.0f} commands{who}, {speed}"
-    if any(row["latency_p50_us"] is None for row in rows):
-        return text
-    return f"{text}, latency {_median(rows, 'latency_p50_us'):,.1f} us, p99 {_median(rows, 'latency_p99_us'):,.1f} us"
+    if all(row["latency_p50_us"] is not None for row in rows):
+        p50_us, p99_us = _median(rows, "latency_p50_us"), _median(rows, "latency_p99_us")
+        text += f", latency {p50_us:,.1f} us, p99 {p99_us:,.1f} us"
+    return text + _clocks(rows)
+
+
+def _clocks(rows: Sequence[Row]) -> str:
+    """Return the SM clock of a GPU, and why it throttled; nothing without readings."""
+    if any(row.get("sm_clock_mhz") is None for row in rows):
+        return ""
+    lowest = min(row["sm_clock_min_mhz"] for row in rows)
+    reasons = dict.fromkeys(name for row in rows for name in (row["throttle_reasons"] or "").split(", ") if name)
+    throttled = f", throttled ({', '.join(reasons)})" if reasons else ""
+    return f", SM clock {_median(rows, 'sm_clock_mhz'):,.0f} MHz, lowest {lowest:,.0f}{throttled}"
 
 
 def _producer(rows: Sequence[Row], whole: float) -> str:

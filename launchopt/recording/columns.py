@@ -61,8 +61,11 @@ LAUNCH_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
-    required("launch", INT64, "0-based, in order of submission"),
-    required("batch", INT64, "number of its batch; resident: the batch of its first command"),
+    column(
+        "gpu", INT32, "whose launch it is, as in gpus.parquet; null: there was one GPU (older files: the first one)"
+    ),
+    required("launch", INT64, "0-based, in order of submission; each GPU counts its own"),
+    required("batch", INT64, "number of its batch, of each GPU; resident: the batch of its first command"),
     required("m", INT32, "rows of C; null for a call with several shapes"),
     required("n", INT32, "columns of C; null where m is null"),
     required("k", INT32, "inner size; null where m is null"),
@@ -98,12 +101,17 @@ KERNEL_COLUMNS = (
     required("run_id", TEXT, "as in summary"),
     required("mode", TEXT, "as in summary"),
     required("repeat", INT32, "as in summary"),
+    column("gpu", INT32, "where it ran, as in gpus.parquet; null: there was one GPU"),
     required("launch", INT64, "the launch call that started it: launches.launch; null if no launch call did"),
     required("batch", INT64, "number of its batch; null where launch is null"),
     required("range", TEXT, "name of that launch's NVTX range: mode, shape, dtype; null where launch is null"),
     required("name", TEXT, "the kernel's name; for a copy or a fill, its kind and number of bytes"),
     required("kind", TEXT, "kernel, memcpy or memset"),
-    required("correlation", INT64, "CUPTI's correlation id: the same for a call and the activities that it started"),
+    required(
+        "correlation",
+        INT64,
+        "CUPTI's correlation id: the same for a call and the activities that it started; each GPU has its own",
+    ),
     required(
         "api",
         TEXT,
@@ -183,6 +191,15 @@ GPU_COLUMNS = (
     required("queue_wait_p99_us", FLOAT, "as in summary"),
     column("all_reduce_us", FLOAT, "of this GPU; as in summary"),
     column("all_reduce_wait_us", FLOAT, "of this GPU; as in summary"),
+    column("gpu_span_ms", FLOAT, "as in summary"),
+    column("gpu_busy_ms", FLOAT, "of this GPU; as in summary"),
+    column("kernels", INT64, "of this GPU; as in summary"),
+    column("sm_clock_mhz", FLOAT, "of this GPU, up to its last result; as in summary"),
+    column("sm_clock_min_mhz", FLOAT, "the lowest of those readings"),
+    column("throttled", BOOL, "of this GPU; as in summary"),
+    column("throttle_reasons", TEXT, "of this GPU; as in summary"),
+    column("energy_mj_per_command", FLOAT, "energy of this GPU over the whole run / commands that it executed"),
+    column("power_w", FLOAT, "of this GPU over the whole run; as in summary"),
 )
 GPUS = schema(*GPU_COLUMNS)
 

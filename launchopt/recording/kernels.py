@@ -32,9 +32,12 @@ def launches_of(calls: Rows, starts_ns: Rows, ends_ns: Rows) -> Rows:
 
 
 def kernel_columns(
-    activity: Activity, recorder: Recorder, mode: str, shapes: Sequence[ShapeKey], zero_ns: int
+    activity: Activity, recorder: Recorder, mode: str, shapes: Sequence[ShapeKey], zero_ns: int, gpu: int | None = None
 ) -> Columns:
-    """Return the columns of kernels.parquet except those that name the run; times count from `zero_ns`."""
+    """Return the columns of kernels.parquet except those that name the run; times count from `zero_ns`.
+
+    gpu: of a run on several.
+    """
     rows, calls = activity.activities, activity.calls
     launches = np.concatenate([np.empty((0, LAUNCH_COLUMNS), np.int64), *(x for _, x in recorder.launch_chunks())])
     call = activity.call_of()
@@ -44,6 +47,7 @@ def kernel_columns(
         range_name(mode, shape, shapes[0].dtype) for shape in (*shapes, None)
     ]  # the last one is for launches of several shapes
     return {
+        "gpu": pa.repeat(pa.scalar(gpu, pa.int32()), len(rows)),
         "launch": _known(launch),
         "batch": _known(_taken(launches[:, LaunchColumn.BATCH], launch)),
         "range": _texts(_taken(launches[:, LaunchColumn.SHAPE] % len(names), launch), names),

@@ -30,15 +30,21 @@ from launchopt.files import absent, save_result
 from launchopt.reading.parquet import Rules, Window, checked
 from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
+    COMMAND_COLUMNS,
     COMMANDS,
+    GPU_COLUMNS,
     GPUS,
     HISTOGRAMS,
+    KERNEL_COLUMNS,
     KERNELS,
+    LAUNCH_COLUMNS,
     LAUNCHES,
     RENAMED,
     TOKENS,
+    Column,
     Row,
     current_values,
+    schema,
 )
 from launchopt.recording.manifest import SCHEMA_VERSION, read_manifest, read_manifests, write_manifest
 from launchopt.recording.summary_columns import KNOWN, SUMMARY, SUMMARY_COLUMNS
@@ -68,9 +74,16 @@ __all__ = [
 MOST_SUMMARY_ROWS, MOST_HISTOGRAM_ROWS = 20_000, 2_000_000  # of one file: they are kept as Python objects
 FEW_ROWS = 1000  # of a table that zstd makes hardly smaller, but takes five times as long to read
 UNBOUNDED = ("max_rel_error",)  # wrong outputs can be infinite
+
+
+def _required(columns: Iterable[Column]) -> list[str]:
+    """Return the columns that every file has."""
+    return [each.name for each in columns if each.is_required]
+
+
 _SUMMARY_RULES = Rules(
     SUMMARY,
-    [each.name for each in SUMMARY_COLUMNS if each.is_required],
+    _required(SUMMARY_COLUMNS),
     KNOWN,
     UNBOUNDED,
     renamed=RENAMED,
@@ -119,7 +132,7 @@ _NEEDED = {  # values without which a row of a recording cannot be drawn
     "commands": ("mode", "repeat", "seq", "launch", "enqueue_ns", "flush_ns", "submit_start_ns"),
     "kernels": ("mode", "repeat", "name", "correlation", "start_ns", "end_ns"),
 }
-_RECORDINGS = {"launches": LAUNCHES, "commands": COMMANDS, "kernels": KERNELS}
+_RECORDINGS = {"launches": LAUNCH_COLUMNS, "commands": COMMAND_COLUMNS, "kernels": KERNEL_COLUMNS}
 
 
 def read_recording(
@@ -129,10 +142,9 @@ def read_recording(
 
     columns: only these. window: only rows with values within these bounds.
     """
-    whole, needed = _RECORDINGS[path.stem], _NEEDED[path.stem]
-    schema = whole if columns is None else pa.schema([whole.field(name) for name in columns])
-    known = [name for name in needed if name in schema.names]
-    yield from checked(path, Rules(schema, schema.names, known, is_signed=True, what="a recording"), window)
+    kept = [each for each in _RECORDINGS[path.stem] if columns is None or each.name in columns]
+    required, known = _required(kept), [each.name for each in kept if each.name in _NEEDED[path.stem]]
+    yield from checked(path, Rules(schema(*kept), required, known, is_signed=True, what="a recording"), window)
 
 
 def read_summaries(folders: Iterable[Path]) -> list[Row]:
@@ -171,7 +183,7 @@ def read_summary(path: Path) -> list[Row]:
 def read_gpus(folders: Iterable[Path]) -> list[Row]:
     """Return the rows of every gpus.parquet at or below `folders`. A file that cannot be used is named and left out."""
     rows: list[Row] = []
-    rules = Rules(GPUS, GPUS.names, GPUS.names[:6], current=current_values, most_rows=MOST_SUMMARY_ROWS)
+    rules = Rules(GPUS, _required(GPU_COLUMNS), GPUS.names[:6], current=current_values, most_rows=MOST_SUMMARY_ROWS)
     for folder in folders:
         within = folder.parent.glob if folder.is_file() else folder.rglob
         for path in sorted(within("gpus.parquet")):

@@ -221,11 +221,17 @@ def differences(counts: Mapping[str, int]) -> list[str]:
     return found
 
 
-def launch_columns(first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey]) -> Columns:
-    """Return the columns of launches.parquet except those that name the run. first: number of the first launch call."""
+def launch_columns(
+    first: int, launches: Rows, timing: Timing, shapes: Sequence[ShapeKey], gpu: int | None = None
+) -> Columns:
+    """Return the columns of launches.parquet except those that name the run.
+
+    first: number of the first launch call. gpu: of a run on several.
+    """
     start, end, known = _device_times(launches, timing.span)
     zero = timing.start_ns
     return {
+        "gpu": pa.repeat(pa.scalar(gpu, pa.int32()), len(launches)),
         "launch": first + np.arange(len(launches)),
         "batch": launches[:, LaunchColumn.BATCH],
         **_shape_columns(launches[:, LaunchColumn.SHAPE], shapes),

@@ -19,6 +19,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from launchopt.analysis.profiles.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
 from launchopt.analysis.profiles.timeline import Event, Group, Size, Timeline, kept_launches
 from launchopt.errors import DataError
 from launchopt.files import temporary_for
@@ -50,7 +51,9 @@ def write_timeline(folders: Sequence[Path], path: Path, limit: int = DEFAULT_LIM
     sizes = _sizes(files)
     kept = kept_launches(sizes, limit)
     cut = {group for group, size in sizes.items() if kept[group] < size.launches}
-    timeline = Timeline(kept, cut, has_kernels="kernels" in files)
+    reduced = all_reduces(read_recording(files["launches"], NEEDED)) if "launches" in files else {}
+    of_kernels = all_reduce_kernels(read_recording(files["kernels"], NEEDED_OF_KERNELS)) if "kernels" in files else {}
+    timeline = Timeline(kept, cut, has_kernels="kernels" in files, reduced=reduced, reduced_kernels=of_kernels)
     temporary = temporary_for(path)
     try:
         with closing(_opened(temporary, path.suffix == ".gz")) as out:

@@ -201,6 +201,37 @@ class GpuWatch:
         return reasons
 
 
+class GpuWatches:
+    """Reads several GPUs between `begin` and `end`, one after another. each: None for one that NVML does not know."""
+
+    def __init__(self, each: Sequence[GpuWatch | None]) -> None:
+        self._each = each
+        self._known = [watch for watch in each if watch]
+
+    def learn(self) -> None:
+        """Measure the longest step of each energy counter, as `GpuWatch.learn` does."""
+        for watch in self._known:
+            watch.learn()
+
+    def begin(self) -> None:
+        """Begin a run."""
+        for watch in self._known:
+            watch.begin()
+
+    def pause_s(self) -> float:
+        """Return the seconds until the next reading of a GPU is due."""
+        return min((watch.pause_s() for watch in self._known), default=LOOK_S)
+
+    def look(self) -> None:
+        """Make the readings that are due."""
+        for watch in self._known:
+            watch.look()
+
+    def end(self) -> list[Readings | None]:
+        """End the run, and return the readings of each GPU."""
+        return [watch.end() if watch else None for watch in self._each]
+
+
 def _longest_step_ns(counter_mj: Callable[[], int | None]) -> int | None:
     """Return the longest time between two changes of the counter in ns; None: fewer than FEWEST_CHANGES in WATCH_S."""
     changes_ns: list[int] = []

@@ -49,8 +49,8 @@ def require_routable(config: Config, stream: Stream) -> None:
     gpus = config.device.gpus
     if gpus is None or len(gpus) == 1 or config.parallel.tensor > 1:
         return
-    if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
-        raise ConfigError("timing", config.timing.kind.value, "traces one GPU: use timing=events with device.gpus")
+    if config.timing.kind is TimingKind.torch:
+        raise ConfigError("timing", "torch", "traces one GPU: use timing=cupti with device.gpus")
     if config.record.commands is Record.all:
         raise ConfigError("record.commands", "all", "is for one GPU: leave it out with device.gpus")
     if config.ordering is Ordering.violated:
@@ -74,11 +74,9 @@ def notices(config: Config, info: DeviceInfo) -> list[str]:
             f"parallel.tensor: {len(gpus)} GPUs split each layer; batches are not flushed after batching.timeout_us"
         ]
     else:
-        found = [f"device.gpus: {len(gpus)} consumers, {config.device.routing.value}; launches.parquet is not written"]
+        found = [f"device.gpus: {len(gpus)} consumers, {config.device.routing.value}"]
     if info.kind == "cpu" and len(gpus) == len(os.sched_getaffinity(0)):
         found.append("the producer shares a core with a consumer, as no other is left")
-    if info.kind == "cuda":
-        found.append("clocks and power are not read on several GPUs, so throttling would not show")
     return found
 
 
@@ -88,13 +86,11 @@ def jobs_of(job: Job, config: Config) -> tuple[Job, ...]:
     if gpus is None:
         return (job,)
     if len(gpus) > 1 and not job.is_split:
-        job = replace(job, consumers=len(gpus), routing=config.device.routing, record_launches=False)
+        job = replace(job, consumers=len(gpus), routing=config.device.routing)
+    jobs = [replace(job, consumer=at, gpu=gpu if len(gpus) > 1 else None) for at, gpu in enumerate(gpus)]
     if job.device_kind == "cpu":
-        jobs = [replace(job, consumer=at, pin_cpu=core, threads=1) for at, core in enumerate(gpus)]
-    else:
-        jobs = [replace(job, consumer=at, device_index=gpu) for at, gpu in enumerate(gpus)]
-    # Of GPUs that split a model, the first one writes launches.parquet: all have the same launches.
-    return tuple(replace(each, record_launches=each.record_launches and each.consumer == 0) for each in jobs)
+        return tuple(replace(each, pin_cpu=core, threads=1) for each, core in zip(jobs, gpus, strict=True))
+    return tuple(replace(each, device_index=gpu) for each, gpu in zip(jobs, gpus, strict=True))
 
 
 def _refused(gpus: Sequence[int], why: str) -> ConfigError:

@@ -84,6 +84,7 @@ class Job:
     schedule: Schedule = field(default_factory=Schedule)
     back_name: str = ""  # the ring that notifies the driver of complete steps
     # Several consumers: each has a job with rings of its own, the producer has the names of all rings.
+    gpu: int | None = None  # of this consumer, an entry of device.gpus; None: there is one consumer
     consumer: int = 0  # number of this consumer
     consumers: int = 1
     routing: Routing = Routing.round_robin
@@ -94,6 +95,11 @@ class Job:
     def is_split(self) -> bool:
         """Whether several consumers split the model, and each executes its share of every command."""
         return self.stream.tensor > 1
+
+    @property
+    def writers(self) -> int:
+        """Number of consumers that write to the tables of the folder."""
+        return max(self.consumers, self.stream.tensor)
 
     @property
     def back_capacity(self) -> int:

@@ -27,8 +27,8 @@ def require_gpus(config: Config) -> None:
         raise _refused(config, f"workload={workload.name} has no model to split: use layer or decode")
     if config.ordering is not Ordering.per_request:
         raise _refused(config, f"ordering={config.ordering.value} has no order of all-reduces: use per_request")
-    if config.timing.kind in (TimingKind.cupti, TimingKind.torch):
-        raise ConfigError("timing", config.timing.kind.value, "traces one GPU: use timing=events with parallel.tensor")
+    if config.timing.kind is TimingKind.torch:
+        raise ConfigError("timing", "torch", "traces one GPU: use timing=cupti with parallel.tensor")
     if config.record.commands is Record.all:
         raise ConfigError("record.commands", "all", "is for one GPU: leave it out with parallel.tensor")
     if not config.batching.stall:

@@ -35,6 +35,8 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path != STDIN:
         if _is_pipe(path):
             raise DataError(path, None, "a pipe, not a regular file; type: launchopt trace - < PIPE")
+        if path.is_dir():
+            raise DataError(path, None, "is a folder; of a run, type: launchopt report RUN --timeline FILE.json")
         yield path
         return
     try:

@@ -24,7 +24,7 @@ from launchopt.recording.identity import stream_hash
 from launchopt.recording.impossible import remove_ceilings, settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
-from launchopt.timing.nvml import GpuWatch, open_watch
+from launchopt.timing.nvml import GpuWatch, GpuWatches, open_watch
 from runner.config.groups import Verify
 from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
@@ -192,18 +192,21 @@ def _keep_error(run: Run, error: LaunchoptError) -> None:
         run.end("failed")
 
 
-def _watch(plan: Plan, notices: list[str]) -> GpuWatch | None:
-    """Return the reader of the GPU's clocks and energy. None on the CPU; None and a notice if NVML does not answer."""
-    if plan.info.kind != "cuda" or len(plan.consumers) > 1:
+def _watch(plan: Plan, notices: list[str]) -> GpuWatches | None:
+    """Return the reader of the GPUs' clocks and energy; None without any. A GPU that cannot be read has a notice."""
+    if plan.info.kind != "cuda":
         return None
-    try:
-        return open_watch(uuid_of(plan.info.index))
-    except DeviceError as error:
-        notices.append(str(error))
-        return None
+    found = list[GpuWatch | None]()
+    for index in plan.consumers:
+        try:
+            found.append(open_watch(uuid_of(index)))
+        except DeviceError as error:
+            found.append(None)
+            notices.append(f"GPU {index}: {error}" if len(plan.consumers) > 1 else str(error))
+    return GpuWatches(found) if any(found) else None
 
 
-def _repeats(run: Run, terminal: Terminal, watch: GpuWatch | None) -> None:
+def _repeats(run: Run, terminal: Terminal, watch: GpuWatches | None) -> None:
     plan = run.plan
 
     def progress(label: str, moved: Moved) -> None:

@@ -20,7 +20,7 @@ from launchopt.producing.production import Production
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord, RingSegment
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import differences
-from launchopt.timing.nvml import GpuWatch, Readings
+from launchopt.timing.nvml import GpuWatches
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.ending.signals import signals
 from runner.plan.job import Job
@@ -28,6 +28,7 @@ from runner.plan.memory import oom_kills, out_of_memory
 from runner.plan.split import member, new_team
 from runner.run.children import GRACE_S, Child, end_all, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
+from runner.run.several import add_readings
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
 
@@ -47,12 +48,14 @@ class Session:
 
     `about` has versions and ceilings, from the consumer; after the job also the bandwidths behind its last run.
 
+    `watch` reads the GPUs of `jobs`.
+
     `watchdog_s` is how long nothing may move; 0 is no limit. Under a profiler, which may pause any process, there is
     none either.
     """
 
     def __init__(
-        self, jobs: Sequence[Job], progress: Progress, watch: GpuWatch | None = None, watchdog_s: float = 0.0
+        self, jobs: Sequence[Job], progress: Progress, watch: GpuWatches | None = None, watchdog_s: float = 0.0
     ) -> None:
         job = jobs[0]
         self._progress, self._watch = progress, watch
@@ -142,16 +145,8 @@ class Session:
         self._await(self._producer, ReplyKind.READY, f"{label}: preparing commands")
         self._is_counted = False
         if readings:
-            self._add(readings, results[0])
+            add_readings(results, readings, self._ring.word(HeaderWord.START_NS))
         return results, produced
-
-    def _add(self, readings: Readings, result: RepeatResult) -> None:
-        """Add the GPU's clocks, power and energy during the repeat to its result."""
-        row, start_ns = result.row, self._ring.word(HeaderWord.START_NS)
-        wall_ns = row["wall_ms"] * 1e6
-        timed = readings.within(start_ns, start_ns + int(wall_ns))
-        row |= timed.columns(row["commands"], wall_ns)
-        result.extra["gpu"] = timed.about(wall_ns)
 
     def _start_run(self, order: Order, label: str) -> Production:
         for ring in self._rings:

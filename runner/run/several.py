@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from launchopt.recording import results
 from launchopt.recording.impossible import remove_ceilings
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import distribution
 from launchopt.statistics.histogram import LogHistogram
+from launchopt.timing.nvml import Readings
 from runner.plan.plan import Plan
 from runner.worker.messages import RepeatResult
 
@@ -50,7 +52,8 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
     slower = _work_ms(first.row) / _work_ms(row)
     row |= {name: first.row[name] * slower for name in ("achieved_gb_per_s", "achieved_tflops")}
-    row |= _closest(rows)
+    row |= _closest(rows) | _clocks(rows, row["commands"]) | _traced(rows)
+    row["kernels"] = _of_all(rows, "kernels", sum)
     faults = _faults(plan, found)
     row |= {"verified": all(each["verified"] for each in rows) and not faults}
     row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
@@ -58,7 +61,7 @@ def merged(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     row |= {"gpus": len(rows), "gpu_imbalance": max(commands) / (sum(commands) / len(rows)) - 1}
     row["routing"] = plan.config.device.routing.value
     remove_ceilings(row)
-    extra = dict(first.extra)
+    extra = _extra(plan, found)
     for key in ("counts", "commands_by_strategy"):
         extra[key] = _added([each.extra[key] for each in found])
     return RepeatResult(row, extra, {name: each.rows() for name, each in histograms.items()})
@@ -78,19 +81,72 @@ def merged_ranks(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     row["commands_per_s"] = row["commands"] / row["wall_ms"] * 1e3
     for name in ("achieved_gb_per_s", "achieved_tflops"):
         row[name] = sum(each[name] * _work_ms(each) for each in rows) / _work_ms(row)
-    row |= _closest(rows)
+    row |= _closest(rows) | _clocks(rows, row["commands"]) | _traced(rows)
     faults = _faults_of_ranks(plan, found)
     row |= {"verified": all(each["verified"] for each in rows) and not faults}
     row["status"] = f"failed: {'; '.join(faults)}" if faults else "ok"
     row |= {"gpus": len(rows), "tensor": len(rows)}
     remove_ceilings(row)
-    return RepeatResult(row, first.extra, first.histograms)
+    return RepeatResult(row, _extra(plan, found), first.histograms)
 
 
 def _closest(rows: Sequence[results.Row]) -> results.Row:
     """Return the error that is closest to its tolerance, and that tolerance."""
     closest = max(rows, key=lambda each: each["max_rel_error"] / each["tolerance"] if each["tolerance"] else 0.0)
     return {name: closest[name] for name in ("max_rel_error", "tolerance")}
+
+
+def add_readings(found: Sequence[RepeatResult], readings: Sequence[Readings | None], start_ns: int) -> None:
+    """Add clocks, power and energy of each GPU to the result of its consumer. start_ns: start of the repeat.
+
+    Clocks are those up to the last result of the GPU, energy is that up to the last result of all.
+    """
+    run_ns = max(each.row["wall_ms"] for each in found) * 1e6
+    for each, of_gpu in zip(found, readings, strict=True):
+        if of_gpu is not None:
+            timed = of_gpu.within(start_ns, start_ns + int(each.row["wall_ms"] * 1e6))
+            each.row.update(timed.columns(each.row["commands"], run_ns))
+            each.extra["gpu"] = timed.about(run_ns)
+
+
+def _clocks(rows: Sequence[results.Row], commands: int) -> results.Row:
+    """Return clocks, throttling and energy of all GPUs together; null if they are not known of each."""
+    reasons = dict.fromkeys(name for row in rows for name in (row.get("throttle_reasons") or "").split(", ") if name)
+    throttled = [row.get("throttled") for row in rows]
+    has_energy = all(row.get("energy_mj_per_command") is not None for row in rows)
+    return {
+        "sm_clock_mhz": _of_all(rows, "sm_clock_mhz", min),
+        "sm_clock_min_mhz": _of_all(rows, "sm_clock_min_mhz", min),
+        "throttled": True if True in throttled else None if None in throttled else False,
+        "throttle_reasons": ", ".join(reasons) or None,
+        "energy_mj_per_command": sum(row["energy_mj_per_command"] * row["commands"] for row in rows) / commands
+        if has_energy
+        else None,
+        "power_w": _of_all(rows, "power_w", sum),
+    }
+
+
+def _traced(rows: Sequence[results.Row]) -> results.Row:
+    """Return CUPTI's columns. A GPU whose records CUPTI lost has none, and so has the whole."""
+    names = ("gpu_busy_ms", "launch_delay_p50_us", "launch_delay_p99_us")
+    row = {name: _of_all(rows, name, max) for name in names}
+    row |= {name: _of(rows, name, sum) for name in ("kernels_dropped", "launch_delays_clipped")}
+    return row | {"kernels": rows[0].get("kernels") if row["gpu_busy_ms"] is not None else None}
+
+
+def _extra(plan: Plan, found: Sequence[RepeatResult]) -> Manifest:
+    """Return the manifest's entry: that of the first consumer, with the state and the readings of every GPU."""
+    gpus, extras = plan.consumers, [each.extra for each in found]
+    named = list(zip(gpus, extras, strict=True))
+    extra = {key: value for key, value in extras[0].items() if key != "gpu"}
+    states = {f"{when}, GPU {gpu}": of for gpu, each in named for when, of in each.get("state", {}).items()}
+    readings = {str(gpu): each["gpu"] for gpu, each in named if "gpu" in each}
+    extra |= {"state": states} if states else {}
+    extra |= {"gpus": readings} if readings else {}
+    for name in ("device_clock_error_ns", "cupti_clock_error_ns"):
+        if errors_ns := [each[name] for each in extras if each.get(name) is not None]:
+            extra[name] = max(errors_ns)
+    return extra
 
 
 def _faults_of_ranks(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:
@@ -144,6 +200,11 @@ def _faults_of_each(plan: Plan, found: Sequence[RepeatResult]) -> list[str]:
 def _of(rows: Sequence[results.Row], name: str, how: Callable[[list[Any]], Any]) -> Any:
     known = [row[name] for row in rows if row.get(name) is not None]
     return how(known) if known else None
+
+
+def _of_all(rows: Sequence[results.Row], name: str, how: Callable[[list[Any]], Any]) -> Any:
+    """Return the same; None if the column is null in one of the rows."""
+    return None if any(row.get(name) is None for row in rows) else _of(rows, name, how)
 
 
 def _mean(rows: Sequence[results.Row], name: str, weight: str) -> float | None:

@@ -1,8 +1,8 @@
 """launches.parquet, commands.parquet and kernels.parquet. The consumer adds rows to them after each run.
 
-A row group is a chunk of the recording, or the kernels of one run. Each repeat is a part: a complete Parquet file with
-a hidden temporary name beside the table. At the end of the job `gather` joins the parts. If SIGKILL ends the writer,
-`rescue` joins the parts that it had finished.
+A row group is a chunk of the recording, or the kernels of one run. Each repeat of each consumer is a part: a complete
+Parquet file with a hidden temporary name beside the table. At the end of the job `gather` joins the parts, in the first
+consumer. If SIGKILL ends it, `rescue` joins the parts that were finished.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ _PART = "part.tmp"  # suffix of parts; .tmp lets a cleanup of temporary files re
 class GrowingTable:
     """A Parquet file that is written in parts. It gets its name at `close`. Raises RunError if the disk is full.
 
-    first: number of its first part; above 0, an earlier process has written parts.
+    first: number of its first part. step: from one of its parts to the next: `step` writers add parts in turn. The
+    writer of part 0 removes what an earlier run left in the folder. Make it before another writer adds a part.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, config: Mapping[str, object], first: int = 0) -> None:
-        self._path, self._parts = path, first
+    def __init__(
+        self, path: Path, schema: pa.Schema, config: Mapping[str, object], first: int = 0, step: int = 1
+    ) -> None:
+        self._path, self._next, self._step = path, first, step
         self._schema = schema.with_metadata(results.metadata(config))
+        if first == 0:
+            for old in (path, *_parts(path)):
+                old.unlink(missing_ok=True)
 
     def add(self, columns: Columns) -> None:
         """Append a part of one row group."""
@@ -46,13 +52,10 @@ class GrowingTable:
 
     def add_all(self, row_groups: Iterable[Columns]) -> None:
         """Append one part with these row groups: the whole part, or nothing after an error."""
-        if self._parts == 0:  # removes files of an earlier run in this folder
-            for old in (self._path, *_parts(self._path)):
-                old.unlink(missing_ok=True)
-        part = self._path.with_name(f".launchopt-{self._path.stem}.{self._parts:05}.{_PART}")
+        part = self._path.with_name(f".launchopt-{self._path.stem}.{self._next:05}.{_PART}")
         tables = (self._table(columns) for columns in row_groups)
         save_result(part, lambda temporary: _write(temporary, self._schema, tables))
-        self._parts += 1
+        self._next += self._step
 
     def _table(self, columns: Columns) -> pa.Table:
         arrays = [pa.array(columns[field.name], field.type, safe=False) for field in self._schema]
@@ -133,7 +136,8 @@ class TableWriter:
         folder, config = job.folder, job.config
 
         def table(name: str, schema: pa.Schema) -> GrowingTable:
-            return GrowingTable(folder / f"{name}.parquet", schema, config, job.first_part)
+            first = job.first_part * job.writers + job.consumer
+            return GrowingTable(folder / f"{name}.parquet", schema, config, first, job.writers)
 
         self._launches = table("launches", results.LAUNCHES) if job.record_launches else None
         self._commands = table("commands", results.COMMANDS) if job.record_commands else None
@@ -141,10 +145,10 @@ class TableWriter:
 
     def add(self, mode: str, repeat: int, recorder: Recorder, timing: Timing) -> None:
         """Add the rows of one run. If the disk is full, raise RunError and keep earlier rows."""
-        shapes = self._job.stream.shapes
+        shapes, gpu = self._job.stream.shapes, self._job.gpu
         if self._launches:
             self._launches.add_all(
-                self._named(summary.launch_columns(first, rows, timing, shapes), mode, repeat, len(rows))
+                self._named(summary.launch_columns(first, rows, timing, shapes, gpu), mode, repeat, len(rows))
                 for first, rows in recorder.launch_chunks()
             )
         if self._commands:
@@ -153,15 +157,15 @@ class TableWriter:
                 for chunk in recorder.chunks()
             )
         if timing.activity:
-            columns = kernel_columns(timing.activity, recorder, mode, shapes, timing.start_ns)
+            columns = kernel_columns(timing.activity, recorder, mode, shapes, timing.start_ns, gpu)
             self._kernels.add(self._named(columns, mode, repeat, len(timing.activity.activities)))
 
     def _named(self, columns: Columns, mode: str, repeat: int, rows: int) -> Columns:
         return named(columns, self._job.run_id, mode, repeat, rows)
 
     def close(self) -> None:
-        """Finish the files, unless more processes add to them."""
-        if not self._job.is_last:
+        """Finish the files, unless more processes add to them, or another consumer finishes them."""
+        if self._job.consumer or not self._job.is_last:
             return
         for table in (self._launches, self._commands, self._kernels):
             if table:

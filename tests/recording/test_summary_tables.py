@@ -41,7 +41,8 @@ def as_lists(columns: dict[str, Any], schema: pa.Schema) -> dict[str, list[Any]]
 
 
 def test_launch_columns(recorder: Recorder) -> None:
-    assert as_lists(summary.launch_columns(0, recorded(recorder).launches, EVENTS, STREAM.shapes), LAUNCHES) == {
+    assert as_lists(summary.launch_columns(0, recorded(recorder).launches, EVENTS, STREAM.shapes, 7), LAUNCHES) == {
+        "gpu": [7] * 3,
         "launch": [0, 1, 2],
         "batch": [0, 1, 2],
         "m": [4] * 3,

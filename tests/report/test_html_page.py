@@ -8,14 +8,16 @@ import json
 import re
 from html.parser import HTMLParser
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.results.recorded_runs import HOSTILE, write_calibration, write_run, write_sweep
+from support.results.recorded_runs import BATCH, HOSTILE, launch_rows, write_calibration, write_run, write_sweep
 
+from launchopt.recording import results
 from launchopt.report.grids import leading_number
 from launchopt.report.page import page_html
 from launchopt.report.source import Source, read_source
@@ -177,6 +179,24 @@ def test_the_timeline_is_of_the_run_that_was_traced(tmp_path: Path) -> None:
     assert sum(bar["what"].startswith("cuLaunchKernelEx, launch ") for bar in bars) == 48 + 8
     assert sum(bar["what"].startswith("gemv_kernel, stream 7") for bar in bars) == 2 * (48 + 8)
     assert min(bar["start"] for bar in bars) == 0
+
+
+def test_each_gpu_has_lanes_of_its_own_in_the_timeline(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", kernels=False, gpus=2, routing="round_robin")
+    rows = [row | {"gpu": gpu} for gpu in (4, 7) for row in launch_rows("run")]
+    results.write_rows(folder / "launches.parquet", results.LAUNCHES, rows, {})
+    (folder / "commands.parquet").unlink()
+    outline = Outline(page_html(read_source([folder])))
+    (timeline,) = (spec for spec in specs(outline).values() if spec["description"].startswith("Timeline"))
+    (bars,) = timeline["datasets"].values()
+    lanes = {
+        f"{mode}, GPU {gpu}: {track}" for mode in BATCH for gpu in (4, 7) for track in ("host: launch call", "GPU")
+    }
+    assert {bar["lane"] for bar in bars} == lanes
+    for lane in lanes:
+        own = sorted((bar["start"], bar["end"]) for bar in bars if bar["lane"] == lane)
+        if lane.endswith("launch call"):
+            assert all(one[1] <= other[0] for one, other in pairwise(own)), "no launches of two GPUs in one lane"
 
 
 def test_a_calibration_brings_the_stages_of_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

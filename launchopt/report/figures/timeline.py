@@ -55,7 +55,8 @@ def timeline_figure(tables: Sequence[Table], source: Source) -> Figure | Absent:
     if not values:
         return Absent(TITLE, "the recording holds no launch of these modes", "record.launches=all")
     end_us = min(span for span in spans_us if span > 0)
-    note = f"{_LAUNCHES} launches from the middle of a repeat of {' and '.join(names)}."
+    each = " of each GPU" if any(line.rows[0]["gpus"] for line in lines) else ""
+    note = f"{_LAUNCHES} launches{each} from the middle of a repeat of {' and '.join(names)}."
     if lines[0]["traced"]:
         note = f"Of a traced run: the tracer makes each launch slower. {note}"
     height = 34 * len(lanes) + 20
@@ -75,14 +76,19 @@ def _has_kernels(line: Line, source: Source) -> bool:
 def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
     """Return the bars of one mode: the launches around the middle of its first repeat."""
     row = line.rows[0]
-    first = max(0, int(row["launch_calls"] or 0) // 2 - _LAUNCHES // 2)
+    several = (
+        1 if row["tensor"] else row["gpus"] or 1
+    )  # independent GPUs number their own launches, of which a sum is known
+    first = max(0, int(row["launch_calls"] or 0) // several // 2 - _LAUNCHES // 2)
     window: Window = {
         **{name: (row[name], row[name]) for name in ("mode", "repeat")},
         "launch": (first, first + _LAUNCHES - 1),
     }
     launches = _read(folder / "launches.parquet", window)
     kernels = _read(folder / "kernels.parquet", window)[:_MOST_ROWS]
-    host = [_bar(name, _HOST, _named(each), each["submit_start_ns"], each["submit_end_ns"]) for each in launches]
+    host = [
+        _bar(_of(name, each), _HOST, _named(each), each["submit_start_ns"], each["submit_end_ns"]) for each in launches
+    ]
     host = host or _calls(kernels, name)
     if not host:
         return []
@@ -90,11 +96,13 @@ def _slice(folder: Path, line: Line, name: str) -> list[Datum]:
     bars = [*_waits(_read(folder / "commands.parquet", window), name), *host]
     for each in kernels:
         what = f"{each['name']}, stream {each['stream']}, launch {each['launch']}"
-        bars.append(_bar(name, _GPU, what, each["start_ns"], each["end_ns"]))
+        bars.append(_bar(_of(name, each), _GPU, what, each["start_ns"], each["end_ns"]))
     if not kernels:
         timed = [each for each in launches if each["device_start_ns"] is not None and each["device_end_ns"] is not None]
         track = _GPU if row["device"] == "cuda" else _CPU
-        bars += [_bar(name, track, _named(each), each["device_start_ns"], each["device_end_ns"]) for each in timed]
+        bars += [
+            _bar(_of(name, each), track, _named(each), each["device_start_ns"], each["device_end_ns"]) for each in timed
+        ]
     for bar in bars:
         bar |= {"start": (bar["start"] - start_ns) / 1e3, "end": (bar["end"] - start_ns) / 1e3}
         bar["us"] = bar["end"] - bar["start"]
@@ -114,9 +122,11 @@ def _read(path: Path, window: Window) -> list[Row]:
 
 def _calls(kernels: Iterable[Row], name: str) -> list[Datum]:
     """Return API calls as CUPTI saw them, for a run without recorded launch calls."""
-    seen = {each["correlation"]: each for each in kernels if each["api_start_ns"] is not None}
+    seen = {(each["gpu"], each["correlation"]): each for each in kernels if each["api_start_ns"] is not None}
     return [
-        _bar(name, _HOST, f"{each['api']}, launch {each['launch']}", each["api_start_ns"], each["api_end_ns"])
+        _bar(
+            _of(name, each), _HOST, f"{each['api']}, launch {each['launch']}", each["api_start_ns"], each["api_end_ns"]
+        )
         for each in seen.values()
     ]
 
@@ -133,6 +143,11 @@ def _waits(commands: Iterable[Row], name: str) -> list[Datum]:
         bars.append(_bar(name, _WAIT, what, min(command["enqueue_ns"] for command in of), flush_ns))
         bars.append(_bar(name, _TURN, what, flush_ns, of[0]["submit_start_ns"]))
     return bars
+
+
+def _of(mode: str, row: Row) -> str:
+    """Return the mode, and the GPU if there were several: each has lanes of its own."""
+    return mode if row["gpu"] is None else f"{mode}, GPU {row['gpu']}"
 
 
 def _named(launch: Row) -> str:

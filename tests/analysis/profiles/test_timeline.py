@@ -6,11 +6,16 @@ from collections import defaultdict
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.results.recorded_runs import BATCH, COMMANDS, REPEATS, command_rows, kernel_rows, launch_rows
 
+from launchopt.analysis.profiles.all_reduces import all_reduce_kernels, all_reduces
 from launchopt.analysis.profiles.timeline import Event, Size, Timeline, kept_launches
+from launchopt.recording import results
+from launchopt.recording.results import Row
 
 EVERYTHING = {(mode, repeat): COMMANDS // size for mode, size in BATCH.items() for repeat in range(REPEATS)}
 
@@ -71,6 +76,59 @@ def test_a_wait_begins_and_ends_with_one_id() -> None:
 
 def test_a_launch_that_was_not_timed_has_no_slice_on_the_device() -> None:
     rows = [{**row, "device_start_ns": None, "device_end_ns": None} for row in launch_rows("run")]
+    made = list(Timeline(EVERYTHING).launches(rows))
+    assert len(of(made, "X")) == len(rows)
+    assert not of(made, "s")
+
+
+def on_gpus(rows: list[Row], late_ns: int) -> list[Row]:
+    """The same launches on GPUs 4 and 7, each an all-reduce that begins later on the second one."""
+    names = ("submit_start_ns", "submit_end_ns", "device_start_ns")
+    later = [row | {name: row[name] + late_ns for name in names} for row in rows]
+    return [row | {"gpu": gpu, "op": "all_reduce"} for gpu, own in ((4, rows), (7, later)) for row in own]
+
+
+def test_each_gpu_has_tracks_of_its_own_and_an_all_reduce_its_wait_and_its_transfer() -> None:
+    rows = on_gpus([row for row in launch_rows("run") if (row["mode"], row["repeat"]) == ("batched", 1)], 1000)
+    reduced = all_reduces(pa.Table.from_pylist(rows, schema=results.LAUNCHES).to_batches())
+    found = list(Timeline(EVERYTHING, reduced=reduced).launches(rows))
+    names = {e["tid"]: e["args"]["name"] for e in of(found, "M", name="thread_name")}
+    assert set(names.values()) == {
+        *("GPU 4, host: launch calls", "GPU 7, host: launch calls", "GPU 4, by events", "GPU 7, by events")
+    }
+    assert len({e["pid"] for e in found}) == 1, "GPUs of one repeat are side by side"
+    slices = [e for e in of(found, "X") if names[e["tid"]].endswith("by events")]
+    for gpu in (4, 7):
+        own = [e for e in slices if names[e["tid"]].startswith(f"GPU {gpu}")]
+        whole = [e for e in own if e["name"].startswith("all_reduce ")]
+        assert len(whole) == len(rows) // 2
+        for each in whole:
+            inside = [e for e in own if e is not each and each["ts"] <= e["ts"] < each["ts"] + each["dur"]]
+            assert {e["name"] for e in inside} <= {"wait for the last GPU", "transfer"}
+            assert sum(e["dur"] for e in inside) == pytest.approx(each["dur"])
+            assert each["args"]["wait_us"] + each["args"]["transfer_us"] == pytest.approx(each["dur"])
+
+
+def test_kernels_and_calls_of_two_gpus_are_apart() -> None:
+    """Each process has ids of its own, so the same ids mean other calls."""
+    one = [row for row in kernel_rows("run") if (row["mode"], row["repeat"], row["kind"]) == ("batched", 1, "kernel")]
+    rows = [row | {"gpu": gpu, "name": "ALL_REDUCE"} for gpu in (4, 7) for row in one]
+    reduced = all_reduce_kernels(pa.Table.from_pylist(rows, schema=results.KERNELS).to_batches())
+    found = list(Timeline(EVERYTHING, has_kernels=True, reduced_kernels=reduced).kernels(rows))
+    names = {e["tid"]: e["args"]["name"] for e in of(found, "M", name="thread_name")}
+    assert set(names.values()) == {
+        f"GPU {gpu}{track}" for gpu in (4, 7) for track in (" stream 7", ", host: CUDA API (CUPTI)")
+    }
+    calls = [names[e["tid"]] for e in of(found, "X", name="cuLaunchKernelEx")]
+    assert len(calls) == 2 * calls.count("GPU 4, host: CUDA API (CUPTI)") == len(rows) // 2
+    kernels = of(found, "X", name="ALL_REDUCE")
+    assert all(e["args"]["wait_us"] + e["args"]["transfer_us"] == pytest.approx(e["dur"]) for e in kernels)
+    assert len(kernels) == len(of(found, "X", name="transfer")) == len(rows)
+
+
+def test_a_launch_that_is_its_call_has_one_slice() -> None:
+    """As on the cpu device, whose calls are synchronous."""
+    rows = [row | {"device_start_ns": row["submit_start_ns"]} for row in launch_rows("run")]
     made = list(Timeline(EVERYTHING).launches(rows))
     assert len(of(made, "X")) == len(rows)
     assert not of(made, "s")

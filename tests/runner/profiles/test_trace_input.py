@@ -18,8 +18,9 @@ from support.paths import TESTS
 from support.processes.limits import limited
 from support.results.kineto_events import call, kernel, written
 
+from launchopt.errors import DataError
 from runner.profiles import trace_input
-from runner.profiles.trace import main
+from runner.profiles.trace import main, statistics
 
 EVENTS = [call(0, 4, 1), kernel(6, 3, 1)]
 DELAY = "launch delay, sum us 2.000"
@@ -57,6 +58,11 @@ def test_standard_input_may_be_an_nsys_export_and_one_file_of_several(
     assert main([str(written(tmp_path, EVENTS)), "-"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[-2:] for line in lines if line.startswith("launch delay, sum")] == [["2.000", "33.000"]]
+
+
+def test_a_folder_is_refused_with_the_command_for_a_run(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"is a folder; of a run, type: launchopt report RUN --timeline FILE\.json"):
+        statistics([tmp_path])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from support.config.composing import planned
-from support.cuda.fake_nvml import UUID, Board, installed
+from support.cuda.fake_nvml import OTHER_UUID, UUID, Board, installed
 from support.processes.own_process import ROOT, environ_of
 
 from launchopt.recording import results
@@ -19,6 +20,7 @@ from launchopt.timing import nvml
 from runner.run import children
 from runner.run import run as run_module
 
+CORES = sorted(os.sched_getaffinity(0))[:2]
 PAUSE_MS = 200  # a busy machine may stop this process that long between the clock and the counter
 
 
@@ -53,7 +55,7 @@ def test_a_run_is_watched_from_the_parent(
 ) -> None:
     board = installed(monkeypatch, Board())
     board.reasons = 0x4
-    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.open_watch(UUID))
+    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: nvml.GpuWatches([nvml.open_watch(UUID)]))
     job = "mode=baseline workload.cache=hot workload.commands=800 arrival=constant arrival.rate_per_s=1000 repeats=2"
     plan = planned(*job.split())
     rows = run_module.execute(plan, tmp_path, []).rows
@@ -66,6 +68,34 @@ def test_a_run_is_watched_from_the_parent(
     throttled = "baseline: repeats throttled: 2 of 2 (sw_power_cap)"
     assert throttled in manifest["notices"]
     assert throttled in capsys.readouterr().out
+
+
+@pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
+@pytest.mark.parametrize("split", [False, True])
+def test_each_gpu_of_a_run_is_watched(
+    split: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    kept_children: None,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    board = installed(monkeypatch, Board())
+    board.other_clock_mhz, board.reasons = 1500, 0x4
+    watches = nvml.GpuWatches([nvml.open_watch(uuid) for uuid in (UUID, OTHER_UUID)])
+    monkeypatch.setattr(run_module, "_watch", lambda plan, notices: watches)
+    words = ("workload=decode", "model=tiny", "workload.layers=2", "workload.requests=2", "workload.tokens=40")
+    parallel = ("parallel.tensor=2", "scheduler=continuous") if split else ()
+    gpus = f"device.gpus=[{CORES[0]},{CORES[1]}]"
+    plan = planned(*words, "workload.cache=hot", "mode=baseline", "against=[]", "repeats=1", gpus, *parallel)
+    (row,) = run_module.execute(plan, tmp_path, []).rows
+    assert row["status"] == "ok"
+    assert (row["sm_clock_mhz"], row["sm_clock_min_mhz"], row["throttle_reasons"]) == (1500.0, 1500.0, "sw_power_cap")
+    of_each = results.read_gpus([tmp_path])
+    assert [(each["gpu"], each["sm_clock_mhz"]) for each in of_each] == [(CORES[0], 1980.0), (CORES[1], 1500.0)]
+    readings = results.read_manifest(tmp_path)["runs"][0]["gpus"]
+    assert [readings[str(core)]["sm_clock_mhz"]["low"] for core in CORES] == [1980, 1500]
+    assert f"GPU {CORES[1]}:" in (printed := capsys.readouterr().out)
+    assert "SM clock 1,500 MHz, lowest 1,500, throttled (sw_power_cap)" in printed
 
 
 @pytest.mark.gpu

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from support.config.composing import planned
 
 from launchopt.errors import ConfigError
 from launchopt.recording import results
+from launchopt.timing.nvml import Look, Readings
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.resume import config_hash
 from runner.run.run import execute
-from runner.run.several import gpu_rows, merged
+from runner.run.several import add_readings, gpu_rows, merged
 from runner.verdict import verdict
 from runner.worker.messages import RepeatResult
 
@@ -26,6 +28,7 @@ TWO = f"device.gpus=[{','.join(map(str, CORES))}]"
 NO_CORE = max(os.sched_getaffinity(0)) + 1
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 GEMV = ("workload=gemv_256", "workload.commands=300", "workload.cache=hot", "mode=batched", "against=[]", "repeats=1")
+NVML = ("sm_clock_mhz", "sm_clock_min_mhz", "throttled", "throttle_reasons", "energy_mj_per_command", "power_w")
 STEPS = ("workload=decode", "model=tiny", "workload.requests=5", "workload.tokens=3", "workload.cache=hot")
 DECODE = (*STEPS, "mode=baseline", "against=[]", "repeats=1")
 
@@ -51,6 +54,11 @@ def test_two_consumers_execute_each_command_once_and_check_what_they_computed(
     assert row["gpu_imbalance"] == pytest.approx(172 / 150 - 1)
     assert row["wall_ms"] == max(each["wall_ms"] for each in gpus)
     assert row["producer_commands_per_s"] > 0
+    launches = pq.read_table(tmp_path / "launches.parquet").to_pylist()
+    counts = {core: [each["batch_size"] for each in launches if each["gpu"] == core] for core in CORES}
+    assert {core: sum(own) for core, own in counts.items()} == {CORES[0]: 172, CORES[1]: 128}
+    assert {core: len(own) for core, own in counts.items()} == {each["gpu"]: each["launch_calls"] for each in gpus}
+    assert all(row[name] is None for name in NVML), "cores have no clocks to read"
     assert row["copy_gb_per_s"] is None, "a ceiling of one core is none of two"
     capsys.readouterr()
     assert verdict([tmp_path]) == 0
@@ -97,6 +105,80 @@ def test_counts_add_up_and_the_slowest_gpu_gives_the_time() -> None:
     assert [each["gpu"] for each in gpu_rows(plan_of_two(), "run", halves)] == [4, 7]
 
 
+def watched(clock: float, power_w: float, **changed: Any) -> dict[str, Any]:
+    """The columns of a GPU that NVML answered for."""
+    named = {"sm_clock_mhz": clock, "sm_clock_min_mhz": clock - 100, "throttled": False, "throttle_reasons": None}
+    return named | {"energy_mj_per_command": power_w / 100, "power_w": power_w} | changed
+
+
+def test_the_clock_is_that_of_the_slowest_gpu_and_energy_that_of_all() -> None:
+    hot = watched(1500.0, 400.0, throttled=True, throttle_reasons="sw_power_cap")
+    halves = [found([*range(200)], **watched(1980.0, 300.0)), found([*range(200, 300)], **hot)]
+    row = merged(plan_of_two(), halves).row
+    assert {name: row[name] for name in NVML} == {
+        **{"sm_clock_mhz": 1500.0, "sm_clock_min_mhz": 1400.0, "throttled": True, "throttle_reasons": "sw_power_cap"},
+        **{"energy_mj_per_command": (3.0 * 200 + 4.0 * 100) / 300, "power_w": 700.0},
+    }
+    gpus = gpu_rows(plan_of_two(), "run", halves)
+    assert [(each["sm_clock_mhz"], each["throttled"], each["power_w"]) for each in gpus] == [
+        (1980.0, False, 300.0),
+        (1500.0, True, 400.0),
+    ]
+
+
+def test_what_is_known_of_one_gpu_alone_is_not_said_of_all() -> None:
+    halves = [found([*range(200)], **watched(1980.0, 300.0)), found([*range(200, 300)])]
+    row = merged(plan_of_two(), halves).row
+    assert {row[name] for name in NVML} == {None}
+    hot = watched(1980.0, 300.0, throttled=True, throttle_reasons="sw_power_cap")
+    row = merged(plan_of_two(), [found([*range(200)], **hot), halves[1]]).row
+    assert (row["throttled"], row["throttle_reasons"]) == (True, "sw_power_cap"), "one throttled GPU slows the run"
+
+
+def traced(busy_ms: float | None, dropped: int = 0) -> dict[str, Any]:
+    known = {"kernels": 200, "gpu_busy_ms": busy_ms, "launch_delay_p50_us": busy_ms, "launch_delay_p99_us": busy_ms}
+    return {"kernels_dropped": dropped, "launch_delays_clipped": 1} | ({} if busy_ms is None else known)
+
+
+def test_kernels_add_up_and_the_busiest_gpu_gives_the_busy_time() -> None:
+    halves = [found([*range(200)], **traced(1.5)), found([*range(200, 300)], **traced(1.0))]
+    row = merged(plan_of_two(), halves).row
+    assert (row["kernels"], row["gpu_busy_ms"], row["launch_delay_p99_us"], row["kernels_dropped"]) == (
+        400,
+        1.5,
+        1.5,
+        0,
+    )
+    halves[1] = found([*range(200, 300)], **traced(None, dropped=3))
+    row = merged(plan_of_two(), halves).row
+    assert (row["kernels"], row["gpu_busy_ms"], row["launch_delay_p99_us"], row["kernels_dropped"]) == (None,) * 3 + (
+        3,
+    )
+
+
+def test_the_manifest_has_the_state_and_the_readings_of_each_gpu() -> None:
+    halves = [found([*range(200)]), found([*range(200, 300)])]
+    for number, each in enumerate(halves):
+        each.extra.update(state={"before": {"sm_clock_mhz": 1000 + number}}, gpu={"looks": number})
+        each.extra["device_clock_error_ns"] = 10 * number
+    extra = merged(plan_of_two(), halves).extra
+    assert extra["state"] == {"before, GPU 4": {"sm_clock_mhz": 1000}, "before, GPU 7": {"sm_clock_mhz": 1001}}
+    assert (extra["gpus"], extra["device_clock_error_ns"]) == ({"4": {"looks": 0}, "7": {"looks": 1}}, 10)
+    assert "gpu" not in extra
+
+
+def test_clocks_are_read_until_a_gpu_is_done_and_energy_until_the_last_one_is() -> None:
+    halves = [found([*range(200)]), found([*range(200, 300)], wall_ms=4.0)]
+    looks = tuple(Look(at, at, clock, 300.0, 0) for at, clock in ((1_000_000, 1980), (3_000_000, 345)))
+    readings = Readings(looks, 900, 4_100_000, 100_000)
+    add_readings(halves, [readings, None], 0)
+    first, second = (each.row for each in halves)
+    assert (first["sm_clock_mhz"], first["sm_clock_min_mhz"]) == (1980.0, 1980.0), "then it idled"
+    assert first["energy_mj_per_command"] == 900 / 200
+    assert second["sm_clock_mhz"] is None
+    assert [("gpu" in each.extra) for each in halves] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("first", "second", "why"),
     [
@@ -126,6 +208,7 @@ def test_wrong_outputs_of_one_gpu_fail_the_repeat_and_name_it() -> None:
         (("device.gpus=[0]", "device.pin_cpu=0"), "device.pin_cpu=0: does not go with device.gpus"),
         ((TWO, "device.threads=2"), "device.threads=2: must be 1"),
         ((TWO, "record.commands=all"), "record.commands=all: is for one GPU"),
+        ((TWO, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with device.gpus"),
         ((TWO, "workload.commands=1"), "the workload has 1 commands: fewer than GPUs"),
         ((TWO, *STEPS, "mode=batched", "ordering=violated"), "ordering=violated: is for one GPU"),
         (

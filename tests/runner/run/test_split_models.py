@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.config.composing import planned
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
+from launchopt.report.perfetto import write_timeline
 from runner.plan.plan import Plan
 from runner.run import children
 from runner.run.resume import config_hash
@@ -83,9 +85,36 @@ def test_the_launches_have_the_order_and_the_time_of_every_all_reduce(tmp_path: 
     (row,) = ran(tmp_path, *DECODE, "mode=baseline", "scheduler=continuous", *SPLIT)
     assert row["status"] == "ok"
     launches = pq.read_table(tmp_path / "launches.parquet").to_pylist()
-    assert [each["op"] for each in launches] == ["gemm", "gemm", "all_reduce"] * 24
+    assert {each["gpu"] for each in launches} == set(CORES)
+    for core in CORES:
+        own = [each for each in launches if each["gpu"] == core]
+        assert [each["op"] for each in own] == ["gemm", "gemm", "all_reduce"] * 24
+        assert [each["launch"] for each in own] == list(range(72))
     assert row["collectives"] == 24
     assert all(each["submit_start_ns"] < each["submit_end_ns"] for each in launches)
+
+
+@needs_two_cores
+def test_verdict_and_timeline_have_the_skew_of_each_all_reduce(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = ran(tmp_path, *DECODE, "mode=baseline", "against=[graph]", "scheduler=continuous", *SPLIT)
+    calls = sum(row["collectives"] for row in rows if row["mode"] == "baseline")
+    capsys.readouterr()
+    assert verdict([tmp_path], output=tmp_path / "verdict.json") == 0
+    printed = capsys.readouterr().out
+    assert f"{calls} of {calls}" in printed
+    assert "graph: no all-reduce has times of its own" in printed
+    both, *of_each = json.loads((tmp_path / "verdict.json").read_text())["all_reduces"]
+    assert [each["gpu"] for each in of_each] == CORES
+    assert sum(each["last_share"] for each in of_each) == pytest.approx(1)
+    assert both["clock_error_us"] == 0, "cores have one clock"
+    assert 0 <= both["wait_p50_us"] <= both["wait_p99_us"]
+    timeline = write_timeline([tmp_path], tmp_path / "timeline.json")
+    events = json.loads(timeline.path.read_text())["traceEvents"]
+    waits = [event["args"]["wait_us"] for event in events if event["name"].startswith("all_reduce ")]
+    assert (len(waits), min(waits)) == (2 * calls, 0)
+    assert sum(event["name"] == "transfer" for event in events) == len(waits)
 
 
 def plan_of_two() -> Plan:
@@ -108,6 +137,9 @@ def test_counts_are_those_of_a_rank_rates_add_up_and_the_slowest_gives_the_time(
     assert (row["commands"], row["wall_ms"], row["commands_per_s"], row["status"]) == (72, 4.0, 18_000.0, "ok")
     assert row["achieved_gb_per_s"] == (8.0 * 2 + 8.0 * 4) / 4
     assert (row["all_reduce_us"], row["all_reduce_wait_us"]) == (5.0, 2.5)
+    of_each = [found(kernels=90, gpu_busy_ms=busy_ms, kernels_dropped=0) for busy_ms in (1.5, 1.75)]
+    row = merged(plan_of_two(), of_each).row
+    assert (row["kernels"], row["gpu_busy_ms"]) == (90, 1.75), "kernels of one GPU, as launches"
     assert [each["gpu"] for each in gpu_rows(plan_of_two(), "run", [found(), slower])] == [4, 7]
 
 
@@ -134,6 +166,7 @@ REFUSED = [
     ((*SPLIT, "arrival=poisson", "arrival.rate_per_s=9"), "use scheduler=continuous, or run in a closed loop"),
     ((*SPLIT, "batching.stall=false"), "batching.stall=false: must be true with parallel.tensor"),
     ((*SPLIT, "record.commands=all"), "record.commands=all: is for one GPU"),
+    ((*SPLIT, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with parallel.tensor"),
     (("parallel.tensor=0",), "parallel.tensor=0: out of range"),
     ((*SPLIT, "mode=batched"), "mode=batched: forms batches of one shape as commands come"),
     ((*SPLIT, "mode=graph_loop"), "mode=graph_loop: mode.submit=graph_loop repeats steps in one launch"),

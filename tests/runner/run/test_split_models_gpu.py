@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from support.config.composing import planned
 from launchopt.recording import results
 from runner.run import children
 from runner.run.run import execute
+from runner.verdict import verdict
 
 pytestmark = pytest.mark.gpu
 SPLIT = ("device=cuda", "device.gpus=[0,1]", "parallel.tensor=2")
@@ -45,6 +47,32 @@ def test_every_mode_computes_the_whole_model(requests: int, tmp_path: Path) -> N
     assert all(row["collectives"] >= 2 * 2 * 8 for row in rows)
     assert all(0 < row["all_reduce_wait_us"] <= row["all_reduce_us"] for row in rows)
     assert {row["as_audited_share"] for row in rows} == {1.0}
+
+
+def test_a_trace_has_the_kernels_and_the_skew_of_both_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cupti")
+    words = ("workload=layer", "model=tiny", "workload.layers=2", "workload.requests=2", "workload.tokens=8")
+    rows = ran(tmp_path, *words, "mode=engine+graph", "against=[baseline]", "repeats=2", "timing=cupti", *SPLIT)
+    assert {(row["status"], row["kernels_dropped"]) for row in rows} == {("ok", 0)}
+    assert all(row["kernels"] > 0 and row["gpu_busy_ms"] <= row["wall_ms"] for row in rows)
+    capsys.readouterr()
+    assert verdict([tmp_path], output=tmp_path / "verdict.json") == 0
+    print(capsys.readouterr().out)
+    found = json.loads((tmp_path / "verdict.json").read_text())["all_reduces"]
+    for row in rows:
+        each = next(one for one in found if (one["mode"], one["gpu"]) == (row["mode"], None))
+        assert (each["timed"], each["all_reduces"]) == (2 * row["collectives"],) * 2
+        assert each["transfer_p50_us"] > 0
+
+
+def test_the_clock_of_both_gpus_is_read(tmp_path: Path) -> None:
+    words = ("workload=layer", "model=llama_3_2_1b", "workload.layers=4", "workload.requests=1", "workload.tokens=1000")
+    (row,) = ran(tmp_path, *words, "mode=engine+graph", "against=[]", "repeats=1", *SPLIT)
+    gpus = results.read_gpus([tmp_path])
+    clocks = [each["sm_clock_mhz"] for each in gpus]
+    assert len(clocks) == 2
+    assert row["sm_clock_mhz"] == min(clocks) > 200
+    assert row["throttled"] is not None
 
 
 def test_fp32_gives_the_tokens_of_one_gpu(tmp_path: Path) -> None:

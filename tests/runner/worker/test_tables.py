@@ -95,6 +95,21 @@ def test_a_later_process_adds_to_the_parts_of_the_earlier_one(table: GrowingTabl
     assert names(tmp_path) == ["launches.parquet"]
 
 
+def test_several_writers_add_parts_in_turn_and_the_first_one_joins_them(tmp_path: Path) -> None:
+    path = tmp_path / "launches.parquet"
+    (tmp_path / ".launchopt-launches.00003.part.tmp").write_bytes(b"PAR1 of an earlier run")
+    tables = [GrowingTable(path, SCHEMA, {}, first, 2) for first in range(2)]
+    for part in range(2):
+        for writer in (1, 0):  # the second one is faster
+            tables[writer].add(row_group(10 * part + writer, 1))
+    later = [GrowingTable(path, SCHEMA, {}, first, 2) for first in (4, 5)]
+    for writer, table in enumerate(later):
+        table.add(row_group(20 + writer, 1))
+    later[0].close()
+    assert pq.read_table(path)["part"].to_pylist() == [0, 1, 10, 11, 20, 21]
+    assert names(tmp_path) == ["launches.parquet"]
+
+
 def test_who_outlives_the_writer_finishes_its_tables(tmp_path: Path) -> None:
     for name in ("launches", "commands"):
         table = GrowingTable(tmp_path / f"{name}.parquet", SCHEMA, {"seed": 5})

@@ -1,4 +1,4 @@
-"""A stand-in for NVML: a GPU that draws the power that the test sets, and a clock that only sleeping moves."""
+"""A stand-in for NVML: GPUs that draw the power that the test sets, and a clock that only sleeping moves."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from runner.run import run as run_module
 MS = 1_000_000
 UUID = bytes(range(16))
 NAMED = "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"
+OTHER_UUID = bytes(range(16, 32))
+OTHER = "GPU-10111213-1415-1617-1819-1a1b1c1d1e1f"
 
 
 class NVMLError(Exception):
@@ -36,11 +38,15 @@ class Clock:
 
 
 class Board(ModuleType):
-    """A fake of the module `pynvml`, with one GPU that always draws `power_w`. None: NVML does not report it."""
+    """A fake of the module `pynvml`, with GPUs that always draw `power_w`. None: NVML does not report it.
+
+    other_clock_mhz: of the second GPU; None: there is one GPU.
+    """
 
     NVMLError = NVMLError
     NVML_CLOCK_SM = 1
     clock_mhz: int | None = 1980
+    other_clock_mhz: int | None = None
     power_w: float | None = 400.0
     reasons: int | None = 0
     old_reasons: int | None = None
@@ -60,11 +66,12 @@ class Board(ModuleType):
         self._reported(self.answers or None)
 
     def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
-        return str(self._reported(uuid if uuid == NAMED else None))
+        known = (NAMED,) if self.other_clock_mhz is None else (NAMED, OTHER)
+        return str(self._reported(uuid if uuid in known else None))
 
     def nvmlDeviceGetClockInfo(self, gpu: str, kind: int) -> int:  # noqa: N802
-        assert (gpu, kind) == (NAMED, self.NVML_CLOCK_SM)
-        return int(self._reported(self.clock_mhz))
+        assert kind == self.NVML_CLOCK_SM
+        return int(self._reported({NAMED: self.clock_mhz, OTHER: self.other_clock_mhz}[gpu]))
 
     def nvmlDeviceGetPowerUsage(self, gpu: str) -> int:  # noqa: N802
         return int(self._reported(self.power_w) * 1000)

@@ -65,6 +65,7 @@ def launch_rows(run_id: str) -> list[Row]:
                         "device_end_ns": start_ns + length_ns,
                         "packed_bytes": 0,
                         "op": "gemm",
+                        "gpu": None,
                     },
                 }
             )

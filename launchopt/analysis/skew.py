@@ -1,0 +1,98 @@
+"""The skew of the GPUs that split a model: how long each waited for the last one at an all-reduce, and the transfer.
+
+In: `AllReduces` of each repeat of a run. Out: a `GpuSkew` for each mode and GPU, over all repeats. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from launchopt.analysis.profiles.all_reduces import AllReduces, Repeat, Times
+from launchopt.recording.results import Row
+
+HEADINGS = (
+    "all-reduces of",
+    "timed",
+    "came last",
+    "wait us p50 / p99",
+    "transfer us p50 / p99",
+    "clocks within us",
+)
+LEGEND = (
+    "wait: from the arrival of a GPU to that of the last one; skew: the wait of the first one; transfer: from the last "
+    "arrival to the end"
+)
+NO_TIMES = (
+    "no all-reduce has times of its own: in a graph, in a fused launch or in a step that is timed as a whole it has "
+    "none; on GPUs timing=cupti times each kernel"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSkew:
+    """All-reduces of one mode on one GPU; gpu None: the skew, and the transfer of all GPUs."""
+
+    run: str
+    mode: str
+    gpu: int | None
+    all_reduces: int
+    timed: int  # of them, on every GPU
+    last_share: float | None  # of the timed ones, those at which this GPU arrived last
+    wait_p50_us: float
+    wait_p99_us: float
+    transfer_p50_us: float
+    transfer_p99_us: float
+    clock_error_us: float  # largest error of the times of one GPU against those of another; 0: they have one clock
+
+
+def skews(run: str, found: Mapping[Repeat, AllReduces]) -> list[GpuSkew]:
+    """Return the skew of each mode, then of each of its GPUs."""
+    modes: dict[str, list[AllReduces]] = {}
+    for (mode, _), each in found.items():
+        modes.setdefault(mode, []).append(each)
+    return [one for mode, repeats in modes.items() for one in _of_mode(run, mode, repeats)]
+
+
+def _of_mode(run: str, mode: str, repeats: Sequence[AllReduces]) -> Iterator[GpuSkew]:
+    waits_ns = np.concatenate([each.waits_ns for each in repeats], axis=1)
+    transfers_ns = np.concatenate([each.transfers_ns for each in repeats], axis=1)
+    asked, error_us = sum(each.asked for each in repeats), max(each.error_ns for each in repeats) / 1e3
+
+    def of(gpu: int | None, share: float | None, wait_ns: Times, transfer_ns: Times) -> GpuSkew:
+        found = wait_ns.shape[0], share, *_percentiles_us(wait_ns), *_percentiles_us(transfer_ns)
+        return GpuSkew(run, mode, gpu, asked, *found, error_us)
+
+    yield of(None, None, waits_ns.max(axis=0), transfers_ns.max(axis=0))
+    for at, gpu in enumerate(repeats[0].gpus):
+        yield of(gpu, float(np.mean(waits_ns[at] == 0)), waits_ns[at], transfers_ns[at])
+
+
+def _percentiles_us(times_ns: Times) -> tuple[float, float]:
+    p50_us, p99_us = (np.percentile(times_ns, [50, 99]) / 1e3).tolist()
+    return p50_us, p99_us
+
+
+def skew_rows(found: Sequence[GpuSkew]) -> list[list[str]]:
+    """Return the cells of the table, under HEADINGS."""
+    has_runs = len({each.run for each in found}) > 1
+    rows = []
+    for each in found:
+        wait = f"{each.wait_p50_us:,.2f} / {each.wait_p99_us:,.2f}"
+        transfer = f"{each.transfer_p50_us:,.2f} / {each.transfer_p99_us:,.2f}"
+        if each.gpu is None:
+            name = f"{each.run}: {each.mode}" if has_runs else each.mode
+            timed = f"{each.timed:,} of {each.all_reduces:,}"
+            rows.append([f"{name}, skew", timed, "", wait, transfer, f"{each.clock_error_us:,.1f}"])
+        else:
+            rows.append([f"  GPU {each.gpu}", "", f"{each.last_share:.0%}", wait, transfer, ""])
+    return rows
+
+
+def without_times(rows: Iterable[Row], found: Sequence[GpuSkew]) -> list[str]:
+    """Return a line on each split mode of which no all-reduce was timed. rows: of summary.parquet."""
+    known = {each.mode for each in found}
+    modes = dict.fromkeys(row["mode"] for row in rows if row.get("tensor") and row["mode"] not in known)
+    return [f"{mode}: {NO_TIMES}" for mode in modes]
