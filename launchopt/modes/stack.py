@@ -71,7 +71,7 @@ _TORCH = "PyTorch's modes are torch_eager, torch_compile and torch_graph as they
 _MEGAKERNEL = "a megakernel is one launch for a whole step, with fusions of its own: use mode=megakernel as it is"
 _PERSISTENT = "a persistent kernel takes single commands, without launches to change: use mode=persistent as it is"
 _TRITON = "our Triton kernel for steps computes bias, ReLU and scale only, and waits for no earlier launch"
-_SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own"
+_SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own, on a GPU"
 _STREAMS = "spreads single commands over CUDA streams, and a stack has one stream: begin with baseline"
 
 _OTHER = "has launches of its own, which are no stack of choices: begin with baseline, coalesced or graph"

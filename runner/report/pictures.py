@@ -6,12 +6,13 @@ In: tables. Out: one complete file, or none. Needs the `report` extra, which onl
 from __future__ import annotations
 
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from launchopt.distribution import install_command, missing
-from launchopt.errors import ConfigError, DataError, PackageError, printable_within
+from launchopt.errors import ConfigError, DataError, PackageError, one_line, printable_within
 from launchopt.files import write_atomically
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _write(chart: Chart | None, path: Path, why_none: str) -> None:
         write_atomically(path, lambda temporary: drawn.save(str(temporary), format=kind, ppi=DOTS_PER_INCH))
     except OSError as error:
         raise DataError(path, None, f"cannot be written ({error.strerror})") from None
+    print(f"wrote {one_line(path)}", file=sys.stderr)  # standard output may be JSON
 
 
 def _printable(chart: Chart) -> Chart:

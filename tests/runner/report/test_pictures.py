@@ -49,12 +49,15 @@ def texts(path: Path) -> list[str]:
 
 @needs_extra
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_one_whole_svg_and_the_same_each_time(kind: str, tmp_path: Path) -> None:
+def test_a_picture_is_one_whole_svg_and_the_same_each_time(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = write(tmp_path / "runs", sweep() if kind == "frontiers" else everything())
     found = []
     for name in ("a.svg", "b.svg"):
         assert report.main([str(folder), *KINDS[kind], "--plot", str(tmp_path / name)]) == 0
         found.append((tmp_path / name).read_bytes())
+        assert f"wrote {tmp_path / name}" in capsys.readouterr().err
     assert found[0] == found[1]
     assert ElementTree.fromstring(found[0]).tag.endswith("svg")
     assert b'href="http' not in found[0]

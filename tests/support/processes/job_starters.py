@@ -88,7 +88,13 @@ def as_a_child_of_the_job() -> None:
 
 def run_long() -> None:
     """Run for many minutes; if the run ends before, tell why."""
-    words = ["device=cpu", "workload.cache=hot", "repeats=1000", "against=[]", "hydra.run.dir=long"]  # takes little memory
+    words = [
+        "device=cpu",
+        "workload.cache=hot",
+        "repeats=1000",
+        "against=[]",
+        "hydra.run.dir=long",
+    ]  # takes little memory
     print(run_bound(words), file=sys.stderr)
 
 
