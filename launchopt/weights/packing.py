@@ -65,6 +65,22 @@ class Packing:
         return f"{self.format} per {self.scales}" if self else str(self.format)
 
     @property
+    def unit_roundoff(self) -> float:
+        """Largest error of a value, relative to the largest one that shares its scale; 0 if it is not quantised."""
+        steps = {
+            WeightFormat.none: 0.0,
+            WeightFormat.fp8: 2.0**-4,
+            WeightFormat.int8: 0.5 / 127,
+            WeightFormat.int4: 0.5 / 7,
+        }
+        return steps[self.format]
+
+    @property
+    def macros(self) -> dict[str, int]:
+        """Macros of kernels that read such a weight (kernels/common/quantised.cuh)."""
+        return {"WEIGHTS": list(WeightFormat).index(self.format), "SCALES": list(Scales).index(self.scales)}
+
+    @property
     def bits(self) -> int:
         """Bits of a code."""
         return BITS[self.format]
@@ -87,6 +103,10 @@ class Packing:
             return rows, 1
         return -(-rows // self.block_rows), -(-cols // BLOCK)
 
+    def row_bytes(self, cols: int, itemsize: int) -> int:
+        """Return the bytes of a row without its scales. itemsize: bytes of an element that is not quantised."""
+        return cols * self.bits // 8 if self else cols * itemsize
+
     def codes_bytes(self, rows: int, cols: int) -> int:
         """Return the bytes of a weight's codes."""
         return rows * cols * self.bits // 8
@@ -95,13 +115,22 @@ class Packing:
         """Return the offset of the scales of a weight in its slot, in bytes."""
         return -(-self.codes_bytes(rows, cols) // SCALES_ALIGNMENT_BYTES) * SCALES_ALIGNMENT_BYTES
 
-    def bytes(self, rows: int, cols: int) -> int:
-        """Return the bytes of a weight's codes and scales, without the gap between them."""
+    def bytes(self, rows: int, cols: int, itemsize: int) -> int:
+        """Return the bytes of a weight's codes and scales, without the gap between them.
+
+        itemsize: bytes of an element that is not quantised.
+        """
+        if not self:
+            return rows * cols * itemsize
         down, across = self.scales_shape(rows, cols)
         return self.codes_bytes(rows, cols) + down * across * self.scale_bytes
 
-    def slot_bytes(self, rows: int, cols: int) -> int:
-        """Return the bytes of a slot that holds a weight, without alignment."""
+    def slot_bytes(self, rows: int, cols: int, itemsize: int) -> int:
+        """Return the bytes of a slot that holds a weight, without alignment. itemsize: as in `bytes`."""
+        return self.end(rows, cols) if self else rows * cols * itemsize
+
+    def end(self, rows: int, cols: int) -> int:
+        """Return the end of the scales of a quantised weight in its slot, in bytes."""
         down, across = self.scales_shape(rows, cols)
         return self.scales_at(rows, cols) + down * across * self.scale_bytes
 

@@ -29,7 +29,7 @@ def quantised(xp: ModuleType, values: Array, packing: Packing, out: Array = None
     """
     count, rows, cols = values.shape
     if out is None:
-        out = xp.empty((count, packing.slot_bytes(rows, cols)), np.uint8)
+        out = xp.empty((count, packing.end(rows, cols)), np.uint8)
     size = packing.codes_bytes(rows, cols)
     out[:, size:] = 0
     scales = _scales_of(xp, values, packing)
@@ -54,7 +54,7 @@ def dequantised(
     float64 is exact. float32 rounds each product of a code and a scale. ValueError for slots that are too short.
     """
     count, size = len(packed), packing.codes_bytes(rows, cols)
-    if packed.shape[1] < packing.slot_bytes(rows, cols):
+    if packed.shape[1] < packing.end(rows, cols):
         shape = "x".join(map(str, packing.scales_shape(rows, cols)))
         raise ValueError(f"{rows}x{cols} weights of {packing} have {shape} scales: {packed.shape[1]} bytes are too few")
     codes = decoded(xp, xp.ascontiguousarray(packed[:, :size]).reshape(count, rows, -1), packing.format)

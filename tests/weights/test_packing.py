@@ -22,15 +22,15 @@ FP8, INT8, INT4 = WeightFormat.fp8, WeightFormat.int8, WeightFormat.int4
 )
 def test_scales_lie_behind_the_codes(packing: Packing, shape: tuple[int, int], size: int, slot: int) -> None:
     assert packing.scales_shape(300, 256) == shape
-    assert packing.bytes(300, 256) == size
-    assert packing.slot_bytes(300, 256) == slot
+    assert packing.bytes(300, 256, 4) == size
+    assert packing.slot_bytes(300, 256, 4) == slot
 
 
 def test_scales_begin_at_a_multiple_of_256_bytes() -> None:
     packing = Packing(INT4, Scales.channel)
     assert packing.codes_bytes(3, 32) == 48
     assert packing.scales_at(3, 32) == 256
-    assert packing.slot_bytes(3, 32) == 256 + 6
+    assert packing.slot_bytes(3, 32, 4) == 256 + 6
 
 
 @pytest.mark.parametrize("weights", [FP8, INT8, INT4])

@@ -98,7 +98,7 @@ def test_weights_are_the_same_in_parts_and_at_once(packing: Packing, monkeypatch
 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_the_rest_of_a_slot_is_zero(packing: Packing) -> None:
-    size = packing.slot_bytes(5, 128)
+    size = packing.end(5, 128)
     slot = np.full((2, size + 40), 0xFF, np.uint8)
     quantised(np, random_weights(1, 2, 5, 128), packing, slot)
     assert (slot[:, size:] == 0).all()

@@ -72,6 +72,13 @@ inline float __double2float_rn(double a) { return (float)a; }
 inline double __ull2double_rn(unsigned long long a) { return (double)a; }
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 template <class T> T __ldcg(const T* from) { return *from; }
+template <class T> T __ldcs(const T* from) { return *from; }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const unsigned long long both = (unsigned long long)high << 32 | low;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) result |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
+    return result;
+}
 
 // -- Threads. These values depend on the running fiber, so they are read anew each time.
 namespace host {
