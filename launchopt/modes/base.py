@@ -101,12 +101,19 @@ class Mode:
             return SAME_BATCHES
         if stream.dtype not in cls.dtypes:
             return f"has no {stream.dtype.name}: {', '.join(dtype.name for dtype in cls.dtypes)}"
-        if stream.packing and kind not in cls.quantised:
-            why = f"has no kernels for {stream.packing.format} weights on the {kind} device"
-            return f"{why}: use {QUANTISED_BY[kind]}, or workload.weights=none"
+        if stream.packing and (why := cls.quantised_refusal(kind, stream)) is not None:
+            return why
         if strange := {shape.op for shape in stream.shapes} - cls.ops:
             return f"cannot launch {', '.join(sorted(op.name for op in strange))}"
         return None
+
+    @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot compute with the quantised weights of `stream`, or None if it can."""
+        if kind in cls.quantised:
+            return None
+        why = f"has no kernels for {stream.packing.format} weights on the {kind} device"
+        return f"{why}: use {QUANTISED_BY[kind]}, or workload.weights=none"
 
     @classmethod
     def lacks(cls) -> str | None:

@@ -9,6 +9,8 @@ struct Work {
     }
 };
 __device__ inline u32 row_of(u32 half, const StepGemm& p) { return GATED ? half / 2 * STEP_ROWS : half * STEP_ROWS; }
+// Return the row of A of a row of C, of which `half` has gates or ups.
+__device__ inline u64 weight_row(u32 row, u32 half, const StepGemm& p) { return row + (GATED && half % 2 ? p.pair_rows : 0); }
 
 // Copies slot contents in the order in which they are multiplied: pass by pass, piece by piece, half by half.
 struct Copier {
@@ -21,8 +23,8 @@ struct Copier {
         const u32 here = min((u32)PASS_HALVES, work.halves - pass * PASS_HALVES), piece = in_pass / here;
         const u32 half = work.first + pass * PASS_HALVES + in_pass - piece * here;
         const u32 row = row_of(half, p), rows = min((u32)STEP_ROWS, (u32)p.rows - row);
-        const u32 bytes = min((u32)PIECE_BYTES, (u32)p.k_bytes - piece * PIECE_BYTES), barrier = full + 8 * slot;
-        u64 from = weights + (row + (GATED && half % 2 ? p.pair_rows : 0)) * p.a_step + piece * PIECE_BYTES;
+        const u32 bytes = min((u32)PIECE_BYTES, (u32)p.k_bytes - piece * PIECE_BYTES) / PACK, barrier = full + 8 * slot;
+        u64 from = weights + weight_row(row, half, p) * p.a_step + piece * (PIECE_BYTES / PACK);
         u32 to = ring + slot * SLOT_BYTES;
         barrier_expect(barrier, rows * bytes);
         for (u32 i = 0; i < rows; ++i, from += p.a_step, to += ROW_BYTES) copy_bulk(to, from, bytes, barrier, policy);
