@@ -170,7 +170,7 @@ struct Consumer {
         }
     }
     // Add to `to` the products of a chunk of two halves of a tile.
-    __device__ static void multiply(Sums& to, const uint4& a, const uint4& b, const uint4 (&by)[GROUPS]) {
+    __device__ __forceinline__ static void multiply(Sums& to, const uint4& a, const uint4& b, const uint4 (&by)[GROUPS]) {
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) mma(to[0][group], a.x, b.x, a.y, b.y, by[group].x, by[group].y);
 #pragma unroll

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
+from launchopt.devices.cuda.op_kernels import GEMV_MOST_COLUMNS
 from launchopt.distribution import install_command, missing
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
@@ -111,7 +112,10 @@ class Mode:
     def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot compute with the quantised weights of `stream`, or None if it can."""
         if kind in cls.quantised:
-            return None
+            widest = max(shape.n for shape in stream.shapes if shape.packing)
+            if kind == "cpu" or widest <= GEMV_MOST_COLUMNS:
+                return None
+            return f"our GEMV reads quantised weights for up to {GEMV_MOST_COLUMNS} columns, and this has {widest}"
         why = f"has no kernels for {stream.packing.format} weights on the {kind} device"
         return f"{why}: use {QUANTISED_BY[kind]}, or workload.weights=none"
 

@@ -100,7 +100,7 @@ SPLIT_RULES: tuple[Rule, ...] = (  # choices that cannot execute a model that se
 )
 QUANTISED_BY: Mapping[str, str] = {  # what runs quantised weights, by kind of device
     "cpu": "mode=baseline, batched, coalesced, engine or graph",
-    "cuda": "mode=kernel, mode=pdl or, for decode steps, mode.kernels=own",
+    "cuda": "mode=baseline, batched, multistream, kernel or pdl or, for decode steps, mode.kernels=own",
 }
 SAME_BATCHES = "forms batches of one shape as commands come, so that GPUs may form different ones: use mode=coalesced"
 

@@ -109,9 +109,9 @@ def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Ques
 
 def base_of(question: Question, kind: str) -> str:
     """Return the base of the gain on a kind of device: without launch strategies, and able to read the weights."""
-    if kind == "cuda" and "workload.weights" in question.settings:
-        return "engine+own" if question.requests else "kernel"
-    return "engine" if question.requests else "baseline"
+    if not question.requests:
+        return "baseline"
+    return "engine+own" if kind == "cuda" and "workload.weights" in question.settings else "engine"
 
 
 def _common(device: str) -> dict[str, object]:

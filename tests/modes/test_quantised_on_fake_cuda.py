@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from support.cuda.fake_cuda import fake_cuda
-from support.modes.batch_runs import Run
+from support.modes.batch_runs import ALWAYS_PACK, NEVER_PACK, Run
 from support.quantised import PACKINGS, WHOLE, quantised_gemv
 from support.steps.launching import recorded
 from support.steps.programs import requests_of
@@ -78,14 +78,34 @@ def test_whole_layers_run_on_our_kernels_only() -> None:
     stream = ChainStream(layer_program(WHOLE, 4), 1, asked, Dtype.bf16, 1, ChainSettings(512, packing=INT4))
     fused = {"kernels": "own", "pdl": True, "submit": "graph", "fuse": ["norm", "silu", "epilogue"]}
     assert mode_class("engine", fused).refusal("cuda", stream) is None
-    for name in ("engine", "graph", "coalesced", "baseline", "megakernel", "persistent", "torch_compile"):
+    for name in ("engine", "graph", "coalesced", "megakernel", "persistent", "torch_compile"):
         why = mode_class(name).refusal("cuda", stream)
         assert why is not None
         assert "mode.kernels=own" in why
     assert stack_of("engine", fused).choices
 
 
-@pytest.mark.parametrize("mode", ["kernel", "pdl"])
+@pytest.mark.parametrize("pack_bytes", [NEVER_PACK, ALWAYS_PACK])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("packing", [FP8, INT4], ids=str)
+def test_batches_of_our_gemv(packing: Packing, shuffle: bool, pack_bytes: int) -> None:
+    with fake_cuda() as device:
+        run = Run("batched", quantised_gemv(packing, Dtype.bf16, 2, shuffle), 8, pack_bytes, device)
+        run.submit_all(5)
+        run.finish()
+        sizes = run.launches(LaunchColumn.SIZE)
+        assert sum(sizes) == run.stream.commands
+        assert max(sizes) > 1
+
+
+def test_more_columns_than_our_gemv_has_are_refused() -> None:
+    for name in ("baseline", "batched", "kernel", "pdl"):
+        why = mode_class(name).refusal("cuda", quantised_gemv(FP8, Dtype.bf16, n=9))
+        assert why is not None
+        assert "8 columns" in why
+
+
+@pytest.mark.parametrize("mode", ["baseline", "kernel", "multistream", "pdl"])
 @pytest.mark.parametrize("n", [1, 3])
 @pytest.mark.parametrize("packing", [FP8, INT4], ids=str)
 def test_independent_commands_of_our_gemv(packing: Packing, mode: str, n: int) -> None:

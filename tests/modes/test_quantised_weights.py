@@ -95,7 +95,8 @@ def test_our_kernels_compute_with_quantised_weights_on_a_gpu(packing: Packing, d
     """A run ends with 0 only if each output agrees with float64."""
     stored = f"workload.weights={packing.format} workload.scales={packing.scales} workload.dtype={dtype}"
     work = "workload=gemv_256 workload.m=1000 workload.k=2048 workload.n=2 workload.commands=200"
-    call = f"{work} {stored} mode=kernel against=[pdl] repeats=1 device=cuda hydra.run.dir={tmp_path / 'run'}"
+    modes = "mode=kernel against=[pdl,baseline,batched,multistream] repeats=1 device=cuda"
+    call = f"{work} {stored} {modes} hydra.run.dir={tmp_path / 'run'}"
     done = subprocess.run([sys.executable, "-m", "runner", *call.split()], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -130,8 +131,8 @@ def test_modes_without_kernels_refuse_quantised_weights_in_one_line(kind: str) -
         if kind not in mode.quantised:
             assert why is not None, name
             assert "\n" not in why
-    for name in ("torch_eager", "baseline"):
+    for name in ("torch_eager", "engine"):
         why = mode_class(name).refusal("cuda", stream)
         assert why is not None
-        assert why.startswith("has no kernels for fp8 weights on the cuda device: use mode=kernel, mode=pdl or, for ")
+        assert why.startswith("has no kernels for fp8 weights on the cuda device: use mode=baseline, batched, ")
         assert why.endswith("mode.kernels=own, or workload.weights=none")

@@ -47,12 +47,7 @@ class LtCoalesced:
         scratch_bytes, strides = [0, 0], device.work.strides()
         for index, (shape, limit) in enumerate(limits.items()):
             sizes = range(1, limit + 1)
-            if shape.packing:
-                # For steps whose requests are scattered in memory. The library's GEMMs cannot read such a weight.
-                device.planner.plan_gemv(self.tables, index, sizes, pdl)
-                self.tables.shapes[index, [ShapeColumn.ONE_IS, ShapeColumn.MANY_ARE]] = Strategy.kernel
-                continue
-            if not is_shared(shape, strides[shape]):
+            if shape.packing or not is_shared(shape, strides[shape]):
                 device.planner.plan_strided(self.tables, index, sizes, pdl)
                 continue
             self._plan(index, shape, limit)
