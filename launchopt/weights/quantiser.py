@@ -9,6 +9,7 @@ half a step of the format at most. A group of zeros has the scale 1.
 
 from __future__ import annotations
 
+from itertools import product
 from types import ModuleType
 from typing import Any
 
@@ -31,18 +32,16 @@ def quantised(xp: ModuleType, values: Array, packing: Packing, out: Array = None
     if out is None:
         out = xp.empty((count, packing.end(rows, cols)), np.uint8)
     size = packing.codes_bytes(rows, cols)
-    out[:, size:] = 0
+    start, stop = packing.scales_at(rows, cols), packing.end(rows, cols)
+    out[:, size:start], out[:, stop:] = 0, 0
     scales = _scales_of(xp, values, packing)
-    _scales_in(out, rows, cols, packing)[...] = scales
-    codes = out[:, :size].reshape(count, rows, -1)
-    most = max(1, PART_ELEMENTS // cols)
-    if packing.scales is Scales.block:  # a part has whole blocks
-        most = -(-most // packing.block_rows) * packing.block_rows
-    for each in range(count):
-        for start in range(0, rows, most):
-            part = slice(start, min(start + most, rows))
-            whole = values[each, part] / _spread(xp, scales[each : each + 1], packing, part)[0]
-            codes[each, part] = encoded(xp, whole, packing.format)
+    out[:, start:stop] = scales.reshape(count, -1).astype(f"f{packing.scale_bytes}").view(np.uint8)
+    codes = xp.empty((count, rows, size // rows), np.uint8)
+    together, most = max(1, PART_ELEMENTS // (rows * cols)), max(1, PART_ELEMENTS // cols)
+    for at, first in product(range(0, count, together), range(0, rows, most)):
+        own, part = slice(at, at + together), slice(first, min(first + most, rows))
+        codes[own, part] = encoded(xp, values[own, part] / _spread(xp, scales[own], packing, part), packing.format)
+    out[:, :size] = codes.reshape(count, -1)
     return out
 
 
@@ -59,17 +58,14 @@ def dequantised(
         raise ValueError(f"{rows}x{cols} weights of {packing} have {shape} scales: {packed.shape[1]} bytes are too few")
     codes = decoded(xp, xp.ascontiguousarray(packed[:, :size]).reshape(count, rows, -1), packing.format)
     values = codes.astype(dtype, copy=False)
-    values *= _spread(xp, _scales_in(packed, rows, cols, packing).astype(dtype), packing, slice(0, rows))
+    values *= _spread(xp, scales_in(packed, rows, cols, packing).astype(dtype), packing, slice(0, rows))
     return values
 
 
-def _scales_in(packed: Array, rows: int, cols: int, packing: Packing) -> Array:
-    """Return a view of the scales in slots, [n, rows, columns of scales], fp32 or fp16."""
-    down, across = packing.scales_shape(rows, cols)
-    start = packing.scales_at(rows, cols)
-    stop = start + down * across * packing.scale_bytes
-    scales = packed[:, start:stop].view(f"f{packing.scale_bytes}")
-    return scales.reshape(len(packed), down, across)
+def scales_in(packed: Array, rows: int, cols: int, packing: Packing) -> Array:
+    """Return a copy of the scales in slots, [n, rows, columns of scales], fp32 or fp16."""
+    own = packed[:, packing.scales_at(rows, cols) : packing.end(rows, cols)].copy()
+    return own.view(f"f{packing.scale_bytes}").reshape(len(packed), *packing.scales_shape(rows, cols))
 
 
 def _scales_of(xp: ModuleType, values: Array, packing: Packing) -> Array:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from launchopt.weights.codes import decoded
 from launchopt.weights.packing import BLOCK, LARGEST_CODE, Packing, Scales, WeightFormat
-from launchopt.weights.quantiser import _scales_in, dequantised, quantised
+from launchopt.weights.quantiser import scales_in, dequantised, quantised
 
 PACKINGS = [
     Packing(each, scales) for each in (WeightFormat.fp8, WeightFormat.int8, WeightFormat.int4) for scales in Scales
@@ -25,7 +25,7 @@ def random_weights(seed: int, count: int, rows: int, cols: int) -> NDArray[np.fl
 
 def spread_scales(packed: NDArray[np.uint8], rows: int, cols: int, packing: Packing) -> NDArray[np.float64]:
     """The scale of each value, found without the code that is tested."""
-    scales = _scales_in(packed, rows, cols, packing).astype(np.float64)
+    scales = scales_in(packed, rows, cols, packing).astype(np.float64)
     row, col = np.arange(rows), np.arange(cols)
     if packing.scales is Scales.tensor:
         row, col = row * 0, col * 0
@@ -76,7 +76,7 @@ def test_the_largest_value_of_a_group_has_the_largest_code(packing: Packing) -> 
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_groups_of_zeros_have_the_scale_one(packing: Packing) -> None:
     packed = quantised(np, np.zeros((1, 3, 256), np.float32), packing)
-    assert (_scales_in(packed, 3, 256, packing) == 1).all()
+    assert (scales_in(packed, 3, 256, packing) == 1).all()
     assert (dequantised(np, packed, 3, 256, packing) == 0).all()
 
 
@@ -84,7 +84,7 @@ def test_groups_of_zeros_have_the_scale_one(packing: Packing) -> None:
 def test_tiny_weights_do_not_lose_their_scale(packing: Packing) -> None:
     weights = np.full((1, 2, 256), 2.0**-30, np.float32)
     packed = quantised(np, weights, packing)
-    assert (_scales_in(packed, 2, 256, packing) > 0).all()
+    assert (scales_in(packed, 2, 256, packing) > 0).all()
     assert np.isfinite(dequantised(np, packed, 2, 256, packing)).all()
 
 

@@ -88,9 +88,8 @@ class CpuLaunch:
         """Compute one GEMM of each shape, so that BLAS starts its threads and loads its code."""
         for index, (shape, (a, b, c)) in enumerate(zip(self._shapes, self.views, strict=True)):
             if shape.op is Op.GEMM:
-                self.multiply(
-                    index, a[:1], b[:1], np.empty_like(c[:1])
-                )  # into a new array: slot 0 of C may hold inputs
+                # Into a new array, since slot 0 of C may hold inputs.
+                self.multiply(index, a[:1], b[:1], np.empty_like(c[:1]))
 
     def _views_of(self, stream: Stream, shape: ShapeKey) -> tuple[Array, Array, Array]:
         """Return views of every slot of A, B and C. An operand that the op lacks is a placeholder of the same rank."""
