@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from launchopt.weights.codes import decoded
 from launchopt.weights.packing import BLOCK, LARGEST_CODE, Packing, Scales, WeightFormat
-from launchopt.weights.quantiser import scales_in, dequantised, quantised
+from launchopt.weights.quantiser import dequantised, quantised, scales_in
 
 PACKINGS = [
     Packing(each, scales) for each in (WeightFormat.fp8, WeightFormat.int8, WeightFormat.int4) for scales in Scales
