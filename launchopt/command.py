@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.weights.packing import PLAIN, Packing
+
 RECORD_BYTES = 64
 WORDS = RECORD_BYTES // 8
 HALF_BITS = np.uint64(32)  # a word holds two fields of 32 bits
@@ -128,6 +130,7 @@ class ShapeKey:
     dtype: Dtype
     op: Op = Op.GEMM
     layout: int = 0  # distinguishes shapes that differ only in the arenas or row lengths of their operands
+    packing: Packing = PLAIN  # of the weight of a GEMM; not in a record, since within a stream the rest tells it
 
     def __str__(self) -> str:
         sizes = f"{self.m}x{self.n}x{self.k}"
@@ -158,14 +161,15 @@ class ShapeKey:
             return 2 * self.n * self.dtype.itemsize
         if self.op is Op.AV:
             return written * self.dtype.itemsize
-        of_a = {Op.GEMM: self.m * self.k, Op.ADD: written, Op.BIAS: self.m, Op.SCALE: self.m, Op.NORM: self.m}
-        return (of_a.get(self.op, 0) + read + written) * self.dtype.itemsize
+        added = written if self.op is Op.ADD else 0
+        return self.weight_bytes + (added + read + written) * self.dtype.itemsize
 
     @property
     def weight_bytes(self) -> int:
-        """The part of `bytes` that is a weight, which commands of several requests can share."""
-        of_a = {Op.GEMM: self.m * self.k, Op.BIAS: self.m, Op.SCALE: self.m, Op.NORM: self.m}
-        return of_a.get(self.op, 0) * self.dtype.itemsize
+        """The part of `bytes` that is a weight, with its scales. Commands of several requests can share it."""
+        if self.op is Op.GEMM:
+            return self.packing.bytes(self.m, self.k, self.dtype.itemsize)
+        return self.m * self.dtype.itemsize if self.op in (Op.BIAS, Op.SCALE, Op.NORM) else 0
 
     @property
     def packed(self) -> tuple[int, int]:

@@ -136,10 +136,13 @@ def work_of(
 
 
 def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Return the entries of runs without arrivals or a tracer. A mode with a failed or wrong repeat is left out."""
+    """Return the entries of runs without arrivals, a tracer or quantised weights, which fewer modes can run.
+
+    A mode with a failed or wrong repeat is left out.
+    """
     by_run: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        if row["arrival"] == "closed" and not row["traced"]:
+        if row["arrival"] == "closed" and not row["traced"] and row["weights"] is None:
             by_run.setdefault(str(row["run_id"]), {}).setdefault(str(row["mode"]), []).append(row)
     found = []
     for manifest in manifests:

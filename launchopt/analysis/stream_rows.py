@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from launchopt.command import Dtype
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
+from launchopt.weights.packing import BITS, WeightFormat
 
 DEPENDENCIES_IGNORED = "dependencies ignored"
 OWN_FILES = ("list", "trace")  # workloads whose column `model` has the name of the file that was read
@@ -16,7 +18,7 @@ ORDER_VIOLATED = "order violated on purpose"
 
 # Columns in which two rows of the same stream of commands on the same device agree.
 STREAM = (
-    *("workload", "model", "dtype", "device", "gpu", "layers", "commands", "cache", "arrival"),
+    *("workload", "model", "dtype", "weights", "device", "gpu", "layers", "commands", "cache", "arrival"),
     *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
 )
 CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
@@ -25,10 +27,26 @@ _FIRST_DTYPES = ("fp32", "fp16", "bf16")
 
 
 def stream_title(row: Row) -> str:
-    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests if they generate tokens."""
+    """Return `gemv_micro fp32, 2,000,000 commands`, with the number of requests if they generate tokens.
+
+    Quantised weights stand behind the dtype: `gemv_micro bf16, fp8 weights per channel, 2,000,000 commands`.
+    """
     requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     traced = " (traced: not headline times)" if row["traced"] else ""
-    return f"{row['workload']} {row['dtype']}, {row['commands']:,} commands{requests}{traced}"
+    return f"{row['workload']} {number_types(row)}, {row['commands']:,} commands{requests}{traced}"
+
+
+def number_types(row: Row) -> str:
+    """Return the types of a stream's numbers: `bf16`, or `bf16, fp8 weights per channel`."""
+    stored = "" if row["weights"] is None else ", {} weights{}{}".format(*str(row["weights"]).partition(" "))
+    return f"{row['dtype']}{stored}"
+
+
+def weight_element_bytes(row: Row) -> float:
+    """Return the bytes of an element of a weight, without its scales."""
+    if row["weights"] is not None:
+        return BITS[WeightFormat(str(row["weights"]).partition(" ")[0])] / 8
+    return Dtype[str(row["dtype"])].itemsize
 
 
 def stream_subtitle(row: Row) -> str:

@@ -3,6 +3,9 @@
 `fill` gives inputs uniform random values, never zeros. `poison` sets every byte of everything else to 0xFF, which is a
 NaN in fp32, fp16 and bf16. An element that no GEMM wrote then cannot pass for a result. bf16 is stored as uint16, since
 neither NumPy nor CuPy computes in bf16.
+
+An arena of quantised weights is uint8 [slots, bytes of a slot] (`launchopt.weights`). Its weights are those that the
+same seed gives without quantisation, in the arena's dtype, and then quantised.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from launchopt.command import Dtype
 from launchopt.streams.attention import Attention
 from launchopt.streams.operands import ArenaKey, Operand
 from launchopt.types import Array
+from launchopt.weights.quantiser import dequantised, quantised
 
 POISON_BYTE = 0xFF
 CHUNK_ELEMENTS = 1 << 22  # random numbers per call: 16 MiB of temporary memory
@@ -79,6 +83,8 @@ class Arenas:
         self.arrays = {arena: self._memory(arena, count) for arena, count in slots.items()}
 
     def _memory(self, arena: ArenaKey, slots: int) -> Array:
+        if arena.packing:
+            return self.xp.empty((slots, arena.slot_bytes), np.uint8)
         shape = slots, arena.slot_bytes // arena.dtype.itemsize
         if arena in self._sources.given:
             return self._sources.given[arena].reshape(shape)
@@ -87,7 +93,7 @@ class Arenas:
     def fill(self, seed: int) -> None:
         """Write random inputs. The same seed on the same device gives the same values."""
         for arena, flat in self.inputs():
-            straight = arena.dtype is Dtype.fp32  # written into the arena without a copy
+            straight = arena.dtype is Dtype.fp32 and not arena.packing  # written into the arena without a copy
             for chunk, values in self.expected(arena, seed, into=flat if straight else None):
                 if not straight:
                     flat[chunk] = values
@@ -105,12 +111,34 @@ class Arenas:
     def expected(self, arena: ArenaKey, seed: int, into: Array | None = None) -> Iterator[tuple[slice, Array]]:
         """Yield the inputs that `seed` gives, in the arena's storage type, in chunks: where a chunk lies, its values.
 
-        into: a flat array that takes the values of an arena of fp32.
+        A chunk of quantised weights is whole slots. into: a flat array that takes the values of an arena of fp32.
         """
+        if arena.packing:
+            yield from self._quantised(arena, seed)
+        else:
+            size = self._fills[arena][0] * self.arrays[arena].shape[1]
+            yield from self._random(arena, seed, size, into)
+
+    def _quantised(self, arena: ArenaKey, seed: int) -> Iterator[tuple[slice, Array]]:
+        """Yield quantised weights: those of as many slots as fit into a chunk, at least of one."""
+        slots, slot_bytes, at = self._fills[arena][0], arena.slot_bytes, 0
+        elements = arena.plain.slot_bytes // arena.dtype.itemsize  # of a slot without quantisation
+        chunks = (values for _, values in self._random(arena, seed, slots * elements))
+        together = max(1, min(slots, CHUNK_ELEMENTS // elements)) * elements
+        for values in _regrouped(self.xp, chunks, slots * elements, together):
+            wide = values if arena.dtype is Dtype.fp32 else to_float32(values, arena.dtype)
+            weights = wide.reshape(-1, elements)[:, : arena.rows * arena.cols].reshape(-1, arena.rows, arena.cols)
+            packed = quantised(self.xp, weights, arena.packing, self.xp.empty((len(weights), slot_bytes), np.uint8))
+            yield slice(at, at + packed.size), packed.reshape(-1)
+            at += packed.size
+
+    def _random(
+        self, arena: ArenaKey, seed: int, size: int, into: Array | None = None
+    ) -> Iterator[tuple[slice, Array]]:
+        """Yield `size` random values in the dtype of an arena."""
         number, bound = self._sources.numbers.get(arena), self.bound(arena)
         number = sorted(self.arrays).index(arena) if number is None else number
         generator = self.xp.random.default_rng([seed, number])
-        size = self._fills[arena][0] * self.arrays[arena].shape[1]
         for start in range(0, size, CHUNK_ELEMENTS):
             chunk = slice(start, min(start + CHUNK_ELEMENTS, size))
             out = None if into is None else into[chunk]
@@ -126,7 +154,12 @@ class Arenas:
             array[filled:].view(np.uint8).fill(POISON_BYTE)
 
     def matrices(self, arena: ArenaKey, slots: Array) -> Array:
-        """Return copies of the slots with numbers `slots`, as float32 [len(slots), rows, cols], without rounding."""
+        """Return copies of the slots with numbers `slots`, [len(slots), rows, cols], without rounding.
+
+        They are float32; quantised weights are float64, which has every product of a code and a scale.
+        """
+        if arena.packing:
+            return self.dequantised(arena, self.arrays[arena][self.xp.asarray(slots)])
         size = arena.rows * arena.cols
         taken = self.arrays[arena][self.xp.asarray(slots), :size]
         wide = taken if arena.dtype is Dtype.fp32 else to_float32(taken, arena.dtype)  # `taken` is a copy
@@ -138,14 +171,39 @@ class Arenas:
         wide = values if arena.dtype is Dtype.fp32 else to_float32(values, arena.dtype)
         return wide.reshape(arena.rows, arena.cols)
 
+    def dequantised(self, arena: ArenaKey, packed: Array) -> Array:
+        """Return the weights that slots stand for, float64 [n, rows, cols]. packed: the slots, [n, bytes of a slot]."""
+        return dequantised(self.xp, packed, arena.rows, arena.cols, arena.packing, np.float64)
+
     def view(self, operand: Operand, rows: int, cols: int) -> Array:
-        """Return a view of every slot of an operand in its storage type, [slots, rows, cols]. Slots may overlap."""
+        """Return a view of every slot of an operand in its storage type, [slots, rows, cols]. Slots may overlap.
+
+        A slot of quantised weights is one row of bytes: [slots, 1, bytes of a slot].
+        """
         array = self.arrays[operand.arena]
+        if operand.arena.packing:
+            return array[:, None]
         size = array.itemsize
         last = ((rows - 1) * operand.row_elements + cols) * size  # bytes of a slot, without the padding of its last row
         slots = 1 + (array.nbytes - last) // operand.slot_bytes
         view = self.xp.lib.stride_tricks.as_strided
         return view(array, (slots, rows, cols), (operand.slot_bytes, operand.row_elements * size, size))
+
+
+def _regrouped(xp: ModuleType, chunks: Iterator[Array], total: int, most: int) -> Iterator[Array]:
+    """Yield the `total` values of chunks in groups of `most`; the last group may be smaller."""
+    group, filled, left = None, 0, total
+    for chunk in chunks:
+        taken = 0
+        while taken < len(chunk):
+            if group is None:
+                group, filled = xp.empty(min(most, left), chunk.dtype), 0
+            part = min(len(group) - filled, len(chunk) - taken)
+            group[filled : filled + part] = chunk[taken : taken + part]
+            filled, taken = filled + part, taken + part
+            if filled == len(group):
+                yield group
+                group, left = None, left - filled
 
 
 class SeqState:

@@ -16,6 +16,7 @@ from launchopt.command import Op
 from launchopt.kernels import shared
 from launchopt.kernels import shared_megakernel as megakernel
 from launchopt.sampling import SamplingKind
+from launchopt.weights.packing import BLOCK, SCALES_ALIGNMENT_BYTES, Scales, WeightFormat
 
 _TYPES = {"i8": "i64", "u8": "u64", "u4": "u32", "f8": "double"}  # NumPy name to C type (common/storage.cuh)
 
@@ -71,7 +72,12 @@ _COPY_CONSTANTS = {
     "RESULTS": len(shared.CopyResult),
 }
 
+_WEIGHTS = {f"FORMAT_{each.name.upper()}": number for number, each in enumerate(WeightFormat)}
+_SCALES = {f"PER_{each.name.upper()}": number for number, each in enumerate(Scales)}
+
 HEADERS: Mapping[str, str] = {
+    "shared/weights.cuh": constants_text(**_WEIGHTS, **_SCALES)
+    + constants_text(SCALE_BLOCK=BLOCK, SCALES_ALIGNMENT=SCALES_ALIGNMENT_BYTES),
     "shared/args.cuh": struct_text("Args", shared.ARGS),
     "shared/add_norm.cuh": struct_text("AddNorm", shared.ADD_NORM),
     "shared/all_reduce.cuh": _constants(

@@ -148,6 +148,8 @@ STEP_GEMM = np.dtype(
         # Halves of tiles (pairs of them, with gates) of each block; number of blocks that have one more.
         *fields("<u8", "each more"),
         ("gain", "<u8"),  # address of the weights of the fused norm
+        # Of quantised weights: bytes from A to its scales, and scales of a row of blocks.
+        *fields("<u8", "scales_at across"),
     ]
 )
 

@@ -1,5 +1,5 @@
 // C = B @ A.T for the requests of a decode step: one column per request, halves only, accumulated in fp32. Each weight is read
-// once. A norm of the inputs, an ADD to the outputs and SiLU(gate) * up may be fused.
+// once. A norm of the inputs, an ADD to the outputs and SiLU(gate) * up may be fused. A may be quantised.
 //
 // The grid has at most one block per multiprocessor. A block multiplies some halves of tiles: 8 rows each. Two warps copy their
 // weights to a ring of slots in shared memory; they have no inputs to wait for. The other warps share k: each multiplies its
@@ -7,7 +7,8 @@
 // ahead. At the end of a pass the block adds up the sums of its warps.
 //
 // mma.m16n8k16 multiplies two halves: rows g and g + 8 of thread 4 g + t. Any order of k gives the same sums, as long as inputs
-// and weights agree: a thread has 8 neighbours of 32, k = 8 t to 8 t + 7, and uses them in two products.
+// and weights agree: a thread has 8 neighbours of 32, k = 8 t to 8 t + 7, and uses them in two products. A vector of codes is
+// the weights of PACK such chunks: a thread has 8 * PACK neighbours of 32 * PACK, and takes its inputs in the same order.
 //
 // Macros:
 //   COLUMNS      most requests: 1, 8 or 16
@@ -21,29 +22,39 @@
 //   GATED        1: A has `pair_rows` rows of gates and then as many of ups; C = SiLU(gate) * up
 //   HELD         pieces of inputs that are in shared memory, or on their way
 //   BLOCKS       blocks that fit on a multiprocessor
+//   WEIGHTS, SCALES  of a quantised A (common/quantised.cuh); its rows are not gapped, and its scales are behind it
 //   PDL          1: programmatic dependent launch. Copies of weights begin before the previous launch has ended. The next
 //                launch may begin once all copies have been issued: earlier, its copies would delay those of this launch
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
+#ifndef WEIGHTS
+#define WEIGHTS FORMAT_NONE
+#define SCALES PER_CHANNEL
+#endif
+#include "common/quantised.cuh"
+#include "steps/unpacked.cuh"
 #include "steps/layout.cuh"
 #include "steps/weights.cuh"
 #include "steps/results.cuh"
 
 // A thread's inputs of a piece: of each chunk, 8 neighbours of column g, and of column g + 8.
 typedef uint4 Inputs[CHUNKS][GROUPS];
+typedef float Sums[CHAINS][GROUPS][4];  // a thread's sums of a tile
 
 struct Consumer {
     const StepGemm& p;
     const Work work;
+    const char* scales;
     u64 from;  // address of the first input that the thread copies
     u32 stages, column, gain, ring, full, slot, phase;  // column: offset of this thread's vectors in a stage
     int warp, lane;
-    float sums[TILES][CHAINS][GROUPS][4], of_squares[GROUPS], factors[2];
+    Sums sums[TILES];
+    float of_squares[GROUPS], factors[2];
 
-    __device__ Consumer(const StepGemm& p, const Work& work, char* b, u32 shared, u32 full)
-        : p(p), work(work), ring(shared), full(full), slot(0), phase(0), warp(threadIdx.x / 32), lane(threadIdx.x % 32),
-          of_squares{} {
-        const u32 within = warp * SLICE + lane % 4 * 16;
+    __device__ Consumer(const StepGemm& p, const Work& work, char* a, char* b, u32 shared, u32 full)
+        : p(p), work(work), scales(a + p.scales_at), ring(shared), full(full), slot(0), phase(0), warp(threadIdx.x / 32),
+          lane(threadIdx.x % 32), of_squares{} {
+        const u32 within = warp * SLICE + lane % 4 * 16 * PACK;
         stages = shared + SLOTS * SLOT_BYTES + warp * HELD * STAGE, gain = shared + GAIN_AT + within;
         column = min(lane / 4, COLUMNS - 1) * 64 + lane % 4 * 16;
         from = (u64)b + lane / 4 * p.b_step + within;
@@ -52,6 +63,8 @@ struct Consumer {
     __device__ int chunks_of(u32 piece) const {
         return WHOLE ? (int)CHUNKS : min((int)CHUNKS, ((int)p.k_bytes - (int)(piece * PIECE_BYTES) - warp * SLICE) / 64);
     }
+    // Return the offset of this thread's inputs of a chunk, from those of its first chunk.
+    __device__ static u32 place(int chunk) { return chunk / PACK * (64 * PACK) + chunk % PACK * 16; }
     // Begin to copy the warp's inputs of a piece. Columns that do not exist are not copied; their sums are not used.
     __device__ void fetch(u32 piece) const {
         const int chunks = piece < work.pieces ? chunks_of(piece) : 0;
@@ -62,7 +75,7 @@ struct Consumer {
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
                 if (chunk < chunks && 8 * group + lane / 4 < (COLUMNS == 1 ? 1 : (u32)p.columns))
-                    copy_later(to + chunk * CHUNK + group * 512, first + group * 8 * p.b_step + chunk * 64);
+                    copy_later(to + chunk * CHUNK + group * 512, first + group * 8 * p.b_step + place(chunk));
         group_copies();
     }
     __device__ void fetch_first() const {
@@ -85,7 +98,7 @@ struct Consumer {
 #pragma unroll
         for (int chunk = 0; chunk < CHUNKS; ++chunk) {
             if (chunk >= chunks) break;
-            const uint4 by = load_shared(gain + piece * PIECE_BYTES + chunk * 64);
+            const uint4 by = load_shared(gain + piece * PIECE_BYTES + place(chunk));
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group) {
                 Vector v;
@@ -102,9 +115,23 @@ struct Consumer {
     __device__ void next_slot() {
         if (++slot == SLOTS) slot = 0, phase ^= 1;
     }
-    // Multiply the piece of all `here` halves of the pass.
-    __device__ void multiply(const Inputs& x, int chunks, u32 here) {
-        const u32 within = lane / 4 * ROW_BYTES + warp * SLICE + lane % 4 * 16;
+    // Load the scales of this warp's slice of a piece, for the two rows of each tile.
+    __device__ void load_scales(float (&of)[TILES][2], u32 piece, u32 half, u32 here) const {
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile)
+#pragma unroll
+            for (int j = 0; j < 2; ++j) {
+                const u32 own = half + 2 * tile + j, row = row_of(own, p) + lane / 4;
+                if (2 * tile + j >= here || row >= p.rows || piece * PIECE_BYTES + warp * SLICE >= p.k_bytes) continue;
+                const u32 block = (piece * PIECE_BYTES + warp * SLICE) / BLOCK_SLICE;
+                of[tile][j] = scale_of(scales, weight_row(row, own, p), block, p.across);
+            }
+    }
+    // Multiply the piece of all `here` halves of the pass, from `half` on.
+    __device__ void multiply(const Inputs& x, int chunks, u32 piece, u32 half, u32 here) {
+        const u32 within = lane / 4 * ROW_BYTES + warp * (SLICE / PACK) + lane % 4 * 16;
+        float by_block[TILES][2] = {};
+        if (BY_BLOCK) load_scales(by_block, piece, half, here);
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile) {
             if (2 * tile >= here) break;
@@ -115,32 +142,41 @@ struct Consumer {
             next_slot();
             const u32 second = slot, high = has_two ? ring + slot * SLOT_BYTES + within : low;
             if (has_two) barrier_wait(full + 8 * slot, phase), next_slot();
+            float of_block[CHAINS][GROUPS][4] = {};
+            Sums& to = BY_BLOCK ? of_block : sums[tile];
 #pragma unroll
-            for (int chunk = 0; chunk < CHUNKS; chunk += TOGETHER) {
+            for (int at = 0; at < VECTORS; at += TOGETHER) {
                 uint4 a[TOGETHER], b[TOGETHER];
 #pragma unroll
                 for (int i = 0; i < TOGETHER; ++i) {
-                    if (chunk + i >= chunks) break;
-                    a[i] = load_shared(low + (chunk + i) * 64), b[i] = load_shared(high + (chunk + i) * 64);
+                    if ((at + i) * PACK >= chunks) break;
+                    a[i] = load_shared(low + (at + i) * 64), b[i] = load_shared(high + (at + i) * 64);
                 }
 #pragma unroll
-                for (int i = 0; i < TOGETHER; ++i) {
-                    if (chunk + i >= chunks) break;
-                    const uint4(&by)[GROUPS] = x[chunk + i];
-#pragma unroll
-                    for (int group = 0; group < GROUPS; ++group)
-                        mma(sums[tile][0][group], a[i].x, b[i].x, a[i].y, b[i].y, by[group].x, by[group].y);
-#pragma unroll
-                    for (int group = 0; group < GROUPS; ++group)
-                        mma(sums[tile][CHAINS - 1][group], a[i].z, b[i].z, a[i].w, b[i].w, by[group].z, by[group].w);
+                for (int i = 0; i < TOGETHER * PACK; ++i) {
+                    const int chunk = at * PACK + i;
+                    if (chunk >= chunks) break;
+                    multiply(to, halves_of(a[i / PACK], i % PACK), halves_of(b[i / PACK], i % PACK), x[chunk]);
                 }
             }
+            if (BY_BLOCK)
+#pragma unroll
+                for (int j = 0; j < CHAINS * GROUPS * 4; ++j)
+                    sums[tile][j / (GROUPS * 4)][j / 4 % GROUPS][j % 4] +=
+                        by_block[tile][j / 2 % 2] * of_block[j / (GROUPS * 4)][j / 4 % GROUPS][j % 4];
             __syncwarp();
             if (lane == 0) barrier_arrive(full + 8 * (SLOTS + first));
             if (lane == 0 && has_two) barrier_arrive(full + 8 * (SLOTS + second));
         }
     }
-    __device__ void pass(u32 here, bool is_first) {
+    // Add to `to` the products of a chunk of two halves of a tile.
+    __device__ __forceinline__ static void multiply(Sums& to, const uint4& a, const uint4& b, const uint4 (&by)[GROUPS]) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group) mma(to[0][group], a.x, b.x, a.y, b.y, by[group].x, by[group].y);
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group) mma(to[CHAINS - 1][group], a.z, b.z, a.w, b.w, by[group].z, by[group].w);
+    }
+    __device__ void pass(u32 half, u32 here, bool is_first) {
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
@@ -151,7 +187,9 @@ struct Consumer {
             Inputs x;
             take(x, piece);
             if (NORMED) norm(x, piece, chunks, is_first);
-            multiply(x, chunks, here);
+#pragma unroll
+            for (int i = 0; i < CHUNKS * GROUPS; ++i) x[i / GROUPS][i % GROUPS] = paired(x[i / GROUPS][i % GROUPS]);
+            multiply(x, chunks, piece, half, here);
         }
     }
     __device__ void leave_squares() {
@@ -173,14 +211,15 @@ struct Consumer {
             factors[i] = 1.0f / sqrtf(sum / (float)(p.k_bytes / sizeof(storage)) + NORM_EPSILON);
         }
     }
-    // Add up the sums of all warps, finish the outputs of a pass, and store them. half: the first half of the pass. added: what
-    // the first results are added to.
-    __device__ void finish(const Results& own, Added added, u32 half, u32 here, bool is_first, char* c, const char* r) {
+    // Add up the sums of all warps, finish the outputs of a pass, and store them. half: the first half of the pass. end: what
+    // the first results are finished with.
+    __device__ void finish(
+        const Results& own, AtEnd end, u32 half, u32 here, bool is_first, const char* a, char* c, const char* r) {
 #pragma unroll
         for (int begin = 0; begin < TILES; begin += AT_ONCE) {
             if (2 * begin >= here) break;
             if (begin) {
-                if (ADDS) added.load(own, half + 2 * begin, here - 2 * begin, r, p);
+                end.load(own, half + 2 * begin, here - 2 * begin, r, a, p);
                 group_barrier();  // the parts of the tiles before have been read
             }
 #pragma unroll
@@ -197,12 +236,12 @@ struct Consumer {
                     }
             group_barrier();
             if (NORMED && is_first && !begin) find_factors(own);
-            store(own, added, half + 2 * begin, here - 2 * begin, c);
+            store(own, end, half + 2 * begin, here - 2 * begin, c);
         }
     }
     __device__ static void group_barrier() { barrier_of(1, 32 * WARPS); }
     // Store this thread's results of the tiles from `half` on.
-    __device__ void store(const Results& own, const Added& added, u32 half, u32 here, char* c) const {
+    __device__ void store(const Results& own, const AtEnd& end, u32 half, u32 here, char* c) const {
         if (!own.exist(here)) return;
         float of[4] = {};
 #pragma unroll
@@ -219,8 +258,8 @@ struct Consumer {
             for (int j = 0; j < 2; ++j) {
                 const u32 row = own.row(half, j, p);
                 if (row >= p.rows || !own.has(j, here)) continue;
-                const float sum = factor * of[i + 2 * j], up = factor * of[i + 2];
-                if (!GATED) to[row] = narrow(sum + (ADDS ? widen(added.of[i + 2 * j]) : 0.0f));
+                const float sum = factor * end.scale(j) * of[i + 2 * j], up = factor * end.scale(1) * of[i + 2];
+                if (!GATED) to[row] = narrow(sum + (ADDS ? widen(end.added.of[i + 2 * j]) : 0.0f));
                 else if (j == 0) to[row] = narrow(sum / (1.0f + expf(-sum)) * up);
             }
         }
@@ -248,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
         if (PDL) let_next_begin();
         return;
     }
-    Consumer own(p, work, b, ring, full);
+    Consumer own(p, work, a, b, ring, full);
     const Results results;
     if (PDL) wait_for_earlier();
     own.fetch_first();
@@ -256,12 +295,12 @@ extern "C" __global__ void __launch_bounds__(ALL_THREADS, BLOCKS)
 #pragma unroll 1
     for (u32 done = 0; done < work.halves; done += PASS_HALVES) {
         const u32 half = work.first + done, here = min((u32)PASS_HALVES, work.halves - done);
-        Added added;
-        if (ADDS) added.load(results, half, here, r, p);
+        AtEnd end;
+        end.load(results, half, here, r, a, p);
         if (done) Consumer::group_barrier();  // the parts of the pass before have been read
-        own.pass(here, done == 0);
+        own.pass(half, here, done == 0);
         if (NORMED && done == 0) own.leave_squares();
         if (done + PASS_HALVES < work.halves) own.fetch_first();
-        own.finish(results, added, half, here, done == 0, c, r);
+        own.finish(results, end, half, here, done == 0, a, c, r);
     }
 }

@@ -25,10 +25,11 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
+from launchopt.devices.cuda.op_kernels import GEMV_MOST_COLUMNS
 from launchopt.distribution import install_command, missing
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions
-from launchopt.modes.stack import PRESETS, SAME_BATCHES, label_of, split_conflict
+from launchopt.modes.stack import PRESETS, QUANTISED_BY, SAME_BATCHES, label_of, split_conflict
 from launchopt.options import Value
 from launchopt.stack import Stack
 
@@ -69,6 +70,7 @@ class Mode:
     unwritten: ClassVar[frozenset[str]] = frozenset()  # nodes of a program whose outputs stay inside a fused launch
     ops: ClassVar[frozenset[Op]] = frozenset(Op)  # ops that it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
+    quantised: ClassVar[tuple[str, ...]] = ("cpu",)  # kinds of device on which it computes with quantised weights
 
     stack: ClassVar[Stack] = Stack()  # its choices; `modes.stack.PRESETS` has those of every mode
     options: ModeOptions = ModeOptions()
@@ -100,9 +102,22 @@ class Mode:
             return SAME_BATCHES
         if stream.dtype not in cls.dtypes:
             return f"has no {stream.dtype.name}: {', '.join(dtype.name for dtype in cls.dtypes)}"
+        if stream.packing and (why := cls.quantised_refusal(kind, stream)) is not None:
+            return why
         if strange := {shape.op for shape in stream.shapes} - cls.ops:
             return f"cannot launch {', '.join(sorted(op.name for op in strange))}"
         return None
+
+    @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot compute with the quantised weights of `stream`, or None if it can."""
+        if kind in cls.quantised:
+            widest = max(shape.n for shape in stream.shapes if shape.packing)
+            if kind == "cpu" or widest <= GEMV_MOST_COLUMNS:
+                return None
+            return f"our GEMV reads quantised weights for up to {GEMV_MOST_COLUMNS} columns, and this has {widest}"
+        why = f"has no kernels for {stream.packing.format} weights on the {kind} device"
+        return f"{why}: use {QUANTISED_BY[kind]}, or workload.weights=none"
 
     @classmethod
     def lacks(cls) -> str | None:

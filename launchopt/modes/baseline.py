@@ -1,5 +1,6 @@
 """baseline: one cuBLASLt call per command, in arrival order, on one CUDA stream.
 
+A command whose weight is quantised is one launch of our own GEMV, since cuBLASLt does not read such a weight.
 This is what an engine without a strategy does. No command waits for other commands.
 """
 
@@ -40,6 +41,7 @@ class Baseline(Mode):
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True
+    quantised = ("cpu", "cuda")
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:
         """Plan each shape for launches of one command."""

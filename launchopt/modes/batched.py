@@ -36,6 +36,7 @@ class Batched(Mode):
 
     name = "batched"
     compiled_loop = True
+    quantised = ("cpu", "cuda")
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedBatched:
         """Plan every batch size of every shape, with scratch memory if packing can pay off."""

@@ -1,7 +1,7 @@
 """kernel: one launch of our own GEMV kernel per command, in arrival order. It is the reference for mode=pdl.
 
-The kernel, launchopt/kernels/gemv.cu, is for GEMMs of up to 8 columns. Commands other than GEMMs are launched as in
-mode=baseline.
+The kernel, launchopt/kernels/gemv.cu, is for GEMMs of up to 8 columns. Quantised weights have a kernel of their own,
+gemv_quantised.cu, which unpacks them in registers. Commands other than GEMMs are launched as in mode=baseline.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Kernel(Mode):
     compiled_loop = True
     keeps_order = True
     devices = ("cuda",)
+    quantised = ("cuda",)
     early = False  # True: programmatic dependent launch
 
     @classmethod

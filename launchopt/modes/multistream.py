@@ -33,6 +33,7 @@ class MultiStream(Mode):
     takes = Takes.commands
     compiled_loop = True
     devices = ("cuda",)
+    quantised = ("cuda",)
     options: Options = Options()
 
     @classmethod

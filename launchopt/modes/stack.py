@@ -98,6 +98,10 @@ SPLIT_RULES: tuple[Rule, ...] = (  # choices that cannot execute a model that se
     _rule("PyTorch's modes have no all-reduce: use mode.kernels=cublaslt or own", Kernels.torch),
     _rule("our Triton kernels have no all-reduce: use mode.kernels=cublaslt or own", Kernels.triton),
 )
+QUANTISED_BY: Mapping[str, str] = {  # what runs quantised weights, by kind of device
+    "cpu": "mode=baseline, batched, coalesced, engine or graph",
+    "cuda": "mode=baseline, batched, multistream, kernel or pdl or, for decode steps, mode.kernels=own",
+}
 SAME_BATCHES = "forms batches of one shape as commands come, so that GPUs may form different ones: use mode=coalesced"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.devices.steps.gemm_plan import MOST_COLUMNS, StepGemm
 from launchopt.errors import explained
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
@@ -71,6 +72,21 @@ class Stacked(Mode):
             why = "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
             return f"{why}; use mode={cls.name} as it is, or a workload of steps, such as workload=layer"
         return None
+
+    @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the stack cannot compute with the quantised weights of `stream`, or None if it can.
+
+        On a GPU our own GEMM of decode steps does. It has one column a request, and no library's GEMM can replace it.
+        """
+        if kind == "cpu" or cls.stack.kernels is not Kernels.own or not stream.has_steps:
+            return super().quantised_refusal(kind, stream)
+        if any(shape.n > 1 for shape in stream.shapes if shape.packing):
+            return "our GEMM of decode steps has no prompts with quantised weights: use workload.prompt_tokens=0"
+        if stream.requests > MOST_COLUMNS:
+            most = f"our GEMM of decode steps takes up to {MOST_COLUMNS} requests with quantised weights"
+            return f"{most}, and this workload has {stream.requests}"
+        return next(filter(None, map(_misfit, stream.shapes)), None)
 
     @classmethod
     def _lacking(cls, stream: Stream) -> str | None:
@@ -174,6 +190,14 @@ def _cannot_repeat(stream: Stream) -> str | None:
         least, own = (".".join(map(str, each)) for each in (LEAST_CUDA, found))
         return f"needs a driver of CUDA {least} or newer, and this one is of CUDA {own}: use mode=graph"
     return None
+
+
+def _misfit(shape: ShapeKey) -> str | None:
+    """Return why our own GEMM of decode steps cannot read a quantised weight, or None if it can."""
+    if not shape.packing or shape.dtype is Dtype.fp32:
+        return None  # fp32 is refused in any case
+    gemm = StepGemm(shape.dtype, shape.m, shape.k, (0, 0, 0, 0), packing=shape.packing)
+    return None if gemm.refusal is None else f"our GEMM of decode steps: {gemm.refusal}"
 
 
 def cached_of(options: ModeOptions) -> int:

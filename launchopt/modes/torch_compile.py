@@ -54,6 +54,7 @@ class TorchCompile(Mode):
     devices = ("cuda",)
     packages = ("torch", "triton")
     extra = "torch"
+    quantised = ()
     options: Options = Options()
 
     @classmethod

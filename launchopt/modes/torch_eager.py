@@ -59,6 +59,7 @@ class TorchEager(Mode):
     keeps_order = True
     packages = ("torch",)
     extra = "torch"
+    quantised = ()
     unwritten = UNWRITTEN
 
     @classmethod

@@ -44,6 +44,7 @@ class TorchGraph(Mode):
     devices = ("cuda",)
     packages = ("torch",)
     extra = "torch"
+    quantised = ()
     unwritten = UNWRITTEN
     options: Options = Options()
 

@@ -4,8 +4,9 @@
 
 The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots), and due times in
 an open loop. The hash of requests covers the inputs from which the driver makes records: the records of every kind of
-step, the movement of operands between steps, and each request's due time, length and slots. The hash covers no measured
-value, no content of operands (the seed determines it) and no token (`token_hash` covers them).
+step, the movement of operands between steps, and each request's due time, length and slots. Both cover how quantised
+weights are stored. The hash covers no measured value, no content of operands (the seed determines it) and no token
+(`token_hash` covers them).
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ DIGEST_BYTES = 16
 def stream_hash(stream: Stream) -> str:
     """Return 32 hexadecimal digits, the same on every machine."""
     digest = _of_requests(chain_of(stream)) if stream.has_steps else _of_commands(commands_of(stream))
+    if stream.packing:
+        digest.update(str(stream.packing).encode())
     return digest.hexdigest()
 
 

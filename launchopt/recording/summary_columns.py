@@ -58,6 +58,11 @@ SUMMARY_COLUMNS = (
     required("device", TEXT, "cpu or cuda"),
     required("gpu", TEXT, "name of the GPU; null on the cpu device"),
     required("dtype", TEXT, "fp32, fp16, bf16; accumulation is always fp32"),
+    column(
+        "weights",
+        TEXT,
+        "format of quantised weights and what shares a scale, as fp8 per channel; null: weights have dtype",
+    ),
     required("shapes", TEXT, "m x n x k of each shape, or the number of shapes"),
     required("layers", INT32, "transformer layers in the stream; null for a workload without layers"),
     required("cache", TEXT, "cold: inputs cycle over at least 4x the last-level cache; hot: they fit in half of it"),

@@ -151,7 +151,7 @@ def section(
         gain=f"{best['mode']} {speedup(best)}" if best else "",
         words=" ".join([title, table.subtitle, *modes]).lower(),
         workload=str(table["workload"]),
-        dtype=str(table["dtype"]),
+        dtype=table.number_types,
         verdicts=[_verdict(one, table) for one in source.diagnoses if _is_of(one, table)],
         answers=[answer for one in sweeps for answer in frontier_answer(one)],
         grids=tables,

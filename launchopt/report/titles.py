@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.stream_rows import arrivals, counted
+from launchopt.analysis.stream_rows import arrivals, counted, number_types
 from launchopt.recording.results import Row
 
 # Settings that distinguish streams, in the order in which they are tried, with their text.
@@ -43,7 +43,7 @@ def _groups(names: Sequence[str]) -> list[list[int]]:
 
 def _name(row: Row) -> str:
     requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
-    parts = [f"{row['workload']} {row['dtype']}", *([str(row["model"])] if row["model"] else [])]
+    parts = [f"{row['workload']} {number_types(row)}", *([str(row["model"])] if row["model"] else [])]
     parts += [f"{row['commands']:,} commands{requests}"]
     parts += [arrivals(row)] if row["arrival"] != "closed" else []
     return ", ".join(parts) + (" (traced)" if row["traced"] else "")

@@ -30,6 +30,7 @@ from launchopt.streams.program import Program, linear_program
 from launchopt.streams.stream import CommandStream
 from launchopt.streams.template import Templates
 from launchopt.streams.tensor import Split, head_share
+from launchopt.weights.packing import PLAIN, Packing
 
 LEAST_TABLE_ROWS = 1024  # fewest rows of the embedding table
 # 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
@@ -43,9 +44,10 @@ class ChainSettings(NamedTuple):
     chunk_tokens: int | None = None  # maximum columns of a step of a prompt; None: each prompt is one step
     seed: int = 0  # fixes the first inputs of requests and the pages of the KV cache
     split: Split | None = None  # the whole program, if the program of the stream is the share of one of several GPUs
+    packing: Packing = PLAIN  # of the weights of all GEMMs but the LM head
 
 
-PLAIN = ChainSettings()
+USUAL = ChainSettings()
 
 
 class ChainStream:
@@ -68,7 +70,7 @@ class ChainStream:
         requests: Requests,
         dtype: Dtype,
         replicas: int,
-        settings: ChainSettings = PLAIN,
+        settings: ChainSettings = USUAL,
     ) -> None:
         self.program = program if isinstance(program, Program) else linear_program(program)
         self.layers, self.dtype, self.replicas, self.seed = layers, dtype, replicas, settings.seed
@@ -84,7 +86,8 @@ class ChainStream:
         self.attention = self._attention()
         self._latest_rows: tuple[int, list[Row]] = (-1, [])  # a kind, and its rows
         head = None if self.vocab is None else (self.vocab, head_share(self.vocab, self.tensor))
-        self._place = Placement(self.program, layers, replicas, head, dtype, self.attention)
+        self.packing = settings.packing
+        self._place = Placement(self.program, layers, replicas, head, dtype, self.attention, self.packing)
         self.lane_units, self.logits_offset = self._place.lane_units, self._place.logits_offset
         self._layout(requests, self.seed)
         self._count()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.weights.packing import PLAIN, Packing
 
 SLOT_ALIGNMENT_BYTES = 256  # cuBLASLt's fastest kernels need pointers aligned to it
 WEIGHT_ROLES = ("a", "bias", "gain")
@@ -30,11 +31,17 @@ class ArenaKey:
     rows: int
     cols: int
     dtype: Dtype
+    packing: Packing = PLAIN  # how a weight is stored
 
     @property
     def slot_bytes(self) -> int:
         """Bytes from one slot to the next."""
-        return aligned_bytes(self.rows * self.cols * self.dtype.itemsize)
+        return aligned_bytes(self.packing.slot_bytes(self.rows, self.cols, self.dtype.itemsize))
+
+    @property
+    def plain(self) -> ArenaKey:
+        """The same arena with weights that are not quantised."""
+        return ArenaKey(self.role, self.rows, self.cols, self.dtype)
 
     @property
     def is_weight(self) -> bool:
@@ -50,7 +57,7 @@ class ArenaKey:
 def arenas_of(shape: ShapeKey) -> tuple[ArenaKey, ArenaKey, ArenaKey]:
     """Return the arenas of A, B and C of a shape. Row-major: A [m, k], B [n, k], C [n, m] (features innermost)."""
     return (
-        ArenaKey("a", shape.m, shape.k, shape.dtype),
+        ArenaKey("a", shape.m, shape.k, shape.dtype, shape.packing),
         ArenaKey("b", shape.n, shape.k, shape.dtype),
         ArenaKey("c", shape.n, shape.m, shape.dtype),
     )

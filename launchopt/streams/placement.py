@@ -23,6 +23,7 @@ from launchopt.streams.attention import Attention
 from launchopt.streams.lengths import StepKind
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
 from launchopt.streams.program import GATHERED, HEAD, INPUT, SLOTS, Node, Program
+from launchopt.weights.packing import PLAIN, Packing
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
 NO_LAYER = -1
@@ -72,11 +73,20 @@ class Weights:
     """Arenas of a program's weights, and the slot of each node's weight in them.
 
     head: features that the LM head gives; None: there is none. `slots`: number of slots of each arena. The copies
-    follow one another; the LM head comes last.
+    follow one another; the LM head comes last. packing: of the weights of GEMMs, but for the LM head, which engines do
+    not quantise.
     """
 
-    def __init__(self, program: Program, layers: int, replicas: int, head: int | None, dtype: Dtype) -> None:
-        self._dtype, self._layers = dtype, layers
+    def __init__(
+        self,
+        program: Program,
+        layers: int,
+        replicas: int,
+        head: int | None,
+        dtype: Dtype,
+        packing: Packing = PLAIN,
+    ) -> None:
+        self._dtype, self._layers, self._packing = dtype, layers, packing
         self._group_of = {name: names for names in program.merged for name in names}
         self._per_layer: Counter[ArenaKey] = Counter()
         self._ranks: dict[str, int] = {}
@@ -94,7 +104,13 @@ class Weights:
     def _add(self, program: Program, node: Node) -> None:
         names = self._group_of.get(node.name, (node.name,))
         if node.op is Op.GEMM:
-            key = ArenaKey("a", sum(program.node(name).m for name in names), node.k, self._dtype)
+            if self._packing and len(names) > 1:
+                why = (
+                    f"{', '.join(names)} are parts of one weight, whose scales are behind it: use workload.merged=true"
+                )
+                raise ConfigError("workload.weights", self._packing.format, why)
+            self._packing.check(node.k, f"k of {node.name}")
+            key = ArenaKey("a", sum(program.node(name).m for name in names), node.k, self._dtype, self._packing)
         elif width := program.vector_width(node):
             key = ArenaKey(VECTOR_ROLES[node.op], 1, width, self._dtype)
         else:
@@ -144,9 +160,10 @@ class Placement:
         head: tuple[int, int] | None,
         dtype: Dtype,
         attention: Attention | None,
+        packing: Packing = PLAIN,
     ) -> None:
         self._program, self._layers, self._head_sizes, self._dtype = program, layers, head, dtype
-        self.weights = Weights(program, layers, replicas, head and head[1], dtype)
+        self.weights = Weights(program, layers, replicas, head and head[1], dtype, packing)
         self._pitches = self._row_widths()
         self._last = program.layer[-1].name
         self.activations = ArenaKey("x", 1, UNIT_BYTES // dtype.itemsize, dtype)

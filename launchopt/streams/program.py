@@ -24,6 +24,7 @@ from launchopt.command import Op
 from launchopt.errors import ConfigError
 from launchopt.streams.attention import AttentionShape
 from launchopt.streams.model import NORM_EPSILON, ModelShape
+from launchopt.weights.packing import PLAIN, Packing
 
 INPUT = "x"
 SLOTS = "slots"
@@ -143,11 +144,10 @@ class Program:
         names = next((names for names in self.merged if names[0] == node.b), (node.b,))
         return names if names[0] != INPUT and node.k > self.node(node.b).m else (node.b,)
 
-    @property
-    def weights(self) -> int:
-        """Elements of all weights of a layer."""
-        gemms = sum(node.m * node.k for node in self.layer if node.op is Op.GEMM)
-        return gemms + sum(self.vector_width(node) for node in self.layer)
+    def weight_bytes(self, itemsize: int, packing: Packing = PLAIN) -> int:
+        """Return the bytes of all weights of a layer. packing: of those of GEMMs. itemsize: of other elements."""
+        gemms = sum(packing.bytes(node.m, node.k, itemsize) for node in self.layer if node.op is Op.GEMM)
+        return gemms + sum(self.vector_width(node) for node in self.layer) * itemsize
 
     def vector_width(self, node: Node) -> int:
         """Return the elements of a node's weight, if that is a vector; else 0."""

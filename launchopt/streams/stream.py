@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.streams.model import NORM_EPSILON
 from launchopt.streams.operands import ArenaKey, Operand, Operands, arenas_of
+from launchopt.weights.packing import PLAIN, Packing
 
 if TYPE_CHECKING:
     from launchopt.streams.attention import Attention
@@ -70,6 +71,7 @@ class CommandStream:
     spared_bytes: ClassVar[int] = 0  # bytes of inputs at the start of the arena of outputs
 
     dtype: Dtype
+    packing: Packing = PLAIN
     arenas: dict[ArenaKey, int]
     counts: dict[ShapeKey, int]
     shapes: list[ShapeKey]
@@ -179,7 +181,7 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommandOrder:
-    """The order of weights and requests in a `GemmStream`, and the times at which its commands are due."""
+    """The order of weights and requests in a `GemmStream`, when its commands are due, and how weights are stored."""
 
     # True: use weights in a fixed random order, as a mixture of experts does, so that neighbours in a bucket are not
     # neighbours in memory. False: use them in turn.
@@ -187,6 +189,7 @@ class CommandOrder:
     seed: int = 0  # fixes the random order
     due_ns: NDArray[np.int64] | None = None  # [commands]: since the start; None: the times of the segments
     independent: bool = False  # True: every command is a request
+    packing: Packing = PLAIN  # of all weights
 
 
 IN_TURN = CommandOrder()
@@ -206,7 +209,9 @@ class GemmStream(CommandStream):
     ) -> None:
         self.independent, self._due_ns = order.independent, order.due_ns
         self.linears, self.layers, self.segments = tuple(linears), layers, tuple(segments)
-        self.dtype, self.replicas = dtype, replicas
+        self.dtype, self.replicas, self.packing = dtype, replicas, order.packing
+        for _, k in self.linears:
+            self.packing.check(k)
         self._uses = Counter[int]()  # number of steps by their columns n
         for segment in self.segments:
             self._uses[segment.n] += segment.steps
@@ -220,7 +225,9 @@ class GemmStream(CommandStream):
         self._order = self._weight_order(order.seed) if order.shuffle else {}
 
     def _step(self, n: int) -> _Step:
-        shapes = [ShapeKey(m, n, k, self.dtype) for _ in range(self.layers) for m, k in self.linears]
+        shapes = [
+            ShapeKey(m, n, k, self.dtype, packing=self.packing) for _ in range(self.layers) for m, k in self.linears
+        ]
         template = np.zeros(len(shapes), COMMAND_DTYPE)
         ranks: Counter[ArenaKey] = Counter()
         for row, shape in zip(template, shapes, strict=True):

@@ -36,6 +36,7 @@ class Templates:
     def __init__(self, placement: Placement, kinds: Sequence[StepKind], layers: int, dtype: Dtype) -> None:
         self._placement, self._layers, self._dtype = placement, layers, dtype
         self.operands: dict[ShapeKey, Operands] = {}
+        self._known: dict[tuple[int, int], Operands] = {}  # by the words of a record that hold the shape
         self.shapes: list[Counter[ShapeKey]] = []
         parts = [self._of_kind(kind) for kind in kinds]
         self.stops = np.cumsum([len(records) for records, _ in parts])
@@ -73,10 +74,11 @@ class Templates:
 
     def shape_of(self, row: Row) -> ShapeKey:
         """Return the shape of a row. Rows of one size whose operands are stored differently get different layouts."""
-        shape = ShapeKey(row.m, row.n, row.k, self._dtype, row.op)
+        shape = ShapeKey(row.m, row.n, row.k, self._dtype, row.op, packing=row.operands[0].arena.packing)
         for layout in range(MOST_LAYOUTS):
             key = replace(shape, layout=layout)
-            if self.operands.setdefault(key, row.operands) == row.operands:
+            if self._known.setdefault(key.packed, row.operands) == row.operands:
+                self.operands[key] = row.operands
                 return key
         raise ConfigError("program", str(shape), f"its operands lie in more than {MOST_LAYOUTS} ways")
 

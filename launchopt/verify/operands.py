@@ -57,16 +57,23 @@ class OperandCheck:
         return None
 
     def _is_random(self, arena: ArenaKey, values: Array) -> bool:
-        """Return whether mean and variance are those of uniform values around the center of the arena."""
-        if len(values) < LEAST_JUDGED:
+        """Return whether mean and variance are those of uniform values around the center of the arena.
+
+        Quantised weights are judged by the values that they stand for.
+        """
+        if arena.packing:
+            wide = self._arenas.dequantised(arena, values.reshape(-1, arena.slot_bytes)).reshape(-1)
+        else:
+            wide = to_float32(values, arena.dtype)
+        if len(wide) < LEAST_JUDGED:
             return True
         bound = self._arenas.bound(arena)
-        scaled = (to_float32(values, arena.dtype) - np.float32(arena.center)) / np.float32(bound)
+        scaled = (wide - np.float32(arena.center)) / np.float32(bound)
         mean, square = float(scaled.mean(dtype=np.float64)), float((scaled * scaled).mean(dtype=np.float64))
         # Of values uniform in [-1, 1): variance 1/3; variance of their squares 4/45.
-        rounding = 2 * arena.dtype.unit_roundoff * (1 + arena.center / bound)
+        rounding = 2 * max(arena.dtype.unit_roundoff, arena.packing.unit_roundoff) * (1 + arena.center / bound)
         errors = (mean * math.sqrt(3), (square - 1 / 3) * math.sqrt(45 / 4))
-        return all(abs(error) <= MOST_DEVIATIONS / math.sqrt(len(values)) + rounding for error in errors)
+        return all(abs(error) <= MOST_DEVIATIONS / math.sqrt(len(wide)) + rounding for error in errors)
 
     def _hashes_of(self, flat: Array) -> list[int]:
         """Return the hashes of the chunks of a flat array."""
@@ -85,4 +92,5 @@ class OperandCheck:
 
 def _name(arena: ArenaKey) -> str:
     kinds = {"a": "weights", "b": "inputs", "x": "inputs and embeddings", "bias": "biases", "gain": "gains"}
-    return f"{kinds.get(arena.role, arena.role)} {arena.rows}x{arena.cols} {arena.dtype.name}"
+    stored = arena.packing if arena.packing else arena.dtype.name
+    return f"{kinds.get(arena.role, arena.role)} {arena.rows}x{arena.cols} {stored}"

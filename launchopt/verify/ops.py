@@ -9,7 +9,8 @@ independent and of mean zero (Higham & Mary 2019), so their variances add up. St
                         An op that PyTorch computes in two steps may store twice.
     computing in fp32   2**-24 per rounding, relative to the rounded value. A sum counts sqrt(terms) roundings, in any
                         order. Half precision adds one rounding for every 8 terms: tensor cores truncate sums instead of
-                        rounding them (Fasi et al. 2021), so that these errors have one sign and add up linearly.
+                        rounding them (Fasi et al. 2021), so that these errors have one sign and add up linearly. The
+                        scale of a quantised weight adds one rounding, of the weight or of a sum.
     errors of inputs    pass through the op's derivative. Weights spread an error evenly over the output's features.
 
 The bound on the error of a result (`allowed`) is the largest error of storing it, plus SAFETY = 8 standard deviations
@@ -87,9 +88,12 @@ def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0, 
     return Graded(value, variance + (roundings * FP32_ROUNDOFF * value) ** 2 + storing**2, storing=storing)
 
 
-def _of_sum(terms: int, dtype: Dtype) -> float:
-    """Return the variance of the fp32 error of a sum of `terms`, divided by the sum of the squared terms."""
-    roundings = math.sqrt(terms)
+def _of_sum(terms: int, dtype: Dtype, scalings: int = 0) -> float:
+    """Return the variance of the fp32 error of a sum of `terms`, divided by the sum of the squared terms.
+
+    scalings: further roundings of each term.
+    """
+    roundings = math.sqrt(terms) + scalings
     if dtype is not Dtype.fp32:
         roundings += terms / TRUNCATED_TERMS
     return (roundings * FP32_ROUNDOFF) ** 2
@@ -102,11 +106,11 @@ def allowed(xp: ModuleType, result: Graded) -> Array:
     return result.storing + SAFETY * xp.sqrt(xp.maximum(result.variance - result.storing**2, 0.0))
 
 
-def gemm(b: Graded, weight: Array, dtype: Dtype) -> Graded:
-    """C = B[:, :k] @ A.T, for the weight A [m, k]."""
+def gemm(b: Graded, weight: Array, dtype: Dtype, scalings: int = 0) -> Graded:
+    """C = B[:, :k] @ A.T, for the weight A [m, k]. scalings: 1 if the weight is quantised."""
     k = weight.shape[1]
     values = b.value[:, :k]
-    squares = (b.variance[:, :k] + _of_sum(k, dtype) * values**2).sum(axis=1, keepdims=True)
+    squares = (b.variance[:, :k] + _of_sum(k, dtype, scalings) * values**2).sum(axis=1, keepdims=True)
     return stored(values @ weight.T, (weight**2).mean() * squares, dtype)
 
 

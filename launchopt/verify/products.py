@@ -47,6 +47,9 @@ class Tolerance(NamedTuple):
     Storing the result rounds it by the unit roundoff u of its dtype at most. The error of k additions in fp32, in any
     order, grows like sqrt(k) * 2**-24 typical outputs (Higham & Mary 2019, probabilistic bound); the factor is 8.
     Parts of a sum that are added in half precision exceed the bound.
+
+    A quantised weight stands for codes times scales, exactly. Each product gets one rounding more: that of the weight
+    in fp32, or that of a sum which is multiplied by its scale.
     """
 
     storing: float
@@ -55,7 +58,8 @@ class Tolerance(NamedTuple):
     @staticmethod
     def of(shape: ShapeKey) -> Tolerance:
         """Return the bound for products of a shape."""
-        return Tolerance(shape.dtype.unit_roundoff, 8 * math.sqrt(shape.k) * 2.0**-24 * typical_output(shape))
+        roundings = math.sqrt(shape.k) + bool(shape.packing)
+        return Tolerance(shape.dtype.unit_roundoff, 8 * roundings * 2.0**-24 * typical_output(shape))
 
 
 class _Pairs(NamedTuple):
@@ -174,7 +178,7 @@ class Products:
     def _products(self, pairs: _Pairs, block: _Block, size: int) -> Array:
         """Return B @ A.T for the chosen columns of `size` inputs of each unit, [units * size, columns, m]."""
         arenas, (key_a, key_b, _) = self._arenas, self._keys
-        weights = arenas.matrices(key_a, pairs.a[block.start]).astype(np.float64)
+        weights = arenas.matrices(key_a, pairs.a[block.start]).astype(np.float64, copy=False)
         pair = np.minimum(block.start[:, None] + np.arange(size), block.stop[:, None] - 1)
         inputs = arenas.matrices(key_b, pairs.b[pair.reshape(-1)])
         if inputs.shape[1] != len(self._columns):

@@ -52,6 +52,8 @@ class Evaluator:
         operand = row.operands[0]
         rows, cols = (row.m, row.k) if row.op is Op.GEMM else (1, operand.arena.cols)
         slot = row.a.slot + replica * row.move
+        if operand.arena.packing:
+            return self._arenas.matrices(operand.arena, [slot])[0]
         taken = self._arenas.view(operand, rows, cols)[slot]
         return to_float32(taken, self._stream.dtype).astype(np.float64)
 
@@ -99,7 +101,7 @@ class Evaluator:
         if row.op is Op.GEMM:
             if self._split is not None and row.name != HEAD and self._split.is_partial(row.name):
                 return vo.gemm_in_parts(self.xp, b, weight, dtype, self._split.tensor)
-            return vo.gemm(b, weight, dtype)
+            return vo.gemm(b, weight, dtype, int(bool(row.operands[0].arena.packing)))
         if row.op is Op.NORM:
             return vo.norm(self.xp, b, weight, dtype, epsilon)
         if row.op is Op.ROPE:  # only its norms have a weight

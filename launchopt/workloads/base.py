@@ -18,16 +18,20 @@ from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
+from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, check_options, option
 from launchopt.streams.chain import ChainSettings, ChainStream, Stream
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import MOST_LAYERS, ModelShape
 from launchopt.streams.program import Program, linear_program
 from launchopt.streams.tensor import Split
+from launchopt.weights.packing import PLAIN, Packing
 
 REQUESTS_HELP = "requests at a time in a closed loop, else their total number; a replay takes those of its trace"
 PROMPT_TOKENS_HELP = "tokens of a prompt; a replay takes those of its trace"
 TOKENS_HELP = "output tokens per request; a replay takes those of its trace"
+WEIGHTS_HELP = "none: weights have workload.dtype; else quantised weights; a model's LM head is not quantised"
+SCALES_HELP = "values that share a scale; null: channel, int4: block"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,11 @@ class Workload:
 
     def __post_init__(self) -> None:
         check_options("workload", self)
+
+    @property
+    def packing(self) -> Packing:
+        """How weights of GEMMs are stored. A workload with the options `weights` and `scales` overrides it."""
+        return PLAIN
 
     @classmethod
     def option(cls) -> str | None:
@@ -178,10 +187,14 @@ class OfModel(Workload):
         assert requests is not None
         program, split = self.program(setting.model, requests), None
         if setting.tensor > 1:
+            if self.packing:
+                why = "has no shares of quantised weights: use parallel.tensor=1 or workload.weights=none"
+                raise ConfigError("parallel.tensor", setting.tensor, why)
             share = self.program(setting.model.share(setting.tensor), requests)
             split = Split(program, share, setting.tensor)
             program = split.program
-        copies = self.copies(program.weights * layers * self.dtype.itemsize, setting)
+        packing = self.packing
+        copies = self.copies(program.weight_bytes(self.dtype.itemsize, packing) * layers, setting)
         vocab, chunk = setting.vocab, setting.chunk_tokens
         return ChainStream(
             program,
@@ -189,7 +202,7 @@ class OfModel(Workload):
             requests,
             self.dtype,
             copies,
-            ChainSettings(vocab, chunk, setting.seed, split),
+            ChainSettings(vocab, chunk, setting.seed, split, packing),
         )
 
 

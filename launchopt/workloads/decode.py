@@ -14,17 +14,41 @@ from launchopt.command import Dtype
 from launchopt.options import option
 from launchopt.streams.chain import Stream
 from launchopt.streams.model import ModelShape
-from launchopt.streams.stream import GemmStream, Segment
-from launchopt.workloads.base import PROMPT_TOKENS_HELP, REQUESTS_HELP, TOKENS_HELP, Asked, OfModel, Setting
+from launchopt.streams.stream import IN_TURN, CommandOrder, GemmStream, Segment
+from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
+from launchopt.workloads.base import (
+    PROMPT_TOKENS_HELP,
+    REQUESTS_HELP,
+    SCALES_HELP,
+    TOKENS_HELP,
+    WEIGHTS_HELP,
+    Asked,
+    OfModel,
+    Setting,
+)
 
 
-def decode(model: ModelShape, layers: int, tokens: int, users: int, dtype: Dtype, replicas: int) -> GemmStream:
+def decode(
+    model: ModelShape,
+    layers: int,
+    tokens: int,
+    users: int,
+    dtype: Dtype,
+    replicas: int,
+    order: CommandOrder = IN_TURN,
+) -> GemmStream:
     """Return one request of `tokens` steps, each with `users` columns, through `layers` layers."""
-    return GemmStream(model.linear_sizes(), layers, [Segment(users, tokens)], dtype, replicas)
+    return GemmStream(model.linear_sizes(), layers, [Segment(users, tokens)], dtype, replicas, order)
 
 
 def decode_requests(
-    model: ModelShape, layers: int, requests: Requests, speed: float, dtype: Dtype, replicas: int
+    model: ModelShape,
+    layers: int,
+    requests: Requests,
+    speed: float,
+    dtype: Dtype,
+    replicas: int,
+    order: CommandOrder = IN_TURN,
 ) -> GemmStream:
     """Return for each request its context as one prefill step, then a step of one column per generated token.
 
@@ -39,7 +63,7 @@ def decode_requests(
             segments.append(Segment(int(context), 1, request, due_ns))
         if generated:
             segments.append(Segment(1, int(generated), request, due_ns))
-    return GemmStream(model.linear_sizes(), layers, segments, dtype, replicas)
+    return GemmStream(model.linear_sizes(), layers, segments, dtype, replicas, order)
 
 
 @dataclass(slots=True)
@@ -52,7 +76,15 @@ class Decode(OfModel):
     tokens: int = option(64, TOKENS_HELP, low=1)
     users: int = option(1, "columns of each step: requests that stay in step all the time (ordering=none)", low=1)
 
+    weights: WeightFormat = option(WeightFormat.none, WEIGHTS_HELP)
+    scales: Scales | None = option(None, SCALES_HELP)
+
     runs_experts: ClassVar[bool] = True
+
+    @property
+    def packing(self) -> Packing:
+        """How weights of GEMMs are stored."""
+        return packing_of(self.weights, self.scales)
 
     def asked(self) -> Asked:
         """Return the number and lengths of the requests in a run without arrival=replay."""
@@ -70,8 +102,10 @@ class Decode(OfModel):
         """Return a stream of steps in order; with ordering=none a stream that ignores dependencies."""
         if setting.is_ordered:
             return OfModel.stream(self, layers, setting)
-        model, requests = setting.model, setting.requests
-        copies = self.copies(model.layer_weights * layers * self.dtype.itemsize, setting)
+        model, requests, packing = setting.model, setting.requests, self.packing
+        of_layer = sum(packing.bytes(m, k, self.dtype.itemsize) for m, k in model.linear_sizes())
+        copies = self.copies(of_layer * layers, setting)
+        order = CommandOrder(packing=packing)
         if requests is None:
-            return decode(model, layers, self.tokens, self.users, self.dtype, copies)
-        return decode_requests(model, layers, requests, setting.speed, self.dtype, copies)
+            return decode(model, layers, self.tokens, self.users, self.dtype, copies, order)
+        return decode_requests(model, layers, requests, setting.speed, self.dtype, copies, order)

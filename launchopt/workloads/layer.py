@@ -9,7 +9,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.options import option
 from launchopt.streams.model import MOST_LAYERS, ModelShape
 from launchopt.streams.program import Program, layer_program
-from launchopt.workloads.base import Steps
+from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
+from launchopt.workloads.base import SCALES_HELP, WEIGHTS_HELP, Steps
 
 
 class Kv(enum.Enum):
@@ -28,6 +29,13 @@ class Layer(Steps):
     kv: Kv = option(Kv.contiguous, "layout of a request's KV cache in memory")
     page_tokens: int = option(16, "tokens per page of a paged cache", low=1)
     merged: bool = option(True, "q, k and v are one GEMM, and so are gate and up; false: each is a GEMM of its own")
+    weights: WeightFormat = option(WeightFormat.none, WEIGHTS_HELP)
+    scales: Scales | None = option(None, SCALES_HELP)
+
+    @property
+    def packing(self) -> Packing:
+        """How weights of GEMMs are stored."""
+        return packing_of(self.weights, self.scales)
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
         """Return the ops of a layer whose KV cache has space for the longest request."""

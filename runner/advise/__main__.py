@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ArenaMemoryError, ConfigError, one_line
+from launchopt.weights.packing import BITS
 from runner.ending import end
 from runner.reading import CommandParser, exit_code, positive, whole_number
 
@@ -48,7 +49,7 @@ def _advise(options: argparse.Namespace) -> int:
     from runner.advise.candidates import candidates
     from runner.advise.compiling import compile_loops
     from runner.advise.floors import floors_of
-    from runner.advise.question import settled_for
+    from runner.advise.question import base_of, settled_for
     from runner.advise.saving import save
     from runner.advise.search import search
     from runner.advise.trials import Trials, require_memory
@@ -71,7 +72,7 @@ def _advise(options: argparse.Namespace) -> int:
         raise ConfigError("--output", folder, "has ${ in its name, which Hydra reads: name another folder")
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
-    base = "engine" if question.requests else "baseline"
+    base = base_of(question, info.kind)
     with _smaller_named(question), _removed_without_results(folder):
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
@@ -101,9 +102,12 @@ def _question(options: argparse.Namespace) -> Question:
         raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", "only a model has tokens: use --slo-p99-ms")
     if options.requests and not options.model:
         raise ConfigError("--requests", options.requests, "only a model has requests: leave it out")
+    if options.weights and not options.model:
+        raise ConfigError("--weights", options.weights, "only weights of a model are quantised: leave it out")
     if not options.model:
         return of_file("trace" if options.trace else "list", options.trace or options.list, options.device, limit)
     question = of_model(options.model, options.requests or 1, options.device, limit)
+    question = question.with_settings({"workload.weights": options.weights}) if options.weights else question
     if options.slo_tpot_ms and not question.requests:
         why = "GEMMs without order have no tokens: use --slo-p99-ms"
         raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", why)
@@ -150,6 +154,8 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--requests", type=whole_number(1, MOST_REQUESTS), help="requests of a model side by side; default 1"
     )
+    formats = [str(each) for each in BITS]
+    parser.add_argument("--weights", choices=formats, help="quantised weights of a model; default: as published")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--slo-tpot-ms", type=positive, metavar="MS", help="most p99 time per output token")
     limit.add_argument(

@@ -96,7 +96,8 @@ def _beside(calls: Sequence[Sequence[str]], until_s: float) -> Iterator[None]:
 
 def _settings(question: Question, of_model: bool) -> dict[str, object]:
     """Return the settings of the short run, without its limit. of_model: it runs the model that is asked about."""
-    work = {**question.settings, **SHORT} if of_model else WORK[bool(question.requests)]
+    own = {key: value for key, value in question.settings.items() if key != "workload.weights"}  # its modes take none
+    work = {**own, **SHORT} if of_model else WORK[bool(question.requests)]
     return work | {"device": question.settings["device"], "workload.cache": "hot", "repeats": 1} | UNRECORDED
 
 

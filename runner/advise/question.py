@@ -107,6 +107,13 @@ def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Ques
     return Question(settings | _common(device), 0, limit)
 
 
+def base_of(question: Question, kind: str) -> str:
+    """Return the base of the gain on a kind of device: without launch strategies, and able to read the weights."""
+    if not question.requests:
+        return "baseline"
+    return "engine+own" if kind == "cuda" and "workload.weights" in question.settings else "engine"
+
+
 def _common(device: str) -> dict[str, object]:
     return {"device": device, "batching.timeout_us": TIMEOUT_US, "record.launches": "none", "verify_budget_s": CHECK_S}
 

@@ -87,7 +87,8 @@ def _choice(plan: Plan, *, has_ahead: bool) -> Choice:
         except ConfigError:  # a mode of another version, or of a plugin that is not installed
             return False
 
-    choice = None if work is None else choose(find_entries(info.name), work, runs_here)
+    entries = [] if stream.packing else find_entries(info.name)  # of works without quantised weights
+    choice = None if work is None else choose(entries, work, runs_here)
     return choice or Choice(TRIAL, "no other mode of the rule can run this")
 
 

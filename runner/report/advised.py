@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from launchopt.analysis.conclusions import Factor, factors_of
-from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.stream_rows import counted, number_types
 from launchopt.analysis.tables.columns import NOTHING, number
 from launchopt.analysis.tables.markdown import escaped, plain
 from launchopt.errors import DataError
@@ -67,7 +67,7 @@ def _cells(run: Path, answer: JsonObject) -> list[str]:
     first = next(iter(arms.values()))[0]
     requests = counted(int(answer["requests"]), "request")
     return [
-        f"{escaped(str(first['model']))} {first['dtype']}, {requests}, {escaped(first['gpu'] or 'CPU')}",
+        f"{escaped(str(first['model']))} {number_types(first)}, {requests}, {escaped(first['gpu'] or 'CPU')}",
         f"{first['layers']} of {answer['layers']}",
         f"{number(float(answer['took_s']))} s of {float(answer['budget_s']):g}",
         escaped(advised),

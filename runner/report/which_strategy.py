@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.stream_rows import counted, number_types
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
@@ -135,5 +135,5 @@ def _work(row: Row) -> str:
     each = int(row["tokens"]) // int(row["requests"])
     sampling = "" if row["sampling"] in (None, "none") else f", sampling={row['sampling']}"
     ahead = ", steps ahead" if "ahead" in str(row["scheduler"]) else ""
-    work = f"{row['workload']} {row['dtype']}, model={row['model']}, {row['layers']} layers"
+    work = f"{row['workload']} {number_types(row)}, model={row['model']}, {row['layers']} layers"
     return f"{work}, {counted(each, 'token')} a request{sampling}{ahead}"

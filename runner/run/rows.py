@@ -26,6 +26,7 @@ def summary_row(plan: Plan, run_id: str, measured: results.Row, produced: Produc
         "device": plan.info.kind,
         "gpu": plan.info.name if plan.info.kind == "cuda" else None,
         "dtype": stream.dtype.name,
+        "weights": str(stream.packing) if stream.packing else None,
         "shapes": listed if len(stream.shapes) <= SHAPES_LISTED else f"{len(stream.shapes)} shapes",
         "layers": stream.layers if workload.has_layers else None,
         "cache": workload.cache.value,

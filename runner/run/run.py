@@ -276,6 +276,7 @@ def _stream_facts(plan: Plan) -> dict[str, object]:
         "hash": stream_hash(stream),
         "commands": stream.commands,
         "layers": stream.layers,
+        "weights": str(stream.packing),
         "replicas": stream.replicas,
         "requests": stream.requests,
         "shapes": {str(shape): count for shape, count in sorted(stream.counts.items())},

@@ -123,8 +123,8 @@ def test_a_wrong_column_is_found() -> None:
     run = StepRun("coalesced", stream, 4)
     multiply = run.device.compute.multiply
 
-    def swapped(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
-        multiply(a, b, c)
+    def swapped(shape_index: int, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> None:
+        multiply(shape_index, a, b, c)
         c[:] = c[:, ::-1]  # outputs go to the wrong commands
 
     run.device.compute.multiply = swapped

@@ -198,9 +198,9 @@ def test_each_weight_has_a_place_of_its_own_in_every_copy(stream: ChainStream) -
     for arena in {arena for arena, _, _ in places}:
         spans = sorted((first, stop) for each, first, stop in places if each == arena)
         assert all(stop <= first for (_, stop), (first, _) in pairwise(spans))
-    weights = sum(stop - first for _, first, stop in places)
+    weights, size = sum(stop - first for _, first, stop in places), stream.dtype.itemsize
     head = stream.hidden * (stream.vocab or 0)
-    assert weights == (stream.program.weights * stream.layers * stream.replicas + head) * stream.dtype.itemsize
+    assert weights == stream.program.weight_bytes(size) * stream.layers * stream.replicas + head * size
     assert set(stream.fills) == {arena for arena, _, _ in places} | {stream.activations}
 
 

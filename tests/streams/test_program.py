@@ -50,7 +50,7 @@ def test_a_layer_apart_has_a_gemm_for_each_stored_weight() -> None:
     names = "norm1 q k v rope kv_write qk softmax av o add1 norm2 gate up silu_mul down add2"
     assert [node.name for node in apart.layer] == names.split()
     assert apart.merged == (("q", "k", "v"), ("gate", "up"))
-    assert apart.weights == together.weights
+    assert apart.weight_bytes(1) == together.weight_bytes(1)
     assert [(each, apart.node(each).m, apart.node(each).b) for each in ("q", "k", "v", "gate", "up")] == [
         *(("q", 64, "norm1"), ("k", 32, "norm1"), ("v", 32, "norm1")),
         *(("gate", 96, "norm2"), ("up", 96, "norm2")),
@@ -86,15 +86,19 @@ def test_qkv_apart_has_the_weights_of_qkv_together() -> None:
         ("down", 128, 160, "gate_up"),
     ]
     assert program.merged == (("q", "k", "v"),)
-    assert program.weights == linear_program(WIDE.linear_sizes()).weights == sum(m * k for m, k in WIDE.linear_sizes())
+    assert (
+        program.weight_bytes(1)
+        == linear_program(WIDE.linear_sizes()).weight_bytes(1)
+        == sum(m * k for m, k in WIDE.linear_sizes())
+    )
 
 
 def test_programs_without_a_model() -> None:
     assert [node.op for node in linear_epilogue_program(9).layer] == [Op.GEMM, Op.BIAS, Op.RELU]
     assert [node.op for node in elementwise_program(9).layer] == [Op.BIAS, Op.RELU, Op.SCALE]
     assert {(node.m, node.k) for node in elementwise_program(9).layer} == {(9, 9)}
-    assert (linear_epilogue_program(9).weights, elementwise_program(9).weights) == (90, 18)
-    assert LAYER.weights == sum(node.m * node.k for node in LAYER.layer if node.op is Op.GEMM) + 2 * 64
+    assert (linear_epilogue_program(9).weight_bytes(1), elementwise_program(9).weight_bytes(1)) == (90, 18)
+    assert LAYER.weight_bytes(1) == sum(node.m * node.k for node in LAYER.layer if node.op is Op.GEMM) + 2 * 64
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

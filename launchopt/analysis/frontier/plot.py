@@ -15,7 +15,7 @@ from typing import NamedTuple
 import altair as alt
 
 from launchopt.analysis.frontier.points import Frontier, Point
-from launchopt.analysis.stream_rows import arrivals, disorder
+from launchopt.analysis.stream_rows import arrivals, disorder, number_types
 from launchopt.analysis.tables.labels import FONT_SIZE, Axis, Box, Label, Spot, place
 from launchopt.analysis.tables.legend import DOT, STAR, Entry, legend
 from launchopt.analysis.tables.speedup_plot import INK, Chart, Panel, is_log, on_card, ticks
@@ -49,15 +49,19 @@ def _title(frontiers: Sequence[Frontier]) -> str:
     """Return the machine, workload and dtype of all panels. The title of a panel has what differs between panels."""
     machines = dict.fromkeys(str(frontier["gpu"] or frontier["device"].upper()) for frontier in frontiers)
     works = dict.fromkeys(
-        " ".join(str(frontier[name]) for name in ("workload", "model", "dtype") if frontier[name])
+        " ".join([*(str(frontier[name]) for name in ("workload", "model") if frontier[name]), _types(frontier)])
         for frontier in frontiers
     )
     return f"Throughput against p99 latency — {', '.join([*machines, *works])}"
 
 
+def _types(frontier: Frontier) -> str:
+    return number_types(frontier.stream)
+
+
 def _panel_title(frontier: Frontier) -> list[str]:
     order = disorder(frontier.stream)
-    parts = [frontier["workload"], frontier["dtype"], arrivals(frontier.stream)]
+    parts = [frontier["workload"], _types(frontier), arrivals(frontier.stream)]
     parts += [f"{name} {frontier[name]}" for name in ("scheduler", "sampling") if frontier[name]]
     return [", ".join(map(str, parts)), *([f"({order})"] if order else []), _answer(frontier)]
 

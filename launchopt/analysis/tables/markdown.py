@@ -158,7 +158,7 @@ def _work(table: Table) -> str:
     more = f", {counted(table['requests'], 'request')}" if table.has_tokens else ""
     if table["arrival_rate_per_s"] is not None:
         more += f", {arrivals(table.lines[0].rows[0])}"
-    return f"{table['workload']} {table['dtype']}, {table['commands']:,}{more}"
+    return f"{table['workload']} {table.number_types}, {table['commands']:,}{more}"
 
 
 def _merged(tables: Sequence[Table]) -> str:

@@ -23,6 +23,7 @@ from launchopt.analysis.stream_rows import (
     disorder,
     grouped,
     is_independent,
+    number_types,
     sortable,
     stream_order,
     stream_subtitle,
@@ -111,6 +112,11 @@ class Table:
         return stream_title(self.lines[0].rows[0])
 
     @property
+    def number_types(self) -> str:
+        """The types of the stream's numbers: `bf16`, or `bf16, fp8 weights per channel`."""
+        return number_types(self.lines[0].rows[0])
+
+    @property
     def subtitle(self) -> str:
         """Device, shapes and other settings that all lines share."""
         return stream_subtitle(self.lines[0].rows[0])
@@ -147,7 +153,8 @@ def _table(rows: list[Row]) -> Table:
     lines.sort(key=_line_order)
     stream = rows[0]
     peer = history = None
-    if stream["device"] == "cuda" and not stream["traced"] and stream["tokens"] is None:
+    is_known = stream["tokens"] is None and stream["weights"] is None
+    if stream["device"] == "cuda" and not stream["traced"] and is_known:
         work = (stream["workload"], stream["shapes"], stream["dtype"])
         peer = reference.peer(*work, stream["gpu"])
         history = reference.history(*work, stream["commands"])

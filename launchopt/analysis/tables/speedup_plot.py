@@ -82,7 +82,7 @@ def _device(table: Table) -> str:
 
 
 def _label(table: Table, line: Line, with_device: bool) -> str:
-    label = f"{table['workload']} {table['dtype']} · {line['mode']} · {line.configuration}"
+    label = f"{table['workload']} {table.number_types} · {line['mode']} · {line.configuration}"
     return f"{label}\n{_device(table)}" if with_device else label
 
 

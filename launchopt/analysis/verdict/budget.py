@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from launchopt.analysis.stream_rows import stream_title
+from launchopt.analysis.stream_rows import number_types, stream_title, weight_element_bytes
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.evidence import launching_ms
@@ -29,7 +29,6 @@ from launchopt.stack import preset_of
 
 US_AN_HOUR = 3600e6
 OPS_A_LAYER = 14  # launches per layer of workload=layer: norms, linears, attention, activation, residuals
-_BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +266,10 @@ def _kernels(ask: Ask, table: StrategyTable) -> str:
         return f"{ran}; {why}"
     if ask.linear_weights is None or not rates or own_ms is None or not calls:
         return f"{ran}; larger ones hide more launches"
-    least_us, us = ask.linear_weights * _BYTES[stream["dtype"]] / max(rates) / 1e3, own_ms / calls * 1e3
+    least_us, us = ask.linear_weights * weight_element_bytes(stream) / max(rates) / 1e3, own_ms / calls * 1e3
     verdict = "which can hide: expect far less GPU idle" if least_us > us else "which cannot hide"
     return (
-        f"{ran}; a linear of {ask.model} asks {least_us:.3g} us or more of one GPU ({stream['dtype']},"
+        f"{ran}; a linear of {ask.model} asks {least_us:.3g} us or more of one GPU ({number_types(stream)},"
         f" {max(rates):,.0f} GB/s), a launch {us:.3g} us of the host, {verdict}"
     )
 

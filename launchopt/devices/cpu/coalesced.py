@@ -40,7 +40,8 @@ class CpuCoalesced:
         taken = np.empty((count, shape.n, shape.k), inputs.dtype)
         product = np.empty((1, count * shape.n, shape.m), outputs.dtype)
         gather(inputs, records["slot_b"], taken)
-        host.compute.multiply(weights[slot : slot + 1], taken.reshape(1, -1, shape.k), product)
+        weight = weights[slot : slot + 1]
+        host.compute.multiply(batch.shape_index, weight, taken.reshape(1, -1, shape.k), product)
         outputs[records["slot_c"]] = product.reshape(count, shape.n, shape.m)
         copied = taken.nbytes + product.nbytes
         host.leave(batch, slice(0, count), Strategy.coalesced, flush_ns, start_ns, COPY_CALLS, copied)

@@ -234,7 +234,7 @@ class CpuDevice:
         start_ns = time.monotonic_ns()
         gather(arena_a, records["slot_a"], a)
         gather(arena_b, records["slot_b"], b)
-        self.compute.multiply(a, b, c)
+        self.compute.multiply(shape_index, a, b, c)
         arena_c[records["slot_c"]] = c
         end_ns = time.monotonic_ns()
         self._domain.pop_range()

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COLLECTIVES, HALF_BITS, LOW_HALF, Dtype, Op, RecordWord
+from launchopt.command import COLLECTIVES, HALF_BITS, LOW_HALF, Op, RecordWord
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.devices.cpu.ops import Place, Sequences, Wide, attend, keep, norm, rotated, silu_mul
@@ -96,13 +96,14 @@ class Binder:
 
     def _products(self, records: Words, at: int, inputs: Wide, features: int) -> Wide:
         """Return inputs @ A.T in fp32, one for each weight. features: those of A, and of GEMMs merged with it."""
-        weights = self._views[self._shape_of[at]][0]
+        index = self._shape_of[at]
+        weights, shape = self._views[index][0], self._device.work.shapes[index]
         slots, out = _slots(records, 0), np.empty((*inputs.shape[:2], features), np.float32)
         for slot in np.unique(slots).tolist():
             own = slots == slot
-            given, weight = inputs[own][..., : weights.shape[2]], _widened(weights[slot], features, 0)
-            wide = weight if self._dtype is Dtype.fp32 else to_float32(weight, self._dtype)  # fp32: without a copy
-            flat = given.reshape(-1, weights.shape[2]) @ wide.T
+            weight = weights[slot] if shape.packing else _widened(weights[slot], features, 0)
+            given, wide = inputs[own][..., : shape.k], self._device.compute.weights(index, weight[None])[0]
+            flat = given.reshape(-1, shape.k) @ wide.T
             out[own] = flat.reshape(*given.shape[:2], -1)
         return out
 

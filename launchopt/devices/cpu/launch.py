@@ -2,7 +2,7 @@
 
 `CpuLaunch.views` has, for each shape, views of every slot of A, B and C. A caller stacks the slots of its commands, and
 `run` computes C. NumPy's BLAS has no half precision: each launch converts fp16 and bf16 to fp32, and rounds the result
-back.
+back. Each launch also computes the values of the quantised weights that it reads, one weight after the other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from launchopt.streams.attention import Attention
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.operands import Operand
 from launchopt.types import Array
+from launchopt.weights.quantiser import dequantised
 
 VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
 
@@ -46,7 +47,7 @@ class CpuLaunch:
         """Compute one launch. a, b, c: stacks [commands, ...]. words: the records of the commands."""
         shape = self._shapes[shape_index]
         if shape.op is Op.GEMM:
-            self.multiply(a, b, c)
+            self.multiply(shape_index, a, b, c)
             return
         if shape.op in COLLECTIVES:
             self.exchange(shape.op, [(b, c)])
@@ -64,20 +65,31 @@ class CpuLaunch:
         assert self._peers is not None
         self._peers.exchange(op, operands)
 
-    def multiply(self, a: Array, b: Array, c: Array) -> None:
+    def multiply(self, shape_index: int, a: Array, b: Array, c: Array) -> None:
         """Compute c[i] = b[i] @ a[i].T for stacks in storage type."""
         dtype = self._dtype
-        if dtype is Dtype.fp32:
-            np.matmul(b, a.transpose(0, 2, 1), out=c)
+        if self._shapes[shape_index].packing and len(a) > 1:
+            for i in range(len(a)):
+                self.multiply(shape_index, a[i : i + 1], b[i : i + 1], c[i : i + 1])
+        elif dtype is Dtype.fp32:
+            np.matmul(b, self.weights(shape_index, a).transpose(0, 2, 1), out=c)
         else:
-            wide = np.matmul(to_float32(b, dtype), to_float32(a, dtype).transpose(0, 2, 1))
+            wide = np.matmul(to_float32(b, dtype), self.weights(shape_index, a).transpose(0, 2, 1))
             c[:] = from_float32(wide, dtype)
+
+    def weights(self, shape_index: int, a: Array) -> Array:
+        """Return a stack of weights of a shape as fp32, [n, m, k]. The weights of fp32 are returned as they are."""
+        shape = self._shapes[shape_index]
+        if shape.packing:
+            return dequantised(np, a[:, 0], shape.m, shape.k, shape.packing)
+        return a if self._dtype is Dtype.fp32 else to_float32(a, self._dtype)
 
     def warm_up(self) -> None:
         """Compute one GEMM of each shape, so that BLAS starts its threads and loads its code."""
-        for shape, (a, b, c) in zip(self._shapes, self.views, strict=True):
+        for index, (shape, (a, b, c)) in enumerate(zip(self._shapes, self.views, strict=True)):
             if shape.op is Op.GEMM:
-                self.multiply(a[:1], b[:1], np.empty_like(c[:1]))  # into a new array: slot 0 of C may hold inputs
+                # Into a new array, since slot 0 of C may hold inputs.
+                self.multiply(index, a[:1], b[:1], np.empty_like(c[:1]))
 
     def _views_of(self, stream: Stream, shape: ShapeKey) -> tuple[Array, Array, Array]:
         """Return views of every slot of A, B and C. An operand that the op lacks is a placeholder of the same rank."""

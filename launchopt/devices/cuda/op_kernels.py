@@ -82,15 +82,16 @@ def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_byte
 def gemv_geometry(
     shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three, warps_per_row: int
 ) -> OpLaunch:
-    """Return the launch of GEMMs of up to 8 columns (gemv.cu), whose kernel is compiled with N = shape.n.
+    """Return the launch of GEMMs of up to 8 columns, whose kernel is compiled with N = shape.n.
 
-    warps_per_row: 1, 2, 4 or 8.
+    The kernel is in gemv.cu, or in gemv_quantised.cu for quantised weights. warps_per_row: 1, 2, 4 or 8.
     """
     if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
         raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
     grid = (-(-shape.m // (GEMV_WARPS // warps_per_row)), 1)
     args = _args(shape, row_elements, stride_bytes, None, None)
-    return OpLaunch("gemv", _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)
+    name = "gemv_quantised" if shape.packing else "gemv"
+    return OpLaunch(name, _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)
 
 
 def _args(

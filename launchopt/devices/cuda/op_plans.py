@@ -59,8 +59,9 @@ class OpPlans:
         """
         warps = warps_per_row(shape, size)
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
-        function = self._kernels.function("gemv", "gemv", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early))
-        return self._kernels.row(function, to_launch(launch), early), b"%d %d" % (shape.n, warps)
+        name, macros = launch.function_name, shape.packing.macros if shape.packing else {}
+        function = self._kernels.function(name, name, "", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early), **macros)
+        return self._kernels.row(function, to_launch(launch), early), f"{shape.packing} {shape.n} {warps}".encode()
 
 
 def _file_of(op: Op) -> str:
@@ -74,7 +75,8 @@ def warps_per_row(shape: ShapeKey, size: int) -> int:
     It is doubled until the GPU is busy (WARPS_WANTED), or until each warp has at most 512 bytes of the row.
     """
     warps: int = 1
-    while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and shape.k * shape.dtype.itemsize > 512 * warps:
+    row_bytes = shape.packing.row_bytes(shape.k, shape.dtype.itemsize)
+    while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and row_bytes > 512 * warps:
         warps *= 2
     return warps
 

@@ -22,6 +22,7 @@ from launchopt.devices.cublaslt.plans import Gemm, matmul_address
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.cublaslt.tuning import by_strides
 from launchopt.devices.cuda.op_plans import OpPlans, three
+from launchopt.recording.launch_rows import Strategy
 from launchopt.types import Table
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class Planner:
             strides, leading, at = three(slot_bytes), device.row_elements(shape), self._packing.addresses
 
             def make(size: int) -> Row:
+                if shape.packing:
+                    return self._op_plans.gemv_row(shape, size, strides, early=False)
                 return by_strides(device, index, Gemm(shape, size, strides, leading), size, max(sizes), at)
 
             distinct = tables.add(index, sizes, make, ShapeColumn.PACKED0)
@@ -80,13 +83,18 @@ class Planner:
     def plan_strided(self, tables: Tables, index: int, sizes: Sequence[int], early: bool = False) -> None:
         """Add plans of shape `index` to `tables`, for batches of `sizes` evenly spaced commands.
 
-        early: our own kernels, of ops other than GEMM, get programmatic dependent launch.
+        A GEMM with a quantised weight gets our GEMV, since cuBLASLt cannot read the weight. early: our own kernels get
+        programmatic dependent launch.
         """
         device, shape = self._device, self._device.work.shapes[index]
         usable, strides = self._usable(tables, index, sizes), three(tables.strides_bytes(index))
         if shape.op is not Op.GEMM:
             # The warm-up run loads these kernels. `warm_up` does not: their operands are not written yet.
             tables.add(index, usable, lambda size: self._op_plans.row(shape, size, strides, early))
+            return
+        if shape.packing:
+            self.plan_gemv(tables, index, sizes, early)
+            tables.shapes[index, [ShapeColumn.ONE_IS, ShapeColumn.MANY_ARE]] = Strategy.kernel
             return
         leading, most = device.row_elements(shape), max(usable)
 

@@ -47,7 +47,7 @@ class LtCoalesced:
         scratch_bytes, strides = [0, 0], device.work.strides()
         for index, (shape, limit) in enumerate(limits.items()):
             sizes = range(1, limit + 1)
-            if not is_shared(shape, strides[shape]):
+            if shape.packing or not is_shared(shape, strides[shape]):
                 device.planner.plan_strided(self.tables, index, sizes, pdl)
                 continue
             self._plan(index, shape, limit)

@@ -10,6 +10,7 @@ import numpy as np
 from launchopt.command import Dtype
 from launchopt.kernels.shared import STEP_COPIERS, STEP_GAP_BYTES, STEP_GEMM, STEP_PART_BYTES, STEP_ROWS
 from launchopt.types import Table
+from launchopt.weights.packing import PLAIN, Packing
 
 MOST_COLUMNS = 16  # most requests of a launch
 COLUMNS = (1, 8, MOST_COLUMNS)  # numbers of columns that the kernel is compiled for
@@ -31,7 +32,7 @@ class StepGemm:
 
     rows: rows of C of a request; with `gated`, A has 2 * rows rows. steps: bytes from a row of A to the next, and from
     B, C and R of one request to those of the next. gain: address of the weights of a norm before the GEMM; 0: no norm.
-    adds: the outputs are added to R. gated: C = SiLU(gate) * up.
+    adds: the outputs are added to R. gated: C = SiLU(gate) * up. packing: how A is stored.
     """
 
     dtype: Dtype
@@ -41,6 +42,7 @@ class StepGemm:
     gain: int = 0
     adds: bool = False
     gated: bool = False
+    packing: Packing = PLAIN
 
     @property
     def refusal(self) -> str | None:
@@ -48,13 +50,29 @@ class StepGemm:
         size = self.dtype.itemsize
         if self.dtype is Dtype.fp32:
             return "our GEMM of a step takes fp16 and bf16"
-        if self.k * size % CHUNK_BYTES:
-            return f"k={self.k} must be a multiple of {CHUNK_BYTES // size}"
+        whole = CHUNK_BYTES // size * self.packed
+        if self.k % whole:
+            return f"k={self.k} must be a multiple of {whole}"
         if any(step % ALIGNMENT_BYTES for step in self.steps[:2]):
             return f"rows of A and B must be aligned to {ALIGNMENT_BYTES} bytes"
         if self.gain and self.k * size > MOST_GAIN_BYTES:
             return f"a fused norm takes at most {MOST_GAIN_BYTES // size} features"
         return None
+
+    @property
+    def packed(self) -> int:
+        """Number of weights in the bytes of one element of B: 1, or 2 or 4 of quantised ones."""
+        return 8 * self.dtype.itemsize // self.packing.bits if self.packing else 1
+
+    @property
+    def scales(self) -> tuple[int, int]:
+        """Bytes from A to its scales, and scales of a row of blocks; zeros without quantisation."""
+        rows = self.rows << self.gated
+        return (
+            (self.packing.scales_at(rows, self.k), self.packing.scales_shape(rows, self.k)[1])
+            if self.packing
+            else (0, 0)
+        )
 
 
 class Division(NamedTuple):
@@ -99,7 +117,7 @@ def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, ho
     groups, lanes = -(-columns // 8), min(-(-columns // 2), 4)
     tiles = min(how.tiles, -(-halves // 2))
     gain_bytes = k_bytes if gemm.gain else 0
-    slot_bytes = STEP_ROWS * (how.piece_bytes + STEP_GAP_BYTES)
+    slot_bytes = STEP_ROWS * (how.piece_bytes // gemm.packed + STEP_GAP_BYTES)
     tile_bytes = how.warps * groups * lanes * STEP_ROWS * 16
     pieces = -(-k_bytes // how.piece_bytes)
     stage_bytes = how.piece_bytes * columns
@@ -113,9 +131,10 @@ def divided(gemm: StepGemm, requests: int, multiprocessors: int, early: bool, ho
         **{"NORMED": int(gemm.gain > 0), "ADDS": int(gemm.adds), "GATED": int(gemm.gated)},
         **{"PDL": int(early), "BLOCKS": how.blocks, "HELD": held},
         **{"WHOLE": int(k_bytes % how.piece_bytes == 0)},
+        **(gemm.packing.macros if gemm.packing else {}),
     }
     words = np.zeros(1, STEP_GEMM)
     pair_rows = gemm.rows if gemm.gated else 0
-    words[0] = (gemm.rows, pair_rows, k_bytes, requests, *gemm.steps, each, more, gemm.gain)
+    words[0] = (gemm.rows, pair_rows, k_bytes, requests, *gemm.steps, each, more, gemm.gain, *gemm.scales)
     shared_bytes, threads = slots * slot_bytes + held * stage_bytes + gain_bytes, WARP * (how.warps + STEP_COPIERS)
     return GemmLaunch(defines, blocks, threads, shared_bytes, static_bytes, words.view(np.int64))

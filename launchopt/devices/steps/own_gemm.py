@@ -68,11 +68,11 @@ def described(steps: LtSteps, place: Place) -> StepGemm | None:
     _, step_b, _ = steps.tables.strides_bytes(shapes[0]).tolist()
     step_r, _, step_c = steps.tables.strides_bytes(shapes[-1]).tolist()
     adds, gated = last.op is Op.ADD, last.op is Op.SILU_MUL
-    steps_bytes = (max(row_a, gemm.k) * itemsize, step_b, step_c, step_r if adds else 0)
+    step_a = gemm.packing.row_bytes(max(row_a, gemm.k), itemsize)
+    steps_bytes = (step_a, step_b, step_c, step_r if adds else 0)
     features = sum(row.m for row in rows if row.op is Op.GEMM) if last.op is Op.GEMM else last.m
-    return StepGemm(
-        gemm.dtype, features, gemm.k, steps_bytes, steps.weight_address(place, place.first) if at else 0, adds, gated
-    )
+    gain = steps.weight_address(place, place.first) if at else 0
+    return StepGemm(gemm.dtype, features, gemm.k, steps_bytes, gain, adds, gated, gemm.packing)
 
 
 def arguments_of(steps: LtSteps, place: Place) -> tuple[Argument, ...]:

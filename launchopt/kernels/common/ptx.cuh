@@ -236,6 +236,15 @@ __device__ inline u32 multiply_two(u32 of, u32 by) {
 #endif
     return both;
 }
+__device__ inline u32 subtract_two(u32 from, u32 what) {
+    u32 both;
+#if DTYPE == 1
+    asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(both) : "r"(from), "r"(what));
+#else
+    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(both) : "r"(from), "r"(what));
+#endif
+    return both;
+}
 #if DTYPE == 1
 #define MMA_TYPES "f32.f16.f16.f32"
 #else

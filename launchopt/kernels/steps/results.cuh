@@ -23,3 +23,25 @@ struct Added {
         }
     }
 };
+// Scales of the two rows of a thread's results, for scales per channel or tensor.
+struct RowScales {
+    float of[2];
+    __device__ void load(const Results& own, u32 half, u32 here, const char* scales, const StepGemm& p) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const u32 row = own.row(half, j, p);
+            const bool exists = own.exist(here) && own.has(j, here) && row < p.rows;
+            of[j] = exists ? scale_of(scales, weight_row(row, half + 2 * own.tile + j, p), 0, p.across) : 0.0f;
+        }
+    }
+};
+// What a thread's results are finished with.
+struct AtEnd {
+    Added added;
+    RowScales scales;
+    __device__ void load(const Results& own, u32 half, u32 here, const char* r, const char* a, const StepGemm& p) {
+        if (ADDS) added.load(own, half, here, r, p);
+        if (BY_ROW) scales.load(own, half, here, a + p.scales_at, p);
+    }
+    __device__ float scale(int j) const { return BY_ROW ? scales.of[j] : 1.0f; }
+};

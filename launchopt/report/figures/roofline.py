@@ -71,7 +71,7 @@ def _point(table: Table, line: Line, fastest: Line | None) -> Datum:
     return {
         **{"work": table.title, "mode": str(line["mode"]), "configuration": line.configuration, "role": role},
         **{"intensity": tflops * 1e3 / gb_per_s, "tflops": tflops, "gb_per_s": gb_per_s, "dtype": table["dtype"]},
-        "name": f"{table['workload']} {table['dtype']}",
+        "name": f"{table['workload']} {table.number_types}",
     }
 
 

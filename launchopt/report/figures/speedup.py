@@ -64,7 +64,7 @@ def _shared_rows(known: Sequence[tuple[Glance, Line]], note: str) -> Figure:
     """Return a row per workload and dtype, with a mark per stream. note: on all streams."""
     groups: dict[str, list[tuple[str, Line]]] = {}
     for one, line in known:
-        groups.setdefault(f"{one.table['workload']} {one.table['dtype']}", []).append((one.name, line))
+        groups.setdefault(f"{one.table['workload']} {one.table.number_types}", []).append((one.name, line))
     rows = []
     for group, members in groups.items():
         gains = sorted(_speedup(line).value for _, line in members)

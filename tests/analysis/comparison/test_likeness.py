@@ -20,7 +20,7 @@ UNLIKE = {
     **{"workload": "prefill", "model": "other", "dtype": "fp32", "device": "cpu", "gpu": "NVIDIA A100", "layers": 9},
     **{"commands": 4000, "cache": "hot", "arrival": "poisson", "arrival_rate_per_s": 3.0, "shapes": "1x1x1"},
     **{"requests": 2, "scheduler": "continuous", "sampling": "greedy", "traced": True, "ordering": "none"},
-    "input_footprint_bytes": 7,
+    **{"input_footprint_bytes": 7, "weights": "fp8 per channel"},
 }
 
 

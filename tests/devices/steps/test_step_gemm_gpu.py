@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.quantised import PACKINGS
 from support.steps.programs import NORM_EPSILON
 from support.steps.step_gemms import GemmCase
 
 from launchopt.command import Dtype
 from launchopt.devices.steps.gemm_plan import StepGemm, divided
+from launchopt.weights.packing import Packing
 
 pytestmark = pytest.mark.gpu
 
@@ -58,6 +60,23 @@ def test_outputs(dtype: Dtype, early: bool, requests: int) -> None:
         addresses = [int(each.data.ptr) for each in operands]
         cupy.cuda.Device().synchronize()
         launcher.made(case.gemm(addresses[4]), requests, early)(*addresses[:4])
+        launcher.stream.synchronize()
+        case.check(operands[2].get())
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+@pytest.mark.parametrize("requests", [1, 5, 16])
+def test_outputs_of_quantised_weights(dtype: Dtype, packing: Packing, requests: int) -> None:
+    import cupy
+
+    launcher = Launcher(dtype)
+    for rows, k, fused in ((1000, 2048, ""), (3072, 1152, "norm"), (8, 8192, "add"), (1204, 640, "norm silu")):
+        case = GemmCase(dtype, rows, k, requests, fused, packing=packing)
+        operands = [cupy.asarray(each) for each in (case.a, case.b, case.c, case.r, case.gain)]
+        addresses = [int(each.data.ptr) for each in operands]
+        cupy.cuda.Device().synchronize()
+        launcher.made(case.gemm(addresses[4]), requests, True)(*addresses[:4])
         launcher.stream.synchronize()
         case.check(operands[2].get())
 

@@ -20,7 +20,7 @@ from runner import commands
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
-from runner.advise.question import Question, of_file, of_model, tpot
+from runner.advise.question import Question, base_of, of_file, of_model, tpot
 from runner.advise.saving import experiment_text, save
 from runner.advise.search import Batching, Found
 from runner.auto.table import default_path
@@ -66,6 +66,16 @@ def test_a_cpu_runs_some_stacks_and_the_others_have_a_reason(model: Path) -> Non
     assert {"engine", "coalesced", "graph"} <= set(able)
     assert "needs a GPU" in refused["megakernel"]
     assert not set(able) & set(refused)
+
+
+def test_quantised_weights_leave_the_stacks_that_can_read_them(model: Path) -> None:
+    question = of_model(model, 4, "cuda", None).with_settings({"workload.weights": "fp8", "workload.dtype": "bf16"})
+    able, refused = candidates(question.config(), DeviceInfo("cuda", 0, "none", 1 << 34, 1 << 20, "no memory", 1 << 20))
+    assert {"kernel", "pdl", "engine+own", "engine+silu+epilogue+graph+own+pdl"} <= set(able)
+    assert {"engine", "graph", "megakernel", "torch_graph"} <= set(refused)
+    assert base_of(question, "cuda") == "engine+own"
+    assert base_of(question, "cuda") in able
+    assert base_of(question, "cpu") == "engine"
 
 
 def test_the_likely_stacks_come_first_in_their_order(model: Path) -> None:

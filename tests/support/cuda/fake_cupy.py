@@ -21,6 +21,7 @@ from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.kernels.shared import ROW_DRAW, ROW_HISTORY, ROW_ID, STEP_LOOP
 from launchopt.sampling import Sampling, SamplingKind
+from support.cuda import fake_quantised
 from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
@@ -155,7 +156,9 @@ class FakeCupy:
         return getattr(np, name)
 
     def _device(self, index: int = 0) -> Any:
-        return SimpleNamespace(use=lambda: None, synchronize=lambda: self.on_wait())
+        attributes = {"MultiProcessorCount": 4, "MaxSharedMemoryPerBlockOptin": 227 << 10}
+        facts = {"compute_capability": "90", "attributes": attributes}
+        return SimpleNamespace(use=lambda: None, synchronize=lambda: self.on_wait(), **facts)
 
     def _stream(self, non_blocking: bool = True) -> FakeStream:
         self.streams += 1
@@ -210,6 +213,10 @@ class FakeCupy:
                 return self.kernels.raw(partial(exchange, name=name))
             if name == "begin_loop":
                 return self.kernels.raw(self._begin_loop)
+            if name == "step_gemm":
+                return self.kernels.raw(fake_quantised.step_gemm(fake_quantised.macros_of(options)))
+            if name == "gemv_quantised":
+                return self.kernels.kernel(fake_quantised.gemv_quantised(fake_quantised.macros_of(options)))
             return self.kernels.kernel(self._compute(name))
 
         return SimpleNamespace(get_function=get_function)

@@ -43,6 +43,7 @@ MOST_TURNS = 2_000_000  # turns of a block; a launch that needs more waits for s
 BODIES = {
     "__device__ inline float widen(storage value) {\n    float wide;": "return half_bits(value);",
     "__device__ inline storage narrow(float value) {\n    storage result;": "return bits_of_half(value);",
+    "__device__ inline float half_value(u32 bits) {": "return half_bits((unsigned short)bits);",
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
     "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
 }

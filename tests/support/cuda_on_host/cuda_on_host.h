@@ -72,6 +72,13 @@ inline float __double2float_rn(double a) { return (float)a; }
 inline double __ull2double_rn(unsigned long long a) { return (double)a; }
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 template <class T> T __ldcg(const T* from) { return *from; }
+template <class T> T __ldcs(const T* from) { return *from; }
+inline unsigned __byte_perm(unsigned low, unsigned high, unsigned selector) {
+    const unsigned long long both = (unsigned long long)high << 32 | low;
+    unsigned result = 0;
+    for (int i = 0; i < 4; ++i) result |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 0xFF) << 8 * i;
+    return result;
+}
 
 // -- Threads. These values depend on the running fiber, so they are read anew each time.
 namespace host {
@@ -217,13 +224,18 @@ inline u32 narrow_two(float first, float second) {
     return rounded(first) | rounded(second) << 16;
 #endif
 }
-inline u32 multiply_two(u32 of, u32 by) {
+inline float wide_half(u32 bits) {
 #if DTYPE == 1
-    auto wide = [](u32 bits) { return half_bits((unsigned short)bits); };
+    return half_bits((unsigned short)bits);
 #else
-    auto wide = [](u32 bits) { return __uint_as_float(bits << 16); };
+    return __uint_as_float(bits << 16);
 #endif
-    return narrow_two(wide(of & 0xFFFF) * wide(by & 0xFFFF), wide(of >> 16) * wide(by >> 16));
+}
+inline u32 multiply_two(u32 of, u32 by) {
+    return narrow_two(wide_half(of & 0xFFFF) * wide_half(by & 0xFFFF), wide_half(of >> 16) * wide_half(by >> 16));
+}
+inline u32 subtract_two(u32 from, u32 what) {
+    return narrow_two(wide_half(from & 0xFFFF) - wide_half(what & 0xFFFF), wide_half(from >> 16) - wide_half(what >> 16));
 }
 inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const u32 own[6] = {a0, a1, a2, a3, b0, b1};

@@ -1,0 +1,1 @@
+"""Quantised weights: their formats, their place in memory, and the quantiser."""

@@ -1,0 +1,117 @@
+"""kernels/gemv_quantised.cu on the host: its products agree with float64 for every format, scale and dtype."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from support.cuda_on_host import built, can_build, launch
+from support.quantised import PACKINGS
+
+from launchopt.command import Dtype, ShapeKey
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.cuda.op_kernels import gemv_geometry
+from launchopt.devices.cuda.op_plans import warps_per_row
+from launchopt.verify.products import Tolerance
+from launchopt.weights.packing import Packing, Scales, WeightFormat
+from launchopt.weights.quantiser import dequantised, quantised
+
+pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
+
+CALL = (
+    "struct Given { char *a, *b, *c; i64 request; Args p; }; const Given& given = *(const Given*)arguments; "
+    "gemv_quantised(given.a, given.b, given.c, given.request, given.p)"
+)
+COMMANDS = 2
+# Every packing, each with another dtype, number of columns, warps a row, and launch.
+CASES = [
+    (packing, dtype, n, warps, pdl)
+    for packing, (dtype, n, warps, pdl) in zip(
+        PACKINGS * 2,
+        [
+            *((Dtype.bf16, 1, 1, 0), (Dtype.fp16, 2, 2, 1), (Dtype.fp32, 1, 8, 0), (Dtype.bf16, 3, 4, 1)),
+            *((Dtype.fp32, 2, 1, 0), (Dtype.fp16, 1, 2, 0), (Dtype.bf16, 8, 1, 0), (Dtype.fp16, 1, 8, 1)),
+            *((Dtype.fp32, 1, 2, 0), (Dtype.fp16, 1, 4, 0), (Dtype.bf16, 1, 8, 0), (Dtype.bf16, 4, 1, 0)),
+            *((Dtype.fp16, 1, 1, 0), (Dtype.bf16, 1, 2, 0), (Dtype.fp16, 2, 8, 0), (Dtype.fp32, 3, 2, 1)),
+            *((Dtype.bf16, 1, 4, 1), (Dtype.bf16, 2, 2, 0)),
+        ],
+        strict=True,
+    )
+]
+
+
+def kernel_products(packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int, m: int, k: int) -> None:
+    """Compute two commands with the kernel, and compare their outputs with float64."""
+    generator = np.random.default_rng([m, k, n])
+    shape = ShapeKey(m, n, k, dtype, packing=packing)
+    slots = np.zeros((COMMANDS, packing.end(m, k) + 256), np.uint8)
+    a = slots[:, -slots.ctypes.data % 16 :][:, : packing.end(m, k)]
+    quantised(np, generator.uniform(-1, 1, (COMMANDS, m, k)).astype(np.float32), packing, a)
+    stride = slots.strides[0] // 16 * 16
+    packed = np.zeros(COMMANDS * stride + 16, np.uint8)
+    first = -packed.ctypes.data % 16
+    for i in range(COMMANDS):
+        packed[first + i * stride :][: a.shape[1]] = a[i]
+    b = from_float32(generator.uniform(-1, 1, (COMMANDS, n, k + 16)).astype(np.float32), dtype)
+    c = from_float32(np.full((COMMANDS, n, m + 3), np.nan, np.float32), dtype)
+    made = gemv_geometry(shape, COMMANDS, (k, k + 16, m + 3), (stride, b.strides[0], c.strides[0]), warps)
+    words = np.array([packed.ctypes.data + first, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
+    macros = {"DTYPE": int(dtype), "N": n, "WARPS_PER_ROW": warps, "PDL": pdl, **packing.macros}
+    launch(built("gemv_quantised", CALL, **macros), made.grid, made.block[0], 0, words.ctypes.data, seed=n)
+    weights = dequantised(np, a, m, k, packing, np.float64)
+    expected = to_float32(b[:, :, :k], dtype).astype(np.float64) @ weights.transpose(0, 2, 1)
+    got = to_float32(c, dtype)
+    bound = Tolerance.of(shape)
+    assert (np.abs(got[:, :, :m] - expected) <= bound.storing * np.abs(expected) + bound.computing).all()
+    assert np.isnan(got[:, :, m:]).all(), "written beside the rows"
+
+
+@pytest.mark.parametrize(("packing", "dtype", "n", "warps", "pdl"), CASES, ids=str)
+def test_products_agree_with_float64(packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int) -> None:
+    for m, k in ((130, 256), (3, 1024), (9, 128)):
+        kernel_products(packing, dtype, n, warps, pdl, m, k)
+
+
+@pytest.mark.parametrize(
+    ("packing", "k"),
+    [
+        (Packing(WeightFormat.fp8, Scales.channel), 16 * 37),  # vectors that fill no round of a warp
+        (Packing(WeightFormat.int4, Scales.tensor), 32 * 37),
+        (Packing(WeightFormat.fp8, Scales.block), 128 * 33),  # more vectors than are loaded ahead
+        (Packing(WeightFormat.int4, Scales.block), 128 * 67),
+    ],
+    ids=str,
+)
+def test_rows_of_any_length_are_read_to_their_end(packing: Packing, k: int) -> None:
+    kernel_products(packing, Dtype.bf16, 1, 1, 0, 5, k)
+
+
+@pytest.mark.parametrize("weight_format", [WeightFormat.fp8, WeightFormat.int8, WeightFormat.int4])
+def test_every_code_is_unpacked_exactly(weight_format: WeightFormat) -> None:
+    """Row i consists of the byte i. With the scale 1 and inputs that pick one place, the output is the value there."""
+    packing = Packing(weight_format, Scales.tensor)
+    k = 128 // packing.bits
+    slot = np.zeros(packing.end(256, k) + 16, np.uint8)
+    slot = slot[-slot.ctypes.data % 16 :]
+    slot[: packing.codes_bytes(256, k)] = np.repeat(np.arange(256), 16)
+    one = np.float16(1) if packing.scale_bytes == 2 else np.float32(1)
+    slot[packing.scales_at(256, k) :][: packing.scale_bytes] = np.frombuffer(one.tobytes(), np.uint8)
+    values = dequantised(np, slot[None], 256, k, packing)[0]
+    made = gemv_geometry(ShapeKey(256, 1, k, Dtype.fp32, packing=packing), 1, (k, k, 256), (0, 0, 0), 1)
+    library = built("gemv_quantised", CALL, DTYPE=0, N=1, WARPS_PER_ROW=1, PDL=0, **packing.macros)
+    for place in (0, 1, 2, 3, k - 1):
+        b, c = np.zeros((1, k), np.float32), np.zeros((1, 256), np.float32)
+        b[0, place] = 1
+        words = np.array([slot.ctypes.data, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
+        launch(library, made.grid, made.block[0], 0, words.ctypes.data)
+        is_number = np.isfinite(values).all(axis=1)
+        np.testing.assert_array_equal(c[0, is_number], values[is_number, place])
+
+
+def test_fewer_bytes_a_row_need_fewer_warps() -> None:
+    """A warp has at most 512 bytes of a row in one round."""
+    found = {}
+    for packing, dtype in product([Packing(), PACKINGS[0], PACKINGS[-1]], [Dtype.bf16]):
+        found[packing] = warps_per_row(ShapeKey(128, 1, 2048, dtype, packing=packing), 1)
+    assert list(found.values()) == [8, 4, 2]
