@@ -40,7 +40,10 @@ def _routed(rows: Sequence[Row]) -> str:
 
 def _split(rows: Sequence[Row]) -> str:
     first = rows[0]
-    text = f"{first['mode']} split over {first['tensor']} GPUs: {_median(rows, 'collectives'):,.0f} all-reduces"
+    whole = f"{first['mode']} split over {first['tensor']} GPUs"
+    if any(row["collectives"] is None for row in rows):
+        return f"{whole}: all-reduces by NCCL, which counts none"
+    text = f"{whole}: {_median(rows, 'collectives'):,.0f} all-reduces"
     if any(row["all_reduce_us"] is None for row in rows):
         return text
     times = _median(rows, "all_reduce_us"), _median(rows, "all_reduce_wait_us")

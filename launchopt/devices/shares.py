@@ -54,11 +54,15 @@ class SplitRank(Protocol):
 
     shares: WeightShares
 
+    @property
+    def updates_graphs(self) -> bool:
+        """Whether a graph of its launches may be updated to other addresses."""
+
     def reset(self) -> None:
         """Begin a run: set the counts of all-reduces to 0."""
 
-    def collectives(self) -> Collectives:
-        """Return the all-reduces of the latest run."""
+    def collectives(self) -> Collectives | None:
+        """Return the all-reduces of the latest run; None if they were not counted."""
 
     def close(self) -> None:
         """Detach from the memory of the other devices. Call it once the device is closed."""

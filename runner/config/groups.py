@@ -75,11 +75,19 @@ class Device:
             raise ConfigError(key, value, "does not go with device.gpus: leave one of them out")
 
 
+class AllReduce(enum.Enum):
+    """What adds the parts of the GPUs that split a model."""
+
+    own = "own"
+    nccl = "nccl"
+
+
 @dataclass(slots=True)
 class Parallel:
     """GPUs that execute one model together."""
 
     tensor: int = option(1, "GPUs that split each layer: as many as device.gpus names", low=1, high=64)
+    all_reduce: AllReduce = option(AllReduce.own, "what adds the parts of GPUs: our kernel, or NCCL")
 
     def __post_init__(self) -> None:
         check_options("parallel", self)

@@ -89,6 +89,7 @@ class Job:
     consumers: int = 1
     routing: Routing = Routing.round_robin
     all_rings: tuple[tuple[str, str], ...] = ()  # ring and back ring of each consumer
+    nccl: bool = False  # NCCL adds the parts of consumers that split the model
     team: Team | None = None  # the consumers that split the model; None: each consumer has the whole model
 
     @property

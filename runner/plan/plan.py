@@ -29,7 +29,7 @@ from launchopt.stack import preset_of
 from launchopt.streams.chain import Stream
 from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
-from runner.config.groups import DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
+from runner.config.groups import AllReduce, DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
 from runner.config.modes import options_of_label
 from runner.config.plugged import plugin_lines
 from runner.config.schema import Config, to_config
@@ -105,6 +105,7 @@ class Plan:
             sampling=sampling_of(config),
             samples_on_host=self.sampling_where == "cpu",
             schedule=_schedule(config),
+            nccl=config.parallel.all_reduce is AllReduce.nccl,
         )
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from launchopt.command import Dtype
+from launchopt.devices.peers.nccl_library import require
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.errors import ConfigError
 from launchopt.kernels.shared import MOST_RANKS
 from launchopt.streams.chain import Stream, chain_of
-from runner.config.groups import Ordering, Record, TimingKind
+from runner.config.groups import AllReduce, Ordering, Record, TimingKind
 from runner.config.schema import Config
 from runner.plan.job import Job
 
@@ -17,6 +19,8 @@ def require_gpus(config: Config) -> None:
     """Raise ConfigError unless `device.gpus` names as many GPUs as split the model, and the workload can be split."""
     tensor, gpus = config.parallel.tensor, config.device.gpus or [config.device.index]
     if tensor == 1:
+        if config.parallel.all_reduce is AllReduce.nccl:
+            raise _nccl_refused("adds the parts of GPUs that split a model: type device.gpus=[0,1] parallel.tensor=2")
         return
     if len(gpus) != tensor:
         wanted = ",".join(map(str, range(tensor)))
@@ -47,8 +51,20 @@ def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
         if not is_closed or requests > most:
             why = "in a closed loop" if not is_closed else f"with batching.max_batch={requests} or more"
             raise _refused(config, f"GPUs must form the same batches: use scheduler=continuous, or run {why}")
+    if config.parallel.all_reduce is AllReduce.nccl:
+        _require_nccl(config, stream, kind)
     if kind == "cuda" and config.parallel.tensor > MOST_RANKS:
         raise _refused(config, f"at most {MOST_RANKS} GPUs of a host can split a model")
+
+
+def _require_nccl(config: Config, stream: Stream, kind: str) -> None:
+    """Raise ConfigError if NCCL cannot add the parts of a run, or is not installed."""
+    if kind == "cpu":
+        raise _nccl_refused("needs GPUs, and the device is the CPU: type device=cuda, or parallel.all_reduce=own")
+    if config.parallel.tensor > 2 and stream.dtype is not Dtype.fp32:
+        why = f"rounds each partial sum to {stream.dtype.name}, for which more than 2 GPUs have no bound of errors"
+        raise _nccl_refused(f"{why}: use workload.dtype=fp32, or parallel.all_reduce=own")
+    require()
 
 
 def new_team(jobs: Sequence[Job]) -> PeerSegment:
@@ -61,7 +77,11 @@ def new_team(jobs: Sequence[Job]) -> PeerSegment:
 
 def member(job: Job, segment: PeerSegment) -> Team:
     """Return what a job's consumer needs to find the others."""
-    return Team(segment.name, job.consumer, job.stream.tensor, job.spin_us, job.sleep_us)
+    return Team(segment.name, job.consumer, job.stream.tensor, job.spin_us, job.sleep_us, job.nccl)
+
+
+def _nccl_refused(why: str) -> ConfigError:
+    return ConfigError("parallel.all_reduce", "nccl", why)
 
 
 def _refused(config: Config, why: str) -> ConfigError:

@@ -73,6 +73,8 @@ def collective_columns(device: Device) -> Row:
     """Return the columns of the all-reduces of a run; null if no model is split."""
     if device.split is None:
         return dict.fromkeys(("collectives", "all_reduce_us", "all_reduce_wait_us"))
-    calls, total_ns, wait_ns = device.split.collectives()
+    if (found := device.split.collectives()) is None:
+        return dict.fromkeys(("collectives", "all_reduce_us", "all_reduce_wait_us"))
+    calls, total_ns, wait_ns = found
     us = {"all_reduce_us": total_ns, "all_reduce_wait_us": wait_ns}
     return {"collectives": calls, **{name: ns / calls / 1e3 if calls else None for name, ns in us.items()}}

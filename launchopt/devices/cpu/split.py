@@ -21,6 +21,7 @@ class CpuSplit:
         self.arenas.peers, self.arenas.rank = self.peers.others, team.rank
         self.shares = WeightShares(stream, np, team.rank, seed)
         self.shares.copy_to(self.arenas)
+        self.updates_graphs = True
 
     def reset(self) -> None:
         """Begin a run."""

@@ -27,8 +27,7 @@ from launchopt.devices.cuda.ceilings import measure_ceilings, measure_memory
 from launchopt.devices.cuda.errors import failure_of, no_memory
 from launchopt.devices.cuda.info import cuda_info, gpu_state, library_versions
 from launchopt.devices.cuda.marks import LaunchMarks
-from launchopt.devices.cuda.op_plans import OpPlans
-from launchopt.devices.cuda.planning import Planner, contexts_table
+from launchopt.devices.cuda.planning import Planner, contexts_table, op_plans_of
 from launchopt.devices.cuda.streams import Streams, check_context
 from launchopt.devices.feedback.cuda import CudaSteps
 from launchopt.devices.feedback.flights import Flights
@@ -81,7 +80,7 @@ class CudaDevice:
         self._packing = Packing(self.base, self.stream, self.check)
         self.marks = LaunchMarks(self.stream, stream, recorder)
         self.peers = self.split.address if self.split else 0
-        op_plans = OpPlans(stream, self.kernels, self.state_of_sequences, self.peers)
+        op_plans = op_plans_of(stream, self.kernels, self.state_of_sequences, self.split, context)
         self.planner = Planner(self, op_plans, self._packing)
         self.planner.load_library()
 
@@ -284,7 +283,7 @@ class CudaDevice:
 
     def versions(self) -> dict[str, str]:
         """Return the versions of driver, runtime and libraries."""
-        return {"gpu": self.info.name, **library_versions()}
+        return {"gpu": self.info.name, **library_versions(), **(self.split.versions() if self.split else {})}
 
     def state(self) -> JsonObject:
         """Return the present clocks, power, temperature and throttle reasons."""

@@ -51,12 +51,15 @@ class StatusError(RunError):
 def failure_of(status: int) -> RunError:
     """Return the error for a status of a compiled launch that is not OK."""
     from launchopt.devices.cublaslt.launch import KERNEL_STATUS
+    from launchopt.devices.peers.nccl import FAILED
     from launchopt.devices.resident.ring import GAVE_UP_LINE, GONE
 
     if status == GONE:
         return RunError(GAVE_UP_LINE)
     if status % KERNEL_STATUS == 0:
         code = status // KERNEL_STATUS
+        if code >= FAILED:
+            return RunError(f"NCCL's all-reduce failed with ncclResult_t {code - FAILED}")
         return StatusError(f"cuLaunchKernelEx failed with CUresult {code}", code)
     from nvmath.bindings import cublasLt
 

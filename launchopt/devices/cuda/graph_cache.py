@@ -32,10 +32,15 @@ def checked(result: tuple[object, ...]) -> Any:
 
 
 class Graphs:
-    """At most `bound` graphs, captured on `stream`. The ns of each call are added to `counters`."""
+    """At most `bound` graphs, captured on `stream`. The ns of each call are added to `counters`.
 
-    def __init__(self, stream: CudaStream, bound: int, counters: Counters) -> None:
+    updates: whether a graph may be updated to other addresses. A graph with launches of NCCL may not: what NCCL keeps
+    for a captured launch lives as long as the graph of its capture, or one instantiated from it.
+    """
+
+    def __init__(self, stream: CudaStream, bound: int, counters: Counters, updates: bool = True) -> None:
         self._stream, self._bound, self._counters = cudart.cudaStream_t(stream.ptr), bound, counters
+        self._updates = updates
         self._kept: OrderedDict[Hashable, tuple[Hashable, Executable]] = OrderedDict()
         for name in ("capture", "instantiate", "upload"):
             counters.spend(name, 0)
@@ -78,7 +83,7 @@ class Graphs:
 
         Return None if the cache has none, or if CUDA refuses. The cache then has space for another graph.
         """
-        oldest = next((key for key, (own, _) in self._kept.items() if own == family), None)
+        oldest = next((key for key, (own, _) in self._kept.items() if own == family and self._updates), None)
         if oldest is None:
             _, (_, dropped) = self._kept.popitem(last=False)
             checked(cudart.cudaGraphExecDestroy(dropped))

@@ -11,6 +11,7 @@ from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
 from launchopt.devices.peers.launches import all_reduce_launch
+from launchopt.devices.peers.nccl import NcclPlans
 from launchopt.streams.chain import Stream
 
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
@@ -22,11 +23,18 @@ class OpPlans:
     """Makes plans for one workload stream.
 
     state: positions and pages of its requests; None without attention. peers: address of struct Peers, if GPUs split
-    the model.
+    the model. nccl: makes the all-reduces, instead of our own kernel.
     """
 
-    def __init__(self, stream: Stream, kernels: KernelPlans, state: SeqState | None, peers: int = 0) -> None:
-        self._stream, self._kernels, self._peers = stream, kernels, peers
+    def __init__(
+        self,
+        stream: Stream,
+        kernels: KernelPlans,
+        state: SeqState | None,
+        peers: int = 0,
+        nccl: NcclPlans | None = None,
+    ) -> None:
+        self._stream, self._kernels, self._peers, self._nccl = stream, kernels, peers, nccl
         self._attention = stream.attention
         self._state: SeqAddresses | None = None
         if state is not None:
@@ -44,6 +52,8 @@ class OpPlans:
         early: with programmatic dependent launch (PDL).
         """
         defines = DEPENDENT if early else {}
+        if self._nccl is not None and shape.op is Op.ALL_REDUCE:
+            return self._nccl.row(shape, size, self._rows(shape), strides_bytes), b"NCCL"
         if shape.op in COLLECTIVES:
             made = all_reduce_launch(shape, size, self._rows(shape), strides_bytes, self._peers)
             function = self._kernels.function(_file_of(shape.op), shape.op.name, "", **defines)

@@ -14,15 +14,19 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op, ShapeKey
 from launchopt.cupy_types import CudaStream
+from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.cublaslt.kernel_plans import launch_address
+from launchopt.devices.cublaslt.kernel_plans import KernelPlans, launch_address
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, PlanKind, ShapeColumn
 from launchopt.devices.cublaslt.packing import Packing
 from launchopt.devices.cublaslt.plans import Gemm, matmul_address
 from launchopt.devices.cublaslt.tables import Row, Tables, operand_slots
 from launchopt.devices.cublaslt.tuning import by_strides
 from launchopt.devices.cuda.op_plans import OpPlans, three
+from launchopt.devices.peers.cuda import CudaSplit
+from launchopt.devices.peers.nccl import NcclPlans
 from launchopt.recording.launch_rows import Strategy
+from launchopt.streams.chain import Stream
 from launchopt.types import Table
 
 if TYPE_CHECKING:
@@ -41,6 +45,17 @@ def contexts_table(handle: int, stream: CudaStream, scalars: NDArray[np.float32]
     context[0, word.HANDLE], context[0, word.STREAM], context[0, word.WORKSPACE] = handle, stream.ptr, workspace
     context[0, word.ALPHA], context[0, word.BETA] = scalars.ctypes.data, scalars.ctypes.data + scalars.itemsize
     return context
+
+
+def op_plans_of(
+    stream: Stream, kernels: KernelPlans, state: SeqState | None, split: CudaSplit | None, context: Table
+) -> OpPlans:
+    """Return what plans the ops of a stream. With NCCL, `context` becomes able to launch its all-reduces."""
+    if split is None or split.nccl is None:
+        return OpPlans(stream, kernels, state, 0 if split is None else split.address)
+    nccl, word = NcclPlans(split.nccl), ContextWord.LAUNCH_FUNCTION
+    context[0, word] = nccl.launch_function(int(context[0, word]))
+    return OpPlans(stream, kernels, state, split.address, nccl)
 
 
 class Planner:

@@ -13,6 +13,7 @@ import numpy as np
 
 from launchopt.devices.arenas import STORAGE, Arenas
 from launchopt.devices.peers.launches import peers_struct, signals_bytes
+from launchopt.devices.peers.nccl_library import Communicator
 from launchopt.devices.peers.segment import Collectives, PeerSegment, PeerWord, Phase, Team, meet
 from launchopt.devices.shares import WeightShares, sources_of
 from launchopt.errors import ConfigError, Interrupted, RunError
@@ -75,6 +76,10 @@ class CudaPeers:
             self._mapped.append(found[-1])
         return found
 
+    def communicator(self) -> Communicator:
+        """Return a new communicator of NCCL of all ranks."""
+        return Communicator(self._team, self._segment)
+
     def reset(self) -> None:
         """Begin a run: set the account to 0."""
         self._account.fill(0)
@@ -110,6 +115,18 @@ class CudaSplit:
         self.arenas.peers, self.arenas.rank = others, team.rank
         self.shares = WeightShares(stream, cupy, team.rank, seed)
         self.shares.copy_to(self.arenas)
+        self.nccl = self._peers.communicator() if team.nccl else None
+        if self.nccl:
+            self.nccl.load(int(own.data.ptr), stream.dtype, own.size, cupy.cuda.runtime.deviceSynchronize)
+
+    def versions(self) -> dict[str, str]:
+        """Return the version of NCCL, if it adds the parts."""
+        return {"nccl": self.nccl.version} if self.nccl else {}
+
+    @property
+    def updates_graphs(self) -> bool:
+        """Whether graphs of its launches may be updated: not those of NCCL (`Graphs`)."""
+        return self.nccl is None
 
     @property
     def address(self) -> int:
@@ -120,11 +137,14 @@ class CudaSplit:
         """Begin a run: set the counts of all-reduces to 0."""
         self._peers.reset()
 
-    def collectives(self) -> Collectives:
-        """Return the all-reduces of this run."""
-        return self._peers.collectives()
+    def collectives(self) -> Collectives | None:
+        """Return the all-reduces of this run; None if NCCL made them, which counts none."""
+        found = self._peers.collectives()
+        return None if self.nccl else found
 
     def close(self) -> None:
         """Detach from the memory of the other ranks."""
         self.arenas.peers = ()
+        if self.nccl:
+            self.nccl.close()
         self._peers.close()

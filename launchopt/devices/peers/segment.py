@@ -31,13 +31,15 @@ class PeerWord(enum.IntEnum):
     PHASE = 5  # the latest Phase that the rank has reached
     DEVICE = 6  # number of the rank's GPU
     HANDLE = 8  # eight words: the handle of the memory of the rank's GPU
+    UNIQUE_ID = 16  # sixteen words, of the first rank: the id of NCCL's group
 
 
 class Phase(enum.IntEnum):
     """Steps by which ranks come to share the memory of their GPUs, and part again."""
 
     ALLOCATED = 1  # its own memory
-    UNMAPPED = 2  # the memory of all other ranks
+    NAMED = 2  # the group of NCCL
+    UNMAPPED = 3  # the memory of all other ranks
 
 
 class Team(NamedTuple):
@@ -48,6 +50,7 @@ class Team(NamedTuple):
     size: int  # number of consumers
     spin_us: float  # time of spinning for the others
     sleep_us: float  # time of each sleep after the spin
+    nccl: bool = False  # NCCL adds the parts of the ranks
 
 
 class Collectives(NamedTuple):

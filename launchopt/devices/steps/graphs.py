@@ -119,7 +119,9 @@ class StepGraphs:
         self._launched = CoalescedSteps(device, limits, stack, others, self.counters)
         self._steps, self.left_out = self._launched.steps, self._launched.left_out
         self._bound = most_kept(self._steps.stream, bound)
-        self._graphs = Graphs(device.stream, self._bound, self.counters)
+        self._graphs = Graphs(
+            device.stream, self._bound, self.counters, device.split is None or device.split.updates_graphs
+        )
 
     def capture_likely(self) -> None:
         """Capture as many likely steps as are kept."""

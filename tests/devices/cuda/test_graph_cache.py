@@ -70,6 +70,15 @@ def test_the_longest_unused_of_the_family_is_updated(monkeypatch: pytest.MonkeyP
     assert [rig.graphs.get(key) is None for key in "abde"] == [True, False, False, False]
 
 
+def test_a_graph_that_may_not_be_updated_is_dropped_and_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(monkeypatch, 1)
+    graphs = Graphs(SimpleNamespace(ptr=STREAM), 1, rig.counters, updates=False)
+    for key in ("a", "b"):
+        graphs.make(key, 0, lambda key=key: rig.record(key))
+    assert (rig.runtime.updated, len(rig.runtime.executables), graphs.get("a")) == (0, 1, None)
+    assert "update" not in rig.counters.costs_ns
+
+
 def test_costs_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(monkeypatch, 1)
     assert rig.counters.costs_ns == {"capture": 0, "instantiate": 0, "upload": 0}

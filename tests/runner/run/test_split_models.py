@@ -13,11 +13,15 @@ import pyarrow.parquet as pq
 import pytest
 from support.config.composing import planned
 
+from launchopt.analysis.several_gpus import gpu_lines
+from launchopt.devices.peers import nccl_library
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.recording import results
 from launchopt.report.perfetto import write_timeline
+from runner.config.groups import AllReduce
 from runner.plan.plan import Plan
+from runner.plan.split import require_same_batches
 from runner.run import children
 from runner.run.resume import config_hash
 from runner.run.run import execute
@@ -168,6 +172,14 @@ REFUSED = [
     ((*SPLIT, "record.commands=all"), "record.commands=all: is for one GPU"),
     ((*SPLIT, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with parallel.tensor"),
     (("parallel.tensor=0",), "parallel.tensor=0: out of range"),
+    (
+        (*SPLIT, "parallel.all_reduce=nccl"),
+        "parallel.all_reduce=nccl: needs GPUs, and the device is the CPU: type device=cuda, or parallel.all_reduce=own",
+    ),
+    (
+        ("parallel.all_reduce=nccl",),
+        "parallel.all_reduce=nccl: adds the parts of GPUs that split a model: type device.gpus=[0,1] parallel.tensor=2",
+    ),
     ((*SPLIT, "mode=batched"), "mode=batched: forms batches of one shape as commands come"),
     ((*SPLIT, "mode=graph_loop"), "mode=graph_loop: mode.submit=graph_loop repeats steps in one launch"),
 ]
@@ -180,6 +192,28 @@ def test_what_cannot_be_split_is_refused_in_one_line(words: tuple[str, ...], why
         planned("workload=layer", "model=tiny", "workload.requests=3", "mode=coalesced", "against=[]", *words)
     assert why in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@needs_two_cores
+def test_nccl_needs_its_library_and_a_bound_of_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = planned(*DECODE, "mode=baseline", *SPLIT)
+    four = replace(plan.config.parallel, tensor=4, all_reduce=AllReduce.nccl)
+    monkeypatch.setattr(nccl_library, "library_path", lambda: None)
+    with pytest.raises(ConfigError, match="needs NCCL, which is not installed: pip install nvidia-nccl-cu13"):
+        require_same_batches(replace(plan.config, parallel=four), plan.stream, "cuda")
+    monkeypatch.setattr(nccl_library, "library_path", lambda: "libnccl.so.2")
+    require_same_batches(replace(plan.config, parallel=four), plan.stream, "cuda")
+    half = planned(*DECODE, "mode=baseline", "workload.dtype=bf16", *SPLIT).stream
+    with pytest.raises(ConfigError, match=r"rounds each partial sum to bf16.* use workload\.dtype=fp32"):
+        require_same_batches(replace(plan.config, parallel=four), half, "cuda")
+    require_same_batches(replace(plan.config, parallel=replace(four, tensor=2)), half, "cuda")
+    (job, _) = replace(plan, config=replace(plan.config, parallel=replace(four, tensor=2))).jobs(Path())
+    assert job.nccl
+
+
+def test_all_reduces_that_nobody_counted_are_no_number() -> None:
+    row = {"run_id": "run", "mode": "engine", "gpus": 2, "tensor": 2, "collectives": None, "all_reduce_us": None}
+    assert gpu_lines([row], []) == ["engine split over 2 GPUs: all-reduces by NCCL, which counts none"]
 
 
 @needs_two_cores
@@ -209,4 +243,9 @@ def test_runs_of_earlier_versions_have_the_same_hash() -> None:
     config = planned(*DECODE, "mode=baseline").composed
     older = {key: value for key, value in config.items() if key != "parallel"}
     assert config_hash(older) == config_hash(config)
+    assert config_hash(older | {"parallel": {"tensor": 1}}) == config_hash(config)
+    split = planned(*DECODE, "mode=baseline", *SPLIT).composed
+    assert config_hash(split | {"parallel": {"tensor": 2}}) == config_hash(split) != config_hash(config)
+    nccl = {"parallel": {"tensor": 2, "all_reduce": "nccl"}}
+    assert config_hash(split | nccl) != config_hash(split)
     assert np.isin(config["parallel"]["tensor"], [1])

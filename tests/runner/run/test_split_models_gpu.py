@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.config.composing import planned
 
+from launchopt.devices.peers import nccl_library
 from launchopt.recording import results
 from runner.run import children
 from runner.run.run import execute
@@ -47,6 +48,19 @@ def test_every_mode_computes_the_whole_model(requests: int, tmp_path: Path) -> N
     assert all(row["collectives"] >= 2 * 2 * 8 for row in rows)
     assert all(0 < row["all_reduce_wait_us"] <= row["all_reduce_us"] for row in rows)
     assert {row["as_audited_share"] for row in rows} == {1.0}
+
+
+@pytest.mark.parametrize("requests", [1, 4])
+def test_nccl_gives_the_tokens_of_our_own_all_reduce(requests: int, tmp_path: Path) -> None:
+    if nccl_library.library_path() is None:
+        pytest.skip("needs NCCL")
+    words = ("workload=layer", "model=llama_3_2_1b", "workload.layers=2", f"workload.requests={requests}")
+    more = ("workload.tokens=8", "workload.prompt_tokens=20", "workload.dtype=bf16", "sampling=greedy", "repeats=2")
+    modes = ("mode=graph", "against=[baseline,engine,engine+graph]")
+    own = ran(tmp_path / "own", *words, *more, *modes, *SPLIT)
+    nccl = ran(tmp_path / "nccl", *words, *more, *modes, *SPLIT, "parallel.all_reduce=nccl")
+    assert {(row["status"], row["verified"], row["collectives"]) for row in nccl} == {("ok", True, None)}
+    assert {row["token_hash"] for row in nccl} == {row["token_hash"] for row in own}
 
 
 def test_a_trace_has_the_kernels_and_the_skew_of_both_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
