@@ -8,8 +8,10 @@ from __future__ import annotations
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.base import Takes
+from launchopt.modes.stack import stack_of
+from launchopt.stack import Fusion
 from launchopt.streams.chain import Stream, chain_of
-from runner.config.groups import TimingKind, Where
+from runner.config.groups import AllReduce, TimingKind, Where
 from runner.config.schema import Config
 from runner.plan.job import Arm
 
@@ -23,6 +25,8 @@ def together_of(arm: Arm, stream: Stream) -> int:
 def refusal_of(config: Config, arm: Arm, kind: str, stream: Stream) -> str | None:
     """Return why an arm cannot run the stream with this config on a kind of device, or None if it can."""
     mode = mode_class(arm.mode, arm.options)
+    if config.parallel.all_reduce is AllReduce.nccl and Fusion.reduce in stack_of(arm.mode, arm.options).fuse:
+        return "fuses our own all-reduce: leave reduce out of mode.fuse, or use parallel.all_reduce=own"
     return mode.refusal(kind, stream) or mode.lacks() or _unfit(config, kind, together_of(arm, stream))
 
 

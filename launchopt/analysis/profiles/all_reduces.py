@@ -29,7 +29,8 @@ from launchopt.recording.results import Row
 NEEDED = ("mode", "repeat", "gpu", "launch", "op", "submit_start_ns", "device_start_ns", "device_end_ns")
 NEEDED_OF_KERNELS = ("mode", "repeat", "gpu", "launch", "name", "start_ns", "end_ns")
 OP = "all_reduce"  # value of the column op
-KERNELS = "^(ALL_REDUCE|REDUCE_ADD)"  # begins of the names of kernels; the latter also adds the residual, and norms
+# Begins of the names of kernels. REDUCE_ADD also adds the residual, and norms; the last one is NCCL's.
+KERNELS = "^(ALL_REDUCE|REDUCE_ADD|ncclDevKernel_AllReduce)"
 _KEYS, _LISTS = ["mode", "repeat", "gpu"], ("launch", "start_ns", "end_ns", "is_own", "is_call")
 _UNKNOWN = np.iinfo(np.int64).min
 

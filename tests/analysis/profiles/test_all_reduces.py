@@ -113,6 +113,9 @@ def kernel(gpu: int | None, span: Span, name: str = "ALL_REDUCE", launch: int | 
     return {"mode": MODE, "repeat": 0, "gpu": gpu, "launch": launch, "name": name} | times
 
 
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
 def of_kernels(*rows: dict[str, Any]) -> dict[tuple[str, int], AllReduces]:
     schema = pa.schema([KERNELS.field(name) for name in NEEDED_OF_KERNELS])
     return all_reduce_kernels(pa.Table.from_pylist(list(rows), schema=schema).to_batches(max_chunksize=2))
@@ -121,7 +124,11 @@ def of_kernels(*rows: dict[str, Any]) -> dict[tuple[str, int], AllReduces]:
 def test_kernels_of_one_graph_have_times_of_their_own() -> None:
     rows = [
         *(kernel(4, (0, 1000)), kernel(4, (1500, 1600), "gemm"), kernel(4, (5000, 6000), "REDUCE_ADD_NORM")),
-        *(kernel(7, (100, 1000)), kernel(7, (4900, 5900), "REDUCE_ADD_NORM"), kernel(7, (7000, 7100), "ALL_GATHER")),
+        *(
+            kernel(7, (100, 1000), NCCL),
+            kernel(7, (4900, 5900), "REDUCE_ADD_NORM"),
+            kernel(7, (7000, 7100), "ALL_GATHER"),
+        ),
         kernel(7, (7200, 7300), "memcpy", launch=None),
     ]
     each = of_kernels(*rows)[MODE, 0]

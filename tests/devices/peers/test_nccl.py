@@ -63,7 +63,7 @@ def test_ranks_compute_the_whole_model(mode: str, device: Any, monkeypatch: pyte
         for each in made:
             each.check()
             assert each.device.split.collectives() is None, "NCCL counts none"
-            assert each.device.versions()["nccl"] == "2.27.5"
+            assert each.device.split.versions() == {"nccl": "2.27.5"}
 
         def close(rank: int) -> None:
             made[rank].device.close()

@@ -21,6 +21,7 @@ from launchopt.recording import results
 from launchopt.report.perfetto import write_timeline
 from runner.config.groups import AllReduce
 from runner.plan.plan import Plan
+from runner.plan.refusal import refusal_of
 from runner.plan.split import require_same_batches
 from runner.run import children
 from runner.run.resume import config_hash
@@ -209,6 +210,15 @@ def test_nccl_needs_its_library_and_a_bound_of_its_errors(monkeypatch: pytest.Mo
     require_same_batches(replace(plan.config, parallel=replace(four, tensor=2)), half, "cuda")
     (job, _) = replace(plan, config=replace(plan.config, parallel=replace(four, tensor=2))).jobs(Path())
     assert job.nccl
+
+
+@needs_two_cores
+def test_nccl_is_no_part_of_a_fused_kernel() -> None:
+    plan = planned(*DECODE, "mode=coalesced", *SPLIT)
+    config = replace(plan.config, parallel=replace(plan.config.parallel, all_reduce=AllReduce.nccl))
+    fused = replace(plan.arms[0], mode="engine", options={"fuse": ["reduce"]})
+    assert refusal_of(config, plan.arms[0], "cuda", plan.stream) is None
+    assert "leave reduce out of mode.fuse" in (refusal_of(config, fused, "cuda", plan.stream) or "")
 
 
 def test_all_reduces_that_nobody_counted_are_no_number() -> None:
