@@ -6,6 +6,7 @@ Before sweeps of jobs one more job runs, which compiles.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +77,8 @@ GPU_ROWS = (
     Row(f"{JOBS} jobs by joblib", "jobs/s", 1.8, _jobs()),
 )
 SPLIT = "split"  # folder of the parts of a model that two GPUs split, below GPUS
-SPLIT_S = {1: 240, 16: 540}  # time of each part, by requests
+NCCL = "nccl"  # the run whose all-reduce is NCCL's, for the first two stacks and one request
+SPLIT_S = {1: 310, 16: 540}  # time of each part, by requests
 SPLIT_REQUESTS = tuple(SPLIT_S)
 SPLIT_STACKS = "engine", "engine+graph", "engine+silu+graph+own+pdl"
 SPLIT_REDUCED = {  # for stacks on one GPU, their likes on two that fuse the all-reduce
@@ -86,12 +88,18 @@ SPLIT_REDUCED = {  # for stacks on one GPU, their likes on two that fuse the all
 SPLIT_GOALS = {(1, "engine+graph"): 1.7}  # two GPUs over one, by requests and stack
 
 
+def _split_run(kind: str, requests: int, others: Sequence[str], place: str, more: str = "") -> str:
+    words = f"mode={SPLIT_STACKS[0]} 'against=[{','.join(others)}]' repeats=2 processes=3 verify_budget_s=2{more}"
+    return run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}")
+
+
 def _split(requests: int) -> Part:
-    base, *others = SPLIT_STACKS
+    _, *others = SPLIT_STACKS
     commands = []
     for kind, place, stacks in (("one", ONE, others), ("split", TWO, [*others, *SPLIT_REDUCED.values()])):
-        words = f"mode={base} 'against=[{','.join(stacks)}]' repeats=2 processes=3 verify_budget_s=2"
-        commands.append(run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}"))
+        commands.append(_split_run(kind, requests, stacks, place))
+    if requests == 1:
+        commands.append(_split_run("split", requests, others[:1], NCCL, f" parallel.all_reduce={NCCL}"))
     return Part(f"{GPUS}/{SPLIT}/llama_3_8b_{requests}", "cuda", 9, tuple(commands), seconds=SPLIT_S[requests], gpus=2)
 
 
@@ -115,9 +123,13 @@ def split_page_rows(place: Path) -> list[JsonObject]:
     rows = list[JsonObject]()
     for requests, part in zip(SPLIT_REQUESTS, SPLIT_PARTS, strict=True):
         name, work = Path(part.folder).name, f"Llama 3 8B, {requests} request{'s' * (requests > 1)}"
-        known = {row["mode"] for row in results.read_summaries([place / name / TWO])} if (place / name).is_dir() else ()
-        for one, two in [*((mode, mode) for mode in SPLIT_STACKS), *SPLIT_REDUCED.items()]:
-            row = {"work": f"{work}, `{two}`", "one": [f"{name}/{ONE}"], "two": [f"{name}/{TWO}"], "modes": [one, two]}
-            goal = {"goal": SPLIT_GOALS[requests, two]} if (requests, two) in SPLIT_GOALS else {}
-            rows += [row | {"of": "tokens_per_s"} | goal] if two in known else []
+        stacks = [*((mode, mode) for mode in SPLIT_STACKS), *SPLIT_REDUCED.items()]
+        for run, library in ((TWO, ""), (NCCL, ", NCCL")):
+            folder = place / name / run
+            known = {row["mode"] for row in results.read_summaries([folder])} if folder.is_dir() else set[str]()
+            for one, two in stacks:
+                goal = {} if library else {"goal": SPLIT_GOALS.get((requests, two))}
+                of_run = {"work": f"{work}, `{two}`{library}", "one": [f"{name}/{ONE}"], "two": [f"{name}/{run}"]}
+                row = of_run | {"modes": [one, two], "of": "tokens_per_s"} | goal
+                rows += [{key: value for key, value in row.items() if value is not None}] if two in known else []
     return rows
