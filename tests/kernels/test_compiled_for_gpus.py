@@ -1,0 +1,93 @@
+"""Every kernel compiles with the compiler that compiles it on a GPU. The host's compiler does not see its PTX."""
+
+from __future__ import annotations
+
+import pytest
+from support.nvrtc import Compiled, compiled, library
+from support.thorough import is_thorough
+
+from launchopt.command import Dtype, Op
+from launchopt.devices.feedback.in_launch import head_of, loop_source, source_of
+from launchopt.kernels import source
+from launchopt.kernels.shared import ALL_REDUCE_THREADS
+from launchopt.sampling import SamplingKind
+
+pytestmark = pytest.mark.skipif(library() is None, reason="needs nvidia-cuda-nvrtc: pip install -e '.[dev]'")
+DTYPES = [*Dtype] if is_thorough() else [Dtype.bf16]
+each_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.name)
+halves = pytest.mark.parametrize(
+    "dtype", [each for each in DTYPES if each is not Dtype.fp32], ids=lambda each: each.name
+)
+REGISTERS = 65_536  # of a multiprocessor
+
+PLAIN = {"copies": {}, "echo": {}, "null": {}, "fused": {"PDL": 1}, "step_elementwise": {"PDL": 1}, "ops": {"PDL": 1}}
+GEMV = {"N": 4, "WARPS_PER_ROW": 2, "PDL": 1}
+GEMM = {
+    **{"COLUMNS": 8, "WARPS": 8, "PIECE_BYTES": 2048, "TILES": 4, "SLOTS": 8, "HELD": 4, "BLOCKS": 1, "PDL": 1},
+    **{"NORMED": 1, "ADDS": 0, "GATED": 1, "WHOLE": 1},
+}
+HEADS = {"HEAD_DIM": 128, "GROUP": 4, "PAGE_TOKENS": 16, "QK_NORM": 1}
+MEGAKERNEL = {
+    **{"COLUMNS": 16, "SLOTS": 8, "GROUPS": 0, "COUNTS": 0, "ONE_STEP": 0, "PAIRS": 1, "LOGITS": 1, "SHORT": 0},
+    **{"OPS": 1 << Op.ADD | 1 << Op.NORM, "FUSED": 1 << Op.ROPE | 1 << Op.NORM | 1 << Op.ADD | 1 << Op.SILU_MUL},
+}
+
+
+def is_compiled(text: str, **macros: int) -> Compiled:
+    """Compile a source, which must be right."""
+    found = compiled(text, **macros)
+    assert found.is_ok, found.log[:2000]
+    return found
+
+
+@each_dtype
+@pytest.mark.parametrize("name", PLAIN)
+def test_plain_kernels(name: str, dtype: Dtype) -> None:
+    is_compiled(source(name), DTYPE=dtype, **PLAIN[name])
+
+
+@halves
+@pytest.mark.parametrize("weights", ["plain", "fp8", "int8", "int4"])
+def test_gemv_without_spilled_registers(weights: str, dtype: Dtype) -> None:
+    number = ["plain", "fp8", "int8", "int4"].index(weights)
+    for scales in range(3) if number else (0,):
+        more = {"WEIGHTS": number, "SCALES": scales} if number else {}
+        found = is_compiled(source("gemv_quantised" if number else "gemv"), DTYPE=dtype, **GEMV, **more)
+        assert found.spilled == [0]
+
+
+@halves
+@pytest.mark.parametrize("weights", ["plain", "fp8", "int8", "int4"])
+def test_gemm_of_a_step_without_spilled_registers(weights: str, dtype: Dtype) -> None:
+    number = ["plain", "fp8", "int8", "int4"].index(weights)
+    for scales in range(3) if number else (0,):
+        more = {"WEIGHTS": number, "SCALES": scales} if number else {}
+        assert is_compiled(source("step_gemm"), DTYPE=dtype, **GEMM, **more).spilled == [0]
+
+
+@each_dtype
+def test_all_reduces_whose_blocks_have_enough_registers(dtype: Dtype) -> None:
+    found = is_compiled(source("all_reduce"), DTYPE=dtype, PDL=1)
+    assert set(found.spilled) == {0}
+    assert len(found.registers) == 4
+    assert max(found.registers) * ALL_REDUCE_THREADS <= REGISTERS
+
+
+@each_dtype
+def test_attention_of_a_step(dtype: Dtype) -> None:
+    found = is_compiled(source("step_attention"), DTYPE=dtype, BLOCK_WARPS=8, BLOCKS=1, ROPE=1, PDL=1, **HEADS)
+    assert found.spilled == [0]
+
+
+@each_dtype
+@pytest.mark.parametrize("kind", SamplingKind, ids=str)
+def test_feedback_and_loops_of_steps(kind: SamplingKind, dtype: Dtype) -> None:
+    is_compiled(source_of(dtype, kind))
+    for is_while in (False, True):
+        is_compiled(loop_source(dtype, head_of(kind), is_while))
+
+
+@each_dtype
+def test_resident_kernels(dtype: Dtype) -> None:
+    is_compiled(source("persistent"), DTYPE=dtype)
+    is_compiled(head_of(SamplingKind.greedy) + source("megakernel"), DTYPE=dtype, **MEGAKERNEL, **HEADS)
