@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.command import EXPERT_OPS, Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
 from launchopt.devices.cuda.op_kernels import GEMV_MOST_COLUMNS
 from launchopt.distribution import install_command, missing
@@ -68,7 +68,7 @@ class Mode:
     # Name of the Strategy of the mode's own launches, if a run may also have other launches.
     own_strategy: ClassVar[str] = ""
     unwritten: ClassVar[frozenset[str]] = frozenset()  # nodes of a program whose outputs stay inside a fused launch
-    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # ops that it can launch
+    ops: ClassVar[frozenset[Op]] = frozenset(Op) - EXPERT_OPS  # ops that it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
     quantised: ClassVar[tuple[str, ...]] = ("cpu",)  # kinds of device on which it computes with quantised weights
 

@@ -126,9 +126,12 @@ class Config:
             raise ConfigError(
                 "arrival", "replay", f"a trace holds requests: workload={name} has none; use decode or prefill"
             )
-        if self.model.name != DEFAULT_MODEL:
+        if self.workload.instead_of_model and self.model.name != DEFAULT_MODEL:
             why = f"workload={name} has its own shape; use {self.workload.instead_of_model}"
             raise ConfigError("model", self.model.name, why)
+        if self.workload.needs_order and self.ordering is Ordering.none:
+            why = f"workload={name} is made of commands that need those before; use per_request"
+            raise ConfigError("ordering", "none", why)
         if self.ordering is Ordering.violated:
             raise ConfigError("ordering", "violated", f"workload={name} has no order to break; use decode or prefill")
         self._refuse_tokens(f"workload={name} has no tokens; use decode or prefill")

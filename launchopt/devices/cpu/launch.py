@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COLLECTIVES, HALF_BITS, Dtype, Op, RecordWord, ShapeKey
+from launchopt.command import COLLECTIVES, EXPERT_OPS, HALF_BITS, Dtype, Op, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
+from launchopt.devices.cpu import expert_ops
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.devices.peers.host import HostPeers
 from launchopt.streams.attention import Attention
@@ -51,6 +52,9 @@ class CpuLaunch:
             return
         if shape.op in COLLECTIVES:
             self.exchange(shape.op, [(b, c)])
+            return
+        if shape.op in EXPERT_OPS:
+            expert_ops.apply(shape, a, b, c)
             return
         sequences = None
         if shape.op in STATEFUL:
@@ -95,6 +99,8 @@ class CpuLaunch:
         """Return views of every slot of A, B and C. An operand that the op lacks is a placeholder of the same rank."""
         a, b, c = stream.operands(shape)
         view, op = self._arenas.view, shape.op
+        if op in EXPERT_OPS:
+            return expert_ops.views(self._arenas, shape, (a, b, c))
         if op is Op.SLOT_MAP:
             slots = self._indices(c, shape.n)
             return slots, slots, slots

@@ -35,12 +35,15 @@ LAYER = "workload=layer model=tiny workload.layers=2"
 PAGED = "workload.kv=paged workload.page_tokens=4 model.head_dim=64 model.qk_norm=true"
 QKV = "workload=qkv model=tiny model.head_dim=64"
 EPILOGUE, ELEMENTWISE = "workload=linear_epilogue workload.hidden=64", "workload=elementwise_chain workload.hidden=70"
+EXPERTS = "workload=moe model=tiny_moe workload.steps=4"
 GEMV = "workload=gemv_256 workload.commands=96"
 JOBS = {
     "gemv": f"{GEMV} workload.replicas=16",
     "scattered": f"{GEMV} workload.replicas=32 workload.shuffle=true",
     "shared": f"{GEMV} workload.replicas=1",
     "listed": f"workload=list workload.path={TESTS}/corpus/shapes.csv workload.repeat=3",
+    "experts_1": f"{EXPERTS} workload.tokens=1",
+    "experts_16": f"{EXPERTS} workload.tokens=16",
     "decode_1": f"{DECODE} workload.tokens=6",
     "decode_6": f"{DECODE} workload.requests=6 workload.tokens=5 workload.replicas=2",
     "decode_prompts": f"{DECODE} workload.requests=6 workload.tokens=4 workload.prompt_tokens=5",
