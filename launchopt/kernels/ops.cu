@@ -28,3 +28,4 @@
 #include "attention/kv_cache.cuh"
 #include "attention/attention.cuh"
 #include "common/ops.cuh"
+#include "experts/routing.cuh"

@@ -23,6 +23,7 @@ WARP = 32
 MOST_IN_YZ = 65_535  # CUDA's limit of blocks of a grid in y and in z
 MOST_THREADS = 256  # most threads per block, except as below
 MOST_ROW_THREADS = 512  # most threads per block of NORM and SOFTMAX; a thread holds 16 bytes of a row in registers
+MAP_THREADS = 1024  # threads of the only block of EXPERT_MAP
 ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
 
@@ -142,6 +143,13 @@ def _rows(shape: ShapeKey, rows: int, features: int) -> Blocks:
 def _plain(shape: ShapeKey) -> Blocks:
     if shape.op is Op.NORM:
         return _rows(shape, shape.n, shape.m)
+    if shape.op is Op.TOP_K:
+        return (shape.n, 1), WARP, 4 * (shape.k + shape.m)
+    if shape.op is Op.EXPERT_MAP:
+        return (1, 1), MAP_THREADS, 4 * (shape.k + 1)
+    if shape.op is Op.PERMUTE:
+        (x, _), threads, _ = _features(shape, shape.k)
+        return (x, min(shape.n * shape.m // shape.k, MOST_IN_YZ)), threads, 0
     return _features(shape, shape.m)
 
 
