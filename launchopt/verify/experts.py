@@ -114,7 +114,7 @@ class _Check:
         table = self._words(base + layout.region.table, units).reshape(self._layer.columns, -1)
         self._same(f"step {step}, top_k", table[:, :top_k] != xp.asarray(chosen))
         found = table[:, top_k : 2 * top_k].copy().view(np.float32).astype(np.float64)
-        own = xp.take_along_axis(self._wide(logits), xp.asarray(chosen, np.int64), axis=1)
+        own = self._wide(logits)[xp.arange(len(chosen))[:, None], xp.asarray(chosen)]
         below = own - own.max(axis=1, keepdims=True)
         powers = xp.exp(below)
         value = powers / powers.sum(axis=1, keepdims=True)

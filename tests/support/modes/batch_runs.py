@@ -16,8 +16,10 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.stream import CommandOrder, CommandStream, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
+from launchopt.verify.experts import verify_experts
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
@@ -87,7 +89,10 @@ class Run:
     def finish(self) -> None:
         self.device.finish()
         assert list(self.recorder.faults()) == []
-        found = verify(self.stream, self.device.arenas, CheckSettings(64))
+        if isinstance(self.stream, ExpertStream):
+            found = verify_experts(self.stream, self.device.arenas, CheckSettings(64))
+        else:
+            found = verify(self.stream, self.device.arenas, CheckSettings(64))
         assert found.ok, found.first_wrong
         self.prepared.close()
         self.device.close()

@@ -1,0 +1,103 @@
+"""A layer with experts in the modes that run it, on the CPU and on a fake of CUDA: right outputs, counted launches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.cuda.fake_cuda import fake_cuda
+from support.modes.batch_runs import Run
+from support.steps.expert_layers import layer_stream, layers
+
+from launchopt.command import EXPERT_OPS, Dtype, Op
+from launchopt.modes import MODES, mode_class
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.expert_layout import ExpertLayer
+from launchopt.streams.expert_routing import RoutingKind
+
+ABLE = {"cpu": ("baseline", "batched", "grouped", "pointer_array")}
+ABLE["cuda"] = (*ABLE["cpu"], "kernel", "pdl", "triton_batched")
+NO_STAND_IN = {("grouped", "cuda")}  # the fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it
+STEP_SINGLES = 6  # commands of a step besides those of experts
+
+
+@contextlib.contextmanager
+def device_of(kind: str) -> Iterator[Any]:
+    if kind == "cpu":
+        yield None
+        return
+    with fake_cuda() as device:
+        yield device
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    layer=layers(),
+    steps=st.integers(1, 3),
+    replicas=st.integers(1, 2),
+    routing=st.sampled_from([RoutingKind.balanced, RoutingKind.power_law]),
+    most=st.integers(1, 9),
+    chunk=st.integers(1, 60),
+    mode=st.sampled_from(ABLE["cpu"]),
+    kind=st.sampled_from(["cpu", "cuda"]),
+)
+def test_outputs_are_right_and_groups_in_order(
+    layer: ExpertLayer,
+    steps: int,
+    replicas: int,
+    routing: RoutingKind,
+    most: int,
+    chunk: int,
+    mode: str,
+    kind: str,
+) -> None:
+    assume((mode, kind) not in NO_STAND_IN)
+    stream = layer_stream(layer, steps, replicas=replicas, kind=routing)
+    with device_of(kind) as device:
+        run = Run(mode, stream, most, device=device)
+        run.submit_all(chunk)
+        assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
+        run.finish()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("routing", [RoutingKind.balanced, RoutingKind.power_law])
+def test_launches_of_a_step(kind: str, routing: RoutingKind) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 8), 3, kind=routing)
+    pairs = int(2 * stream.active.sum())
+    wanted = {"baseline": 3 * STEP_SINGLES + pairs, "grouped": 3 * (STEP_SINGLES + 2)}
+    if routing is RoutingKind.balanced:  # all experts have 2 rows
+        wanted["batched"] = wanted["pointer_array"] = wanted["grouped"]
+    for mode, launches in wanted.items():
+        if (mode, kind) in NO_STAND_IN:
+            continue
+        with device_of(kind) as device:
+            run = Run(mode, stream, 64, device=device)
+            run.submit_all(500)
+            assert len(run.launches(LaunchColumn.SIZE)) == launches, mode
+            run.finish()
+
+
+def test_grouped_launches_gemms_together_and_others_alone() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 8), 1)
+    run = Run("grouped", stream, 64)
+    run.submit_all(100)
+    active = int(stream.active[0])
+    assert run.launches(LaunchColumn.SIZE) == [1, 1, 1, 1, active, 1, active, 1]
+    grouped, single = Strategy.grouped, Strategy.single
+    strategies = [grouped, single, single, single, grouped, single, grouped, single]
+    assert run.launches(LaunchColumn.STRATEGY) == strategies
+    run.finish()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_modes_that_cannot_run_it_say_why(kind: str) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 4), 2, Dtype.bf16)
+    assert {shape.op for shape in stream.shapes} >= EXPERT_OPS
+    found = {name: mode_class(name).refusal(kind, stream) for name in MODES}
+    assert {name for name, why in found.items() if why is None} == set(ABLE[kind])
+    assert all(Op.COMBINE in mode_class(name).ops for name in ABLE[kind])
