@@ -5,13 +5,26 @@
 //
 // -DPDL=1: programmatic dependent launch. A kernel may start while the previous kernel of the CUDA stream runs. It lets the
 // next kernel start, and waits for the end of the previous kernel before it reads or writes anything.
+//
+// -DINDIRECT=1: A is the address of the addresses of A, B and C. A captured launch then gets other operands by an upload.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #ifndef PDL
 #define PDL 0
 #endif
+#ifndef INDIRECT
+#define INDIRECT 0
+#endif
 #define PARAMETERS char *a, char *b, char *c, i64 request
-#if PDL
+#if INDIRECT
+#define KERNEL(name, bounds)                                               \
+    __device__ __forceinline__ void name##_at(PARAMETERS, const Args& p);  \
+    extern "C" __global__ void bounds name(PARAMETERS, const Args p) {     \
+        char* const* at = (char* const*)a;                                 \
+        name##_at(at[0], at[1], at[2], request, p);                        \
+    }                                                                      \
+    __device__ __forceinline__ void name##_at(PARAMETERS, const Args& p)
+#elif PDL
 #define KERNEL(name, bounds)                                           \
     __device__ __forceinline__ void name##_now(PARAMETERS, const Args& p); \
     extern "C" __global__ void bounds name(PARAMETERS, const Args p) { \

@@ -151,7 +151,8 @@ class Mode:
     def whole_pass(cls, stream: Stream) -> int:
         """Return the commands of a pass through a list with groups if one launch takes all of them, in order; else 0.
 
-        The batcher then holds a pass, and does not flush at the end of a group.
+        Of a layer with experts, those of its longest step. The batcher then holds a pass, or a step, and does not flush
+        at the end of a group.
         """
         return 0
 

@@ -83,6 +83,11 @@ class ExpertLayout:
         self.region = self._region()
         self.singles = self._singles()
 
+    @property
+    def region_bytes(self) -> int:
+        """Bytes of all outputs of a step."""
+        return UNIT_BYTES * self.region.units
+
     def units(self, features: int) -> int:
         """Return the units of a row of `features` elements."""
         return -(-features * self.dtype.itemsize // UNIT_BYTES)

@@ -53,6 +53,7 @@ class ExpertStream(CommandStream):
         self.layout = layout = ExpertLayout(layer, dtype)
         self.steps, self.expert_columns = len(routing.chosen), routing.counts
         self.active = (self.expert_columns > 0).sum(axis=1)  # experts that have rows, by step
+        self.pass_commands = int(SINGLE + 2 * self.active.max())  # of the longest step
         self.commands = int(SINGLE * self.steps + 2 * self.active.sum())
         self.arenas = {key: count * replicas for key, count in layout.weights_of_copy.items()}
         self.arenas[layout.inputs] = min(self.steps, max(1, INPUT_ARENA_LIMIT_BYTES // layout.inputs.slot_bytes))
@@ -136,6 +137,7 @@ class ExpertStream(CommandStream):
             after_up + 1 + active,
         )
         records["flags"][np.concatenate(ends)] = Flag.GROUP_END
+        records["flags"][ends[-1]] = Flag.GROUP_END | Flag.STEP_END
         return records
 
     @property

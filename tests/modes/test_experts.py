@@ -13,15 +13,20 @@ from support.cuda.fake_cuda import fake_cuda
 from support.modes.batch_runs import Run
 from support.steps.expert_layers import layer_stream, layers
 
+from launchopt.batching.batch import SEVERAL, Batch
 from launchopt.command import EXPERT_OPS, Dtype, Op
 from launchopt.modes import MODES, mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.expert_layout import ExpertLayer
 from launchopt.streams.expert_routing import RoutingKind
+from launchopt.verify.commands import CheckSettings
+from launchopt.verify.experts import verify_experts
+from launchopt.workloads.gemv import gemv
 
-ABLE = {"cpu": ("baseline", "batched", "grouped", "pointer_array")}
-ABLE["cuda"] = (*ABLE["cpu"], "kernel", "pdl", "triton_batched")
-NO_STAND_IN = {("grouped", "cuda")}  # the fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it
+ABLE = {"cpu": ("baseline", "batched", "graph", "grouped", "pointer_array")}
+ABLE["cuda"] = (*ABLE["cpu"], "expert_kernel", "kernel", "pdl", "triton_batched")
+# The fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it.
+NO_STAND_IN = {("grouped", "cuda"), ("expert_kernel", "cpu")}
 STEP_SINGLES = 6  # commands of a step besides those of experts
 
 
@@ -42,7 +47,7 @@ def device_of(kind: str) -> Iterator[Any]:
     routing=st.sampled_from([RoutingKind.balanced, RoutingKind.power_law]),
     most=st.integers(1, 9),
     chunk=st.integers(1, 60),
-    mode=st.sampled_from(ABLE["cpu"]),
+    mode=st.sampled_from([*ABLE["cpu"], "expert_kernel"]),
     kind=st.sampled_from(["cpu", "cuda"]),
 )
 def test_outputs_are_right_and_groups_in_order(
@@ -92,6 +97,63 @@ def test_grouped_launches_gemms_together_and_others_alone() -> None:
     strategies = [grouped, single, single, single, grouped, single, grouped, single]
     assert run.launches(LaunchColumn.STRATEGY) == strategies
     run.finish()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "strategy"),
+    [
+        ("expert_kernel", "cuda", Strategy.kernel),
+        ("graph", "cuda", Strategy.graph),
+        ("graph", "cpu", Strategy.graph),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 7, 500])
+def test_a_step_is_one_batch_however_its_commands_come(mode: str, kind: str, strategy: Strategy, chunk: int) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 6, replicas=2)
+    with device_of(kind) as device:
+        run = Run(mode, stream, 3, device=device)
+        run.submit_all(chunk)
+        assert run.launches(LaunchColumn.SIZE) == (STEP_SINGLES + 2 * stream.active).tolist()
+        assert set(run.launches(LaunchColumn.STRATEGY)) == {strategy}
+        calls = {"expert_kernel": 8, "graph": 2 if kind == "cuda" else 1}[mode]  # a replay, and an upload
+        assert run.recorder.launch_calls == calls * stream.steps
+        run.finish()
+
+
+def test_a_launch_that_loads_the_kernels_leaves_outputs_alone() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+    for mode in ("expert_kernel", "graph"):
+        with fake_cuda() as device:
+            run = Run(mode, stream, 3, device=device)
+            device.arenas.poison()
+            run.prepared.start()
+            outputs = device.arenas.arrays[stream.layout.activations]
+            assert (outputs.view("u1") == 0xFF).all()
+            run.prepared.close()
+            device.close()
+
+
+def test_a_warm_up_run_may_end_within_a_step() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+    with fake_cuda() as device:
+        run = Run("graph", stream, 3, device=device)
+        (first, *_) = run.batches(500)
+        run.prepared.submit(Batch(SEVERAL, first.words[:5], first.reason), flush_ns=0)
+        for batch in run.batches(500):
+            run.prepared.submit(batch, flush_ns=0)
+        assert verify_experts(stream, device.arenas, CheckSettings(64)).ok
+        run.prepared.close()
+        device.close()
+
+
+def test_our_own_kernels_refuse_fp32_and_other_workloads() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+    why = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: set workload.dtype"
+    assert mode_class("graph").refusal("cuda", stream) == why
+    assert mode_class("expert_kernel").refusal("cuda", stream) == why
+    assert mode_class("graph").refusal("cpu", stream) is None
+    gemms = gemv(4, 1, 4, 8, Dtype.bf16, 2)
+    assert mode_class("expert_kernel").refusal("cuda", gemms) == "launches a layer with experts: use workload=moe"
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])

@@ -44,7 +44,10 @@ def test_commands_are_those_that_the_stream_announces(stream: ExpertStream) -> N
 @given(streams)
 def test_groups_follow_one_another_in_each_step(stream: ExpertStream) -> None:
     records = records_of(stream)
-    ends = np.flatnonzero(records["flags"] == Flag.GROUP_END) + 1
+    ends = np.flatnonzero(records["flags"] & Flag.GROUP_END) + 1
+    steps = np.flatnonzero(records["flags"] & Flag.STEP_END) + 1
+    assert steps.tolist() == ends[7::8].tolist()
+    assert np.diff(steps, prepend=0).max() == stream.pass_commands
     groups = np.split(records, ends)[:-1]
     assert ends[-1] == stream.commands
     ops = [[Op(op).name for op in np.unique(group["op"])] for group in groups]

@@ -24,7 +24,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from support.cuda import fake_quantised
 from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
-from support.cuda.fake_expert_kernels import experts
+from support.cuda.fake_expert_kernels import expert_gemm, experts, through_table
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
 from support.cuda.fake_memory import OnGpu
@@ -218,7 +218,11 @@ class FakeCupy:
                 return self.kernels.raw(fake_quantised.step_gemm(fake_quantised.macros_of(options)))
             if name == "gemv_quantised":
                 return self.kernels.kernel(fake_quantised.gemv_quantised(fake_quantised.macros_of(options)))
-            return self.kernels.kernel(self._compute(name))
+            is_indirect = "-DINDIRECT=1" in options
+            if name == "expert_gemm":
+                return self.kernels.raw(expert_gemm(is_indirect))
+            compute = self._compute(name)
+            return self.kernels.kernel(through_table(compute) if is_indirect else compute)
 
         return SimpleNamespace(get_function=get_function)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from launchopt.batching.batch import WHOLE, Batch, FlushRules
+from launchopt.batching.batch import WHOLE, WHOLE_STEPS, Batch, FlushRules
 from launchopt.batching.batcher import Batcher, shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
@@ -70,7 +70,7 @@ class Run:
         buckets = [min(self._most, sum(limits))] if self.mode.merges_shapes else limits
         rules = FlushRules(3, has_groups=self.stream.has_groups)
         if commands := self.mode.whole_pass(self.stream):
-            buckets, rules = [commands], WHOLE
+            buckets, rules = [commands], WHOLE_STEPS if isinstance(self.stream, ExpertStream) else WHOLE
         batcher = Batcher(self.stream.shapes, buckets, rules)
         records = records_of(self.stream)
         for now_ns, first in enumerate(range(0, len(records), chunk)):
