@@ -10,10 +10,14 @@
 // mma.m16n8k16 multiplies 16 rows by 8 columns. Any order of k gives the same sums, as long as A and B agree: a thread has 8
 // neighbours of 32 (k = 8 t to 8 t + 7 for thread 4 g + t), and uses them in two products.
 //
+// -DPDL=1: programmatic dependent launch, as in ops.cu.
 // -DINDIRECT=1: A is the address of the addresses of A, B, C and `first`. A captured launch gets other operands by an upload.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/expert_gemm.cuh"
+#ifndef PDL
+#define PDL 0
+#endif
 #ifndef INDIRECT
 #define INDIRECT 0
 #endif
@@ -120,6 +124,10 @@ __device__ __forceinline__ void multiply(const char* a, const char* b, char* c, 
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
     expert_gemm(char* a, char* b, char* c, char* first, const ExpertGemm p) {
+#if PDL
+    let_next_begin();
+    wait_for_earlier();
+#endif
 #if INDIRECT
     char* const* at = (char* const*)a;
     a = at[0], b = at[1], c = at[2], first = at[3];

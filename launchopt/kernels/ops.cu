@@ -16,22 +16,24 @@
 #define INDIRECT 0
 #endif
 #define PARAMETERS char *a, char *b, char *c, i64 request
+// What a kernel does before its operation.
+__device__ __forceinline__ void begin(char*& a, char*& b, char*& c) {
+#if PDL
+    let_next_begin();
+    wait_for_earlier();
+#endif
 #if INDIRECT
+    char* const* at = (char* const*)a;
+    a = at[0], b = at[1], c = at[2];
+#endif
+}
+#if PDL || INDIRECT
 #define KERNEL(name, bounds)                                               \
-    __device__ __forceinline__ void name##_at(PARAMETERS, const Args& p);  \
-    extern "C" __global__ void bounds name(PARAMETERS, const Args p) {     \
-        char* const* at = (char* const*)a;                                 \
-        name##_at(at[0], at[1], at[2], request, p);                        \
-    }                                                                      \
-    __device__ __forceinline__ void name##_at(PARAMETERS, const Args& p)
-#elif PDL
-#define KERNEL(name, bounds)                                           \
     __device__ __forceinline__ void name##_now(PARAMETERS, const Args& p); \
-    extern "C" __global__ void bounds name(PARAMETERS, const Args p) { \
-        let_next_begin();                                              \
-        wait_for_earlier();                                            \
-        name##_now(a, b, c, request, p);                               \
-    }                                                                  \
+    extern "C" __global__ void bounds name(PARAMETERS, const Args p) {     \
+        begin(a, b, c);                                                    \
+        name##_now(a, b, c, request, p);                                   \
+    }                                                                      \
     __device__ __forceinline__ void name##_now(PARAMETERS, const Args& p)
 #else
 #define KERNEL(name, bounds) extern "C" __global__ void bounds name(PARAMETERS, const Args p)

@@ -52,7 +52,7 @@ class ExpertKernel(Mode):
         gpu = gpu_of(device)
         from launchopt.devices.steps.expert_steps import ExpertSteps
 
-        return _Steps(self, gpu, ExpertSteps(gpu, captured=False))
+        return _Steps(self, gpu, ExpertSteps(gpu, captured=False, early=False))
 
 
 class _Steps(Prepared):

@@ -14,7 +14,8 @@ Lists with groups: a graph holds a whole pass through the list, and the groups k
 GEMM for each shape of a group. Passes of over MOST_PASS commands are launched in batches of a group.
 
 A layer with experts: a graph holds a whole step, of our own kernels (mode=expert_kernel). They read on the GPU how many
-tokens each expert has, so one graph serves every routing. A GEMM of the library has a fixed number of columns.
+tokens each expert has, so one graph serves every routing. A GEMM of the library has a fixed number of columns. With
+mode.pdl=true a kernel begins while the one before ends.
 
 On the CPU device a graph is a recorded list of calls. At most mode.cached lists are kept.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,6 +35,7 @@ from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, RecordWord, Sha
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
+from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import Stream
@@ -75,6 +77,11 @@ class Graph(Stacked):
             return NO_FP32
         return super().refusal(kind, stream)
 
+    @classmethod
+    def can_change(cls, stream: Stream) -> bool:
+        """Return whether the changes to the preset have a meaning for a stream without steps of requests: only PDL."""
+        return isinstance(stream, ExpertStream) and replace(cls.stack, pdl=False) == preset_stack(cls.name)
+
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture the graphs that are likely to be needed."""
         if device.work.has_steps:
@@ -85,7 +92,7 @@ class Graph(Stacked):
         if isinstance(device.work, ExpertStream):
             from launchopt.devices.steps.expert_steps import ExpertSteps
 
-            return _Batches(self, gpu, ExpertSteps(gpu, captured=True))
+            return _Batches(self, gpu, ExpertSteps(gpu, captured=True, early=self.stack.pdl))
         if commands := self.whole_pass(device.work):
             from launchopt.devices.steps.pass_graph import PassGraph
 

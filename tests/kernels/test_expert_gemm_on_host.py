@@ -52,7 +52,7 @@ def test_every_expert_multiplies_its_columns(
     addresses = np.array([each.ctypes.data for each in (a, b, c, first)], np.int64)
     own = np.array([addresses.ctypes.data, 0, 0, 0], np.int64) if indirect else addresses
     words = np.concatenate([own, planned.words])
-    library = built("expert_gemm", CALL, races=True, DTYPE=int(dtype), INDIRECT=indirect)
+    library = built("expert_gemm", CALL, races=True, DTYPE=int(dtype), INDIRECT=indirect, PDL=indirect)
     launch(library, planned.grid, planned.block[0], planned.shared_bytes, words.ctypes.data, seed=1)
     for expert, count in enumerate(counts):
         own_columns = slice(first[expert], first[expert] + count)

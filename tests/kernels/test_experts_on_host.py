@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cuda_on_host import can_build
+from support.cuda_on_host import built, can_build, launch
 from support.steps.placed import HostKernels, Kernels, Placed, assert_same, placed
 
 from launchopt.command import EXPERT_OPS, Dtype, Op, ShapeKey
@@ -44,8 +44,8 @@ def row_of(operand: Placed, dtype: Dtype) -> int:
 def same(where: Any, shape: ShapeKey, operands: list[Placed], views: Any, units: float) -> None:
     """Check C of a kernel against NumPy's, and that nothing else is written. views: of A, B and C for `apply`."""
     rows = tuple(row_of(operand, shape.dtype) for operand in operands)
-    launch = geometry(shape, 1, rows, (0, 0, 0))  # type: ignore[arg-type]
-    *unchanged, found = where.launch(launch, operands, 0, shape.dtype)
+    made = geometry(shape, 1, rows, (0, 0, 0))  # type: ignore[arg-type]
+    *unchanged, found = where.launch(made, operands, 0, shape.dtype)
     for after, before in zip(unchanged, operands, strict=False):
         assert (after.view(np.uint8) == before.flat.view(np.uint8)).all()
     apply(shape, *views)
@@ -105,9 +105,26 @@ def test_map(where: Any, experts: int, top_k: int, columns: int) -> None:
 def test_a_map_of_memory_that_nobody_wrote_writes_nothing_else(where: Any) -> None:
     table, mapped = Placed(WORD, 1, (5, 8)), Placed(WORD, 1, (5 * 4 + 9,), 0, 64)
     shape = ShapeKey(4, 5, 8, Dtype.bf16, Op.EXPERT_MAP)
-    launch = geometry(shape, 1, (16, 16, 2), (0, 0, 0))
-    *_, found = where.launch(launch, [table, table, mapped], 0, Dtype.bf16)
+    made = geometry(shape, 1, (16, 16, 2), (0, 0, 0))
+    *_, found = where.launch(made, [table, table, mapped], 0, Dtype.bf16)
     assert (found[mapped.between] == -1).all()
+
+
+@pytest.mark.skipif(not can_build(), reason="needs g++")
+@pytest.mark.parametrize("pdl", [0, 1])
+def test_operands_are_found_through_a_table(pdl: int) -> None:
+    given = np.arange(-6, 6, dtype=np.float32)
+    out = np.zeros(12, np.float32)
+    at = np.array([0, given.ctypes.data, out.ctypes.data], np.int64)
+    made = geometry(ShapeKey(12, 1, 12, Dtype.fp32, Op.RELU), 1, (12, 12, 12), (0, 0, 0))
+    words = np.concatenate([[at.ctypes.data, 0, 0, 0], made.args.view(np.int64)]).astype(np.int64)
+    call = (
+        "struct Given { char *a, *b, *c; i64 request; Args p; }; const Given& given = *(const Given*)arguments; "
+        "RELU(given.a, given.b, given.c, given.request, given.p)"
+    )
+    library = built("ops", call, DTYPE=0, INDIRECT=1, PDL=pdl)
+    launch(library, made.grid, made.block[0], made.shared_bytes, words.ctypes.data)
+    assert (out == np.maximum(given, 0)).all()
 
 
 @on_each
@@ -133,7 +150,7 @@ def test_permutation_and_weighted_sum(where: Any, dtype: Dtype, features: int, t
     gathered.fill(generator, dtype)
     shape = ShapeKey(features, columns, top_k * features, dtype, Op.COMBINE)
     lda = (2 * top_k + 3) * 4 // dtype.itemsize
-    launch = geometry(shape, 1, (lda, gathered.row_elements, out.row_elements), (0, 0, 0))
-    *_, found = where.launch(launch, [table, gathered, out], 0, dtype)
+    made = geometry(shape, 1, (lda, gathered.row_elements, out.row_elements), (0, 0, 0))
+    *_, found = where.launch(made, [table, gathered, out], 0, dtype)
     apply(shape, table.view, gathered.view, out.view)
     assert_same(found, out.flat, dtype, 2 if dtype is not Dtype.fp32 else 16)

@@ -156,6 +156,27 @@ def test_our_own_kernels_refuse_fp32_and_other_workloads() -> None:
     assert mode_class("expert_kernel").refusal("cuda", gemms) == "launches a layer with experts: use workload=moe"
 
 
+def test_dependent_launches_are_the_only_choice_of_a_graph() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2, Dtype.bf16)
+    early = mode_class("graph", {"pdl": True})
+    assert early.label() == "graph+pdl"
+    assert early.refusal("cuda", stream) is None
+    assert str(early.refusal("cpu", stream)).startswith("mode.pdl needs a GPU")
+    fused = mode_class("graph", {"fuse": ["norm"], "pdl": True})
+    assert str(fused.refusal("cuda", stream)).startswith("takes whole steps: this workload's commands are independent")
+    assert str(early.refusal("cuda", gemv(4, 1, 4, 8, Dtype.bf16, 2))).startswith("takes whole steps")
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_a_graph_with_dependent_launches_computes_the_same(pdl: bool) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 3)
+    with fake_cuda() as device:
+        run = Run("graph", stream, 8, device=device, stack={"pdl": pdl})
+        run.submit_all(500)
+        assert len(run.launches(LaunchColumn.SIZE)) == stream.steps
+        run.finish()
+
+
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_modes_that_cannot_run_it_say_why(kind: str) -> None:
     stream = layer_stream(ExpertLayer(64, 32, 8, 2, 4), 2, Dtype.bf16)

@@ -29,13 +29,14 @@ WORD_BYTES = 8
 
 
 class ExpertSteps:
-    """Launches steps. captured: as replays of a graph."""
+    """Launches steps. captured: as replays of a graph. early: with programmatic dependent launch (PDL)."""
 
-    def __init__(self, device: GpuDevice, captured: bool) -> None:
+    def __init__(self, device: GpuDevice, captured: bool, early: bool) -> None:
         stream = device.work
         if not isinstance(stream, ExpertStream):
             raise RunError("these kernels need a stream of a layer with experts")
         self._device, self._stream, self._captured = device, stream, captured
+        self._early = early
         self.counters = Counters(graph_replays=0) if captured else Counters()
         self._alone = cupy.asarray(np.array([0, stream.layer.columns], np.int32))
         arrays = device.arenas.arrays
@@ -55,13 +56,14 @@ class ExpertSteps:
 
     def _plan(self, name: str) -> list[int]:
         """Return the row of the plans table of a launch."""
-        device, kernels = self._device, self._device.kernels
-        defines = {"INDIRECT": int(self._captured)}
+        kernels, defines = self._device.kernels, {"INDIRECT": int(self._captured), "PDL": int(self._early)}
         if name in GEMMS:
-            return kernels.row(kernels.function("expert_gemm", "expert_gemm", "", **defines), self._gemm(name).launch())
-        shape = self._stream.layout.singles[name]
-        made = geometry(shape, 1, three(device.row_elements(shape)), (0, 0, 0))
-        return kernels.row(kernels.function("ops", made.function_name, "", **defines), to_launch(made))
+            function, launch = kernels.function("expert_gemm", "expert_gemm", "", **defines), self._gemm(name).launch()
+        else:
+            shape = self._stream.layout.singles[name]
+            made = geometry(shape, 1, three(self._device.row_elements(shape)), (0, 0, 0))
+            function, launch = kernels.function("ops", made.function_name, "", **defines), to_launch(made)
+        return kernels.row(function, launch, self._early)
 
     def _gemm(self, name: str) -> ExpertGemm:
         layer, layout, which = self._stream.layer, self._stream.layout, GEMMS[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -47,12 +47,13 @@ class Run:
         most: int = 8,
         pack_bytes: int = NEVER_PACK,
         device: Any = None,
+        stack: Mapping[str, object] | None = None,
         **options: Any,
     ) -> None:
         self.stream, self.recorder, self._most = stream, Recorder(stream.commands), most
         self.device = device or CpuDevice(threads=1)
         self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
-        self.mode: Mode = mode_class(mode)(**options)
+        self.mode: Mode = mode_class(mode, stack or {})(**options)
         takes = self.mode.takes_of(stream)
         self.limits = {
             shape: min(1 if takes is Takes.commands else most, stream.counts[shape]) for shape in stream.shapes
