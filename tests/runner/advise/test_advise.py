@@ -20,7 +20,7 @@ from runner import commands
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
-from runner.advise.question import Question, base_of, of_file, of_model, tpot
+from runner.advise.question import Question, base_of, of_file, of_model, settled_for, tpot
 from runner.advise.saving import experiment_text, save
 from runner.advise.search import Batching, Found
 from runner.auto.table import default_path
@@ -267,3 +267,21 @@ def test_of_a_trace_only_stacks_that_keep_its_order_are_tried() -> None:
     able, refused = candidates(question.config(), find_device("cpu", 0)[0])
     assert "baseline" in able
     assert refused["graph"].startswith("changes the order")
+
+
+def test_of_a_model_with_experts_the_experts_of_a_layer_run(tmp_path: Path) -> None:
+    path = tmp_path / "mixture" / "config.json"
+    path.parent.mkdir()
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "head_dim": 16}
+    path.write_text(json.dumps(MODEL | {"model_type": "qwen3_moe", "decoder_sparse_step": 1} | experts))
+    question = of_model(path, 4, "cpu", None)
+    assert (question.requests, question.settings["batching.max_batch"]) == (0, 64)
+    info, _ = find_device("cpu", 0)
+    config = settled_for(question, question.config(), info).config()
+    assert (config.workload.name, config.workload.tokens, config.model.experts) == ("moe", 4, 8)
+    able, refused = candidates(config, info)
+    assert {"baseline", "batched", "graph", "grouped"} <= set(able)
+    assert refused["torch_eager"] == "cannot launch COMBINE, EXPERT_MAP, PERMUTE, TOP_K"
+    assert lines_of(found(question, "graph"))[4].startswith(
+        "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch"
+    )
