@@ -163,6 +163,8 @@ SUMMARY_COLUMNS = (
         FLOAT,
         "between two events on the work's stream, before the first launch and after the last",
     ),
+    column("step_wall_us", FLOAT, "wall / steps", lambda ms, steps: ms * 1e3 / steps, "wall_ms", "steps"),
+    column("step_span_us", FLOAT, "gpu_span / steps", lambda ms, steps: ms * 1e3 / steps, "gpu_span_ms", "steps"),
     required("gpu_busy_ms", FLOAT, "length of the union of a GPU's kernel intervals, the largest; null when untraced"),
     required(
         "host_submit_ns_per_launch",

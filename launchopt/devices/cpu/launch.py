@@ -91,7 +91,9 @@ class CpuLaunch:
     def warm_up(self) -> None:
         """Compute one GEMM of each shape, so that BLAS starts its threads and loads its code."""
         for index, (shape, (a, b, c)) in enumerate(zip(self._shapes, self.views, strict=True)):
-            if shape.op is Op.GEMM:
+            if shape.op is not Op.GEMM:
+                continue
+            with np.errstate(invalid="ignore", over="ignore"):  # B may be an output, which holds anything
                 # Into a new array, since slot 0 of C may hold inputs.
                 self.multiply(index, a[:1], b[:1], np.empty_like(c[:1]))
 

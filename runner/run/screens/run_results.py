@@ -131,7 +131,7 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
         "GPU span ms": shown(",.2f", "gpu_span_ms"),
         "GPU busy ms (traced)": shown(",.2f", "gpu_busy_ms"),
         "launch calls": shown(",.0f", "launch_calls"),
-        **({"launch calls a step": shown(",.1f", "launch_calls_per_step")} if first["steps"] else {}),
+        **(_step_lines(shown) if first["steps"] else {}),
         "kernels (traced)": shown(",.0f", "kernels"),
         "commands/s": shown(",.0f", "commands_per_s"),
         "memory GB/s (% of peak)": _bandwidth(rows),
@@ -151,6 +151,14 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
     if first["device"] == "cuda":
         return lines | _gpu_lines(shown, rows)
     return {name: text for name, text in lines.items() if name not in optional}
+
+
+def _step_lines(shown: Callable[..., str]) -> dict[str, str]:
+    """Return the lines with times and launches of a step through a layer with experts."""
+    return {
+        "us a step: wall / GPU span": shown(",.1f", "step_wall_us", "step_span_us"),
+        "launch calls a step": shown(",.1f", "launch_calls_per_step"),
+    }
 
 
 def _repeats(rows: Sequence[Row]) -> str:

@@ -41,6 +41,7 @@ def test_every_mode_runs_it_and_the_distribution_is_in_the_result(tmp_path: Path
         assert row["commands"] == row["gemms"] + 5 * 6 == 6 * (SINGLE + 2 * row["active_experts"])
         assert 4 <= row["active_experts"] <= 16
         assert 8 * 4 / 16 <= row["largest_expert_tokens"] <= 8
+    assert rows["baseline"]["step_wall_us"] == pytest.approx(rows["baseline"]["wall_ms"] * 1e3 / 6)
     assert rows["baseline"]["launch_calls_per_step"] == rows["baseline"]["commands"] / 6
     assert rows["grouped"]["launch_calls_per_step"] == 8
     assert 8 < rows["batched"]["launch_calls_per_step"] <= rows["baseline"]["launch_calls_per_step"]
