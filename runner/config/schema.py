@@ -196,7 +196,8 @@ class Config:
         runs = self.workload.runs_experts and self.ordering is Ordering.none
         if not (runs and self.workload.users == 1 and self.arrival.is_closed):
             why = f"has {has}, which run as GEMMs without order only: workload=decode ordering=none workload.users=1"
-            raise ConfigError("model", self.model.name, f"{why} arrival=closed")
+            other = "; workload=moe runs the experts of a layer" if self.model.experts else ""
+            raise ConfigError("model", self.model.name, f"{why} arrival=closed{other}")
 
     def _refuse_tokens(self, why: str) -> None:
         """Raise ConfigError for a setting that only workloads with tokens have."""
