@@ -58,15 +58,22 @@ __device__ inline Work work_of(const u32* first, u32 number, const ExpertGemm& p
     return {expert, (int)column, (int)min((u32)EXPERT_COLUMNS, at(expert + 1) - column)};
 }
 
-__device__ __forceinline__ void multiply(const char* a, const char* b, char* c, const u32* first, const ExpertGemm& p) {
-    __shared__ float parts[EXPERT_WARPS][EXPERT_COLUMNS][EXPERT_ROWS + 4];  // the gap avoids bank conflicts
+// Read 8 neighbours, of which `left` exist. WHOLE: they are aligned, and all of them exist, or none.
+template <bool WHOLE> __device__ __forceinline__ Vector eight(const storage* from, i64 left) {
+    if (!WHOLE) return read(from, left, false);
+    Vector vector;
+    vector.whole = {0, 0, 0, 0};
+    if (left > 0) vector.whole = *(const uint4*)from;
+    return vector;
+}
+
+typedef float Sums[TILES][GROUPS][4];
+
+// Add up this warp's products of the block's rows from `row` on with the columns of its work.
+template <bool WHOLE>
+__device__ __forceinline__ void
+add_products(Sums& sums, const storage* weight, const storage* inputs, i64 row, const Work& work, const ExpertGemm& p) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const Work work = work_of(first, blockIdx.y, p);
-    if (!work.columns) return;
-    const i64 row = (i64)blockIdx.x * EXPERT_ROWS;
-    const storage* weight = (const storage*)(a + work.expert * p.stride_a);
-    const storage* inputs = (const storage*)b + work.column * p.ldb;
-    const bool whole = aligned(weight, p.k) && aligned(inputs, p.ldb);
     // A row beyond the weight's last one stands for that, and its sums are not used. So does a column.
     const storage *from_a[TILES][2], *from_b[GROUPS];
 #pragma unroll
@@ -78,7 +85,6 @@ __device__ __forceinline__ void multiply(const char* a, const char* b, char* c, 
     for (int group = 0; group < GROUPS; ++group)
         from_b[group] = inputs + min(8 * group + g, work.columns - 1) * p.ldb + 8 * t;
     const int groups = (work.columns + 7) / 8;
-    float sums[TILES][GROUPS][4] = {};
     for (i64 k = (i64)warp * CHUNK; k < p.k; k += TOGETHER * EXPERT_WARPS * CHUNK) {
         Vector x[TOGETHER][TILES][2], y[TOGETHER][GROUPS];
 #pragma unroll
@@ -87,10 +93,10 @@ __device__ __forceinline__ void multiply(const char* a, const char* b, char* c, 
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll
-                for (int half = 0; half < 2; ++half) x[i][tile][half] = read(from_a[tile][half] + at, left, whole);
+                for (int half = 0; half < 2; ++half) x[i][tile][half] = eight<WHOLE>(from_a[tile][half] + at, left);
 #pragma unroll
             for (int group = 0; group < GROUPS; ++group)
-                y[i][group] = read(from_b[group] + at, group < groups ? left : 0, whole);
+                y[i][group] = eight<WHOLE>(from_b[group] + at, group < groups ? left : 0);
         }
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i)
@@ -105,6 +111,21 @@ __device__ __forceinline__ void multiply(const char* a, const char* b, char* c, 
                 }
             }
     }
+}
+
+__device__ __forceinline__ void multiply(const char* a, const char* b, char* c, const u32* first, const ExpertGemm& p) {
+    __shared__ float parts[EXPERT_WARPS][EXPERT_COLUMNS][EXPERT_ROWS + 4];  // the gap avoids bank conflicts
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+    const Work work = work_of(first, blockIdx.y, p);
+    if (!work.columns) return;
+    const i64 row = (i64)blockIdx.x * EXPERT_ROWS;
+    const storage* weight = (const storage*)(a + work.expert * p.stride_a);
+    const storage* inputs = (const storage*)b + work.column * p.ldb;
+    Sums sums = {};
+    if (p.k % WIDTH == 0 && aligned(weight, p.k) && aligned(inputs, p.ldb))
+        add_products<true>(sums, weight, inputs, row, work, p);
+    else
+        add_products<false>(sums, weight, inputs, row, work, p);
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile)
 #pragma unroll

@@ -115,8 +115,9 @@ REDUCE_ADD = np.dtype(  # an all-reduce, the residual add behind it, and perhaps
     ]
 )
 
-# -- GEMMs of all experts of a layer (expert_gemm.cu)
+# -- A layer with experts (experts/routing.cuh, expert_gemm.cu)
 
+MAP_THREADS = 1024  # threads of the only block of EXPERT_MAP
 EXPERT_WARPS = 8  # warps of a block, which share k
 EXPERT_ROWS = 32  # rows of an expert's weight that a block multiplies
 EXPERT_COLUMNS = 16  # most columns that it multiplies them by

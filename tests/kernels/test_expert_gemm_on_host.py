@@ -35,7 +35,7 @@ def random(dtype: Dtype, *shape: int) -> Any:
 
 @pytest.mark.parametrize("dtype", HALVES, ids=lambda dtype: dtype.name)
 @pytest.mark.parametrize("counts", COUNTS, ids=lambda counts: f"{len(counts)} experts, {sum(counts)} columns")
-@pytest.mark.parametrize(("m", "k", "padding"), [(32, 32, 0), (70, 96, 8), (33, 40, 3), (64, 520, 8)])
+@pytest.mark.parametrize(("m", "k", "padding"), [(32, 32, 0), (70, 96, 8), (33, 40, 3), (64, 520, 8), (40, 75, 5)])
 @pytest.mark.parametrize("indirect", [0, 1])
 def test_every_expert_multiplies_its_columns(
     dtype: Dtype, counts: list[int], m: int, k: int, padding: int, indirect: int

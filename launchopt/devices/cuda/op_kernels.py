@@ -13,7 +13,7 @@ import numpy as np
 from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.kernels import shared
-from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, QUERIES
+from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, MAP_THREADS, QUERIES
 from launchopt.streams.attention import Attention
 from launchopt.types import Table
 
@@ -23,7 +23,6 @@ WARP = 32
 MOST_IN_YZ = 65_535  # CUDA's limit of blocks of a grid in y and in z
 MOST_THREADS = 256  # most threads per block, except as below
 MOST_ROW_THREADS = 512  # most threads per block of NORM and SOFTMAX; a thread holds 16 bytes of a row in registers
-MAP_THREADS = 1024  # threads of the only block of EXPERT_MAP
 ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
 

@@ -5,6 +5,8 @@
 // and the end of the last one. Numbers beyond the experts or rows come only from memory that no command has written, after a
 // fault in the order. They are never used as an index.
 
+#include "shared/experts.cuh"
+
 // Exchange f of a value over the lanes of the warp.
 template <class T, class F> __device__ T over_warp(T value, F f) {
     for (int step = 16; step; step >>= 1) value = f(value, __shfl_xor_sync(0xFFFFFFFFu, value, step));
@@ -61,7 +63,7 @@ OP(TOP_K) {
 
 // The map of a table B. Grid: one block. Shared memory: u32 [k + 1]. A warp gives the rows of an expert to columns, 32 entries
 // of the table at a time, so that they are in the order of columns.
-OP(EXPERT_MAP) {
+OP_OF(EXPERT_MAP, MAP_THREADS, 1) {
     extern __shared__ u32 first[];  // columns of each expert; later the row of its first column
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, k = (int)p.k, m = (int)p.m, entries = (int)p.n * m;
     const char* table = (const char*)B_OF;
