@@ -76,10 +76,15 @@ sys.exit(max(codes))
 """
 
 
+def dtypes_of(job: str, kind: str) -> list[str]:
+    """Return the dtypes in which a job runs. Our own kernels for experts take no fp32."""
+    return [dtype for dtype in DTYPES[kind] if dtype != "fp32" or not job.startswith("experts")]
+
+
 @functools.cache
 def stream_of(job: str) -> Any:
-    """Return the stream of a job, in fp32; other dtypes have the same shapes."""
-    return planned(*JOBS[job].split(), *COMMON.split()).stream
+    """Return the stream of a job, in one of its dtypes; others have the same shapes."""
+    return planned(*JOBS[job].split(), *COMMON.split(), f"workload.dtype={dtypes_of(job, 'cuda')[0]}").stream
 
 
 def able(job: str, kind: str) -> list[str]:
@@ -115,14 +120,14 @@ class Everything:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self._folder = kind, folder
-        self._ran = {(job, dtype): self._read(job, dtype) for job in JOBS for dtype in DTYPES[kind]}
+        self._ran = {(job, dtype): self._read(job, dtype) for job in JOBS for dtype in dtypes_of(job, kind)}
 
     def _folders(self, job: str) -> list[Path]:
         folders = (path for path in (self._folder / job).iterdir() if path.is_dir())
         return sorted(folders, key=lambda path: int(path.name))
 
     def _read(self, job: str, dtype: str) -> dict[str, Ran]:
-        folder = self._folders(job)[DTYPES[self.kind].index(dtype)]
+        folder = self._folders(job)[dtypes_of(job, self.kind).index(dtype)]
         launches = pd.read_parquet(folder / "launches.parquet")
         by_mode = dict(list(launches.groupby("mode")))
         unfused = {run["mode"]: run["unfused_commands"] for run in results.read_manifest(folder)["runs"]}
@@ -157,7 +162,8 @@ def run_jobs(kind: str, folder: Path) -> Everything:
     calls = []
     for job, overrides in JOBS.items():
         others = [name for name in able(job, kind) if name != "baseline"]
-        how = f"-m device={kind} mode=baseline against=[{','.join(others)}] workload.dtype={','.join(DTYPES[kind])}"
+        dtypes = ",".join(dtypes_of(job, kind))
+        how = f"-m device={kind} mode=baseline against=[{','.join(others)}] workload.dtype={dtypes}"
         calls.append(f"{how} {overrides} {COMMON} hydra.sweep.dir={folder}/{job}")
     sweep = ",".join(refused(kind))
     calls.append(f"-m device={kind} {JOBS['gemv']} {COMMON} hydra.sweep.dir={folder}/refused mode={sweep}")
