@@ -25,6 +25,7 @@ WORDS = RECORD_BYTES // 8
 HALF_BITS = np.uint64(32)  # a word holds two fields of 32 bits
 LOW_HALF = np.uint64(0xFFFF_FFFF)
 INDEX_BYTES = 4  # bytes of an int32, the type of slots in the KV cache
+CHOICE_BYTES = 8  # bytes of an expert of a column: its number, int32, and its weight, fp32
 LAYOUT_SHIFT = 4  # the layout is in the upper 4 bits of the byte `dtype` of a record
 MOST_LAYOUTS = 16  # most layouts per combination of sizes, dtype and op
 
@@ -85,9 +86,15 @@ class Op(enum.IntEnum):
     SILU_MUL = 12  # C = silu(gate) * up, where B = [gate | up]
     ALL_REDUCE = 13  # C = the sum of the B of all GPUs that split a model (`streams.tensor`)
     ALL_GATHER = 14  # C = the B of all of these GPUs, side by side
+    # Ops of a layer with experts (`streams.expert_stream`). Each column of the step uses some of the experts.
+    TOP_K = 15  # C = the m experts of the largest B + A of a column, ascending, and the softmax of their B
+    EXPERT_MAP = 16  # C = the row of each of the m experts that B has for a column, if rows are sorted by k experts
+    PERMUTE = 17  # C = each column of B, k wide, in its m / k rows of the map A
+    COMBINE = 18  # C = for each column the sum of its k / m rows of B, by the map and with the weights of A
 
 
 COLLECTIVES = frozenset({Op.ALL_REDUCE, Op.ALL_GATHER})  # ops at which GPUs wait for one another
+EXPERT_OPS = frozenset({Op.TOP_K, Op.EXPERT_MAP, Op.PERMUTE, Op.COMBINE})
 
 
 class Flag(enum.IntFlag):
@@ -96,7 +103,7 @@ class Flag(enum.IntFlag):
     STEP_END = 1  # last command of a step: its result is fed back, and the driver is notified of the step's end
     ROUND_END = 2  # last command of a round; no request gets its next step before the whole round is complete
     GOES_ON = 4  # the request's next step follows at once, and one launch may execute both steps
-    GROUP_END = 8  # last command of a group; no later command is launched before the whole group (workload=list)
+    GROUP_END = 8  # last command of a group; no later command is launched before the whole group (list, moe)
 
 
 NO_TOKEN = 2**32 - 1  # value of `token` in commands that help to compute no token, such as chunks of a prompt
@@ -140,14 +147,17 @@ class ShapeKey:
     def flops(self) -> int:
         """Floating-point operations of one command.
 
-        A GEMM counts 2 m n k; another op counts one per element of its output. QK, SOFTMAX and AV count one position of
-        the sequence, since the number of positions is not in the shape. `ChainStream.flops` multiplies by it.
+        A GEMM counts 2 m n k, and COMBINE two per element of B; another op counts one per element of its output. QK,
+        SOFTMAX and AV count one position of the sequence, since the number of positions is not in the shape.
+        `ChainStream.flops` multiplies by it.
         """
         if self.op is Op.GEMM:
             return 2 * self.m * self.n * self.k
         if self.op in (Op.QK, Op.SOFTMAX):
             return self.n
-        return 0 if self.op in (Op.SLOT_MAP, Op.KV_WRITE) else self.m * self.n
+        if self.op is Op.COMBINE:
+            return 2 * self.k * self.n
+        return 0 if self.op in (Op.SLOT_MAP, Op.KV_WRITE, Op.EXPERT_MAP, Op.PERMUTE) else self.m * self.n
 
     @property
     def bytes(self) -> int:
@@ -161,6 +171,14 @@ class ShapeKey:
             return 2 * self.n * self.dtype.itemsize
         if self.op is Op.AV:
             return written * self.dtype.itemsize
+        if self.op is Op.TOP_K:
+            return 2 * read * self.dtype.itemsize + CHOICE_BYTES * written
+        if self.op is Op.EXPERT_MAP:
+            return INDEX_BYTES * (2 * written + self.k + 1)
+        if self.op is Op.PERMUTE:
+            return (read + written) * self.dtype.itemsize + INDEX_BYTES * written // self.k
+        if self.op is Op.COMBINE:
+            return (read + written) * self.dtype.itemsize + CHOICE_BYTES * read // self.m
         added = written if self.op is Op.ADD else 0
         return self.weight_bytes + (added + read + written) * self.dtype.itemsize
 

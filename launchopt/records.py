@@ -17,7 +17,6 @@ SHAPE_MASK = np.uint64((1 << FLAG_SHIFT) - 1)  # k, op and dtype in that word, w
 STEP_END = np.uint64(int(Flag.STEP_END) << FLAG_SHIFT)
 ROUND_END = np.uint64(int(Flag.ROUND_END) << FLAG_SHIFT)
 GOES_ON = np.uint64(int(Flag.GOES_ON) << FLAG_SHIFT)
-GROUP_END = np.uint64(int(Flag.GROUP_END) << FLAG_SHIFT)
 OP_MASK = np.uint64(0xFF)
 
 
@@ -112,9 +111,9 @@ def ends_round(words: Words, i: Int) -> bool:
 
 
 @compiled
-def ends_group(words: Words, i: Int) -> bool:
-    """Return whether the command is the last of a group, which is launched before all later commands."""
-    return bool(words[i, RecordWord.K_OP_DTYPE] & GROUP_END != np.uint64(0))
+def has_flag(words: Words, i: Int, flag: Int) -> bool:
+    """Return whether the command has a `Flag`."""
+    return bool(high_half(words[i, RecordWord.K_OP_DTYPE]) >> (FLAG_SHIFT - 32) & flag != 0)
 
 
 @compiled

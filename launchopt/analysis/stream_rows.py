@@ -20,6 +20,7 @@ ORDER_VIOLATED = "order violated on purpose"
 STREAM = (
     *("workload", "model", "dtype", "weights", "device", "gpu", "layers", "commands", "cache", "arrival"),
     *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
+    *("expert_routing", "experts", "experts_per_token", "step_tokens", "active_experts", "largest_expert_tokens"),
 )
 CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
 _FIRST_WORKLOADS = ("gemv_micro", "gemv_256", "decode", "prefill", "layer", "qkv")
@@ -55,11 +56,23 @@ def stream_subtitle(row: Row) -> str:
     parts = [row["gpu"] or row["device"].upper(), shapes if shapes.endswith("shapes") else f"shapes {shapes}"]
     parts += [f"{row['model']} {row['workload'] if row['workload'] in OWN_FILES else 'model'}"] if row["model"] else []
     parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
-    parts += [] if is_independent(row) else [counted(row["requests"], "request")]
+    parts += routing_of(row)
+    parts += [] if is_independent(row) or row["expert_routing"] else [counted(row["requests"], "request")]
     parts += [f"{row['cache']} cache", arrivals(row)]
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
     parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
     return ", ".join(parts)
+
+
+def routing_of(row: Row) -> list[str]:
+    """Return the steps of a layer with experts and its routing as texts; none for other workloads."""
+    if row["expert_routing"] is None:
+        return []
+    spread = f"{row['active_experts']:.3g} active, at most {row['largest_expert_tokens']:.3g} tokens each (means)"
+    return [
+        f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}",
+        f"{row['experts_per_token']} of {row['experts']} experts, routing {row['expert_routing']}: {spread}",
+    ]
 
 
 def arrivals(row: Row) -> str:

@@ -35,9 +35,11 @@ class FlushRules:
     on_stall: bool = True  # flush when every waiting command waits for a command in a bucket
     in_rounds: bool = False  # steps are issued in rounds: a stall is the end of a round
     has_groups: bool = False  # for independent commands: flush everything at the end of a group
+    whole_steps: bool = False  # for a layer with experts: flush everything at the end of a step
 
 
 WHOLE = FlushRules(1 << 60)  # only a full bucket is flushed, and what is left at the end
+WHOLE_STEPS = FlushRules(1 << 60, whole_steps=True)  # the same, and what is held at the end of a step
 
 
 class Batch:

@@ -28,7 +28,7 @@ from launchopt.batching.buckets import (
 )
 from launchopt.batching.order import OrderArrays, OrderWord
 from launchopt.batching.policy import next_batch
-from launchopt.command import WORDS, Records, ShapeKey, as_words
+from launchopt.command import WORDS, Flag, Records, ShapeKey, as_words
 from launchopt.errors import RunError
 from launchopt.types import ShapeIndices
 
@@ -54,7 +54,7 @@ class Batcher:
         self._active = np.zeros(len(limits) + 1, np.int64)
         self._rules = np.zeros(len(RuleWord), np.int64)
         self._rules[RuleWord.TIMEOUT_NS], self._rules[RuleWord.ON_STALL] = rules.timeout_ns, rules.on_stall
-        self._rules[RuleWord.HAS_GROUPS] = rules.has_groups
+        self._rules[RuleWord.GROUP_FLAG] = Flag.STEP_END if rules.whole_steps else Flag.GROUP_END * rules.has_groups
         self._rules[RuleWord.IDLE_NS] = NEVER_IDLE if rules.idle_ns is None else rules.idle_ns
         self.order, self.flushes = order, [0] * len(FlushReason)
         for index, shape in enumerate(shapes):

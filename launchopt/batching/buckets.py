@@ -12,7 +12,7 @@ import numpy as np
 
 from launchopt.command import RecordWord
 from launchopt.native import compiled
-from launchopt.records import copy_record, ends_group, shape_key_of
+from launchopt.records import copy_record, has_flag, shape_key_of
 from launchopt.types import Int, ShapeIndices, Table, Words
 
 NO_BUCKET, UNKNOWN_SHAPE = -1, -2  # in place of a bucket's number
@@ -43,7 +43,7 @@ class RuleWord(enum.IntEnum):
     IDLE_NS = 1  # flush a bucket this long after the last command came; NEVER_IDLE: no such limit
     ON_STALL = 2  # 1: flush at a stall
     LAST_NS = 3  # time at which the last commands came
-    HAS_GROUPS = 4  # 1: the last command of a group carries Flag.GROUP_END
+    GROUP_FLAG = 4  # Flag of the last command of a group; 0: there are no groups
     GROUP_ENDED = 5  # 1: a group is complete; all buckets are flushed before the next command enters one
 
 
@@ -164,11 +164,12 @@ def add_group(words: Words, start: Int, now_ns: Int, batcher: Buckets) -> tuple[
     if batcher.rules[RuleWord.GROUP_ENDED] != 0 and batcher.active[0] > 0:
         return start, NO_BUCKET
     batcher.rules[RuleWord.GROUP_ENDED] = 0
+    flag = batcher.rules[RuleWord.GROUP_FLAG]
     for i in range(start, len(words)):
         bucket = put_word(words, i, now_ns, batcher)
         if bucket == UNKNOWN_SHAPE:
             return i, bucket
-        if ends_group(words, i):
+        if has_flag(words, i, flag):
             batcher.rules[RuleWord.GROUP_ENDED] = 1
             return i + 1, bucket
         if bucket != NO_BUCKET:

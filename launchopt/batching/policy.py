@@ -31,7 +31,7 @@ from launchopt.types import Int, Words
 def _take(words: Words, start: Int, now_ns: Int, batcher: Buckets, order: Order | None) -> tuple[int, int]:
     """Put records into buckets until one is full. order: None if commands are independent of each other."""
     if order is None:
-        if batcher.rules[RuleWord.HAS_GROUPS] != 0:
+        if batcher.rules[RuleWord.GROUP_FLAG] != 0:
             return add_group(words, start, now_ns, batcher)
         return add_words(words, start, now_ns, batcher)
     return take_ordered(words, start, now_ns, batcher, order)

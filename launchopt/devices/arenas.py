@@ -18,7 +18,7 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.streams.attention import Attention
-from launchopt.streams.operands import ArenaKey, Operand
+from launchopt.streams.operands import ArenaKey, Fixed, Operand
 from launchopt.types import Array
 from launchopt.weights.quantiser import dequantised, quantised
 
@@ -56,6 +56,7 @@ class Sources(NamedTuple):
     numbers: Mapping[ArenaKey, int] = {}  # the number with which the seed gives an arena's values; absent: its rank
     copied: frozenset[ArenaKey] = frozenset()  # arenas whose inputs are copied from elsewhere
     given: Mapping[ArenaKey, Array] = {}  # memory of some arenas, flat
+    fixed: Mapping[ArenaKey, Fixed] = {}  # values of some arenas, which no seed gives
 
 
 FROM_SEED = Sources()
@@ -93,7 +94,8 @@ class Arenas:
     def fill(self, seed: int) -> None:
         """Write random inputs. The same seed on the same device gives the same values."""
         for arena, flat in self.inputs():
-            straight = arena.dtype is Dtype.fp32 and not arena.packing  # written into the arena without a copy
+            # written into the arena without a copy
+            straight = arena.dtype is Dtype.fp32 and not arena.packing and self.is_random(arena)
             for chunk, values in self.expected(arena, seed, into=flat if straight else None):
                 if not straight:
                     flat[chunk] = values
@@ -107,6 +109,10 @@ class Arenas:
     def bound(self, arena: ArenaKey) -> float:
         """Return the largest distance of an input from the center of its arena."""
         return self._fills[arena][1]
+
+    def is_random(self, arena: ArenaKey) -> bool:
+        """Return whether the seed gives the inputs of an arena."""
+        return arena not in self._sources.fixed
 
     def expected(self, arena: ArenaKey, seed: int, into: Array | None = None) -> Iterator[tuple[slice, Array]]:
         """Yield the inputs that `seed` gives, in the arena's storage type, in chunks: where a chunk lies, its values.
@@ -141,6 +147,9 @@ class Arenas:
         generator = self.xp.random.default_rng([seed, number])
         for start in range(0, size, CHUNK_ELEMENTS):
             chunk = slice(start, min(start + CHUNK_ELEMENTS, size))
+            if arena in self._sources.fixed:
+                yield chunk, from_float32(self.xp.asarray(self._sources.fixed[arena](chunk)), arena.dtype)
+                continue
             out = None if into is None else into[chunk]
             values = generator.random(chunk.stop - chunk.start, dtype=np.float32, out=out)
             values *= 2 * bound

@@ -77,7 +77,10 @@ def _of_experts(text: Fields, mixture: Mixture | None) -> list[str]:
     found = ["projections that engines absorb into attention (kv_b)"] if "kv_lora_rank" in text else []
     if mixture is None:
         return found
-    found.append(f"the choice of {mixture.per_token} of {mixture.experts} experts, and the sum of their outputs")
+    found.append(
+        f"the choice of {mixture.per_token} of {mixture.experts} experts, and the sum of their outputs"
+        " (only workload=moe does)"
+    )
     if mixture.dense_layers:
         found.append(f"{_layers(mixture.dense_layers)} with an MLP instead of experts, run like the others")
     return found

@@ -1,8 +1,8 @@
 """CUDA sources of our own kernels, compiled at run time.
 
-This folder holds the entry points: copies, echo, feedback, fused, gemv, megakernel, null, ops, persistent,
+This folder holds the entry points: copies, echo, expert_gemm, feedback, fused, gemv, megakernel, null, ops, persistent,
 step_attention, step_elementwise, step_gemm and step_loop (.cu).
-They include the headers of common/, attention/, tokens/, steps/, megakernel/ and persistent/ (.cuh).
+They include the headers of common/, attention/, tokens/, steps/, experts/, megakernel/ and persistent/ (.cuh).
 Headers named shared/... are not files: launchopt/kernels/headers.py generates their text.
 """
 

@@ -87,6 +87,9 @@ HEADERS: Mapping[str, str] = {
     + struct_text("Peers", shared.PEERS, _PEERS_TYPES)
     + struct_text("AllReduce", shared.ALL_REDUCE)
     + struct_text("ReduceAdd", shared.REDUCE_ADD),
+    "shared/experts.cuh": _constants(shared, "MAP_THREADS"),
+    "shared/expert_gemm.cuh": _constants(shared, "EXPERT_WARPS EXPERT_ROWS EXPERT_COLUMNS")
+    + struct_text("ExpertGemm", shared.EXPERT_GEMM),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
     "shared/step_gemm.cuh": _constants(shared, "STEP_COPIERS STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
     + struct_text("StepGemm", shared.STEP_GEMM),

@@ -115,6 +115,21 @@ REDUCE_ADD = np.dtype(  # an all-reduce, the residual add behind it, and perhaps
     ]
 )
 
+# -- A layer with experts (experts/routing.cuh, expert_gemm.cu)
+
+MAP_THREADS = 1024  # threads of the only block of EXPERT_MAP
+EXPERT_WARPS = 8  # warps of a block, which share k
+EXPERT_ROWS = 32  # rows of an expert's weight that a block multiplies
+EXPERT_COLUMNS = 16  # most columns that it multiplies them by
+EXPERT_GEMM = np.dtype(
+    [
+        *fields("<i8", "m k"),  # rows of an expert's weight, and the length of the products
+        *fields("<i8", "experts columns"),  # number of experts, and of the columns of all of them
+        *fields("<i8", "ldb ldc"),  # elements from one column of B, or of C, to the next
+        ("stride_a", "<i8"),  # bytes from one expert's weight to the next
+    ]
+)
+
 # -- GEMMs of few columns (common/skinny.cuh)
 
 GROUP_WARPS = 8  # warps that multiply a tile together

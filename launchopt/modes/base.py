@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import Dtype, Op, ShapeKey
+from launchopt.command import EXPERT_OPS, Dtype, Op, ShapeKey
 from launchopt.devices.base import Counters, Device, LaunchPath
 from launchopt.devices.cuda.op_kernels import GEMV_MOST_COLUMNS
 from launchopt.distribution import install_command, missing
@@ -68,7 +68,7 @@ class Mode:
     # Name of the Strategy of the mode's own launches, if a run may also have other launches.
     own_strategy: ClassVar[str] = ""
     unwritten: ClassVar[frozenset[str]] = frozenset()  # nodes of a program whose outputs stay inside a fused launch
-    ops: ClassVar[frozenset[Op]] = frozenset(Op)  # ops that it can launch
+    ops: ClassVar[frozenset[Op]] = frozenset(Op) - EXPERT_OPS  # ops that it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
     quantised: ClassVar[tuple[str, ...]] = ("cpu",)  # kinds of device on which it computes with quantised weights
 
@@ -151,7 +151,8 @@ class Mode:
     def whole_pass(cls, stream: Stream) -> int:
         """Return the commands of a pass through a list with groups if one launch takes all of them, in order; else 0.
 
-        The batcher then holds a pass, and does not flush at the end of a group.
+        Of a layer with experts, those of its longest step. The batcher then holds a pass, or a step, and does not flush
+        at the end of a group.
         """
         return 0
 

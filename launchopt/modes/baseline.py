@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch
-from launchopt.command import ShapeKey
+from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared, Takes
 
@@ -41,6 +41,7 @@ class Baseline(Mode):
     takes = Takes.commands
     compiled_loop = True
     keeps_order = True
+    ops = frozenset(Op)
     quantised = ("cpu", "cuda")
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> EachCommand:

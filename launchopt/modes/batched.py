@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launchopt.batching.batch import Batch
-from launchopt.command import ShapeKey
+from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared
 from launchopt.streams.chain import Stream
@@ -36,6 +36,7 @@ class Batched(Mode):
 
     name = "batched"
     compiled_loop = True
+    ops = frozenset(Op)
     quantised = ("cpu", "cuda")
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedBatched:

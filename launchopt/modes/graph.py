@@ -13,6 +13,10 @@ tokens, whose inputs are scattered over the embedding table.
 Lists with groups: a graph holds a whole pass through the list, and the groups keep their order. It has a pointer-array
 GEMM for each shape of a group. Passes of over MOST_PASS commands are launched in batches of a group.
 
+A layer with experts: a graph holds a whole step, of our own kernels (mode=expert_kernel). They read on the GPU how many
+tokens each expert has, so one graph serves every routing. A GEMM of the library has a fixed number of columns. With
+mode.pdl=true a kernel begins while the one before ends.
+
 On the CPU device a graph is a recorded list of calls. At most mode.cached lists are kept.
 """
 
@@ -20,27 +24,31 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch
-from launchopt.command import COMMAND_DTYPE, Records, RecordWord, ShapeKey
+from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, RecordWord, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
+from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chain import Stream
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.list_stream import ListStream
 from launchopt.types import Array
 
 if TYPE_CHECKING:
+    from launchopt.devices.steps.expert_steps import ExpertSteps
     from launchopt.devices.steps.graphs import BatchGraphs
     from launchopt.devices.steps.pass_graph import PassGraph
 
+NO_FP32 = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: set workload.dtype"
 MOST_PASS = 1 << 14  # most commands of a pass that is one launch
 # Words of a record by which a list is found again. Plain integers, since NumPy takes longer to index with members.
 KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]
@@ -60,6 +68,19 @@ class Graph(Stacked):
     prefers_steps = True
     own_strategy = "graph"
     options: Options = Options()
+    ops = frozenset(Op)
+
+    @classmethod
+    def refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot run `stream`, or None."""
+        if kind == "cuda" and isinstance(stream, ExpertStream) and stream.dtype is Dtype.fp32:
+            return NO_FP32
+        return super().refusal(kind, stream)
+
+    @classmethod
+    def can_change(cls, stream: Stream) -> bool:
+        """Return whether the changes to the preset have a meaning for a stream without steps of requests: only PDL."""
+        return isinstance(stream, ExpertStream) and replace(cls.stack, pdl=False) == preset_stack(cls.name)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture the graphs that are likely to be needed."""
@@ -68,6 +89,10 @@ class Graph(Stacked):
         if is_host(device):
             return _Recorded(self, device, list(limits), self.options.cached)
         gpu = gpu_of(device)
+        if isinstance(device.work, ExpertStream):
+            from launchopt.devices.steps.expert_steps import ExpertSteps
+
+            return _Batches(self, gpu, ExpertSteps(gpu, captured=True, early=self.stack.pdl))
         if commands := self.whole_pass(device.work):
             from launchopt.devices.steps.pass_graph import PassGraph
 
@@ -78,15 +103,27 @@ class Graph(Stacked):
 
     @classmethod
     def whole_pass(cls, stream: Stream) -> int:
-        """Return the commands of a pass through a list with groups; 0: there are none, or it is too long."""
+        """Return the commands of a pass through a list with groups, or of the longest step of a layer with experts.
+
+        0: there are no groups, or too many commands.
+        """
+        if isinstance(stream, ExpertStream):
+            return stream.pass_commands
         commands = stream.pass_commands if isinstance(stream, ListStream) and stream.has_groups else 0
         return commands if commands <= MOST_PASS else 0
 
+    @classmethod
+    def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
+        """Return the bytes of the outputs of a launch that only loads the kernels, for a layer with experts."""
+        if isinstance(stream, ExpertStream):
+            return stream.layout.region_bytes
+        return super().scratch_bytes(stream, limits, pack_bytes_per_launch)
+
 
 class _Batches(Prepared):
-    """Replays graphs of batches, or of a pass through a list, on a GPU."""
+    """Replays graphs of batches, of a pass through a list, or of a step of a layer with experts, on a GPU."""
 
-    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs | PassGraph) -> None:
+    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs | PassGraph | ExpertSteps) -> None:
         super().__init__(mode, gpu)
         self._graphs = graphs
 

@@ -27,6 +27,7 @@ class Kernel(Mode):
     compiled_loop = True
     keeps_order = True
     devices = ("cuda",)
+    ops = frozenset(Op)
     quantised = ("cuda",)
     early = False  # True: programmatic dependent launch
 

@@ -26,6 +26,7 @@ class PointerArray(Mode):
     """One launch per batch, with operands anywhere."""
 
     name = "pointer_array"
+    ops = frozenset(Op)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> PreparedPointers:
         """Plan every batch size of every shape."""

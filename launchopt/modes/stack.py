@@ -25,6 +25,7 @@ PRESETS: Mapping[str, Stack] = {
     "batched": Stack(),
     "coalesced": Stack(coalesce=True),
     "engine": Stack(coalesce=True, fuse=AS_VLLM),
+    "expert_kernel": Stack(kernels=Kernels.own),
     "fused_elementwise": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue})),
     "fused_epilogue": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue})),
     "fused_qkv": Stack(coalesce=True, fuse=frozenset({Fusion.qkv})),
@@ -73,6 +74,7 @@ _PERSISTENT = "a persistent kernel takes single commands, without launches to ch
 _TRITON = "our Triton kernel for steps computes bias, ReLU and scale only, and waits for no earlier launch"
 _SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own, on a GPU"
 _STREAMS = "spreads single commands over CUDA streams, and a stack has one stream: begin with baseline"
+_EXPERTS = "launches a step of a layer with experts by kernels of our own: use mode=graph for a graph of them"
 
 _OTHER = "has launches of its own, which are no stack of choices: begin with baseline, coalesced or graph"
 
@@ -80,6 +82,7 @@ RULES: tuple[Rule, ...] = (
     _rule(_OTHER, CHANGED, OTHER),
     *(_rule(_BATCHES, CHANGED, f"mode={name}") for name in ("batched", "grouped", "pointer_array", "triton_batched")),
     _rule(_STREAMS, CHANGED, "mode=multistream"),
+    _rule(_EXPERTS, CHANGED, "mode=expert_kernel"),
     *(_rule(_TORCH, CHANGED, f"mode={name}") for name in ("torch_compile", "torch_eager", "torch_graph")),
     _rule(_TORCH, CHANGED, Kernels.torch),
     *(_rule(_MEGAKERNEL, CHANGED, choice) for choice in ("mode=megakernel", Submit.megakernel)),

@@ -68,10 +68,15 @@ class Stacked(Mode):
             return why
         if stream.has_steps:
             return cls._lacking(chain_of(stream)) or (cls._unsupported(chain_of(stream)) if kind == "cuda" else None)
-        if cls.stack != preset_stack(cls.name):
+        if cls.stack != preset_stack(cls.name) and not cls.can_change(stream):
             why = "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
             return f"{why}; use mode={cls.name} as it is, or a workload of steps, such as workload=layer"
         return None
+
+    @classmethod
+    def can_change(cls, stream: Stream) -> bool:
+        """Return whether the changes to the preset have a meaning for a stream without steps of requests."""
+        return False
 
     @classmethod
     def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:

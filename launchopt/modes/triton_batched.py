@@ -31,6 +31,7 @@ class TritonBatched(Mode):
 
     name = "triton_batched"
     devices = ("cuda",)
+    ops = frozenset(Op)
     packages = ("triton",)
     extra = "torch"
 

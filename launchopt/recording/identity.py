@@ -2,10 +2,11 @@
 
     stream_hash(gemv(64, 1, 256, 1000, Dtype.fp32, 8, CommandOrder(shuffle=True)))  # '1f0c...', 32 digits
 
-The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots), and due times in
-an open loop. The hash of requests covers the inputs from which the driver makes records: the records of every kind of
-step, the movement of operands between steps, and each request's due time, length and slots. Both cover how quantised
-weights are stored. The hash covers no measured value, no content of operands (the seed determines it) and no token
+The hash of independent commands covers every record (number, request, step, op, dtype, sizes, slots), due times in an
+open loop, and the experts of each token of a layer with experts. The hash of requests covers the inputs from which the
+driver makes records: the records of every kind of step, the movement of operands between steps, and each request's due
+time, length and slots. Both cover how quantised weights are stored. The hash covers no measured value, no content of
+operands (the seed determines it) and no token
 (`token_hash` covers them).
 """
 
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import RecordWord, as_words
 from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.stream import CommandStream, commands_of
 
 DIGEST_BYTES = 16
@@ -40,6 +42,8 @@ def _of_commands(stream: CommandStream) -> hashlib.blake2b:
         if block.due_ns is not None:
             due.update(_bytes(block.due_ns))
     asked.update(due.digest())
+    if isinstance(stream, ExpertStream):
+        asked.update(_bytes(stream.routing.chosen))
     return asked
 
 

@@ -104,6 +104,18 @@ SUMMARY_COLUMNS = (
         "with several GPUs and independent commands: commands / time of routing them, waiting not included; null in an"
         " open loop",
     ),
+    column(
+        "expert_routing",
+        TEXT,
+        "how tokens get their experts: balanced, power_law EXPONENT or replay FILE; null without experts, as the"
+        " columns on experts and steps",
+    ),
+    column("experts", INT32, "experts of a layer"),
+    column("experts_per_token", INT32, "experts that a token uses"),
+    column("steps", INT64, "steps through the layer, each with a routing of its own"),
+    column("step_tokens", INT32, "tokens of a step"),
+    column("active_experts", FLOAT, "experts with tokens in a step, mean over steps"),
+    column("largest_expert_tokens", FLOAT, "tokens of the expert with most tokens in a step, mean over steps"),
     column("streams", INT32, "CUDA streams over which the mode spread its launches"),
     required("commands", INT64, "commands asked for, executed and counted"),
     column("gemms", INT64, "commands that are GEMMs; the others are norms, attention, ...; null in older files"),
@@ -112,7 +124,21 @@ SUMMARY_COLUMNS = (
         INT64,
         "API calls that submitted commands, packing included; feedback calls are not counted, but their time is",
     ),
+    column(
+        "launch_calls_per_step",
+        FLOAT,
+        "launch_calls / steps: those behind one token of each request",
+        lambda calls, steps: calls / steps,
+        *("launch_calls", "steps"),
+    ),
     required("kernels", INT64, "kernels that ran, by CUPTI; of a split model: on one GPU; null when untraced"),
+    column(
+        "kernels_per_step",
+        FLOAT,
+        "kernels / steps: those behind one token of each request",
+        lambda kernels, steps: kernels / steps,
+        *("kernels", "steps"),
+    ),
     column(
         "kernels_dropped",
         INT64,
@@ -137,6 +163,8 @@ SUMMARY_COLUMNS = (
         FLOAT,
         "between two events on the work's stream, before the first launch and after the last",
     ),
+    column("step_wall_us", FLOAT, "wall / steps", lambda ms, steps: ms * 1e3 / steps, "wall_ms", "steps"),
+    column("step_span_us", FLOAT, "gpu_span / steps", lambda ms, steps: ms * 1e3 / steps, "gpu_span_ms", "steps"),
     required("gpu_busy_ms", FLOAT, "length of the union of a GPU's kernel intervals, the largest; null when untraced"),
     required(
         "host_submit_ns_per_launch",

@@ -12,7 +12,7 @@ same op of several requests. The next step overwrites the lane, so only the last
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from launchopt.errors import ConfigError
 from launchopt.streams.attention import ATTENTION_OPS, Attention, attention_work
 from launchopt.streams.chain_table import ChainColumn, count_steps, place_activations
 from launchopt.streams.lengths import StepKind
-from launchopt.streams.operands import ArenaKey, Operands
+from launchopt.streams.operands import ArenaKey, Fixed, Operands
 from launchopt.streams.placement import UNIT_BYTES, Placement, Row
 from launchopt.streams.program import Program, linear_program
 from launchopt.streams.stream import CommandStream
@@ -62,6 +62,7 @@ class ChainStream:
     is_serial: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
     span_ns: ClassVar[int] = 0
+    fixed: Mapping[ArenaKey, Fixed] = {}
 
     def __init__(
         self,

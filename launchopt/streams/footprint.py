@@ -10,6 +10,7 @@ import enum
 
 from launchopt.command import ShapeKey
 from launchopt.streams.chain import ChainStream, Stream
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.operands import arenas_of
 from launchopt.streams.stream import CommandStream
 
@@ -41,6 +42,8 @@ def least_memory_bytes(stream: Stream, together: int, cache_bytes: int) -> int:
     shape that may run at the same time, and then share one read of a weight.
     """
     weights = sum(arena.slot_bytes * slots for arena, slots in stream.arenas.items() if arena.is_weight)
+    if isinstance(stream, ExpertStream):
+        return stream.least_read_bytes(cache_bytes)
     if isinstance(stream, ChainStream):
         read, weights = _read_by_a_request(stream, weights)
     else:

@@ -5,7 +5,11 @@ In: a shape, or a role with rows, columns and dtype. Out: the key of the arena, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.weights.packing import PLAIN, Packing
@@ -81,3 +85,4 @@ class Operand:
 
 
 Operands = tuple[Operand, Operand, Operand]
+Fixed = Callable[[slice], NDArray[np.float32]]  # returns the values of a chunk of an arena, which is flat

@@ -12,7 +12,7 @@ that of the weights. So a pair of A and B comes again only after several turns. 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.streams.model import NORM_EPSILON
-from launchopt.streams.operands import ArenaKey, Operand, Operands, arenas_of
+from launchopt.streams.operands import ArenaKey, Fixed, Operand, Operands, arenas_of
 from launchopt.weights.packing import PLAIN, Packing
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ class CommandStream:
     step_rows: ClassVar[int] = 0  # commands of the longest step
     tensor: ClassVar[int] = 1  # GPUs that split each layer
     spared_bytes: ClassVar[int] = 0  # bytes of inputs at the start of the arena of outputs
+    fixed: Mapping[ArenaKey, Fixed] = {}  # values of arenas whose inputs are not random
 
     dtype: Dtype
     packing: Packing = PLAIN

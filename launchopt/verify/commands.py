@@ -85,7 +85,7 @@ def verify(
     for shape, slots in _slots_by_shape(stream, own).items():
         if not len(slots):
             continue
-        columns = _columns(generator, shape.n, settings.max_columns)
+        columns = columns_of(generator, shape.n, settings.max_columns)
         compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers)
         parts.append(_Part(compared, generator))
     blas = threadpool_limits(1, user_api="blas") if settings.workers > 1 else contextlib.nullcontext()
@@ -176,7 +176,8 @@ def _slots_by_shape(
     return {shape: np.concatenate(parts) for shape, parts in found.items()}
 
 
-def _columns(generator: np.random.Generator, n: int, most: int) -> NDArray[np.int64]:
+def columns_of(generator: np.random.Generator, n: int, most: int) -> NDArray[np.int64]:
+    """Return the columns of an output that are compared: all, or `most` of them, the first and the last among these."""
     if n <= most:
         return np.arange(n)
     inner = generator.choice(np.arange(1, n - 1), max(0, most - 2), replace=False)

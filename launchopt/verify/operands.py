@@ -21,6 +21,10 @@ from launchopt.types import Array
 
 LEAST_JUDGED = 4096  # minimum number of elements whose mean and variance are checked
 MOST_DEVIATIONS = 8.0  # largest error of the mean and the variance of random inputs, in standard errors
+KINDS = {  # names of operands by the role of their arena
+    **{"a": "weights", "b": "inputs", "x": "inputs and embeddings", "bias": "biases", "gain": "gains"},
+    "select": "selection biases",
+}
 HASHED_BYTES = 2 << 20  # bytes hashed at a time: words, multipliers and products stay in the cache
 
 
@@ -65,7 +69,7 @@ class OperandCheck:
             wide = self._arenas.dequantised(arena, values.reshape(-1, arena.slot_bytes)).reshape(-1)
         else:
             wide = to_float32(values, arena.dtype)
-        if len(wide) < LEAST_JUDGED:
+        if len(wide) < LEAST_JUDGED or not self._arenas.is_random(arena):
             return True
         bound = self._arenas.bound(arena)
         scaled = (wide - np.float32(arena.center)) / np.float32(bound)
@@ -91,6 +95,5 @@ class OperandCheck:
 
 
 def _name(arena: ArenaKey) -> str:
-    kinds = {"a": "weights", "b": "inputs", "x": "inputs and embeddings", "bias": "biases", "gain": "gains"}
     stored = arena.packing if arena.packing else arena.dtype.name
-    return f"{kinds.get(arena.role, arena.role)} {arena.rows}x{arena.cols} {stored}"
+    return f"{KINDS.get(arena.role, arena.role)} {arena.rows}x{arena.cols} {stored}"

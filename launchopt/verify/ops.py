@@ -130,6 +130,14 @@ def reduced(parts: Sequence[Graded], dtype: Dtype) -> Graded:
     return stored(value, variance, dtype, float(len(parts)))
 
 
+def weighted_sum(b: Graded, weights: Array, dtype: Dtype) -> Graded:
+    """C = for each column the sum of its rows in B, with weights, in fp32. B: [columns, rows, features]."""
+    terms, count = weights * b.value, b.value.shape[1]
+    own = _of_sum(count, Dtype.fp32) + FP32_ROUNDOFF**2  # of the sum, and of each product
+    variance = (weights**2 * b.variance + own * terms**2).sum(axis=1)
+    return stored(terms.sum(axis=1), variance, dtype)
+
+
 def bias(b: Graded, vector: Array, dtype: Dtype) -> Graded:
     """C = B + A."""
     return stored(b.value + vector, b.variance, dtype)

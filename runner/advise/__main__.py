@@ -107,9 +107,12 @@ def _question(options: argparse.Namespace) -> Question:
     if not options.model:
         return of_file("trace" if options.trace else "list", options.trace or options.list, options.device, limit)
     question = of_model(options.model, options.requests or 1, options.device, limit)
+    if options.weights and question.settings["workload"] == "moe":
+        why = f"{options.model} has experts, whose weights are not quantised here: leave it out"
+        raise ConfigError("--weights", options.weights, why)
     question = question.with_settings({"workload.weights": options.weights}) if options.weights else question
     if options.slo_tpot_ms and not question.requests:
-        why = "GEMMs without order have no tokens: use --slo-p99-ms"
+        why = "GEMMs without order, and experts of a layer, have no tokens: use --slo-p99-ms"
         raise ConfigError("--slo-tpot-ms", f"{options.slo_tpot_ms:g}", why)
     return question
 

@@ -130,6 +130,8 @@ def _set(found: Found) -> str:
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"
+    if found.question.settings["workload"] == "moe":
+        return "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch the GEMMs of all experts together"
     if not stack.coalesce:
         return (
             f"set: nothing in vLLM, SGLang or TensorRT-LLM, which coalesce always: {found.best} is for other programs"

@@ -21,6 +21,7 @@ from runner.config.schema import Config, to_config
 from runner.plan.streams import DTYPES
 
 TOKENS, LEAST_TOKENS = 16, 4  # of each request in a trial
+EXPERT_STEPS = 32  # of a layer with experts in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
 TIMEOUT_US = 150.0
 CHECK_S = 1.0  # to compare the outputs of a trial; the advised experiment has the usual time
@@ -77,7 +78,8 @@ class Question:
 def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Question:
     """Return a question about a model's config.json.
 
-    Routing is not modelled: of a model with experts, the GEMMs of one request run, without order.
+    Of a model with experts, the experts of a layer run, whose steps have a token of each request. Of one with latent
+    attention and no experts, the GEMMs of one request run, without order.
     """
     if "${" in str(path.absolute()):
         raise ConfigError("--model", path.absolute(), "has ${ in its name, which Hydra reads: copy it to another path")
@@ -87,9 +89,13 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
         model = compose("config", words_of(whole)).model
     if not (model.experts or model.kv_rank):
         return Question(whole | _common(device), requests, limit)
+    if model.experts:
+        experts: dict[str, object] = {"model": own["model"], "workload": "moe", "workload.tokens": requests}
+        together = {"workload.steps": EXPERT_STEPS, "batching.max_batch": max(PLAIN_BATCH, model.experts)}
+        return Question(experts | together | _common(device), 0, limit)
     if requests > 1:
-        has = "experts" if model.experts else "latent attention"
-        raise ConfigError("--requests", requests, f"must be 1: {path} has {has}, which run as GEMMs of one request")
+        why = f"must be 1: {path} has latent attention, which runs as GEMMs of one request"
+        raise ConfigError("--requests", requests, why)
     parts = own | {"workload": "decode", "ordering": "none", "batching.max_batch": PLAIN_BATCH}
     return Question(parts | _common(device), 0, limit)
 
@@ -125,6 +131,9 @@ def settled_for(question: Question, config: Config, info: DeviceInfo) -> Questio
     """
     if "model" not in question.settings:
         return question
+    if question.settings["workload"] == "moe":
+        dtype = DTYPES.get(config.model.dtype or "") if info.kind == "cuda" else None
+        return question.with_settings({"workload.dtype": dtype}) if dtype else question
     if info.kind != "cuda":
         return question.with_settings({"workload.tokens": LEAST_TOKENS})
     dtype = DTYPES.get(config.model.dtype or "")

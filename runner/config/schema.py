@@ -126,9 +126,12 @@ class Config:
             raise ConfigError(
                 "arrival", "replay", f"a trace holds requests: workload={name} has none; use decode or prefill"
             )
-        if self.model.name != DEFAULT_MODEL:
+        if self.workload.instead_of_model and self.model.name != DEFAULT_MODEL:
             why = f"workload={name} has its own shape; use {self.workload.instead_of_model}"
             raise ConfigError("model", self.model.name, why)
+        if self.workload.needs_order and self.ordering is Ordering.none:
+            why = f"workload={name} is made of commands that need those before; use per_request"
+            raise ConfigError("ordering", "none", why)
         if self.ordering is Ordering.violated:
             raise ConfigError("ordering", "violated", f"workload={name} has no order to break; use decode or prefill")
         self._refuse_tokens(f"workload={name} has no tokens; use decode or prefill")
@@ -193,7 +196,8 @@ class Config:
         runs = self.workload.runs_experts and self.ordering is Ordering.none
         if not (runs and self.workload.users == 1 and self.arrival.is_closed):
             why = f"has {has}, which run as GEMMs without order only: workload=decode ordering=none workload.users=1"
-            raise ConfigError("model", self.model.name, f"{why} arrival=closed")
+            other = "; workload=moe runs the experts of a layer" if self.model.experts else ""
+            raise ConfigError("model", self.model.name, f"{why} arrival=closed{other}")
 
     def _refuse_tokens(self, why: str) -> None:
         """Raise ConfigError for a setting that only workloads with tokens have."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from launchopt.producing.production import Production
 from launchopt.recording import results
+from launchopt.streams.chain import Stream
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.plan.plan import Plan
 from runner.worker.messages import HistogramRows
@@ -43,6 +45,23 @@ def summary_row(plan: Plan, run_id: str, measured: results.Row, produced: Produc
         "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,
         "traced": config.timing.kind.value in ("cupti", "torch") or is_profiled(),
         "interleaved": len(plan.arms) > 1,
+        **_experts(stream),
+    }
+
+
+def _experts(stream: Stream) -> results.Row:
+    """Return the columns of a layer with experts, and of the distribution of its tokens."""
+    if not isinstance(stream, ExpertStream):
+        return {}
+    layer, counts = stream.layer, stream.expert_columns
+    return {
+        "expert_routing": stream.routing.name,
+        "experts": layer.experts,
+        "experts_per_token": layer.top_k,
+        "steps": stream.steps,
+        "step_tokens": layer.columns,
+        "active_experts": float(stream.active.mean()),
+        "largest_expert_tokens": float(counts.max(axis=1).mean()),
     }
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.batching.batch import WHOLE, FlushRules
+from launchopt.batching.batch import WHOLE, WHOLE_STEPS, FlushRules
 from launchopt.batching.order import OrderArrays, order_arrays
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE
@@ -25,6 +25,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.types import Words
 from launchopt.verify.audit import Audit, Audited
 from launchopt.verify.commands import CheckSettings, Verification
@@ -167,7 +168,7 @@ class Chains:
 def flush_rules(job: Job, arm: Arm) -> FlushRules:
     """Return the rules by which an arm's buckets are flushed before they are full."""
     if mode_class(arm.mode, arm.options).whole_pass(job.stream):
-        return WHOLE
+        return WHOLE_STEPS if isinstance(job.stream, ExpertStream) else WHOLE
     idle_ns = None if arm.idle_us is None else int(arm.idle_us * 1e3)
     timeout_ns, groups = int(arm.timeout_us * 1e3), job.stream.has_groups
     if job.is_split:  # every GPU must form the same batches, so time decides nothing

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from launchopt.devices.base import Device, is_gpu
 from launchopt.recording.results import Row
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.stream import commands_of
 from launchopt.verify.commands import CheckSettings, Report, verify
+from launchopt.verify.experts import verify_experts
 from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Job
 from runner.worker.chains import Chains
@@ -52,6 +54,8 @@ class Checks:
         changed, settings = self._operands.fault() or self._share_fault(), self.settings(wall_s)
         if self._chains:
             outputs = self._chains.verify(unwritten, settings)
+        elif isinstance(self._job.stream, ExpertStream):
+            outputs = verify_experts(self._job.stream, self._device.arenas, settings)
         else:
             outputs = verify(commands_of(self._job.stream), self._device.arenas, settings, own)
         audited = self._chains.audited(arm) if self._chains else None

@@ -20,6 +20,7 @@ from launchopt.workloads.base import Steps
 from launchopt.workloads.decode import Decode
 from launchopt.workloads.gemv import Gemv
 from launchopt.workloads.list import GemmList
+from launchopt.workloads.moe import Moe
 from launchopt.workloads.prefill import Prefill
 from launchopt.workloads.trace import Trace
 from runner import matrix
@@ -35,6 +36,7 @@ SMALL = {
     Steps: "workload.requests=3 workload.tokens=2",
     Trace: "workload.repeat=3",
     GemmList: "workload.repeat=3",
+    Moe: "workload.replicas=2",
 }
 COMMON = "device=cpu workload.cache=hot mode=baseline against=[all] batching.max_batch=4 record.launches=none"
 

@@ -40,6 +40,10 @@ CONFIGS = {
     "qwen3_8b": "Qwen--Qwen3-8B",
 }
 OURS = {"tiny", "small_1024", "folovllm"}  # no published model
+WITH_EXPERTS = {  # (hidden, layers, experts, experts of a token, features of an expert)
+    "tiny_moe": (128, 2, 16, 4, 64),  # no published model
+    "qwen3_30b_a3b": (2048, 48, 128, 8, 768),
+}
 
 
 def document(name: str) -> dict[str, Any]:
@@ -63,7 +67,17 @@ def published(path: Path) -> dict[str, Any]:
 
 
 def test_every_model_is_checked_here() -> None:
-    assert {path.stem for path in MODELS.glob("*.yaml")} == set(IN_LITGPT) | OURS
+    assert {path.stem for path in MODELS.glob("*.yaml")} == set(IN_LITGPT) | OURS | set(WITH_EXPERTS)
+
+
+@pytest.mark.parametrize("name", WITH_EXPERTS)
+def test_a_model_with_experts(name: str) -> None:
+    found = model(name)
+    experts = found.experts, found.experts_per_token, found.expert_intermediate
+    assert (found.hidden, found.layers, *experts) == WITH_EXPERTS[name]
+    assert not found.shared_intermediate
+    assert document(name)["name"] == name
+    assert (MODELS / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
 
 
 @pytest.mark.parametrize("name", sorted(set(IN_LITGPT) | OURS))

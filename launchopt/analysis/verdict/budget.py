@@ -154,14 +154,25 @@ class CommandsPerToken(NamedTuple):
     asked: float | None
 
 
-def _generates(stream: Row) -> bool:
-    """Return whether the stream generates tokens of a model, and more than the one that ends each prompt."""
-    return bool(stream["model"] and stream["tokens"] and stream["tokens"] > stream["requests"])
+def _tokens(stream: Row) -> int | None:
+    """Return the tokens that a stream generates, or that pass through a layer with experts; None: none of a model.
+
+    A stream that generates only the token behind each prompt has none.
+    """
+    if stream["expert_routing"] is not None:
+        return int(stream["steps"] * stream["step_tokens"])
+    generates = stream["model"] and stream["tokens"] and stream["tokens"] > stream["requests"]
+    return int(stream["tokens"]) if generates else None
+
+
+def _layers(stream: Row) -> int | None:
+    """Return the layers of a stream; None: it has no layers. `workload=moe` runs the experts of one layer."""
+    return 1 if stream["expert_routing"] is not None else stream["layers"]
 
 
 def commands_per_token(ask: Ask, stream: Row) -> CommandsPerToken:
     """Return the commands per token of a stream."""
-    tokens, layers = stream["tokens"] if _generates(stream) else None, stream["layers"]
+    tokens, layers = _tokens(stream), _layers(stream)
     measured_ = stream["commands"] / tokens if tokens else None
     if ask.launches_per_token is not None:
         return CommandsPerToken(measured_, ask.launches_per_token)
@@ -181,7 +192,7 @@ def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine 
     if wanted is None:
         return None
     is_replayed = was is not None and preset_of(line["mode"]) in GRAPHS and bool(line.median("graph_replays"))
-    launches = calls / stream["tokens"] if is_replayed else wanted * calls / commands
+    launches = calls / (_tokens(stream) or 1) if is_replayed else wanted * calls / commands
     us = own_ms / calls * 1e3 if ask.launch_us is None else ask.launch_us
     idle_ms, is_bound = _idle_ms(strategy)
     # Idle time scales with commands, not with launches: a graph has gaps between its nodes, too.
@@ -247,6 +258,8 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
         was, wanted = commands_per_token(ask, stream)
         how = "as measured" if was == wanted else "as given" if ask.launches_per_token else _scaling(ask, stream)
         notes.append(f"{stream_title(stream)}: {wanted or 0:.4g} commands a token, {how}")
+        if stream["expert_routing"] is not None:
+            notes.append(f"{stream['workload']}: the experts of a layer, without its attention")
         if is_scaled(ask, stream):
             notes.append(_kernels(ask, table))
     if any(preset_of(each.line["mode"]) in GRAPHS for table in tables for each in table.strategies):
@@ -277,5 +290,5 @@ def _kernels(ask: Ask, table: StrategyTable) -> str:
 def _scaling(ask: Ask, stream: Row) -> str:
     if ask.launches_per_layer is not None:
         return f"{ask.launches_per_layer:g} a layer as given x {ask.layers} layers of {ask.model}"
-    per_layer = stream["commands"] / stream["tokens"] / stream["layers"]
+    per_layer = stream["commands"] / (_tokens(stream) or 1) / (_layers(stream) or 1)
     return f"{per_layer:.4g} a layer of {stream['workload']}, measured, x {ask.layers} layers of {ask.model}"

@@ -3,7 +3,7 @@
 In: rows as `results.read_summaries` gives them, and the orders of arms by run, from manifests. Out: a `Waterfall` per
 run and order. Pure: reads no file, prints nothing.
 
-Times are wall times a step, which is one token of every request; of commands without tokens, a command. A time of an
+Times are wall times a step, which is one token of every request; of commands without steps, a command. A time of an
 arm is the mean over the repeats that all arms of the run have. So the differences add up to the whole exactly, and two
 orders with the same ends have the same whole. `statistics.difference` has the estimate and its interval. With three
 processes or more a sample is the mean of a process. An arm with a failed or unverified repeat is left out: the next
@@ -79,8 +79,8 @@ class Waterfall:
 
     @property
     def unit(self) -> str:
-        """`us a step`, or `us a command` where there are no tokens."""
-        return "us a step" if _has_tokens(self.stream) else "us a command"
+        """`us a step`, or `us a command` where there are no steps."""
+        return "us a step" if _has_steps(self.stream) else "us a command"
 
 
 def orders_of(manifests: Iterable[Manifest]) -> Orders:
@@ -180,13 +180,13 @@ def _samples(rows: Sequence[Row]) -> list[float]:
     return list(map(statistics.fmean, groups.values()))
 
 
-def _has_tokens(row: Row) -> bool:
-    return bool(row["tokens"])
+def _has_steps(row: Row) -> bool:
+    return bool(row["tokens"] or row["steps"])
 
 
 def _time_us(row: Row) -> float | None:
     """Return the wall time of one token of every request, or of one command; None if it was not measured."""
-    count, parts = (row["tokens"], row["requests"]) if _has_tokens(row) else (row["commands"], 1)
+    count, parts = (row["tokens"], row["requests"]) if row["tokens"] else (row["steps"] or row["commands"], 1)
     wall_ms = row["wall_ms"]
     is_known = all(each is not None and 0 < each < math.inf for each in (wall_ms, count, parts))
     return float(wall_ms) * 1e3 * float(parts) / float(count) if is_known else None

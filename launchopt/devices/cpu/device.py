@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, RecordWord, ShapeKey
-from launchopt.devices.arenas import Arenas
+from launchopt.devices.arenas import Arenas, Sources
 from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
@@ -66,7 +66,11 @@ class CpuDevice:
         self.work, self._recorder = stream, recorder
         self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
         self.split = None if team is None else CpuSplit(chain_of(stream), seed, team)
-        self.arenas = Arenas(np, stream.arenas, stream.fills) if self.split is None else self.split.arenas
+        self.arenas = (
+            Arenas(np, stream.arenas, stream.fills, Sources(fixed=stream.fixed))
+            if self.split is None
+            else self.split.arenas
+        )
         self.arenas.fill(seed)
         self._strides = stream.strides()
         self._shapes = stream.shapes

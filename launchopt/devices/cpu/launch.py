@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import COLLECTIVES, HALF_BITS, Dtype, Op, RecordWord, ShapeKey
+from launchopt.command import COLLECTIVES, EXPERT_OPS, HALF_BITS, Dtype, Op, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
+from launchopt.devices.cpu import expert_ops
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.devices.peers.host import HostPeers
 from launchopt.streams.attention import Attention
@@ -52,6 +53,9 @@ class CpuLaunch:
         if shape.op in COLLECTIVES:
             self.exchange(shape.op, [(b, c)])
             return
+        if shape.op in EXPERT_OPS:
+            expert_ops.apply(shape, a, b, c)
+            return
         sequences = None
         if shape.op in STATEFUL:
             assert self._attention is not None
@@ -87,7 +91,9 @@ class CpuLaunch:
     def warm_up(self) -> None:
         """Compute one GEMM of each shape, so that BLAS starts its threads and loads its code."""
         for index, (shape, (a, b, c)) in enumerate(zip(self._shapes, self.views, strict=True)):
-            if shape.op is Op.GEMM:
+            if shape.op is not Op.GEMM:
+                continue
+            with np.errstate(invalid="ignore", over="ignore"):  # B may be an output, which holds anything
                 # Into a new array, since slot 0 of C may hold inputs.
                 self.multiply(index, a[:1], b[:1], np.empty_like(c[:1]))
 
@@ -95,6 +101,8 @@ class CpuLaunch:
         """Return views of every slot of A, B and C. An operand that the op lacks is a placeholder of the same rank."""
         a, b, c = stream.operands(shape)
         view, op = self._arenas.view, shape.op
+        if op in EXPERT_OPS:
+            return expert_ops.views(self._arenas, shape, (a, b, c))
         if op is Op.SLOT_MAP:
             slots = self._indices(c, shape.n)
             return slots, slots, slots

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
-from launchopt.devices.arenas import Arenas, SeqState
+from launchopt.devices.arenas import Arenas, SeqState, Sources
 from launchopt.devices.base import DeviceInfo, LaunchPath, PreparedMode
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans
@@ -65,7 +65,11 @@ class CudaDevice:
         self.state_of_sequences: SeqState | None = None
         try:
             self.split = None if team is None else CudaSplit(chain_of(stream), seed, team, self.info.index)
-            self.arenas = self.split.arenas if self.split else Arenas(cupy, stream.arenas, stream.fills)
+            self.arenas = (
+                self.split.arenas
+                if self.split
+                else Arenas(cupy, stream.arenas, stream.fills, Sources(fixed=stream.fixed))
+            )
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
             if stream.attention is not None:

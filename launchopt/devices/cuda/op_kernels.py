@@ -13,7 +13,7 @@ import numpy as np
 from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.kernels import shared
-from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, QUERIES
+from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, MAP_THREADS, QUERIES
 from launchopt.streams.attention import Attention
 from launchopt.types import Table
 
@@ -142,6 +142,13 @@ def _rows(shape: ShapeKey, rows: int, features: int) -> Blocks:
 def _plain(shape: ShapeKey) -> Blocks:
     if shape.op is Op.NORM:
         return _rows(shape, shape.n, shape.m)
+    if shape.op is Op.TOP_K:
+        return (shape.n, 1), WARP, 4 * (shape.k + shape.m)
+    if shape.op is Op.EXPERT_MAP:
+        return (1, 1), MAP_THREADS, 4 * (shape.k + 1)
+    if shape.op is Op.PERMUTE:
+        (x, _), threads, _ = _features(shape, shape.k)
+        return (x, min(shape.n * shape.m // shape.k, MOST_IN_YZ)), threads, 0
     return _features(shape, shape.m)
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launchopt.analysis.comparison.answer import against, answer, fastest
 from launchopt.analysis.comparison.outcome import Comparison
-from launchopt.analysis.stream_rows import counted, is_independent, stream_title
+from launchopt.analysis.stream_rows import counted, is_independent, routing_of, stream_title
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
 from launchopt.analysis.tables.rows import Line, bases_of
@@ -49,6 +49,8 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, besi
     modes = _in_order(rows)
     first = rows[0]
     out.print(f"{stream_title(first)} on {first['gpu'] or 'CPU'}", style="bold", markup=False)
+    if routing := routing_of(first):
+        out.print(", ".join(routing), markup=False)
     saturated = is_saturated(rows)
     unit = _flop_unit(rows)
     columns = [_column([row for row in rows if row["mode"] == each], not saturated, unit) for each in modes]
@@ -129,6 +131,7 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
         "GPU span ms": shown(",.2f", "gpu_span_ms"),
         "GPU busy ms (traced)": shown(",.2f", "gpu_busy_ms"),
         "launch calls": shown(",.0f", "launch_calls"),
+        **(_step_lines(shown) if first["steps"] else {}),
         "kernels (traced)": shown(",.0f", "kernels"),
         "commands/s": shown(",.0f", "commands_per_s"),
         "memory GB/s (% of peak)": _bandwidth(rows),
@@ -148,6 +151,14 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
     if first["device"] == "cuda":
         return lines | _gpu_lines(shown, rows)
     return {name: text for name, text in lines.items() if name not in optional}
+
+
+def _step_lines(shown: Callable[..., str]) -> dict[str, str]:
+    """Return the lines with times and launches of a step through a layer with experts."""
+    return {
+        "us a step: wall / GPU span": shown(",.1f", "step_wall_us", "step_span_us"),
+        "launch calls a step": shown(",.1f", "launch_calls_per_step"),
+    }
 
 
 def _repeats(rows: Sequence[Row]) -> str:

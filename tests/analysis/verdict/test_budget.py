@@ -67,6 +67,18 @@ def test_as_measured_where_nothing_else_is_asked() -> None:
     assert graph.gpu_idle_hours == pytest.approx(3.6e6 * 45e-6 / 3600)
 
 
+def test_a_layer_with_experts_counts_its_tokens_and_is_scaled_to_the_layers_of_the_model() -> None:
+    moe = {"workload": "moe", "tokens": None, "layers": None, "requests": 1, "commands": 8000, "launch_calls": 8000}
+    moe |= {"expert_routing": "power_law 1.2", "experts": 16, "experts_per_token": 4, "steps": 250, "step_tokens": 4}
+    moe |= {"active_experts": 13.0, "largest_expert_tokens": 3.0}
+    rows = decode("baseline", 100.0, 100.0, 100.0, **moe)
+    base = line(measured(Ask(3.6e6), rows, "run"), "baseline")
+    assert base.launches_per_token == pytest.approx(8.0)
+    found = measured(Ask(3.6e6, "any", 48), rows, "run")
+    assert line(found, "baseline").launches_per_token == pytest.approx(8.0 * 48)
+    assert "moe: the experts of a layer, without its attention" in found.assumptions
+
+
 def own() -> dict[str, Any]:
     """What a traced twin of `chain` shares with it."""
     stream = decode("baseline", 100.0, requests=1)[0]

@@ -244,3 +244,12 @@ def test_json_has_plain_numbers() -> None:
     assert first["steps"][2]["brings"]["us"] == pytest.approx(800)
     assert first["steps"][2]["mode"] == "coalesced+norm+graph"
     assert first["whole"]["brings"]["us"] == pytest.approx(9300)
+
+
+def test_a_step_through_a_layer_with_experts_counts_as_one() -> None:
+    work = {"workload": "moe", "tokens": None, "requests": 1, "commands": 4000, "steps": 100, "step_tokens": 16}
+    times = {"baseline": (100.0,) * 5, "graph": (20.0,) * 5}
+    found = [row for mode, ms in times.items() for row in repeats(*ms, mode=mode, stack=STACKS[mode], **work)]
+    (one,) = build_waterfalls(found, {"run": [["baseline", "graph"]]})
+    assert one.unit == "us a step"
+    assert one.whole.brings.value == pytest.approx(800)

@@ -20,7 +20,7 @@ from runner import commands
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
-from runner.advise.question import Question, base_of, of_file, of_model, tpot
+from runner.advise.question import Question, base_of, of_file, of_model, settled_for, tpot
 from runner.advise.saving import experiment_text, save
 from runner.advise.search import Batching, Found
 from runner.auto.table import default_path
@@ -30,6 +30,11 @@ from runner.config.schema import to_config
 MODEL = {
     **{"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2},
     **{"num_key_value_heads": 1, "intermediate_size": 128, "vocab_size": 256, "rms_norm_eps": 1e-5},
+}
+
+EXPERTS = {
+    **{"model_type": "qwen3_moe", "decoder_sparse_step": 1, "head_dim": 16},
+    **{"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
 
 
@@ -212,6 +217,11 @@ def _no_gpu(index: int) -> DeviceInfo:
         (["--list", "/dev/zero"], "/dev/zero: cannot be read: a device"),
         (["--list", "gemms.csv", "--slo-tpot-ms", "1"], "only a model has tokens"),
         (["--list", "gemms.csv", "--requests", "2"], "only a model has requests"),
+        (
+            ["--model", "experts.json", "--weights", "fp8"],
+            "experts.json has experts, whose weights are not quantised here",
+        ),
+        (["--model", "experts.json", "--slo-tpot-ms", "1"], "and experts of a layer, have no tokens"),
         (["--model", "nowhere.json", "--budget-s", "0"], "--budget-s: 0: must be a number above 0"),
         (["--model", "own", "--output", "own"], "is there already"),
         (["--model", "new${x/config.json"], "new${x/config.json: has ${ in its name"),
@@ -229,6 +239,7 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     Path("broken.json").write_text('{"hidden_size": ')
     Path("negative.json").write_text(json.dumps(MODEL | {"hidden_size": -64}))
+    Path("experts.json").write_text(json.dumps(MODEL | EXPERTS))
     Path("large.json").write_text(json.dumps(MODEL | {"hidden_size": 2 << 20}))
     monkeypatch.setattr("launchopt.devices.cuda.info.cuda_info", _no_gpu)
     monkeypatch.setattr("runner.advise.__main__._running_s", lambda: 0.0)  # the tests' process is older than a budget
@@ -267,3 +278,20 @@ def test_of_a_trace_only_stacks_that_keep_its_order_are_tried() -> None:
     able, refused = candidates(question.config(), find_device("cpu", 0)[0])
     assert "baseline" in able
     assert refused["graph"].startswith("changes the order")
+
+
+def test_of_a_model_with_experts_the_experts_of_a_layer_run(tmp_path: Path) -> None:
+    path = tmp_path / "mixture" / "config.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps(MODEL | EXPERTS))
+    question = of_model(path, 4, "cpu", None)
+    assert (question.requests, question.settings["batching.max_batch"]) == (0, 64)
+    info, _ = find_device("cpu", 0)
+    config = settled_for(question, question.config(), info).config()
+    assert (config.workload.name, config.workload.tokens, config.model.experts) == ("moe", 4, 8)
+    able, refused = candidates(config, info)
+    assert {"baseline", "batched", "graph", "grouped"} <= set(able)
+    assert refused["torch_eager"] == "cannot launch COMBINE, EXPERT_MAP, PERMUTE, TOP_K"
+    assert lines_of(found(question, "graph"))[4].startswith(
+        "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch"
+    )

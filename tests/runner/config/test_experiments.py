@@ -17,6 +17,7 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
 from launchopt.streams.chain import chain_of
+from launchopt.streams.expert_stream import ExpertStream
 from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, mark_of, notice_on_a_cpu, require_gpu, tables
@@ -205,3 +206,17 @@ def test_an_experiment_for_a_gpu_with_a_size_of_the_users_starts_on_a_cpu() -> N
         assert "takes far longer on a CPU" in notice_on_a_cpu("waterfall", True, ["experiment=waterfall", word])
     assert mark_of("quick") == "20 s on two cores"
     assert mark_of("waterfall/tiny") == mark_of(None) == ""
+
+
+@pytest.mark.parametrize("job", jobs("experts"), ids=" ".join)
+def test_a_layer_with_experts_fits_is_cold_and_runs_in_every_mode(job: list[str]) -> None:
+    config = checked(job)
+    stream = stream_on(config, H200)
+    assert isinstance(stream, ExpertStream)
+    layer = stream.layer
+    assert (layer.hidden, layer.experts, layer.top_k, layer.inner) == (2048, 128, 8, 768)
+    assert stream.arena_bytes < MEMORY_SHARE["cuda"] * MEMORY_BYTES / 4
+    assert stream.input_bytes >= 4 * H200.cache_bytes
+    assert config.batching.max_batch >= stream.active.max(), "one call has all experts"
+    for label in [*config.against, config.mode.label]:
+        assert mode_class(preset_of(label), options_of_label(label)).refusal("cuda", stream) is None

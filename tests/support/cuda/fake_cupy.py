@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import Dtype, Op
+from launchopt.command import EXPERT_OPS, Dtype, Op
 from launchopt.devices.arenas import STORAGE
 from launchopt.devices.cuda.op_kernels import ARGS
 from launchopt.devices.feedback.host import HostFeedback
@@ -24,11 +24,12 @@ from launchopt.sampling import Sampling, SamplingKind
 from support.cuda import fake_quantised
 from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
+from support.cuda.fake_expert_kernels import expert_gemm, experts, through_table
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
 from support.cuda.fake_memory import OnGpu
 
-ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS)}
+ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS, Op.SILU_MUL)}
 STEP_LOOP_WORDS = {name: i for i, name in enumerate(STEP_LOOP.names or ())}
 NO_SAMPLING = Sampling(SamplingKind.none)
 FREE_BYTES = 1 << 30
@@ -217,7 +218,11 @@ class FakeCupy:
                 return self.kernels.raw(fake_quantised.step_gemm(fake_quantised.macros_of(options)))
             if name == "gemv_quantised":
                 return self.kernels.kernel(fake_quantised.gemv_quantised(fake_quantised.macros_of(options)))
-            return self.kernels.kernel(self._compute(name))
+            is_indirect = "-DINDIRECT=1" in options
+            if name == "expert_gemm":
+                return self.kernels.raw(expert_gemm(is_indirect))
+            compute = self._compute(name)
+            return self.kernels.kernel(through_table(compute) if is_indirect else compute)
 
         return SimpleNamespace(get_function=get_function)
 
@@ -227,6 +232,8 @@ class FakeCupy:
             return bias_relu_scale
         if name in ELEMENTWISE:
             return elementwise(Op[name])
+        if Op.__members__.get(name) in EXPERT_OPS:
+            return experts(Op[name])
 
         def unknown(launched: Any) -> None:
             raise AssertionError(f"no stand-in for the kernel {name}")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
+from launchopt.devices.cpu.ops import silu_mul
 
 LAUNCH_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 4)
 CUDA_ERROR_INVALID_VALUE = 1
@@ -157,12 +158,14 @@ def commands_of(launched: Launched) -> list[tuple[Three, Three, Three]]:
 
 
 def elementwise(op: Op) -> Compute:
-    """Return a fake kernel of BIAS, RELU, SCALE or ADD."""
+    """Return a fake kernel of BIAS, RELU, SCALE, ADD or SILU_MUL."""
 
     def compute(launched: Launched) -> None:
         for (a, b, c), (m, n, _), (lda, ldb, ldc) in commands_of(launched):
             given, out = rows_at(b, n, m, ldb), rows_at(c, n, m, ldc)
-            if op is Op.RELU:
+            if op is Op.SILU_MUL:
+                out[:] = silu_mul(rows_at(b, n, 2 * m, ldb))
+            elif op is Op.RELU:
                 out[:] = np.maximum(given, 0)
             elif op is Op.ADD:
                 out[:] = given + rows_at(a, n, m, lda)

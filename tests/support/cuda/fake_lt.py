@@ -74,7 +74,8 @@ class FakeMatmul:
         matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
         bias = self._bias(arguments[1])
         for of_a, of_b, of_c in zip(*matrices, strict=True):
-            product = of_b @ of_a.T
+            with np.errstate(over="ignore", invalid="ignore"):  # a launch that only loads the kernel reads any values
+                product = of_b @ of_a.T
             of_c[:] = product if bias is None else np.maximum(product + rows_at(bias, 1, of_c.shape[1], 0), 0)
         return lt.OK
 

@@ -70,6 +70,7 @@ inline double __ddiv_rn(double a, double b) { return a / b; }
 inline double __dsqrt_rn(double a) { return sqrt(a); }
 inline float __double2float_rn(double a) { return (float)a; }
 inline double __ull2double_rn(unsigned long long a) { return (double)a; }
+inline int __popc(unsigned bits) { return __builtin_popcount(bits); }
 inline int __ffs(unsigned bits) { return __builtin_ffs((int)bits); }
 template <class T> T __ldcg(const T* from) { return *from; }
 template <class T> T __ldcs(const T* from) { return *from; }

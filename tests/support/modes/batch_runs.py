@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from launchopt.batching.batch import WHOLE, Batch, FlushRules
+from launchopt.batching.batch import WHOLE, WHOLE_STEPS, Batch, FlushRules
 from launchopt.batching.batcher import Batcher, shape_finder
 from launchopt.command import COMMAND_DTYPE, Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
+from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.stream import CommandOrder, CommandStream, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
+from launchopt.verify.experts import verify_experts
 from support.steps.launching import recorded
 from support.steps.straight import records_of
 
@@ -45,12 +47,13 @@ class Run:
         most: int = 8,
         pack_bytes: int = NEVER_PACK,
         device: Any = None,
+        stack: Mapping[str, object] | None = None,
         **options: Any,
     ) -> None:
         self.stream, self.recorder, self._most = stream, Recorder(stream.commands), most
         self.device = device or CpuDevice(threads=1)
         self.device.info = replace(self.device.info, pack_bytes_per_launch=pack_bytes)
-        self.mode: Mode = mode_class(mode)(**options)
+        self.mode: Mode = mode_class(mode, stack or {})(**options)
         takes = self.mode.takes_of(stream)
         self.limits = {
             shape: min(1 if takes is Takes.commands else most, stream.counts[shape]) for shape in stream.shapes
@@ -68,7 +71,7 @@ class Run:
         buckets = [min(self._most, sum(limits))] if self.mode.merges_shapes else limits
         rules = FlushRules(3, has_groups=self.stream.has_groups)
         if commands := self.mode.whole_pass(self.stream):
-            buckets, rules = [commands], WHOLE
+            buckets, rules = [commands], WHOLE_STEPS if isinstance(self.stream, ExpertStream) else WHOLE
         batcher = Batcher(self.stream.shapes, buckets, rules)
         records = records_of(self.stream)
         for now_ns, first in enumerate(range(0, len(records), chunk)):
@@ -87,7 +90,10 @@ class Run:
     def finish(self) -> None:
         self.device.finish()
         assert list(self.recorder.faults()) == []
-        found = verify(self.stream, self.device.arenas, CheckSettings(64))
+        if isinstance(self.stream, ExpertStream):
+            found = verify_experts(self.stream, self.device.arenas, CheckSettings(64))
+        else:
+            found = verify(self.stream, self.device.arenas, CheckSettings(64))
         assert found.ok, found.first_wrong
         self.prepared.close()
         self.device.close()

@@ -35,12 +35,15 @@ LAYER = "workload=layer model=tiny workload.layers=2"
 PAGED = "workload.kv=paged workload.page_tokens=4 model.head_dim=64 model.qk_norm=true"
 QKV = "workload=qkv model=tiny model.head_dim=64"
 EPILOGUE, ELEMENTWISE = "workload=linear_epilogue workload.hidden=64", "workload=elementwise_chain workload.hidden=70"
+EXPERTS = "workload=moe model=tiny_moe workload.steps=4"
 GEMV = "workload=gemv_256 workload.commands=96"
 JOBS = {
     "gemv": f"{GEMV} workload.replicas=16",
     "scattered": f"{GEMV} workload.replicas=32 workload.shuffle=true",
     "shared": f"{GEMV} workload.replicas=1",
     "listed": f"workload=list workload.path={TESTS}/corpus/shapes.csv workload.repeat=3",
+    "experts_1": f"{EXPERTS} workload.tokens=1",
+    "experts_16": f"{EXPERTS} workload.tokens=16",
     "decode_1": f"{DECODE} workload.tokens=6",
     "decode_6": f"{DECODE} workload.requests=6 workload.tokens=5 workload.replicas=2",
     "decode_prompts": f"{DECODE} workload.requests=6 workload.tokens=4 workload.prompt_tokens=5",
@@ -73,10 +76,15 @@ sys.exit(max(codes))
 """
 
 
+def dtypes_of(job: str, kind: str) -> list[str]:
+    """Return the dtypes in which a job runs. Our own kernels for experts take no fp32."""
+    return [dtype for dtype in DTYPES[kind] if dtype != "fp32" or not job.startswith("experts")]
+
+
 @functools.cache
 def stream_of(job: str) -> Any:
-    """Return the stream of a job, in fp32; other dtypes have the same shapes."""
-    return planned(*JOBS[job].split(), *COMMON.split()).stream
+    """Return the stream of a job, in one of its dtypes; others have the same shapes."""
+    return planned(*JOBS[job].split(), *COMMON.split(), f"workload.dtype={dtypes_of(job, 'cuda')[0]}").stream
 
 
 def able(job: str, kind: str) -> list[str]:
@@ -112,14 +120,14 @@ class Everything:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self._folder = kind, folder
-        self._ran = {(job, dtype): self._read(job, dtype) for job in JOBS for dtype in DTYPES[kind]}
+        self._ran = {(job, dtype): self._read(job, dtype) for job in JOBS for dtype in dtypes_of(job, kind)}
 
     def _folders(self, job: str) -> list[Path]:
         folders = (path for path in (self._folder / job).iterdir() if path.is_dir())
         return sorted(folders, key=lambda path: int(path.name))
 
     def _read(self, job: str, dtype: str) -> dict[str, Ran]:
-        folder = self._folders(job)[DTYPES[self.kind].index(dtype)]
+        folder = self._folders(job)[dtypes_of(job, self.kind).index(dtype)]
         launches = pd.read_parquet(folder / "launches.parquet")
         by_mode = dict(list(launches.groupby("mode")))
         unfused = {run["mode"]: run["unfused_commands"] for run in results.read_manifest(folder)["runs"]}
@@ -154,7 +162,8 @@ def run_jobs(kind: str, folder: Path) -> Everything:
     calls = []
     for job, overrides in JOBS.items():
         others = [name for name in able(job, kind) if name != "baseline"]
-        how = f"-m device={kind} mode=baseline against=[{','.join(others)}] workload.dtype={','.join(DTYPES[kind])}"
+        dtypes = ",".join(dtypes_of(job, kind))
+        how = f"-m device={kind} mode=baseline against=[{','.join(others)}] workload.dtype={dtypes}"
         calls.append(f"{how} {overrides} {COMMON} hydra.sweep.dir={folder}/{job}")
     sweep = ",".join(refused(kind))
     calls.append(f"-m device={kind} {JOBS['gemv']} {COMMON} hydra.sweep.dir={folder}/refused mode={sweep}")

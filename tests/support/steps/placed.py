@@ -34,10 +34,11 @@ class Placed:
         size = self.flat.itemsize
         inside = np.cumprod([1, *shape[:0:-1]], dtype=np.int64)[: len(shape) - 1][::-1].tolist()
         self._layout = ((commands, *shape), (apart, self.row_elements, *inside))
-        self.view = self._view_of(self.flat)
+        self.view = self.view_of(self.flat)
         self.stride_bytes = apart * size if commands > 1 else 0
 
-    def _view_of(self, flat: NDArray[Any]) -> Any:
+    def view_of(self, flat: NDArray[Any]) -> Any:
+        """Return the arrays of all commands in a copy of `flat`."""
         shape, strides = self._layout
         by_bytes = tuple(stride * flat.itemsize for stride in strides)
         return np.lib.stride_tricks.as_strided(flat[self.offset :], shape, by_bytes)
@@ -46,7 +47,7 @@ class Placed:
     def between(self) -> NDArray[np.bool_]:
         """Return a mask of the elements of `flat` that belong to no command."""
         outside = np.ones(len(self.flat), np.bool_)
-        self._view_of(outside)[...] = False
+        self.view_of(outside)[...] = False
         return outside
 
     @property

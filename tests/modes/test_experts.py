@@ -1,0 +1,186 @@
+"""A layer with experts in the modes that run it, on the CPU and on a fake of CUDA: right outputs, counted launches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from support.cuda.fake_cuda import fake_cuda
+from support.modes.batch_runs import Run
+from support.steps.expert_layers import layer_stream, layers
+
+from launchopt.batching.batch import SEVERAL, Batch
+from launchopt.command import EXPERT_OPS, Dtype, Op
+from launchopt.modes import MODES, mode_class
+from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.expert_layout import ExpertLayer
+from launchopt.streams.expert_routing import RoutingKind
+from launchopt.verify.commands import CheckSettings
+from launchopt.verify.experts import verify_experts
+from launchopt.workloads.gemv import gemv
+
+ABLE = {"cpu": ("baseline", "batched", "graph", "grouped", "pointer_array")}
+ABLE["cuda"] = (*ABLE["cpu"], "expert_kernel", "kernel", "pdl", "triton_batched")
+# The fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it.
+NO_STAND_IN = {("grouped", "cuda"), ("expert_kernel", "cpu")}
+STEP_SINGLES = 6  # commands of a step besides those of experts
+
+
+@contextlib.contextmanager
+def device_of(kind: str) -> Iterator[Any]:
+    if kind == "cpu":
+        yield None
+        return
+    with fake_cuda() as device:
+        yield device
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    layer=layers(),
+    steps=st.integers(1, 3),
+    replicas=st.integers(1, 2),
+    routing=st.sampled_from([RoutingKind.balanced, RoutingKind.power_law]),
+    most=st.integers(1, 9),
+    chunk=st.integers(1, 60),
+    mode=st.sampled_from([*ABLE["cpu"], "expert_kernel"]),
+    kind=st.sampled_from(["cpu", "cuda"]),
+)
+def test_outputs_are_right_and_groups_in_order(
+    layer: ExpertLayer,
+    steps: int,
+    replicas: int,
+    routing: RoutingKind,
+    most: int,
+    chunk: int,
+    mode: str,
+    kind: str,
+) -> None:
+    assume((mode, kind) not in NO_STAND_IN)
+    stream = layer_stream(layer, steps, replicas=replicas, kind=routing)
+    with device_of(kind) as device:
+        run = Run(mode, stream, most, device=device)
+        run.submit_all(chunk)
+        assert sum(run.launches(LaunchColumn.SIZE)) == stream.commands
+        run.finish()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+@pytest.mark.parametrize("routing", [RoutingKind.balanced, RoutingKind.power_law])
+def test_launches_of_a_step(kind: str, routing: RoutingKind) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 8), 3, kind=routing)
+    pairs = int(2 * stream.active.sum())
+    wanted = {"baseline": 3 * STEP_SINGLES + pairs, "grouped": 3 * (STEP_SINGLES + 2)}
+    if routing is RoutingKind.balanced:  # all experts have 2 rows
+        wanted["batched"] = wanted["pointer_array"] = wanted["grouped"]
+    for mode, launches in wanted.items():
+        if (mode, kind) in NO_STAND_IN:
+            continue
+        with device_of(kind) as device:
+            run = Run(mode, stream, 64, device=device)
+            run.submit_all(500)
+            assert len(run.launches(LaunchColumn.SIZE)) == launches, mode
+            run.finish()
+
+
+def test_grouped_launches_gemms_together_and_others_alone() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 8), 1)
+    run = Run("grouped", stream, 64)
+    run.submit_all(100)
+    active = int(stream.active[0])
+    assert run.launches(LaunchColumn.SIZE) == [1, 1, 1, 1, active, 1, active, 1]
+    grouped, single = Strategy.grouped, Strategy.single
+    strategies = [grouped, single, single, single, grouped, single, grouped, single]
+    assert run.launches(LaunchColumn.STRATEGY) == strategies
+    run.finish()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "strategy"),
+    [
+        ("expert_kernel", "cuda", Strategy.kernel),
+        ("graph", "cuda", Strategy.graph),
+        ("graph", "cpu", Strategy.graph),
+    ],
+)
+@pytest.mark.parametrize("chunk", [1, 7, 500])
+def test_a_step_is_one_batch_however_its_commands_come(mode: str, kind: str, strategy: Strategy, chunk: int) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 6, replicas=2)
+    with device_of(kind) as device:
+        run = Run(mode, stream, 3, device=device)
+        run.submit_all(chunk)
+        assert run.launches(LaunchColumn.SIZE) == (STEP_SINGLES + 2 * stream.active).tolist()
+        assert set(run.launches(LaunchColumn.STRATEGY)) == {strategy}
+        calls = {"expert_kernel": 8, "graph": 2 if kind == "cuda" else 1}[mode]  # a replay, and an upload
+        assert run.recorder.launch_calls == calls * stream.steps
+        run.finish()
+
+
+def test_a_launch_that_loads_the_kernels_leaves_outputs_alone() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+    for mode in ("expert_kernel", "graph"):
+        with fake_cuda() as device:
+            run = Run(mode, stream, 3, device=device)
+            device.arenas.poison()
+            run.prepared.start()
+            outputs = device.arenas.arrays[stream.layout.activations]
+            assert (outputs.view("u1") == 0xFF).all()
+            run.prepared.close()
+            device.close()
+
+
+def test_a_warm_up_run_may_end_within_a_step() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+    with fake_cuda() as device:
+        run = Run("graph", stream, 3, device=device)
+        (first, *_) = run.batches(500)
+        run.prepared.submit(Batch(SEVERAL, first.words[:5], first.reason), flush_ns=0)
+        for batch in run.batches(500):
+            run.prepared.submit(batch, flush_ns=0)
+        assert verify_experts(stream, device.arenas, CheckSettings(64)).ok
+        run.prepared.close()
+        device.close()
+
+
+def test_our_own_kernels_refuse_fp32_and_other_workloads() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+    why = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: set workload.dtype"
+    assert mode_class("graph").refusal("cuda", stream) == why
+    assert mode_class("expert_kernel").refusal("cuda", stream) == why
+    assert mode_class("graph").refusal("cpu", stream) is None
+    gemms = gemv(4, 1, 4, 8, Dtype.bf16, 2)
+    assert mode_class("expert_kernel").refusal("cuda", gemms) == "launches a layer with experts: use workload=moe"
+
+
+def test_dependent_launches_are_the_only_choice_of_a_graph() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2, Dtype.bf16)
+    early = mode_class("graph", {"pdl": True})
+    assert early.label() == "graph+pdl"
+    assert early.refusal("cuda", stream) is None
+    assert str(early.refusal("cpu", stream)).startswith("mode.pdl needs a GPU")
+    fused = mode_class("graph", {"fuse": ["norm"], "pdl": True})
+    assert str(fused.refusal("cuda", stream)).startswith("takes whole steps: this workload's commands are independent")
+    assert str(early.refusal("cuda", gemv(4, 1, 4, 8, Dtype.bf16, 2))).startswith("takes whole steps")
+
+
+@pytest.mark.parametrize("pdl", [False, True])
+def test_a_graph_with_dependent_launches_computes_the_same(pdl: bool) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 3)
+    with fake_cuda() as device:
+        run = Run("graph", stream, 8, device=device, stack={"pdl": pdl})
+        run.submit_all(500)
+        assert len(run.launches(LaunchColumn.SIZE)) == stream.steps
+        run.finish()
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_modes_that_cannot_run_it_say_why(kind: str) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 4), 2, Dtype.bf16)
+    assert {shape.op for shape in stream.shapes} >= EXPERT_OPS
+    found = {name: mode_class(name).refusal(kind, stream) for name in MODES}
+    assert {name for name, why in found.items() if why is None} == set(ABLE[kind])
+    assert all(Op.COMBINE in mode_class(name).ops for name in ABLE[kind])
