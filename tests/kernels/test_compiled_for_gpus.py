@@ -73,6 +73,14 @@ def test_all_reduces_whose_blocks_have_enough_registers(dtype: Dtype) -> None:
     assert max(found.registers) * ALL_REDUCE_THREADS <= REGISTERS
 
 
+@halves
+@pytest.mark.parametrize("indirect", [0, 1])
+def test_gemm_of_experts(indirect: int, dtype: Dtype) -> None:
+    (spilled,) = is_compiled(source("expert_gemm"), DTYPE=dtype, INDIRECT=indirect, PDL=1).spilled
+    assert spilled <= 16
+    is_compiled(source("ops"), DTYPE=dtype, INDIRECT=indirect, PDL=1)
+
+
 @each_dtype
 def test_attention_of_a_step(dtype: Dtype) -> None:
     found = is_compiled(source("step_attention"), DTYPE=dtype, BLOCK_WARPS=8, BLOCKS=1, ROPE=1, PDL=1, **HEADS)
