@@ -98,8 +98,10 @@ def value_names(hint: object, declared: Field[Any]) -> tuple[str, ...]:
     """Return the names of the values of a setting; () for numbers and texts."""
     if hint is bool:
         return ("true", "false")
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return tuple(hint.__members__)
+    parts = get_args(hint) or (hint,)
+    inner = next((each for each in parts if each is not NoneType), hint)
+    if isinstance(inner, type) and issubclass(inner, enum.Enum):
+        return (*inner.__members__, *(["null"] if NoneType in parts else []))
     return tuple(declared.metadata.get("limits", Limits()).choices)
 
 

@@ -1,4 +1,4 @@
-"""kernels/gemv_quantised.cu on the host: its products agree with float64 for every format, scale and dtype."""
+"""Both GEMVs of quantised weights on the host: products agree with float64 for every format, scale and dtype."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from support.quantised import PACKINGS
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.cuda.op_kernels import gemv_geometry
-from launchopt.devices.cuda.op_plans import warps_per_row
+from launchopt.devices.cuda.op_kernels import QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
+from launchopt.devices.cuda.op_plans import gemv_of, warps_per_row
 from launchopt.verify.products import Tolerance
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.weights.quantiser import dequantised, quantised
@@ -20,8 +20,8 @@ from launchopt.weights.quantiser import dequantised, quantised
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 
 CALL = (
-    "struct Given { char *a, *b, *c; i64 request; Args p; }; const Given& given = *(const Given*)arguments; "
-    "gemv_quantised(given.a, given.b, given.c, given.request, given.p)"
+    "struct Given {{ char *a, *b, *c; i64 request; Args p; }}; const Given& given = *(const Given*)arguments; "
+    "{}(given.a, given.b, given.c, given.request, given.p)"
 )
 COMMANDS = 2
 # Every packing, each with another dtype, number of columns, warps a row, and launch.
@@ -41,8 +41,10 @@ CASES = [
 ]
 
 
-def kernel_products(packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int, m: int, k: int) -> None:
-    """Compute two commands with the kernel, and compare their outputs with float64."""
+def kernel_products(
+    packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int, m: int, k: int, name: str = QUANTISED_GEMV
+) -> None:
+    """Compute two commands with a kernel, and compare their outputs with float64."""
     generator = np.random.default_rng([m, k, n])
     shape = ShapeKey(m, n, k, dtype, packing=packing)
     slots = np.zeros((COMMANDS, packing.end(m, k) + 256), np.uint8)
@@ -55,10 +57,10 @@ def kernel_products(packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int
         packed[first + i * stride :][: a.shape[1]] = a[i]
     b = from_float32(generator.uniform(-1, 1, (COMMANDS, n, k + 16)).astype(np.float32), dtype)
     c = from_float32(np.full((COMMANDS, n, m + 3), np.nan, np.float32), dtype)
-    made = gemv_geometry(shape, COMMANDS, (k, k + 16, m + 3), (stride, b.strides[0], c.strides[0]), warps)
+    made = gemv_geometry(shape, COMMANDS, (k, k + 16, m + 3), (stride, b.strides[0], c.strides[0]), warps, name)
     words = np.array([packed.ctypes.data + first, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
     macros = {"DTYPE": int(dtype), "N": n, "WARPS_PER_ROW": warps, "PDL": pdl, **packing.macros}
-    launch(built("gemv_quantised", CALL, **macros), made.grid, made.block[0], 0, words.ctypes.data, seed=n)
+    launch(built(name, CALL.format(name), **macros), made.grid, made.block[0], 0, words.ctypes.data, seed=n)
     weights = dequantised(np, a, m, k, packing, np.float64)
     expected = to_float32(b[:, :, :k], dtype).astype(np.float64) @ weights.transpose(0, 2, 1)
     got = to_float32(c, dtype)
@@ -71,6 +73,15 @@ def kernel_products(packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int
 def test_products_agree_with_float64(packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int) -> None:
     for m, k in ((130, 256), (3, 1024), (9, 128)):
         kernel_products(packing, dtype, n, warps, pdl, m, k)
+
+
+@pytest.mark.parametrize(("packing", "dtype", "n", "warps", "pdl"), CASES, ids=str)
+def test_products_of_tensor_cores_agree_with_float64(
+    packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int
+) -> None:
+    halves = Dtype.fp16 if dtype is Dtype.fp32 else dtype
+    for m, k in ((130, 256), (3, 1024), (33, 1152)):
+        kernel_products(packing, halves, n, warps, pdl, m, k, TENSOR_GEMV)
 
 
 @pytest.mark.parametrize(
@@ -98,8 +109,8 @@ def test_every_code_is_unpacked_exactly(weight_format: WeightFormat) -> None:
     one = np.float16(1) if packing.scale_bytes == 2 else np.float32(1)
     slot[packing.scales_at(256, k) :][: packing.scale_bytes] = np.frombuffer(one.tobytes(), np.uint8)
     values = dequantised(np, slot[None], 256, k, packing)[0]
-    made = gemv_geometry(ShapeKey(256, 1, k, Dtype.fp32, packing=packing), 1, (k, k, 256), (0, 0, 0), 1)
-    library = built("gemv_quantised", CALL, DTYPE=0, N=1, WARPS_PER_ROW=1, PDL=0, **packing.macros)
+    made = gemv_geometry(ShapeKey(256, 1, k, Dtype.fp32, packing=packing), 1, (k, k, 256), (0, 0, 0), 1, QUANTISED_GEMV)
+    library = built(QUANTISED_GEMV, CALL.format(QUANTISED_GEMV), DTYPE=0, N=1, WARPS_PER_ROW=1, PDL=0, **packing.macros)
     for place in (0, 1, 2, 3, k - 1):
         b, c = np.zeros((1, k), np.float32), np.zeros((1, 256), np.float32)
         b[0, place] = 1
@@ -115,3 +126,12 @@ def test_fewer_bytes_a_row_need_fewer_warps() -> None:
     for packing, dtype in product([Packing(), PACKINGS[0], PACKINGS[-1]], [Dtype.bf16]):
         found[packing] = warps_per_row(ShapeKey(128, 1, 2048, dtype, packing=packing), 1)
     assert list(found.values()) == [8, 4, 2]
+
+
+def test_tensor_cores_multiply_weights_of_many_rows_on_a_gpu_that_can() -> None:
+    packing = Packing(WeightFormat.fp8, Scales.channel)
+    many, few = (ShapeKey(m, 1, 4096, Dtype.bf16, packing=packing) for m in (4096, 64))
+    odd, wide = (ShapeKey(4096, 1, k, dtype, packing=packing) for k, dtype in ((4112, Dtype.bf16), (4096, Dtype.fp32)))
+    assert gemv_of(many, 1, 90) == gemv_of(few, 64, 90) == TENSOR_GEMV
+    assert {gemv_of(many, 1, 80), gemv_of(few, 1, 90), gemv_of(odd, 1, 90), gemv_of(wide, 1, 90)} == {QUANTISED_GEMV}
+    assert gemv_of(ShapeKey(4096, 1, 4096, Dtype.bf16), 1, 90) == "gemv"

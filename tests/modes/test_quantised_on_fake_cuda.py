@@ -20,7 +20,9 @@ from launchopt.modes.stack import stack_of
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.chain import ChainSettings, ChainStream
 from launchopt.streams.program import layer_program
+from launchopt.streams.stream import CommandOrder
 from launchopt.weights.packing import Packing, Scales, WeightFormat
+from launchopt.workloads.gemv import gemv
 
 FP8, INT4 = Packing(WeightFormat.fp8, Scales.channel), Packing(WeightFormat.int4, Scales.block)
 OWN = {"kernels": "own"}
@@ -96,6 +98,14 @@ def test_batches_of_our_gemv(packing: Packing, shuffle: bool, pack_bytes: int) -
         sizes = run.launches(LaunchColumn.SIZE)
         assert sum(sizes) == run.stream.commands
         assert max(sizes) > 1
+
+
+def test_weights_of_many_rows_get_tensor_cores() -> None:
+    stream = gemv(2112, 1, 256, 6, Dtype.bf16, 2, CommandOrder(packing=FP8))
+    with fake_cuda() as device:
+        run = Run("batched", stream, 2, device=device)
+        run.submit_all(2)
+        run.finish()
 
 
 def test_more_columns_than_our_gemv_has_are_refused() -> None:

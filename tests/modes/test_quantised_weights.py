@@ -89,12 +89,14 @@ def test_a_sum_in_half_precision_is_wrong() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
+@pytest.mark.parametrize(("dtype", "rows"), [("bf16", 1000), ("bf16", 2200), ("fp16", 2200), ("fp32", 1000)])
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
-def test_our_kernels_compute_with_quantised_weights_on_a_gpu(packing: Packing, dtype: str, tmp_path: Path) -> None:
+def test_our_kernels_compute_with_quantised_weights_on_a_gpu(
+    packing: Packing, dtype: str, rows: int, tmp_path: Path
+) -> None:
     """A run ends with 0 only if each output agrees with float64."""
     stored = f"workload.weights={packing.format} workload.scales={packing.scales} workload.dtype={dtype}"
-    work = "workload=gemv_256 workload.m=1000 workload.k=2048 workload.n=2 workload.commands=200"
+    work = f"workload=gemv_256 workload.m={rows} workload.k=2048 workload.n=2 workload.commands=200"
     modes = "mode=kernel against=[pdl,baseline,batched,multistream] repeats=1 device=cuda"
     call = f"{work} {stored} {modes} hydra.run.dir={tmp_path / 'run'}"
     done = subprocess.run([sys.executable, "-m", "runner", *call.split()], cwd=ROOT, capture_output=True, text=True)

@@ -18,6 +18,8 @@ from runner import completion
         (["run", "timing="], ["timing=cupti", "timing=events", "timing=host", "timing=torch"]),
         (["run", "workload.dt"], ["workload.dtype="]),
         (["run", "workload.dtype=f"], ["workload.dtype=fp16", "workload.dtype=fp32"]),
+        (["run", "workload.scales=c"], ["workload.scales=channel"]),
+        (["run", "workload.weights=f"], ["workload.weights=fp8"]),
         (["device=c"], ["device=cpu", "device=cuda"]),
         (["report", "out"], []),
         (["report", "--st"], ["--strategies"]),

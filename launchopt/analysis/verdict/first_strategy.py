@@ -229,7 +229,8 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     if subject.side is Side.ARRIVALS:
         return "No strategy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
     if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
-        return "No launch strategy removes that: fewer bytes or FLOPs would (a smaller dtype, more sharing)."
+        less = "a smaller dtype, quantised weights, more sharing"
+        return f"No launch strategy removes that: fewer bytes or FLOPs would ({less})."
     if _lacks_repeats(lines):
         return f"The other modes were measured too few times for a verdict: repeats={FEWEST_REPEATS} gives one."
     return _open(lines)

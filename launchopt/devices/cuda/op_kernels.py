@@ -25,6 +25,7 @@ MOST_THREADS = 256  # most threads per block, except as below
 MOST_ROW_THREADS = 512  # most threads per block of NORM and SOFTMAX; a thread holds 16 bytes of a row in registers
 ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
+QUANTISED_GEMV, TENSOR_GEMV, TENSOR_ROWS = "gemv_quantised", "gemv_quantised_rows", 16
 
 Three = tuple[int, int, int]
 
@@ -80,17 +81,23 @@ def fused_geometry(shape: ShapeKey, batch: int, row_elements: Three, stride_byte
 
 
 def gemv_geometry(
-    shape: ShapeKey, batch: int, row_elements: Three, stride_bytes: Three, warps_per_row: int
+    shape: ShapeKey,
+    batch: int,
+    row_elements: Three,
+    stride_bytes: Three,
+    warps_per_row: int,
+    name: str = "gemv",
 ) -> OpLaunch:
     """Return the launch of GEMMs of up to 8 columns, whose kernel is compiled with N = shape.n.
 
-    The kernel is in gemv.cu, or in gemv_quantised.cu for quantised weights. warps_per_row: 1, 2, 4 or 8.
+    warps_per_row: 1, 2, 4 or 8. name: of the kernel and its file: gemv, or for quantised weights gemv_quantised or
+    gemv_quantised_rows, whose warps share 16 rows instead of one.
     """
     if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
         raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
-    grid = (-(-shape.m // (GEMV_WARPS // warps_per_row)), 1)
+    rows = GEMV_WARPS // warps_per_row * (TENSOR_ROWS if name == TENSOR_GEMV else 1)  # of a block
+    grid = (-(-shape.m // rows), 1)
     args = _args(shape, row_elements, stride_bytes, None, None)
-    name = "gemv_quantised" if shape.packing else "gemv"
     return OpLaunch(name, _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)
 
 

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import SupportsInt
 
-from launchopt.command import COLLECTIVES, Op, ShapeKey
+from launchopt.command import COLLECTIVES, Dtype, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans, Launch
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cuda.op_kernels import GEMV_WARPS, OpLaunch, SeqAddresses, Three, gemv_geometry, geometry
+from launchopt.devices.cuda.op_kernels import (
+    GEMV_WARPS,
+    QUANTISED_GEMV,
+    TENSOR_GEMV,
+    TENSOR_ROWS,
+    OpLaunch,
+    SeqAddresses,
+    Three,
+    gemv_geometry,
+    geometry,
+)
 from launchopt.devices.peers.launches import all_reduce_launch
 from launchopt.devices.peers.nccl import NcclPlans
 from launchopt.streams.chain import Stream
@@ -17,13 +27,16 @@ from launchopt.streams.chain import Stream
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
 DEPENDENT: Mapping[str, int] = {"PDL": 1}  # macros of kernels that wait for earlier launches by themselves
 WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
+TENSOR_CAPABILITY = 90  # lowest compute capability that multiplies and subtracts pairs of bf16, times 10
+TENSOR_STEP_BITS = 4 * 128  # of a row of codes: what the four lanes of a row read in a step
 
 
 class OpPlans:
     """Makes plans for one workload stream.
 
     state: positions and pages of its requests; None without attention. peers: address of struct Peers, if GPUs split
-    the model. nccl: makes the all-reduces, instead of our own kernel.
+    the model. nccl: makes the all-reduces, instead of our own kernel. capability: compute capability of the GPU, times
+    10.
     """
 
     def __init__(
@@ -33,8 +46,10 @@ class OpPlans:
         state: SeqState | None,
         peers: int = 0,
         nccl: NcclPlans | None = None,
+        capability: int = 0,
     ) -> None:
         self._stream, self._kernels, self._peers, self._nccl = stream, kernels, peers, nccl
+        self._capability = capability
         self._attention = stream.attention
         self._state: SeqAddresses | None = None
         if state is not None:
@@ -67,11 +82,15 @@ class OpPlans:
 
         early: with programmatic dependent launch (PDL).
         """
-        warps = warps_per_row(shape, size)
-        launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps)
-        name, macros = launch.function_name, shape.packing.macros if shape.packing else {}
+        name = gemv_of(shape, size, self._capability)
+        groups = (TENSOR_ROWS, TENSOR_STEP_BITS // 8) if name == TENSOR_GEMV else ()
+        warps = warps_per_row(shape, size, *groups)
+        launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps, name)
+        macros = shape.packing.macros if shape.packing else {}
         function = self._kernels.function(name, name, "", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early), **macros)
-        return self._kernels.row(function, to_launch(launch), early), f"{shape.packing} {shape.n} {warps}".encode()
+        return self._kernels.row(
+            function, to_launch(launch), early
+        ), f"{name} {shape.packing} {shape.n} {warps}".encode()
 
 
 def _file_of(op: Op) -> str:
@@ -79,14 +98,27 @@ def _file_of(op: Op) -> str:
     return "all_reduce" if op in COLLECTIVES else "ops"
 
 
-def warps_per_row(shape: ShapeKey, size: int) -> int:
-    """Return the number of warps that share a row of A: 1, 2, 4 or 8.
+def gemv_of(shape: ShapeKey, size: int, capability: int) -> str:
+    """Return the kernel of GEMMs of few columns: tensor cores multiply quantised weights whose rows keep the GPU busy.
 
-    It is doubled until the GPU is busy (WARPS_WANTED), or until each warp has at most 512 bytes of the row.
+    capability: compute capability of the GPU, times 10.
+    """
+    if not shape.packing:
+        return "gemv"
+    has_rows = shape.m * size >= TENSOR_ROWS * MULTIPROCESSORS
+    whole = shape.k * shape.packing.bits % TENSOR_STEP_BITS == 0
+    able = shape.dtype is not Dtype.fp32 and capability >= TENSOR_CAPABILITY
+    return TENSOR_GEMV if able and whole and has_rows else QUANTISED_GEMV
+
+
+def warps_per_row(shape: ShapeKey, size: int, rows: int = 1, least_bytes: int = 512) -> int:
+    """Return the number of warps that share a row of A, or `rows` of them: 1, 2, 4 or 8.
+
+    It is doubled until the GPU is busy (WARPS_WANTED), or until each warp has at most `least_bytes` of a row.
     """
     warps: int = 1
     row_bytes = shape.packing.row_bytes(shape.k, shape.dtype.itemsize)
-    while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and row_bytes > 512 * warps:
+    while warps < GEMV_WARPS and -(-shape.m // rows) * size * warps < WARPS_WANTED and row_bytes > least_bytes * warps:
         warps *= 2
     return warps
 

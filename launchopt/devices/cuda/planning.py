@@ -52,7 +52,8 @@ def op_plans_of(
 ) -> OpPlans:
     """Return what plans the ops of a stream. With NCCL, `context` becomes able to launch its all-reduces."""
     if split is None or split.nccl is None:
-        return OpPlans(stream, kernels, state, 0 if split is None else split.address)
+        capability = int(cupy.cuda.Device().compute_capability)
+        return OpPlans(stream, kernels, state, 0 if split is None else split.address, capability=capability)
     nccl, word = NcclPlans(split.nccl), ContextWord.LAUNCH_FUNCTION
     context[0, word] = nccl.launch_function(int(context[0, word]))
     return OpPlans(stream, kernels, state, split.address, nccl)

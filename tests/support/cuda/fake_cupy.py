@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import EXPERT_OPS, Dtype, Op
 from launchopt.devices.arenas import STORAGE
-from launchopt.devices.cuda.op_kernels import ARGS
+from launchopt.devices.cuda.op_kernels import ARGS, QUANTISED_GEMV, TENSOR_GEMV
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
@@ -216,7 +216,7 @@ class FakeCupy:
                 return self.kernels.raw(self._begin_loop)
             if name == "step_gemm":
                 return self.kernels.raw(fake_quantised.step_gemm(fake_quantised.macros_of(options)))
-            if name == "gemv_quantised":
+            if name in (QUANTISED_GEMV, TENSOR_GEMV):
                 return self.kernels.kernel(fake_quantised.gemv_quantised(fake_quantised.macros_of(options)))
             is_indirect = "-DINDIRECT=1" in options
             if name == "expert_gemm":

@@ -1,4 +1,4 @@
-"""Stand-ins for our kernels that read quantised weights: gemv_quantised.cu, and step_gemm.cu without what it can fuse.
+"""Stand-ins for our kernels that read quantised weights: both GEMVs, and step_gemm.cu without what it can fuse.
 
 They compute from the addresses and words of a launch, and from the macros that the kernel was compiled with.
 """
@@ -52,7 +52,7 @@ def _multiply(a: NDArray[np.float64], b: NDArray[Any], c: NDArray[Any], dtype: D
 
 
 def gemv_quantised(macros: Mapping[str, int]) -> Compute:
-    """Return a fake of gemv_quantised.cu."""
+    """Return a fake of gemv_quantised.cu, and of gemv_quantised_rows.cu."""
     dtype, packing = Dtype(macros["DTYPE"]), _packing(macros)
 
     def compute(launched: Launched) -> None:
