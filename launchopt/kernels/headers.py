@@ -15,6 +15,7 @@ import numpy as np
 from launchopt.command import Op
 from launchopt.kernels import shared
 from launchopt.kernels import shared_megakernel as megakernel
+from launchopt.kernels import shared_peers as peers
 from launchopt.sampling import SamplingKind
 from launchopt.weights.packing import BLOCK, SCALES_ALIGNMENT_BYTES, Scales, WeightFormat
 
@@ -80,13 +81,11 @@ HEADERS: Mapping[str, str] = {
     + constants_text(SCALE_BLOCK=BLOCK, SCALES_ALIGNMENT=SCALES_ALIGNMENT_BYTES),
     "shared/args.cuh": struct_text("Args", shared.ARGS),
     "shared/add_norm.cuh": struct_text("AddNorm", shared.ADD_NORM),
-    "shared/all_reduce.cuh": _constants(
-        shared, "MOST_RANKS ALL_REDUCE_BLOCKS ALL_REDUCE_THREADS PUSH_BLOCKS LINE_WORDS"
-    )
-    + enum_text(shared.AllReduceAccount)
-    + struct_text("Peers", shared.PEERS, _PEERS_TYPES)
-    + struct_text("AllReduce", shared.ALL_REDUCE)
-    + struct_text("ReduceAdd", shared.REDUCE_ADD),
+    "shared/all_reduce.cuh": _constants(peers, "MOST_RANKS ALL_REDUCE_BLOCKS ALL_REDUCE_THREADS PUSH_BLOCKS LINE_WORDS")
+    + enum_text(peers.AllReduceAccount)
+    + struct_text("Peers", peers.PEERS, _PEERS_TYPES)
+    + struct_text("AllReduce", peers.ALL_REDUCE)
+    + struct_text("ReduceAdd", peers.REDUCE_ADD),
     "shared/experts.cuh": _constants(shared, "MAP_THREADS"),
     "shared/expert_gemm.cuh": _constants(shared, "EXPERT_WARPS EXPERT_ROWS EXPERT_COLUMNS")
     + struct_text("ExpertGemm", shared.EXPERT_GEMM),

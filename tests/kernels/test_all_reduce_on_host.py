@@ -17,7 +17,7 @@ from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.cpu.ops import norm
 from launchopt.devices.peers.launches import all_reduce_launch
-from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, AllReduceAccount
+from launchopt.kernels.shared_peers import ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, AllReduceAccount
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 PATIENCE_S = 120

@@ -9,7 +9,7 @@ from support.thorough import is_thorough
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.in_launch import head_of, loop_source, source_of
 from launchopt.kernels import source
-from launchopt.kernels.shared import ALL_REDUCE_THREADS
+from launchopt.kernels.shared_peers import ALL_REDUCE_THREADS
 from launchopt.sampling import SamplingKind
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs nvidia-cuda-nvrtc: pip install -e '.[dev]'")

@@ -17,7 +17,7 @@ from launchopt.devices.peers.nccl_library import Communicator
 from launchopt.devices.peers.segment import Collectives, PeerSegment, PeerWord, Phase, Team, meet
 from launchopt.devices.shares import WeightShares, sources_of
 from launchopt.errors import ConfigError, Interrupted, RunError
-from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, AllReduceAccount
+from launchopt.kernels.shared_peers import ALL_REDUCE_BLOCKS, AllReduceAccount
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.operands import aligned_bytes
 from launchopt.types import Array

@@ -8,7 +8,14 @@ import numpy as np
 
 from launchopt.command import ShapeKey
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, ALL_REDUCE_THREADS, LINE_WORDS, PEERS, REDUCE_ADD
+from launchopt.kernels.shared_peers import (
+    ALL_REDUCE,
+    ALL_REDUCE_BLOCKS,
+    ALL_REDUCE_THREADS,
+    LINE_WORDS,
+    PEERS,
+    REDUCE_ADD,
+)
 
 VECTOR_BYTES, WARP = 16, 32  # bytes that a thread reads at a time, and threads of a warp
 LIMIT_NS = 120_000_000_000  # longest wait of a kernel for another GPU: a rank that has died must not hold the others

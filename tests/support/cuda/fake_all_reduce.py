@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from launchopt.kernels.shared import ALL_REDUCE, ALL_REDUCE_BLOCKS, PEERS, REDUCE_ADD, AllReduceAccount
+from launchopt.kernels.shared_peers import ALL_REDUCE, ALL_REDUCE_BLOCKS, PEERS, REDUCE_ADD, AllReduceAccount
 from support.cuda.fake_kernels import rows_at, words_at
 
 NAP_S, PATIENCE_S = 1e-5, 20.0

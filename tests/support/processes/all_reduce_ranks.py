@@ -15,7 +15,7 @@ from launchopt.devices.arenas import STORAGE, from_float32
 from launchopt.devices.peers.launches import all_reduce_launch, peers_struct, reduce_add_launch, signals_bytes
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.kernels import source
-from launchopt.kernels.shared import ALL_REDUCE_BLOCKS, AllReduceAccount
+from launchopt.kernels.shared_peers import ALL_REDUCE_BLOCKS, AllReduceAccount
 from support.cuda_on_host import built_of, launch
 from support.steps.programs import NORM_EPSILON
 
