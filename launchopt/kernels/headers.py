@@ -1,4 +1,4 @@
-"""Declarations of shared.py and shared_megakernel.py as CUDA text, so that a kernel and the host cannot disagree.
+"""Declarations of shared.py and its like (shared_*.py) as CUDA text, so that a kernel and the host cannot disagree.
 
 A kernel includes a header of `HEADERS` by its name, as in `#include "shared/feedback.cuh"`. The headers exist only as
 strings in `HEADERS`; `launchopt.kernels.source` puts them in place of the #include.
