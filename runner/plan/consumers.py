@@ -13,7 +13,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.chain_table import ChainColumn
-from runner.config.groups import Ordering, Record, TimingKind
+from runner.config.groups import Ordering, Record
 from runner.config.schema import Config
 from runner.plan.job import Job
 
@@ -49,8 +49,6 @@ def require_routable(config: Config, stream: Stream) -> None:
     gpus = config.device.gpus
     if gpus is None or len(gpus) == 1 or config.parallel.tensor > 1:
         return
-    if config.timing.kind is TimingKind.torch:
-        raise ConfigError("timing", "torch", "traces one GPU: use timing=cupti with device.gpus")
     if config.record.commands is Record.all:
         raise ConfigError("record.commands", "all", "is for one GPU: leave it out with device.gpus")
     if config.ordering is Ordering.violated:

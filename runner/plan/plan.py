@@ -159,6 +159,8 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
             raise DeviceError("timing=cupti: traces kernels on a GPU, and the device is the CPU; use timing=host")
         cupti.require()
     if config.timing.kind is TimingKind.torch:
+        if len(config.device.gpus or ()) > 1:
+            raise ConfigError("timing", "torch", "traces one GPU: use timing=cupti with device.gpus")
         torch_trace.require()
     if config.sampling.where is Where.gpu and info.kind == "cpu":
         raise ConfigError("sampling.where", "gpu", "the device is the CPU: must be auto or cpu")

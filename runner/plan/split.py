@@ -10,7 +10,7 @@ from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.errors import ConfigError
 from launchopt.kernels.shared_peers import MOST_RANKS
 from launchopt.streams.chain import Stream, chain_of
-from runner.config.groups import AllReduce, Ordering, Record, TimingKind
+from runner.config.groups import AllReduce, Ordering, Record
 from runner.config.schema import Config
 from runner.plan.job import Job
 
@@ -31,8 +31,6 @@ def require_gpus(config: Config) -> None:
         raise _refused(config, f"workload={workload.name} has no model to split: use layer or decode")
     if config.ordering is not Ordering.per_request:
         raise _refused(config, f"ordering={config.ordering.value} has no order of all-reduces: use per_request")
-    if config.timing.kind is TimingKind.torch:
-        raise ConfigError("timing", "torch", "traces one GPU: use timing=cupti with parallel.tensor")
     if config.record.commands is Record.all:
         raise ConfigError("record.commands", "all", "is for one GPU: leave it out with parallel.tensor")
     if not config.batching.stall:

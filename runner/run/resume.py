@@ -87,9 +87,10 @@ def config_hash(config: Mapping[str, object]) -> str:
         if isinstance(fuse := chosen.get("fuse"), list):  # a set
             chosen["fuse"] = sorted(fuse)
         kept["mode"] = chosen
-    if isinstance(parallel := kept.pop("parallel", None), Mapping):  # older runs have no choice of the all-reduce
-        own = {k: v for k, v in parallel.items() if (k, v) != ("all_reduce", "own")}
-        kept |= {} if own == LATER["parallel"] else {"parallel": own}
+    if isinstance(parallel := kept.get("parallel"), Mapping):  # older runs have no choice of the all-reduce
+        kept["parallel"] = own = {k: v for k, v in parallel.items() if (k, v) != ("all_reduce", "own")}
+        if own == LATER["parallel"]:
+            del kept["parallel"]
     if isinstance(device := kept.get("device"), Mapping):  # older runs have no list of GPUs
         gpus = device.get("gpus")
         kept["device"] = {k: v for k, v in device.items() if k not in ("gpus", "routing") or gpus is not None}

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from support.paths import ROOT
 
-from launchopt.command import COLLECTIVES, Dtype, Op
+from launchopt.command import COLLECTIVES, EXPERT_OPS, Dtype, Op
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.streams.chain import ChainStream
@@ -156,4 +156,4 @@ def test_a_paged_cache_in_chunks_with_a_head(tmp_path: Path) -> None:
 
 def test_every_op_of_a_layer_is_a_command() -> None:
     stream = stream_of("workload=layer", "model=tiny")
-    assert {shape.op for shape in stream.shapes} == set(Op) - {Op.BIAS, Op.RELU, Op.SCALE, *COLLECTIVES}
+    assert {shape.op for shape in stream.shapes} == set(Op) - {Op.BIAS, Op.RELU, Op.SCALE, *COLLECTIVES, *EXPERT_OPS}

@@ -171,7 +171,7 @@ REFUSED = [
     ((*SPLIT, "arrival=poisson", "arrival.rate_per_s=9"), "use scheduler=continuous, or run in a closed loop"),
     ((*SPLIT, "batching.stall=false"), "batching.stall=false: must be true with parallel.tensor"),
     ((*SPLIT, "record.commands=all"), "record.commands=all: is for one GPU"),
-    ((*SPLIT, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with parallel.tensor"),
+    ((*SPLIT, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with device.gpus"),
     (("parallel.tensor=0",), "parallel.tensor=0: out of range"),
     (
         (*SPLIT, "parallel.all_reduce=nccl"),
