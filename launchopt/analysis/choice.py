@@ -4,7 +4,7 @@ In: rows and manifests of runs. Out: an `Entry` for each run that had two or mor
 reads no file and knows no device.
 
 Works are compared only on one device, for the same size of a number, and if both are steps, or independent commands,
-or commands in order (a list with groups).
+or commands in order (a list with groups, a layer with experts).
 The distance of two works is the sum of the doublings between their columns and between the sizes of their weights,
 WORKLOAD more if their workloads differ, and ALONE more if only one of them has a single column, so that nothing can be
 coalesced.
@@ -31,6 +31,7 @@ WORKLOAD = 2.0  # distance between two workloads: two doublings
 ALONE = 1.0  # distance between one column and several: one doubling
 NEAR = 0.1  # so that the same work weighs 100 times as much as one that is a doubling away
 IN_ORDER = " in order"  # behind the name of a workload
+ORDERED = ("list", "moe")  # workloads without steps of requests that can be in order; they have one request then
 # Modes to take without a table, for each kind of work.
 RULES = {
     "steps": ("engine+graph", "graph", "engine", "coalesced", "batched", "baseline"),
@@ -105,8 +106,11 @@ class Judged(NamedTuple):
 
 
 def workload_of(name: str, requests: int | None) -> str:
-    """Return the workload of a work: IN_ORDER is added to a list with groups, whose commands are of one request."""
-    return name + IN_ORDER if name == "list" and requests == 1 else name
+    """Return the workload of a work: IN_ORDER is added to a list with groups, whose commands are of one request.
+
+    And to a layer with experts, which is always in order.
+    """
+    return name + IN_ORDER if name in ORDERED and requests == 1 else name
 
 
 def work_of(
@@ -136,13 +140,13 @@ def work_of(
 
 
 def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Return the entries of runs without arrivals, a tracer or quantised weights, which fewer modes can run.
+    """Return the entries of runs that can teach, of two or more modes.
 
     A mode with a failed or wrong repeat is left out.
     """
     by_run: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
-        if row["arrival"] == "closed" and not row["traced"] and row["weights"] is None:
+        if _can_teach(row):
             by_run.setdefault(str(row["run_id"]), {}).setdefault(str(row["mode"]), []).append(row)
     found = []
     for manifest in manifests:
@@ -164,6 +168,15 @@ def entries_of(rows: Iterable[Row], manifests: Iterable[Mapping[str, Any]]) -> l
             walls = {mode: statistics.median(row["wall_ms"] for row in each) for mode, each in modes.items()}
             found.append(Entry(work, run, walls))
     return found
+
+
+def _can_teach(row: Row) -> bool:
+    """Return whether a row is of a closed loop on one GPU, without a tracer and without quantised weights.
+
+    Fewer modes can run quantised weights, or a model that is split over GPUs; its times hold waits for other GPUs.
+    """
+    has_one_gpu = row["gpus"] is None
+    return row["arrival"] == "closed" and not row["traced"] and row["weights"] is None and has_one_gpu
 
 
 def _is_measured(row: Row) -> bool:

@@ -40,6 +40,7 @@ EXCEPTIONS = {
     ("qwen3_0_6b_4/launches_first", "megakernel", "engine+silu+epilogue+graph_loop+own+pdl"),
     ("qwen3_0_6b_16/launches_first", "engine+silu+epilogue+graph_loop+own+pdl", "megakernel"),
     ("llama_3_2_1b_16/fusions_first", "engine+silu+epilogue+graph+own", "megakernel"),
+    ("llama_3_8b_1/one", "engine+graph", "engine+silu+graph+own+pdl"),  # the only entry with that stack
     ("readme/decode_1", "torch_graph", "megakernel"),  # few other works have both
     (
         "smollm2_135m_1/sweep",
@@ -103,6 +104,26 @@ def test_commands_in_order_are_compared_with_their_like_alone() -> None:
     assert choice is not None
     assert choice.mode == "graph"
     assert choice.why.endswith("the first that can run commands in order")
+
+
+def test_a_layer_with_experts_says_nothing_about_independent_commands() -> None:
+    experts = work_of(workload_of("moe", 1), False, "a GPU", "bf16", {"8x1x8": 1}, 1)
+    free = work_of(workload_of("gemv_micro", 9), False, "a GPU", "bf16", {"8x1x8": 1}, 1)
+    assert experts is not None
+    assert free is not None
+    assert experts.kind == "commands in order"
+    assert distance(free, experts) == math.inf
+
+
+@pytest.mark.parametrize("columns", [{"gpus": 2, "tensor": 2}, {"gpus": 2}, {"weights": "fp8 per channel"}])
+def test_runs_that_fewer_modes_can_do_are_no_entries(columns: dict[str, object]) -> None:
+    def modes(**more: object) -> list[Row]:
+        return [*repeats(1.0, mode="graph", **more), *repeats(2.0, mode="engine", **more)]
+
+    run_id = modes()[0]["run_id"]
+    about = {"run_id": run_id, "environment": {"device": {"name": "a GPU"}}, "stream": {"shapes": {"8x1x8": 1}}}
+    assert len(entries_of(modes(), [about])) == 1
+    assert entries_of(modes(**columns), [about]) == []
 
 
 def test_a_large_table_is_fitted_by_its_modes_alone() -> None:
