@@ -33,7 +33,7 @@ class ExpertKernel(Mode):
         """Return why the mode cannot run `stream`, or None. It needs a layer with experts, in half precision."""
         if not isinstance(stream, ExpertStream):
             return "launches a layer with experts: use workload=moe"
-        if stream.dtype is Dtype.fp32:
+        if kind in cls.devices and stream.dtype is Dtype.fp32:
             return NO_FP32
         return super().refusal(kind, stream)
 

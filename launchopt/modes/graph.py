@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from launchopt.devices.steps.graphs import BatchGraphs
     from launchopt.devices.steps.pass_graph import PassGraph
 
-NO_FP32 = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: set workload.dtype"
+NO_FP32 = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: use workload.dtype=bf16"
 MOST_PASS = 1 << 14  # most commands of a pass that is one launch
 # Words of a record by which a list is found again. Plain integers, since NumPy takes longer to index with members.
 KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]

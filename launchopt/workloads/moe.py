@@ -25,6 +25,7 @@ from launchopt.streams.model import ModelShape
 from launchopt.workloads.base import Minimum, Setting, Workload
 
 MOST_STEPS, MOST_TOKENS = 1 << 20, 1 << 16
+CONFIG_JSON = "config.json of a model with experts"
 LEAST_UNITS = 8  # of the outputs of a token, which take whole units, with one expert
 
 
@@ -84,8 +85,8 @@ class Moe(Workload):
 
     def _layer(self, model: ModelShape) -> ExpertLayer:
         if not model.experts:
-            why = "has no experts: use model=tiny_moe or qwen3_30b_a3b, or a config.json of a model with experts"
-            raise ConfigError("model", model.name, why)
+            of = f"model={model.name} has no experts for workload=moe"
+            raise ConfigError("model.experts", 0, f"{of}: use model=tiny_moe, model=qwen3_30b_a3b or a {CONFIG_JSON}")
         if not model.gated:
             raise ConfigError("model.gated", "false", "experts of workload=moe have a gate: use model.gated=true")
         return ExpertLayer(model.hidden, model.expert_intermediate, model.experts, model.experts_per_token, self.tokens)

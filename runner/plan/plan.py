@@ -284,7 +284,8 @@ def _fitting(
     notices += setting.notices
     require_memory(info, stream, arms, usable, what_to_lower(config))
     if layers < config.model.layers and not workload.instead_of_model:
-        fits = f"as many as fit into {usable / 1e9:.1f} GB of {info.memory_name}"
-        why = fits if workload.takes_what_fits else "as asked"
-        notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}, {why}")
+        fits = f", as many as fit into {usable / 1e9:.1f} GB of {info.memory_name}"
+        chosen = f" (workload.layers={layers})" if workload.has_layers else f", since workload={workload.name} runs one"
+        why = fits if workload.takes_what_fits else chosen
+        notices.append(f"layers: {layers} of {config.model.name}'s {config.model.layers}{why}")
     return stream

@@ -148,10 +148,11 @@ def test_a_warm_up_run_may_end_within_a_step() -> None:
 
 def test_our_own_kernels_refuse_fp32_and_other_workloads() -> None:
     stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
-    why = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: set workload.dtype"
+    why = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: use workload.dtype=bf16"
     assert mode_class("graph").refusal("cuda", stream) == why
     assert mode_class("expert_kernel").refusal("cuda", stream) == why
     assert mode_class("graph").refusal("cpu", stream) is None
+    assert str(mode_class("expert_kernel").refusal("cpu", stream)).startswith("needs a GPU"), "no dtype would help"
     gemms = gemv(4, 1, 4, 8, Dtype.bf16, 2)
     assert mode_class("expert_kernel").refusal("cuda", gemms) == "launches a layer with experts: use workload=moe"
 

@@ -81,8 +81,8 @@ def test_a_seed_draws_the_routing() -> None:
 
 REFUSALS: dict[str, tuple[str, str]] = {
     "top_k": ("model.experts_per_token=17", "model.experts_per_token=17: must be from 1 to 16 with model.experts=16"),
-    "no experts": ("model=tiny", "model=tiny: has no experts: use model=tiny_moe or qwen3_30b_a3b, or a config.json"),
-    "experts": ("model.experts=0", "model=tiny_moe: has no experts: use"),
+    "no experts": ("model=tiny", "model.experts=0: model=tiny has no experts for workload=moe: use model=tiny_moe"),
+    "experts": ("model.experts=0", "model.experts=0: model=tiny_moe has no experts"),
     "negative experts": ("model.experts=-1", "model.experts=-1: out of range; allowed: from 0 to 4096"),
     "no gate": ("model.gated=false", "model.gated=false: experts of workload=moe have a gate"),
     "exponent": ("workload.exponent=-0.1", "workload.exponent=-0.1: out of range; allowed: from 0 to 16"),

@@ -58,7 +58,16 @@ def test_layers_are_cut_to_what_fits_and_that_is_said(ordering: str) -> None:
 def test_layers_asked_for_are_kept() -> None:
     plan = planned(*MODEL, "workload.layers=3")
     assert plan.stream.layers == 3
-    assert [notice for notice in plan.notices if "layers" in notice] == ["layers: 3 of llama_3_8b's 32, as asked"]
+    assert [notice for notice in plan.notices if "layers" in notice] == [
+        "layers: 3 of llama_3_8b's 32 (workload.layers=3)"
+    ]
+
+
+@pytest.mark.usefixtures("small_gpu")
+def test_a_workload_without_the_setting_says_that_it_runs_one_layer() -> None:
+    plan = planned("workload=moe", "model=tiny_moe", "workload.steps=1")
+    notices = [notice for notice in plan.notices if "layers" in notice]
+    assert notices == ["layers: 1 of tiny_moe's 2, since workload=moe runs one"]
 
 
 @pytest.mark.usefixtures("small_gpu")
