@@ -173,7 +173,8 @@ def _slots_by_shape(
             if shape.n in widths:  # most blocks contain commands of one n only
                 own = (records["m"] == shape.m) & (records["n"] == shape.n) & (records["k"] == shape.k)
                 found[shape].append(slots[own])
-    return {shape: np.concatenate(parts) for shape, parts in found.items()}
+    none = np.empty((0, 3), np.uint32)  # of several consumers one may have no command of a shape
+    return {shape: np.concatenate([none, *parts]) for shape, parts in found.items()}
 
 
 def columns_of(generator: np.random.Generator, n: int, most: int) -> NDArray[np.int64]:

@@ -60,6 +60,11 @@ def require_routable(config: Config, stream: Stream) -> None:
         roots, what = int(np.count_nonzero(chain_of(stream).table[:, ChainColumn.AFTER] < 0)), "requests to route"
     if roots < len(gpus):
         raise _refused(gpus, f"the workload has {roots} {what}: fewer than GPUs")
+    turn = config.batching.max_batch  # commands that a GPU gets in a row, in a closed loop
+    is_closed = config.arrival.is_closed and not stream.span_ns
+    if not stream.has_steps and is_closed and roots <= (len(gpus) - 1) * turn:
+        why = f"each gets batching.max_batch={turn} of the {roots} commands at a time, and one gets none"
+        raise _refused(gpus, f"{why}: use batching.max_batch={-(-roots // len(gpus))} or less")
 
 
 def notices(config: Config, info: DeviceInfo) -> list[str]:

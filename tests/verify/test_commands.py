@@ -337,6 +337,17 @@ def test_a_sample_is_random_and_finds_one_fault_as_often_as_its_share(monkeypatc
     assert np.mean([each.wrong for each in found]) == pytest.approx(0.25, abs=0.1)
 
 
+def test_a_consumer_may_have_no_command_of_a_width() -> None:
+    stream = layers(Dtype.fp32)
+    arenas, records = operands(stream), records_of(stream)
+    multiply(stream, arenas, records)
+    own = np.zeros(stream.commands, np.bool_)
+    own[records["seq"][records["n"] == 1]] = True
+    found = verify(stream, arenas, CheckSettings(COLUMNS), own)
+    assert found.ok
+    assert 0 < found.commands == np.count_nonzero(own) < stream.commands
+
+
 def test_of_several_shapes_each_is_sampled() -> None:
     stream = layers(Dtype.fp16)
     arenas, records = operands(stream), records_of(stream)

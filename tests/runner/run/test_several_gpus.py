@@ -210,6 +210,10 @@ def test_wrong_outputs_of_one_gpu_fail_the_repeat_and_name_it() -> None:
         ((TWO, "record.commands=all"), "record.commands=all: is for one GPU"),
         ((TWO, "timing=torch"), "timing=torch: traces one GPU: use timing=cupti with device.gpus"),
         ((TWO, "workload.commands=1"), "the workload has 1 commands: fewer than GPUs"),
+        (
+            (TWO, "workload.commands=64", "batching.max_batch=64"),
+            "batching.max_batch=64 of the 64 commands at a time, and one gets none: use batching.max_batch=32 or less",
+        ),
         ((TWO, *STEPS, "mode=batched", "ordering=violated"), "ordering=violated: is for one GPU"),
         (
             (TWO, *STEPS[:2], "workload.users=5", "mode=batched", "ordering=none"),
