@@ -19,7 +19,7 @@ ORDER_VIOLATED = "order violated on purpose"
 # Columns in which two rows of the same stream of commands on the same device agree.
 STREAM = (
     *("workload", "model", "dtype", "weights", "device", "gpu", "layers", "commands", "cache", "arrival"),
-    *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced"),
+    *("arrival_rate_per_s", "shapes", "requests", "scheduler", "sampling", "traced", "gpus", "tensor"),
     *("expert_routing", "experts", "experts_per_token", "step_tokens", "active_experts", "largest_expert_tokens"),
 )
 CONFIGURATION = ("mode", "ordering", "max_batch", "timeout_us", "run_id")
@@ -53,7 +53,11 @@ def weight_element_bytes(row: Row) -> float:
 def stream_subtitle(row: Row) -> str:
     """Return device, shapes and the other settings of a stream."""
     shapes = str(row["shapes"])  # `64x1x8192`, or `15 shapes`
-    parts = [row["gpu"] or row["device"].upper(), shapes if shapes.endswith("shapes") else f"shapes {shapes}"]
+    parts = [
+        row["gpu"] or row["device"].upper(),
+        *gpus_of(row),
+        shapes if shapes.endswith("shapes") else f"shapes {shapes}",
+    ]
     parts += [f"{row['model']} {row['workload'] if row['workload'] in OWN_FILES else 'model'}"] if row["model"] else []
     parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
     parts += routing_of(row)
@@ -62,6 +66,14 @@ def stream_subtitle(row: Row) -> str:
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
     parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
     return ", ".join(parts)
+
+
+def gpus_of(row: Row) -> list[str]:
+    """Return the number of GPUs of a row as texts, on the cpu device of cores; none for one GPU."""
+    if row["gpus"] is None:
+        return []
+    several = counted(row["gpus"], "GPU" if row["device"] == "cuda" else "core")
+    return [f"split over {several}" if row["tensor"] else several]
 
 
 def routing_of(row: Row) -> list[str]:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from launchopt.analysis.stream_rows import arrivals, counted, number_types
+from launchopt.analysis.stream_rows import arrivals, counted, gpus_of, number_types
 from launchopt.recording.results import Row
 
 # Settings that distinguish streams, in the order in which they are tried, with their text.
 _DISTINGUISHING = (
     *(("scheduler", "scheduler {}"), ("sampling", "sampling {}"), ("cache", "{} cache"), ("layers", "{} layers")),
-    *(("requests", "{:,} requests"), ("gpu", "{}"), ("device", "{}"), ("shapes", "shapes {}")),
+    *(
+        ("requests", "{:,} requests"),
+        ("gpu", "{}"),
+        ("gpus", "{} GPUs"),
+        ("tensor", "split over {}"),
+        ("device", "{}"),
+        ("shapes", "shapes {}"),
+    ),
 )
 
 
@@ -45,5 +52,6 @@ def _name(row: Row) -> str:
     requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     parts = [f"{row['workload']} {number_types(row)}", *([str(row["model"])] if row["model"] else [])]
     parts += [f"{row['commands']:,} commands{requests}"]
+    parts += gpus_of(row)
     parts += [arrivals(row)] if row["arrival"] != "closed" else []
     return ", ".join(parts) + (" (traced)" if row["traced"] else "")

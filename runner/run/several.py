@@ -71,7 +71,7 @@ def merged_ranks(plan: Plan, found: Sequence[RepeatResult]) -> RepeatResult:
     """Return the results of consumers that split a model as one result.
 
     Each has executed its share of every command, so counts and latencies are those of the first. Times are those of the
-    slowest, rates are sums.
+    slowest. Commands and tokens a second count each once, bytes and FLOPs a second are sums.
     """
     rows, first = [each.row for each in found], found[0]
     row = first.row | {name: _of(rows, name, max) for name in (*_LARGEST, "all_reduce_us")}

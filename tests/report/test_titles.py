@@ -30,6 +30,13 @@ def test_a_name_has_the_model_and_what_tells_it_from_others() -> None:
     assert "shapes 1x1x1" in names[4]
 
 
+def test_a_name_says_over_how_many_gpus_the_work_ran() -> None:
+    columns = [{"gpus": 2, "tensor": 2}, {"gpus": 2}, {}]
+    names = stream_names([summary_row("run", "baseline", 0, device="cpu", **each) for each in columns])
+    first = "gemv_micro fp32, 64 commands"
+    assert names == [f"{first}, split over 2 cores", f"{first}, 2 cores", first]
+
+
 def test_warnings_are_counted_by_severity_errors_first(tmp_path: Path) -> None:
     assert warnings(read_source([write_run(tmp_path / "fine")])) == []
     found = warnings(read_source([write_run(tmp_path / "bad", verified=False, throttled=True)]))

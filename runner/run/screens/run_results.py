@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launchopt.analysis.comparison.answer import against, answer, fastest
 from launchopt.analysis.comparison.outcome import Comparison
-from launchopt.analysis.stream_rows import counted, is_independent, routing_of, stream_title
+from launchopt.analysis.stream_rows import counted, gpus_of, is_independent, routing_of, stream_title
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
 from launchopt.analysis.tables.rows import Line, bases_of
@@ -48,7 +48,8 @@ def print_results(
 def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, beside: Sequence[str]) -> None:
     modes = _in_order(rows)
     first = rows[0]
-    out.print(f"{stream_title(first)} on {first['gpu'] or 'CPU'}", style="bold", markup=False)
+    place = ", ".join([first["gpu"] or "CPU", *gpus_of(first)])
+    out.print(f"{stream_title(first)} on {place}", style="bold", markup=False)
     if routing := routing_of(first):
         out.print(", ".join(routing), markup=False)
     saturated = is_saturated(rows)
@@ -131,7 +132,7 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
         "GPU span ms": shown(",.2f", "gpu_span_ms"),
         "GPU busy ms (traced)": shown(",.2f", "gpu_busy_ms"),
         "launch calls": shown(",.0f", "launch_calls"),
-        **(_step_lines(shown) if first["steps"] else {}),
+        **(_step_lines(shown, first) if first["steps"] else {}),
         "kernels (traced)": shown(",.0f", "kernels"),
         "commands/s": shown(",.0f", "commands_per_s"),
         "memory GB/s (% of peak)": _bandwidth(rows),
@@ -153,10 +154,12 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
     return {name: text for name, text in lines.items() if name not in optional}
 
 
-def _step_lines(shown: Callable[..., str]) -> dict[str, str]:
+def _step_lines(shown: Callable[..., str], first: Row) -> dict[str, str]:
     """Return the lines with times and launches of a step through a layer with experts."""
+    has_span = first["device"] == "cuda"
+    columns = ["step_wall_us", *["step_span_us"] * has_span]
     return {
-        "us a step: wall / GPU span": shown(",.1f", "step_wall_us", "step_span_us"),
+        "us a step: wall" + " / GPU span" * has_span: shown(",.1f", *columns),
         "launch calls a step": shown(",.1f", "launch_calls_per_step"),
     }
 

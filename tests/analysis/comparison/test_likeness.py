@@ -21,6 +21,7 @@ UNLIKE = {
     **{"commands": 4000, "cache": "hot", "arrival": "poisson", "arrival_rate_per_s": 3.0, "shapes": "1x1x1"},
     **{"requests": 2, "scheduler": "continuous", "sampling": "greedy", "traced": True, "ordering": "none"},
     **{"input_footprint_bytes": 7, "weights": "fp8 per channel"},
+    **{"gpus": 2, "tensor": 2, "expert_routing": "balanced", "active_experts": 3.5},
 }
 
 
