@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.cuda.fake_cuda import fake_cuda
+from support.cuda.fake_cuda import device_of, fake_cuda
 from support.modes.batch_runs import Run
 from support.steps.expert_layers import layer_stream, layers
 
@@ -28,15 +24,6 @@ ABLE["cuda"] = (*ABLE["cpu"], "expert_kernel", "kernel", "pdl", "triton_batched"
 # The fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it.
 NO_STAND_IN = {("grouped", "cuda"), ("expert_kernel", "cpu")}
 STEP_SINGLES = 6  # commands of a step besides those of experts
-
-
-@contextlib.contextmanager
-def device_of(kind: str) -> Iterator[Any]:
-    if kind == "cpu":
-        yield None
-        return
-    with fake_cuda() as device:
-        yield device
 
 
 @settings(deadline=None, max_examples=30)

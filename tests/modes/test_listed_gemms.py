@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.cuda.fake_cuda import fake_cuda
+from support.cuda.fake_cuda import device_of, fake_cuda
 from support.modes.batch_runs import Run
 from support.steps.launching import recorded
 from support.steps.listed import Listed, lists
@@ -24,15 +20,6 @@ from launchopt.verify.commands import CheckSettings, verify
 
 MODES = ("batched", "coalesced", "pointer_array", "graph")
 FOUR = [(64, 1, 128, 4, 0, 0), (64, 1, 128, 4, 1, 0), (64, 1, 64, 4, 0, 1)]  # two weights, then one that waits for them
-
-
-@contextlib.contextmanager
-def device_of(kind: str) -> Iterator[Any]:
-    if kind == "cpu":
-        yield None
-        return
-    with fake_cuda() as device:
-        yield device
 
 
 @settings(deadline=None, max_examples=15)

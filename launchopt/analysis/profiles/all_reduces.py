@@ -170,7 +170,7 @@ def _of_repeat(ranks: Mapping[int, Mapping[str, Times]]) -> AllReduces | None:
 
 
 def _offsets_ns(arrived: Times, ended: Times) -> tuple[Times, int]:
-    """Return what to add to the times of each GPU to have those of the first one's clock, and the largest error."""
+    """Return an offset for each GPU, and its largest error. Times plus offsets are those of the first GPU's clock."""
     low, high = (arrived[0] - ended).max(axis=1), (ended[0] - arrived).min(axis=1)
     low[0] = high[0] = 0
     return (low + high) // 2, int(np.abs(high - low).max() + 1) // 2

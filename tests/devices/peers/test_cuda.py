@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cuda.fake_cuda import FakeCuda, fake_cuda
+from support.cuda.fake_cuda import FakeRank, fake_cuda
 from support.steps.checked_tokens import GREEDY
 from support.steps.program_interpreter import NONE
 from support.steps.split_runs import in_ranks, streams_of, team_of
@@ -19,14 +19,6 @@ from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn
 from launchopt.streams.chain_table import ChainColumn
-
-
-class FakeRank(FakeCuda):
-    """A device beside others, whose plans and graphs are still there when it closes."""
-
-    def close(self) -> None:
-        """Close the device."""
-        super(FakeCuda, self).close()  # type: ignore[misc]
 
 
 @pytest.fixture

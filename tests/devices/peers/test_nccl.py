@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.cuda.fake_cuda import FakeCuda, fake_cuda
+from support.cuda.fake_cuda import FakeRank, fake_cuda
 from support.cuda.fake_nccl import FakeNccl
 from support.steps.checked_tokens import GREEDY
 from support.steps.split_runs import in_ranks, streams_of, team_of
@@ -26,14 +26,6 @@ from launchopt.errors import ConfigError, RunError
 RANKS = 2
 
 
-class FakeRank(FakeCuda):
-    """A device beside others, whose plans and graphs are still there when it closes."""
-
-    def close(self) -> None:
-        """Close the device."""
-        super(FakeCuda, self).close()  # type: ignore[misc]
-
-
 @pytest.fixture
 def device() -> Iterator[Any]:
     with fake_cuda(FakeRank) as device:
@@ -43,8 +35,11 @@ def device() -> Iterator[Any]:
 def installed(monkeypatch: pytest.MonkeyPatch, nccl: FakeNccl) -> FakeNccl:
     others = ctypes.CDLL
     monkeypatch.setattr(nccl_library, "library_path", lambda: "nccl")
-    made: Callable[..., Any] = lambda name, *mode, **how: nccl if name == "nccl" else others(name, *mode, **how)  # noqa: E731
-    monkeypatch.setattr(ctypes, "CDLL", made)
+
+    def library(name: str, *mode: Any, **how: Any) -> Any:
+        return nccl if name == "nccl" else others(name, *mode, **how)
+
+    monkeypatch.setattr(ctypes, "CDLL", library)
     return nccl
 
 

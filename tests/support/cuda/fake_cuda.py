@@ -85,6 +85,14 @@ def _libraries(cupy: FakeCupy) -> Any:
     return lambda name, *mode, **how: made.get(name) or real(name, *mode, **how)
 
 
+class FakeRank(FakeCuda):
+    """A device beside others, whose plans and graphs are still there when it closes."""
+
+    def close(self) -> None:
+        """Close the device."""
+        super(FakeCuda, self).close()  # type: ignore[misc]
+
+
 @contextmanager
 def fake_cuda(kind: type[FakeCuda] = FakeCuda) -> Iterator[Any]:
     """Yield a fake device of class `kind` and `CudaDevice`."""
@@ -103,3 +111,13 @@ def fake_cuda(kind: type[FakeCuda] = FakeCuda) -> Iterator[Any]:
         patch.setattr(device, "cuda_info", lambda index: INFO)
         members = {"cupy": cupy, "runtime": runtime, "sampling": NO_SAMPLING}
         yield type(kind.__name__, (kind, device.CudaDevice), members)()
+
+
+@contextmanager
+def device_of(kind: str) -> Iterator[Any]:
+    """Yield a fake CUDA device; None, which stands for the CPU device, for the kind cpu."""
+    if kind == "cpu":
+        yield None
+        return
+    with fake_cuda() as device:
+        yield device

@@ -19,7 +19,7 @@ from launchopt.kernels.shared_peers import ALL_REDUCE_BLOCKS, AllReduceAccount
 from support.cuda_on_host import built_of, launch
 from support.steps.programs import NORM_EPSILON
 
-SEED = 5  # of what all ranks have alike
+SEED = 5  # of residuals and gains, which are the same on all ranks
 CALL = "auto w = (const u64*)arguments; {}((char*)w[0], (char*)w[1], (char*)w[2], 0, *(const AllReduce*)(w + 4))"
 RANKS = 3
 FUSED_CALL = (
@@ -119,7 +119,7 @@ def add(given: tuple[Case, Team]) -> tuple[list[NDArray[Any]], NDArray[np.uint64
 
 
 def residuals(case: Case) -> NDArray[Any]:
-    """Return what the sum is added to, and behind it the gain of a norm, in storage type [commands * n + 1, m]."""
+    """Return the residual of each column, then the gain of the norm, in storage type [commands * n + 1, m]."""
     values = np.random.default_rng(SEED).standard_normal((case.commands * case.n + 1, case.m), np.float32)
     return np.asarray(from_float32(values, case.dtype))
 
