@@ -66,7 +66,9 @@ def test_nccl_gives_the_tokens_of_our_own_all_reduce(requests: int, tmp_path: Pa
 def test_a_trace_has_the_kernels_and_the_skew_of_both_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("cupti")
     words = ("workload=layer", "model=tiny", "workload.layers=2", "workload.requests=2", "workload.tokens=8")
-    rows = ran(tmp_path, *words, "mode=engine+graph", "against=[baseline]", "repeats=2", "timing=cupti", *SPLIT)
+    rows = ran(
+        tmp_path, *words, "mode=engine", "mode.submit=graph", "against=[baseline]", "repeats=2", "timing=cupti", *SPLIT
+    )
     assert {(row["status"], row["kernels_dropped"]) for row in rows} == {("ok", 0)}
     assert all(row["kernels"] > 0 and row["gpu_busy_ms"] <= row["wall_ms"] for row in rows)
     capsys.readouterr()
@@ -81,7 +83,7 @@ def test_a_trace_has_the_kernels_and_the_skew_of_both_gpus(tmp_path: Path, capsy
 
 def test_the_clock_of_both_gpus_is_read(tmp_path: Path) -> None:
     words = ("workload=layer", "model=llama_3_2_1b", "workload.layers=4", "workload.requests=1", "workload.tokens=1000")
-    (row,) = ran(tmp_path, *words, "mode=engine+graph", "against=[]", "repeats=1", *SPLIT)
+    (row,) = ran(tmp_path, *words, "mode=engine", "mode.submit=graph", "against=[]", "repeats=1", *SPLIT)
     gpus = results.read_gpus([tmp_path])
     clocks = [each["sm_clock_mhz"] for each in gpus]
     assert len(clocks) == 2
