@@ -19,10 +19,11 @@ from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING
 
 from launchopt import caches
+from launchopt.errors import RunError
 from runner.ending.signals import signals
 from runner.worker.child import consumer_main, producer_main
 from runner.worker.lifeline import bound_process, start
-from runner.worker.messages import Order, OrderKind
+from runner.worker.messages import Failure, Order, OrderKind
 
 if TYPE_CHECKING:
     from runner.plan.job import Job
@@ -32,6 +33,14 @@ GRACE_S = 5.0  # a child may take this long to exit before it is killed
 NAMES = ("consumer", "producer")
 _waiting: dict[str, Child] = {}
 os.register_at_fork(after_in_child=_waiting.clear)  # they are children of the process that forked
+
+
+class ChildError(RunError):
+    """A child failed. `trace` is its traceback if no part of this program expected the error, else empty."""
+
+    def __init__(self, text: str, exit_code: int, trace: str = "") -> None:
+        super().__init__(text)
+        self.exit_code, self.trace = exit_code, trace
 
 
 class Child:
@@ -53,6 +62,10 @@ class Child:
         """Process id of the child."""
         assert self.process.pid is not None
         return self.process.pid
+
+    def failed(self, failure: Failure) -> ChildError:
+        """Return the error of this child's message of a failure."""
+        return ChildError(f"{self.name}: {failure.text}", failure.exit_code, failure.trace)
 
     def send_job(self, job: Job) -> None:
         """Send a job from a thread: the call blocks if the job exceeds the pipe's buffer and the child hangs."""

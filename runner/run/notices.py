@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from launchopt.modes import mode_class
 from launchopt.modes.stack import choices_of, stack_of
@@ -10,6 +10,9 @@ from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
 from launchopt.stack import LOOPS
 from launchopt.verify.chance import chance_to_find
+
+CHECKS = "checks of outputs"  # the phase of a run
+LONG_CHECKS_S = 20.0
 
 
 def sampled_check(rows: Sequence[results.Row]) -> list[str]:
@@ -42,6 +45,14 @@ def audited_check(rows: Sequence[results.Row], is_full: bool) -> list[str]:
         f"an untimed run compared {share:.1%} of all layers of all steps, chosen at random: it finds a fault in one"
         f" layer with a probability of {share:.3g}, in 20 layers {likely}; verify=full compares all"
     ]
+
+
+def long_checks(seconds: Mapping[str, float]) -> list[str]:
+    """Return a notice if the checks of outputs took most of the seconds of a long run. seconds: by phase."""
+    total_s, checks_s = sum(seconds.values()), seconds.get(CHECKS, 0.0)
+    if checks_s < LONG_CHECKS_S or 2 * checks_s < total_s:
+        return []
+    return [f"checks of outputs took {checks_s:.0f} of {total_s:.0f} s; a smaller verify_budget_s checks less a repeat"]
 
 
 def own_strategy_of(label: str) -> str:

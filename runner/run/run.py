@@ -24,6 +24,7 @@ from launchopt.recording.identity import stream_hash
 from launchopt.recording.impossible import remove_ceilings, settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
+from launchopt.timing.laps import Laps
 from launchopt.timing.nvml import GpuWatch, GpuWatches, open_watch
 from runner.config.groups import Verify
 from runner.config.plugged import of_plugins
@@ -32,12 +33,21 @@ from runner.plan import gpus
 from runner.plan.plan import Plan
 from runner.plan.sharing import Sharing
 from runner.run import children
+from runner.run.children import ChildError
 from runner.run.leftovers import remove_unfinished, tidy
-from runner.run.notices import audited_check, forwarded_lines, left_out_lines, sampled_check, split_loops, unfused_lines
+from runner.run.notices import (
+    audited_check,
+    forwarded_lines,
+    left_out_lines,
+    long_checks,
+    sampled_check,
+    split_loops,
+    unfused_lines,
+)
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, summary_row
-from runner.run.session import ChildError, Session
+from runner.run.session import Session
 from runner.run.several import gpu_rows, merged
 from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
@@ -60,6 +70,7 @@ class Run:
     histograms: list[results.Row] = field(default_factory=list)
     gpus: list[results.Row] = field(default_factory=list)
     has_ended: bool = False  # True: saved for the last time
+    laps: Laps = field(default_factory=Laps)
     sharing: Sharing = field(init=False)
 
     def __post_init__(self) -> None:
@@ -68,6 +79,7 @@ class Run:
     def save(self, status: str) -> None:
         """Replace summary, histograms and manifest."""
         self.manifest |= {"status": status, "repeats_done": len(self.rows), "repeats": self.repeats()}
+        self.manifest["seconds"] = self.laps.seconds()
         self.manifest["notices"] = [*self.notices, *self.late_notices()]
         if self.rows:
             config = self.plan.composed
@@ -118,6 +130,7 @@ class Run:
         changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]
         launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs), *split_loops(self.rows)]
+        sampled += long_checks(self.laps.seconds())
         return [*ends, *gpu_lines(self.rows, self.gpus), *launched, *throttling, *sampled, *changed]
 
     def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:
@@ -224,7 +237,7 @@ def _repeats(run: Run, terminal: Terminal, watch: GpuWatches | None) -> None:
             is_last = process == config.processes - 1
             first = len(run.rows)
             jobs = [replace(job, first_part=first, is_last=is_last) for job in plan.jobs(run.folder)]
-            with Session(jobs, progress_of_job, watch, config.watchdog_s) as session:
+            with Session(jobs, progress_of_job, watch, config.watchdog_s, run.laps) as session:
                 about = dict(session.about)
                 run.manifest |= {"device_versions": about.pop("versions"), **about}
                 run.manifest["processes"] = [*run.manifest.get("processes", []), session.pids]

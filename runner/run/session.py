@@ -20,27 +20,21 @@ from launchopt.producing.production import Production
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord, RingSegment
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary import differences
+from launchopt.timing.laps import Laps
 from launchopt.timing.nvml import GpuWatches
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.ending.signals import signals
 from runner.plan.job import Job
 from runner.plan.memory import oom_kills, out_of_memory
 from runner.plan.split import member, new_team
-from runner.run.children import GRACE_S, Child, end_all, hire, keep, out_of_cpu_time
+from runner.run.children import GRACE_S, Child, ChildError, end_all, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
+from runner.run.notices import CHECKS
 from runner.run.several import add_readings
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
 
 POLL_S = 0.1  # between two reads of the ring's tail, for the progress
-
-
-class ChildError(RunError):
-    """A child failed. `trace` is its traceback if no part of this program expected the error, else empty."""
-
-    def __init__(self, text: str, exit_code: int, trace: str = "") -> None:
-        super().__init__(text)
-        self.exit_code, self.trace = exit_code, trace
 
 
 class Session:
@@ -52,13 +46,20 @@ class Session:
 
     `watchdog_s` is how long nothing may move; 0 is no limit. Under a profiler, which may pause any process, there is
     none either.
+
+    `laps` gets the seconds of each phase.
     """
 
     def __init__(
-        self, jobs: Sequence[Job], progress: Progress, watch: GpuWatches | None = None, watchdog_s: float = 0.0
+        self,
+        jobs: Sequence[Job],
+        progress: Progress,
+        watch: GpuWatches | None = None,
+        watchdog_s: float = 0.0,
+        laps: Laps | None = None,
     ) -> None:
         job = jobs[0]
-        self._progress, self._watch = progress, watch
+        self._progress, self._watch, self._laps = progress, watch, laps or Laps()
         self._watchdog = Watchdog(0.0 if is_profiled() else watchdog_s)
         self._children: list[Child] = []
         self._holds = contextlib.ExitStack()
@@ -71,6 +72,7 @@ class Session:
         self._executions = len(jobs) if job.is_split else 1  # of each command, by different consumers
         self._is_counted = False  # True: the commands in the ring belong to a run under way
         self.about: Manifest = {}
+        self._laps.begin("set-up")
         try:
             jobs = [self._with_rings(each) for each in self._with_team(jobs)]
             self._ring = self._forward[0]
@@ -128,14 +130,18 @@ class Session:
 
     def _warm_up(self, arm: int, label: str) -> None:
         """Make the runs of an arm that come before its timed runs, so that all of its code and plans are loaded."""
+        self._laps.begin("warm-up runs")
         produced = self._start_run(Order(OrderKind.WARM_UP, arm=arm), f"warm-up run {label}")
         self._open_loop = produced.late_max_ns is not None
         if self._stream.has_steps and not is_profiled():  # a profile should show no launches of a check
+            self._laps.begin("audit runs")
             self._start_run(Order(OrderKind.AUDIT, arm=arm), f"audit run {label}, checking steps")
 
     def run(self, arm: int, repeat: int, label: str) -> tuple[list[RepeatResult], Production]:
         """Run one repeat of the arm with this index. Return the result of each consumer, and the producer's."""
+        self._laps.begin("timed runs")
         produced = self._start_run(Order(OrderKind.RUN, arm=arm, repeat=repeat), label)
+        self._laps.begin(CHECKS)
         readings = self._watch.end() if self._watch else None
         results = list[RepeatResult]()
         for consumer in self._consumers:
@@ -144,6 +150,7 @@ class Session:
             results.append(result)
         self._await(self._producer, ReplyKind.READY, f"{label}: preparing commands")
         self._is_counted = False
+        self._laps.begin("saving")
         if readings:
             add_readings(results, readings, self._ring.word(HeaderWord.START_NS))
         return results, produced
@@ -180,7 +187,7 @@ class Session:
             if child.pipe.poll():
                 reply = self._receive(child)
                 if isinstance(reply.value, Failure):
-                    raise _child_error(child, reply.value)
+                    raise child.failed(reply.value)
                 assert reply.kind is expected, f"{child.name} said {reply.kind}, not {expected}"
                 return reply
             for other in self._children:
@@ -239,7 +246,7 @@ class Session:
             while child.pipe.poll(0.2):
                 reply: Reply = child.pipe.recv()
                 if isinstance(reply.value, Failure):
-                    return _child_error(child, reply.value)
+                    return child.failed(reply.value)
         child.process.join(GRACE_S)
         code = child.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
@@ -261,6 +268,7 @@ class Session:
 
     def _release(self) -> None:
         """End the job: both children write their results and wait for another job."""
+        self._laps.begin("saving")
         for child in self._children:
             self._send(child, Order(OrderKind.DONE))  # to all first: GPUs that split a model wait for each other
         for child in list(self._children):
@@ -287,7 +295,3 @@ class Session:
 def consumer_name(job: Job) -> str:
     """Return the name of a consumer's process: `consumer`, and of several `consumer 1` for the second."""
     return f"consumer {job.consumer}" if job.consumer else "consumer"
-
-
-def _child_error(child: Child, failure: Failure) -> ChildError:
-    return ChildError(f"{child.name}: {failure.text}", failure.exit_code, failure.trace)

@@ -13,6 +13,7 @@ from launchopt.devices.base import Device, is_gpu
 from launchopt.recording.results import Row
 from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.stream import commands_of
+from launchopt.timing.laps import Laps
 from launchopt.verify.commands import CheckSettings, Report, verify
 from launchopt.verify.experts import verify_experts
 from launchopt.verify.operands import OperandCheck
@@ -27,6 +28,7 @@ class Checked(NamedTuple):
 
     columns: Row
     faults: list[str]
+    seconds: dict[str, float]  # that the checks of operands and of outputs took
 
 
 class Checks:
@@ -51,7 +53,10 @@ class Checks:
 
         own: the independent commands that this consumer has executed, [commands]; None: all.
         """
+        laps = Laps()
+        laps.begin("operands")
         changed, settings = self._operands.fault() or self._share_fault(), self.settings(wall_s)
+        laps.begin("outputs")
         if self._chains:
             outputs = self._chains.verify(unwritten, settings)
         elif isinstance(self._job.stream, ExpertStream):
@@ -71,7 +76,7 @@ class Checks:
             "max_rel_error": outputs.max_rel_error,
             "tolerance": outputs.tolerance,
         }
-        return Checked(columns, found)
+        return Checked(columns, found, laps.seconds())
 
     def _share_fault(self) -> str | None:
         """Return what is wrong with this GPU's share of the weights, or with the whole ones; None if nothing is."""

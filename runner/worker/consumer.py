@@ -35,6 +35,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.streams.chain import chain_of
 from launchopt.streams.footprint import least_memory_bytes
 from launchopt.timing.cupti import tracer
+from launchopt.timing.laps import Laps
 from launchopt.timing.sampling import sample_gap
 from launchopt.timing.torch_trace import TorchTrace, trace_path
 from runner.plan.job import Arm, Job
@@ -52,18 +53,23 @@ class Consumer:
     """The device with the operands of one workload stream, and the mode of every arm ready to run on them."""
 
     def __init__(self, job: Job) -> None:
-        self._job, self._stream = job, job.stream
+        self._job, self._stream, self._laps = job, job.stream, Laps()
+        self._laps.begin("memory")
         self._ring = Ring.attach(job.ring_name, job.capacity)
         at_once = min(job.capacity, MOST_AT_ONCE)
         modes = [mode_class(arm.mode, arm.options)(traced=job.timing in TRACED, **arm.options) for arm in job.arms]
         self.recorder = Recorder(job.stream.commands, at_once + most_held(job, modes), job.folder)
         self.device = open_device(job.device_kind, job.device_index, job.threads, job.tunes)
+        self._laps.begin("operands")
         self.device.open(job.stream, self.recorder, job.seed, job.team)
         self._chains = Chains(job, chain_of(job.stream), self.device) if job.stream.has_steps else None
         self._waiter = Waiter(self._ring.await_record, job.spin_us, job.sleep_us)
+        self._laps.begin("modes")
         self._setups: list[Row] = []  # columns of the setup of each arm
         self.prepared = [self._prepare(mode, arm) for mode, arm in zip(modes, job.arms, strict=True)]
+        self._laps.begin("ceilings")
         self._ceilings = DeviceCeilings(self.device, job)
+        self._laps.begin("loops")
         self._tracer = tracer() if job.timing == "cupti" else None
         self._torch = TorchTrace() if job.timing == "torch" else None
         self._tables = TableWriter(job)
@@ -115,8 +121,9 @@ class Consumer:
             gc.unfreeze()  # so that cycles of this job's objects can be collected
 
     def about(self) -> Manifest:
-        """Return versions and ceilings, for the manifest."""
-        return {"versions": self.device.versions(), "ceilings": self._ceilings.columns()}
+        """Return versions, ceilings, and where the seconds of the set-up went, for the manifest."""
+        seconds = self._laps.seconds()
+        return {"versions": self.device.versions(), "ceilings": self._ceilings.columns(), "set_up_seconds": seconds}
 
     def ended(self) -> Manifest:
         """Return the bandwidths behind the last run and how far they changed, for the manifest."""
@@ -250,7 +257,12 @@ class Consumer:
         }
         self._tables.add(arm.label, repeat, self.recorder, self._timing)
         found = {name: each.rows() for name, each in histograms.items()}
-        return RepeatResult(row, self._about(counts), found, b"" if own is None else np.packbits(own).tobytes())
+        return RepeatResult(
+            row,
+            self._about(counts) | {"check_seconds": checked.seconds},
+            found,
+            b"" if own is None else np.packbits(own).tobytes(),
+        )
 
     def _about(self, counts: dict[str, int]) -> Manifest:
         """Return the entry of the run for the manifest."""

@@ -20,7 +20,8 @@ from runner.config.schema import register, to_config
 from runner.plan.memory import oom_kills
 from runner.plan.plan import Plan, make_plan
 from runner.run import run as run_module
-from runner.run.session import ChildError, Session
+from runner.run.children import ChildError
+from runner.run.session import Session
 from runner.worker.messages import Order, OrderKind, RepeatResult
 
 
@@ -127,7 +128,7 @@ class FakeSession:
     pids: dict[str, int] = {"consumer": 1, "producer": 2}  # noqa: RUF012
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
 
-    def __init__(self, jobs: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
+    def __init__(self, jobs: Any, progress: Any, watch: Any, watchdog_s: float, laps: Any) -> None:
         self.commands = jobs[0].stream.commands
 
     def __enter__(self) -> "FakeSession":

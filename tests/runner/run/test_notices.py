@@ -12,6 +12,7 @@ from runner.run.notices import (
     audited_check,
     forwarded_lines,
     left_out_lines,
+    long_checks,
     own_strategy_of,
     sampled_check,
     split_loops,
@@ -121,3 +122,12 @@ def test_loops_that_requests_do_not_share_because_of_the_deadline_are_said() -> 
     assert "batching.timeout_us above 300 " in line
     for other in ({"mode": "graph"}, {"requests": 1}, {"requests": None}, {"flush_deadline": 3}):
         assert split_loops([row | other]) == []
+
+
+def test_checks_that_took_most_of_a_long_run_are_said() -> None:
+    seconds = {"set-up": 9.0, "timed runs": 3.0, "checks of outputs": 48.2}
+    (line,) = long_checks(seconds)
+    assert line == "checks of outputs took 48 of 60 s; a smaller verify_budget_s checks less a repeat"
+    for other in ({"set-up": 50.0}, {"checks of outputs": 19.0}):
+        assert long_checks(seconds | other) == []
+    assert long_checks({}) == []

@@ -152,7 +152,7 @@ class FakeSession:
     about: dict[str, Any] = {"versions": {}, "ceilings": {}}  # noqa: RUF012
     pids: dict[str, int] = {"consumer": 1, "producer": 2}  # noqa: RUF012
 
-    def __init__(self, jobs: Any, progress: Any, watch: Any, watchdog_s: float) -> None:
+    def __init__(self, jobs: Any, progress: Any, watch: Any, watchdog_s: float, laps: Any) -> None:
         assert watch is None, "the device is the CPU"
         self.runs, self.job, self.progress = 0, jobs[0], progress
 
