@@ -48,7 +48,6 @@ BASE = "engine"
 FIRST_TOKENS, FIRST_REPEATS = 4, 2
 FIRST_LAYERS = {"cpu": 1, "cuda": 4}
 FIRST_S = 300.0  # most seconds of the first run
-CHECK_S = 0.5  # to compare the outputs of a stack
 GRACE_S = 20.0
 
 
@@ -61,7 +60,7 @@ def measure(options: argparse.Namespace) -> None:
     info, _ = find_device(options.device, 0)
     question = of_model(options.model, options.requests, options.device, None)
     asked = question.config()
-    question = settled_for(question, asked, info).with_settings({"verify_budget_s": CHECK_S})
+    question = settled_for(question, asked, info)
     labels = _with_base(candidates(question.config(), info)[0])
     slow, broken = _first(question, labels, info.kind, output / FIRST)
     began_s = time.monotonic()

@@ -44,16 +44,16 @@ class Grid(NamedTuple):
         return len(self.sizes) * len(self.timeouts)
 
 
-def batching_of(question: Question, best: str, ran: Sequence[Row], layers: int | None, trials: Trials) -> Batching:
+def batching_of(question: Question, best: str, layers: int | None, trials: Trials) -> Batching:
     """Return the batching to set for the best stack: the default, unless another one that keeps the limit gains.
 
-    ran: rows of the stack. Without time for the whole sweep, only other sizes are tried. A gain counts only if a second
+    Without time for the whole sweep, only other sizes are tried. A gain counts only if a second
     sweep, in which that batching runs before the default, shows it again.
     """
     most = question.requests or PLAIN_BATCH
     sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
     timeouts = [0.0, TIMEOUT_US]
-    jobs = max(0, int(trials.left_s / trials.job_s(ran, REPEATS)))
+    jobs = max(0, int(trials.left_s / trials.job_s(REPEATS)))
     if jobs < len(sizes) * len(timeouts):
         timeouts = [TIMEOUT_US]
         sizes = sizes[:jobs]
@@ -64,7 +64,7 @@ def batching_of(question: Question, best: str, ran: Sequence[Row], layers: int |
     if (found.max_batch, found.timeout_us) == (most, TIMEOUT_US):
         return found
     again = Grid([*dict.fromkeys((found.max_batch, most))], [*dict.fromkeys((found.timeout_us, TIMEOUT_US))])
-    if again.jobs * trials.job_s(ran, REPEATS) > trials.left_s:
+    if again.jobs * trials.job_s(REPEATS) > trials.left_s:
         return Batching(most, TIMEOUT_US, found.tried)
     second = _swept(question, best, again, layers, trials)
     if (second.max_batch, second.timeout_us) != (found.max_batch, found.timeout_us):

@@ -83,7 +83,7 @@ def search(
         order,
         fits,
         decision(arms, order[0], eligible),
-        batching_of(question, order[0], arms[order[0]], layers, trials),
+        batching_of(question, order[0], layers, trials),
         layers,
         folder,
         _enough_s(arms, trials),

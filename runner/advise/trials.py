@@ -14,74 +14,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import fmean
 from typing import NamedTuple
 
 from hydra import compose
 
 from launchopt.errors import ArenaMemoryError, ConfigError, Interrupted, LaunchoptError, VerificationError, one_line
+from launchopt.files import read_json
 from launchopt.recording import results
 from launchopt.recording.results import Row
+from runner.advise.cost import UNKNOWN, Cost, cost_of
 from runner.advise.question import Question
 from runner.calling.caller import call
 from runner.calling.words import words_of
 from runner.config.loading import hydra_of
 from runner.plan.plan import plan_of
 
-SLOW_START_S = 12.0  # a start takes 2 to 3 s on two cores, and longer to fill the operands of a large vocabulary
 BEFORE_JOB = 0.5  # share of a start that comes before the job, and its limit, begin
 LATE_ENDING_S = 6.0  # the same, of a process that still compiles or fills operands
 ENDING_S = 1.0  # in which a run that its limit ends saves its rows
-# Wall times of a repeat that a repeat takes with its check, and an arm with its warm-up run and its audit run.
-OF_REPEAT, OF_ARM = 2.0, 4.0
-
-
-class Cost(NamedTuple):
-    """Estimated seconds of a round: to start it, for each arm, and for each repeat of an arm."""
-
-    start_s: float
-    arm_s: float
-    repeat_s: float
-
-    def of(self, arms: int, repeats: int) -> float:
-        """Return the seconds that a round takes."""
-        return self.start_s + arms * (self.arm_s + repeats * self.repeat_s)
-
-    def scaled(self, factor: float) -> Cost:
-        """Return the cost of trials that run some times as long. Their setup takes no longer."""
-        more_s = (factor - 1) * self.repeat_s
-        return Cost(self.start_s, self.arm_s + OF_ARM / OF_REPEAT * more_s, self.repeat_s + more_s)
-
-    def arms_in(self, seconds: float, repeats: int) -> int:
-        """Return the number of arms that can run in some seconds."""
-        return max(0, int((seconds - self.start_s) / max(1e-6, self.arm_s + repeats * self.repeat_s)))
-
-    def repeats_in(self, seconds: float, arms: int) -> int:
-        """Return the number of repeats of some arms that can run in some seconds."""
-        return max(0, int((seconds - self.of(arms, 0)) / (arms * self.repeat_s)))
-
-
-UNKNOWN = Cost(2.5, 0.0, 0.0)  # before the first round: a start without compiling, on two cores
-
-
-def cost_of(rows: Sequence[Row], arms: int, repeats: int, took_s: float, earlier: Cost | None = None) -> Cost:
-    """Return the cost that a round shows. What its rows do not explain is its start, its checks, or compiling.
-
-    earlier: of the rounds before. The shortest start of all rounds is that of the next one, and the arms of this round
-    took the rest. A start of over SLOW_START_S compiled, which happens once. A round that its limit ended says nothing
-    about starts and arms.
-    """
-    wall_s = fmean(row["wall_ms"] for row in rows) / 1e3
-    arm_s = fmean(row["setup_ms"] or 0.0 for row in rows) / 1e3 + OF_ARM * wall_s
-    repeat_s = OF_REPEAT * wall_s
-    if len(rows) < arms * repeats:
-        known = earlier or UNKNOWN
-        return Cost(known.start_s, max(arm_s, known.arm_s), max(repeat_s, known.repeat_s))
-    start_s = max(0.0, min(SLOW_START_S, took_s - Cost(0.0, arm_s, repeat_s).of(arms, repeats)))
-    if earlier is None:
-        return Cost(start_s, arm_s, repeat_s)
-    start_s = min(start_s, earlier.start_s)
-    return Cost(start_s, max(arm_s, (took_s - start_s) / arms - repeats * repeat_s), repeat_s)
 
 
 class Outcome(NamedTuple):
@@ -89,6 +39,7 @@ class Outcome(NamedTuple):
 
     rows: list[Row]
     error: LaunchoptError | None = None
+    phases: Mapping[str, float] = {}  # seconds of each phase
 
 
 def require_memory(question: Question, labels: Sequence[str]) -> None:
@@ -124,9 +75,9 @@ class Trials:
         """The folder of the last round."""
         return self.folder / f"round_{self.rounds}"
 
-    def job_s(self, rows: Sequence[Row], repeats: int) -> float:
-        """Return the seconds of a job of a sweep with the stack of some rows: each job starts, as a round does."""
-        return self.cost.start_s + ENDING_S + cost_of(rows, 1, 1, 0.0).of(1, repeats)
+    def job_s(self, repeats: int) -> float:
+        """Return the seconds of a job of a sweep of one stack: each job starts, as a round does."""
+        return self.cost.of(1, repeats) + ENDING_S
 
     def require_memory(self, question: Question, labels: Sequence[str]) -> None:
         """Raise ArenaMemoryError if the operands of a round with these arms do not fit."""
@@ -144,7 +95,7 @@ class Trials:
             if len(able) == 1 < len(labels):
                 return []  # no arm is left beside the base
             began_s = self.clock()
-            rows, error = self._round(question, able, repeats, until_s - began_s)
+            rows, error, phases = self._round(question, able, repeats, until_s - began_s)
             if error is not None:
                 found = self._broken(error, able)
                 if not found:
@@ -153,7 +104,7 @@ class Trials:
                 if found:
                     continue
             if rows:
-                self.cost = cost_of(rows, len(able), repeats, self.clock() - began_s, self._earlier())
+                self.cost = cost_of(rows, phases, len(able), self.clock() - began_s, self.cost)
                 self.dropped |= {
                     str(row["mode"]): one_line(f"failed its check: {row['status']}", 200)
                     for row in rows
@@ -171,9 +122,6 @@ class Trials:
         self.rounds += 1
         return self._called(["-m", *words_of(settings, self.last), *axes]).rows
 
-    def _earlier(self) -> Cost | None:
-        return None if self.cost == UNKNOWN else self.cost
-
     def _round(self, question: Question, labels: Sequence[str], repeats: int, most_s: float) -> Outcome:
         ending_s = ENDING_S if self.cost != UNKNOWN else LATE_ENDING_S
         limit_s = round(most_s - BEFORE_JOB * self.cost.start_s - ending_s, 1)
@@ -185,7 +133,7 @@ class Trials:
         settings = {**question.settings, **arms, "repeats": repeats, "job_timeout_s": limit_s}
         began_s = self.clock()
         outcome = self._called(words_of(settings, self.last))
-        return Outcome(outcome.rows) if self.clock() - began_s >= limit_s else outcome
+        return outcome._replace(error=None) if self.clock() - began_s >= limit_s else outcome
 
     def _called(self, words: Sequence[str]) -> Outcome:
         error: LaunchoptError | None = None
@@ -197,7 +145,16 @@ class Trials:
             error = raised
         if not any(self.last.rglob("summary.parquet")):
             return Outcome([], error)
-        return Outcome(results.read_summaries([self.last]), None if isinstance(error, VerificationError) else error)
+        rows = results.read_summaries([self.last])
+        return Outcome(rows, None if isinstance(error, VerificationError) else error, self._phases())
+
+    def _phases(self) -> dict[str, float]:
+        """Return the seconds of each phase, over the jobs of the last round."""
+        found: dict[str, float] = {}
+        for path in self.last.rglob("manifest.json"):
+            for phase, seconds in read_json(path).get("seconds", {}).items():
+                found[phase] = found.get(phase, 0.0) + seconds
+        return found
 
     def _broken(self, error: LaunchoptError, labels: Sequence[str]) -> dict[str, str]:
         """Return the arm that an error names, with the reason; empty if it names none. Raises it if that is the base.

@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.results.summary_rows import repeats, row
+from support.results.summary_rows import repeats
 
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
+from runner.advise.cost import cost_of
 from runner.advise.halving import Decision
 from runner.advise.question import Limit, Question, tpot
 from runner.advise.search import Found, search
-from runner.advise.trials import Cost, Trials, cost_of
+from runner.advise.trials import Trials
 
 START_S = 2.0
 STEADY = (1.0, 1.001, 0.999)
@@ -47,7 +48,9 @@ class MadeUp(Trials):
             self.now_s += self.left_s * share
             return []
         self.now_s += took_s
-        self.cost = cost_of(rows, len(labels), repeats, took_s)
+        walls_s = sum(self.wall_ms[label] for label in labels) * layers / 1e3
+        phases = {"warm-up runs": 4 * walls_s, "timed runs": repeats * walls_s, "checks of outputs": repeats * walls_s}
+        self.cost = cost_of(rows, phases, len(labels), took_s)
         self.ran.append((len(labels), repeats))
         return rows
 
@@ -173,30 +176,6 @@ def test_a_first_trial_that_compiles_is_not_taken_for_the_cost_of_the_next() -> 
 def test_a_base_that_is_many_times_as_slow_as_the_others_leaves_time_for_some_of_them() -> None:
     trials = MadeUp(60.0, {"engine": 2000.0} | {f"m{at}": 100.0 + at for at in range(12)})
     assert found(trials).best == "m0"
-
-
-def test_what_rows_do_not_explain_counts_as_the_start() -> None:
-    cost = cost_of([row(wall_ms=100.0, setup_ms=1000.0)] * 2, 2, 1, 9.0)
-    assert cost == Cost(pytest.approx(5.8), pytest.approx(1.4), pytest.approx(0.2))
-    assert cost.of(2, 1) == pytest.approx(9.0)
-    assert (cost.arms_in(9.1, 1), cost.repeats_in(9.1, 2), cost.arms_in(1.0, 1)) == (2, 1, 0)
-
-
-def test_a_longer_trial_takes_no_longer_to_make_an_arm_ready() -> None:
-    cost = cost_of([row(wall_ms=100.0, setup_ms=1000.0)], 1, 1, 3.6)
-    assert cost.scaled(10) == Cost(cost.start_s, pytest.approx(1.0 + 10 * 0.4), pytest.approx(2.0))
-
-
-def test_what_the_shortest_start_does_not_explain_is_the_cost_of_arms() -> None:
-    earlier = Cost(2.0, 0.4, 0.2)
-    cost = cost_of([row(wall_ms=100.0, setup_ms=0.0)] * 4, 4, 1, 12.0, earlier)
-    assert cost == Cost(2.0, pytest.approx(2.3), pytest.approx(0.2))
-    assert cost_of([row(wall_ms=100.0, setup_ms=0.0)], 1, 1, 20.0).start_s == 12.0
-
-
-def test_a_round_that_its_limit_ended_says_nothing_about_the_start() -> None:
-    earlier = Cost(2.0, 0.4, 0.2)
-    assert cost_of([row(wall_ms=300.0, setup_ms=0.0)], 12, 1, 7.0, earlier) == Cost(2.0, 1.2, 0.6)
 
 
 def test_with_time_for_one_round_the_likely_stacks_get_the_repeats_of_an_interval() -> None:

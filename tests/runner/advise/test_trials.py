@@ -68,8 +68,12 @@ def test_a_round_that_its_limit_ended_is_no_error() -> None:
 def test_an_arm_with_wrong_numbers_is_dropped_with_the_reason() -> None:
     class Wrong(Broken):
         def _called(self, words: Sequence[str]) -> Outcome:
-            rows, _ = super()._called(words)
-            return Outcome([each | ({"verified": False} if each["mode"] == "graph" else {}) for each in rows])
+            return Outcome(
+                [
+                    each | ({"verified": False} if each["mode"] == "graph" else {})
+                    for each in super()._called(words).rows
+                ]
+            )
 
     trials = Wrong("none", RunError(""))
     trials.run(QUESTION, ["engine", "graph"], 1)

@@ -1,0 +1,60 @@
+"""What a round of trials costs, from the seconds of the phases of one: to start it, for each arm, for each repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from launchopt.recording.results import Row
+
+SLOW_START_S = 12.0  # a start takes 2 to 3 s on two cores, and longer to fill the operands of a large vocabulary
+OF_ARM = 4.0  # wall times of a repeat that the warm-up run and the audit run of an arm take, beside the checks
+
+
+class Cost(NamedTuple):
+    """Estimated seconds of a round. wall_s: the part of a repeat that grows with the trial."""
+
+    start_s: float
+    arm_s: float
+    repeat_s: float
+    wall_s: float = 0.0
+
+    def of(self, arms: int, repeats: int) -> float:
+        """Return the seconds that a round takes."""
+        return self.start_s + arms * (self.arm_s + repeats * self.repeat_s)
+
+    def scaled(self, factor: float) -> Cost:
+        """Return the cost of trials that run some times as long. Set-up and checks take no longer."""
+        more_s = (factor - 1) * self.wall_s
+        return Cost(self.start_s, self.arm_s + OF_ARM * more_s, self.repeat_s + more_s, factor * self.wall_s)
+
+    def arms_in(self, seconds: float, repeats: int) -> int:
+        """Return the number of arms that can run in some seconds."""
+        return max(0, int((seconds - self.start_s) / max(1e-6, self.arm_s + repeats * self.repeat_s)))
+
+    def repeats_in(self, seconds: float, arms: int) -> int:
+        """Return the number of repeats of some arms that can run in some seconds."""
+        return max(0, int((seconds - self.of(arms, 0)) / (arms * self.repeat_s)))
+
+
+UNKNOWN = Cost(2.5, 0.0, 0.0)  # before the first round: a start without compiling, on two cores
+
+
+def cost_of(
+    rows: Sequence[Row], phases: Mapping[str, float], arms: int, took_s: float, earlier: Cost = UNKNOWN
+) -> Cost:
+    """Return the cost that a round shows. What its phases and the set-up of its arms do not explain is its start.
+
+    rows: of its repeats, one or more. phases: seconds, as the manifest has them. earlier: of the rounds before. A start
+    that compiles takes long once, so the shortest start of all rounds is that of the next one, and at most
+    SLOW_START_S.
+    """
+    wall_s = fmean(row["wall_ms"] for row in rows) / 1e3
+    arm_s = fmean(row["setup_ms"] or 0.0 for row in rows) / 1e3
+    arm_s += sum(phases.get(phase, 0.0) for phase in ("warm-up runs", "audit runs")) / arms
+    repeat_s = sum(phases.get(phase, 0.0) for phase in ("timed runs", "checks of outputs", "saving")) / len(rows)
+    start_s = max(0.0, min(SLOW_START_S, took_s - arms * arm_s - len(rows) * repeat_s))
+    if earlier != UNKNOWN:
+        start_s = min(start_s, earlier.start_s)
+    return Cost(start_s, arm_s, repeat_s, wall_s)
