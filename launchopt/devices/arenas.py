@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from launchopt.command import Dtype
+from launchopt.prefixes.sharing import SharedPrefixes
 from launchopt.streams.attention import Attention
 from launchopt.streams.operands import ArenaKey, Fixed, Operand
 from launchopt.types import Array
@@ -220,14 +221,24 @@ class SeqState:
 
     positions: int32 [2, requests], the position of a step's first column, and that of the next step's first column.
     table: int32 [requests, pages per request]. Both keep their addresses, so recorded launches may hold them. Only
-    Op.SLOT_MAP changes positions.
+    Op.SLOT_MAP changes positions. prefixes: tokens that requests find in the cache, in pages of other requests.
     """
 
-    def __init__(self, xp: ModuleType, attention: Attention, requests: int, seed: int) -> None:
+    def __init__(
+        self,
+        xp: ModuleType,
+        attention: Attention,
+        requests: int,
+        seed: int,
+        prefixes: SharedPrefixes | None = None,
+    ) -> None:
+        table = attention.page_table(seed)
+        self._starts: Array = xp.asarray(np.zeros(requests, np.int32) if prefixes is None else prefixes.cached)
         self.positions: Array = xp.zeros((2, requests), np.int32)
-        self.table: Array = xp.asarray(attention.page_table(seed))
+        self.table: Array = xp.asarray(table if prefixes is None else prefixes.pages(table))
         self.requests = requests
+        self.reset()
 
     def reset(self) -> None:
-        """Begin a run: no request has a token. Requests keep their pages."""
-        self.positions[...] = 0
+        """Begin a run: a request has the tokens that it finds in the cache. Requests keep their pages."""
+        self.positions[...] = self._starts

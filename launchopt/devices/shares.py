@@ -25,7 +25,7 @@ from launchopt.types import Array
 def whole_of(stream: ChainStream) -> ChainStream:
     """Return the stream of the whole model, as one GPU executes it."""
     assert stream.split is not None
-    settings = ChainSettings(stream.vocab, stream.chunk_tokens, stream.seed)
+    settings = ChainSettings(stream.vocab, stream.chunk_tokens, stream.seed, prefixes=stream.prefixes)
     return ChainStream(stream.split.whole, stream.layers, stream.asked, stream.dtype, stream.replicas, settings)
 
 

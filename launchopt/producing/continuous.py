@@ -2,7 +2,8 @@
 
 A round is a set of steps, at most one per request, which are issued together. Running requests that generate tokens
 come first. Then running requests with chunks of a prompt get the rest of the budget of columns. Then requests join
-from the queue.
+from the queue. A request that finds tokens of its prompt in the cache joins once the steps that compute these have
+ended. Until then, requests behind it in the queue may pass it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from launchopt.native import compiled
 from launchopt.producing.early_records import steps_together
 from launchopt.producing.prepared_steps import DriverSetting, ProgressColumn, StreamArrays, kind_of
 from launchopt.records import columns_of
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.types import Int, Table
 
 
@@ -68,6 +70,22 @@ def _columns(request: Int, stream: StreamArrays, progress: Table) -> Int:
 
 
 @compiled
+def _is_held_back(request: Int, table: Table, progress: Table) -> bool:
+    """Return whether a step that computes cached tokens of a request has not ended."""
+    donor = table[request, ChainColumn.DONOR]
+    return bool(donor >= 0 and progress[donor, ProgressColumn.STEPS] < table[request, ChainColumn.DONOR_STEPS])
+
+
+@compiled
+def _leave_queue(at: Int, state: Table, queue: Table) -> None:
+    """Remove the request with number `at` from the queue. The requests before it are held back, and stay in order."""
+    mask = len(queue) - 1
+    for before in range(at, state[DriverWord.QUEUE_FIRST], -1):
+        queue[before & mask] = queue[(before - 1) & mask]
+    state[DriverWord.QUEUE_FIRST] += 1
+
+
+@compiled
 def form_step(stream: StreamArrays, state: Table, progress: Table, lists: RequestLists, issue: Table) -> Int:
     """Write the requests that take part in the next round to `issue`, and ROUND_STEPS; return their number."""
     settings, queue, running = stream.settings, lists.queue, lists.running
@@ -81,15 +99,17 @@ def form_step(stream: StreamArrays, state: Table, progress: Table, lists: Reques
                 issue[count] = request
                 count += 1
                 left -= columns
-    while (
-        state[DriverWord.QUEUE_FIRST] != state[DriverWord.QUEUE_STOP]
-        and state[DriverWord.RUNNING] < settings[DriverSetting.MOST_RUNNING]
-    ):
-        request = queue[state[DriverWord.QUEUE_FIRST] & (len(queue) - 1)]
+    at = state[DriverWord.QUEUE_FIRST]
+    while at != state[DriverWord.QUEUE_STOP] and state[DriverWord.RUNNING] < settings[DriverSetting.MOST_RUNNING]:
+        request = queue[at & (len(queue) - 1)]
+        if _is_held_back(request, stream.table, progress):
+            at += 1
+            continue
         columns = _columns(request, stream, progress)
         if columns > left and count > 0:
             break
-        state[DriverWord.QUEUE_FIRST] += 1
+        _leave_queue(at, state, queue)
+        at += 1
         running[state[DriverWord.RUNNING]] = request
         state[DriverWord.RUNNING] += 1
         issue[count] = request

@@ -10,7 +10,9 @@ if the consumer falls behind, latency grows, and arrivals do not slow down.
 Schedulers:
     none        a request's next step is issued as soon as its previous step has ended
     continuous  steps are issued in rounds. In each round every running request generates one token. Chunks of prompts
-                get the rest of the `budget_tokens` columns, oldest request first. Requests join and end between rounds
+                get the rest of the `budget_tokens` columns, oldest request first. Requests join and end between rounds.
+                A request whose prefix another request computes joins once that is done; a stream with such requests
+                needs this scheduler
 
 Steps ahead (`Schedule.ahead`, only with scheduler none): the records of a step do not depend on the previous token,
 because the device feeds that token back itself. So while a step runs, the driver already pushes all records of the
@@ -68,6 +70,7 @@ class Driver:
         sleep_us: float,
         kind: RunKind = RunKind.RUN,
     ) -> None:
+        assert schedule.continuous or stream.prefixes is None
         self._stream, self._sleep_s = stream, sleep_us * 1e-6
         table = table_of(stream, kind)
         self._due_ns, requests = table[:, ChainColumn.DUE_NS], len(table)
@@ -177,7 +180,7 @@ class RoutedDriver(Driver):
 
 def load_loop(stream: ChainStream, ring: Ring, back: Ring) -> None:
     """Load the compiled loop, with a driver that has no request. On a new machine this compiles for seconds."""
-    driver = RoutedDriver(stream, Schedule(), 0.0, 0.0, RunKind.WARM_UP)
+    driver = RoutedDriver(stream, Schedule(continuous=True), 0.0, 0.0, RunKind.WARM_UP)
     driver.give_no_more()
     drive(*driver.entry(ring.arrays, back.arrays))
 

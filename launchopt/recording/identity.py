@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import RecordWord, as_words
 from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.stream import CommandStream, commands_of
 
@@ -50,7 +51,7 @@ def _of_commands(stream: CommandStream) -> hashlib.blake2b:
 def _of_requests(stream: ChainStream) -> hashlib.blake2b:
     digest = _digest()
     parts = [stream.template, stream.kind_stops, stream.replica_moves, stream.a_from, stream.b_from, stream.c_from]
-    parts += [stream.table, stream.outputs]
+    parts += [stream.table if stream.prefixes else stream.table[:, : ChainColumn.DONOR], stream.outputs]
     if stream.attention is not None:
         parts.append(stream.page_table)
     sizes = [stream.replicas, stream.chunk_tokens or 0, stream.decode_kind, stream.chunk_kind, stream.table_rows]

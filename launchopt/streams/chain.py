@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import ConfigError
+from launchopt.prefixes.sharing import SharedPrefixes
 from launchopt.streams.attention import ATTENTION_OPS, Attention, attention_work
 from launchopt.streams.chain_table import ChainColumn, count_steps, place_activations
 from launchopt.streams.lengths import StepKind
@@ -45,6 +46,7 @@ class ChainSettings(NamedTuple):
     seed: int = 0  # fixes the first inputs of requests and the pages of the KV cache
     split: Split | None = None  # the whole program, if the program of the stream is the share of one of several GPUs
     packing: Packing = PLAIN  # of the weights of all GEMMs but the LM head
+    prefixes: SharedPrefixes | None = None  # tokens of prompts that need no step; None: every token has one
 
 
 USUAL = ChainSettings()
@@ -77,6 +79,7 @@ class ChainStream:
         self.layers, self.dtype, self.replicas, self.seed = layers, dtype, replicas, settings.seed
         self.vocab, self.chunk_tokens, self.asked = settings.vocab, settings.chunk_tokens, requests
         self.split, self.tensor = settings.split, settings.split.tensor if settings.split else 1
+        self.prefixes = settings.prefixes
         self.hidden, self.norm_epsilon = self.program.hidden, self.program.norm_epsilon
         self.linears = tuple((node.m, node.k) for node in self.program.layer if node.op is Op.GEMM)
         self.requests = len(requests)
@@ -112,7 +115,7 @@ class ChainStream:
     def _layout(self, requests: Requests, seed: int) -> None:
         prompts = requests.context_tokens
         chunk = self.chunk_tokens or max(1, int(prompts.max(initial=1)))
-        self.table, self.kinds, self._lengths = count_steps(requests, self.outputs, chunk)
+        self.table, self.kinds, self._lengths = count_steps(requests, self.outputs, chunk, self.prefixes)
         kind_of = {kind: index for index, kind in enumerate(self.kinds)}
         self.decode_kind = kind_of.get(StepKind(1, False, True), -1)
         self.chunk_kind = kind_of.get(StepKind(chunk, True, False), -1)
@@ -228,7 +231,16 @@ class ChainStream:
     def page_table(self) -> NDArray[np.int32]:
         """Pages of each request, int32 [requests, pages_a_request]. Only for programs with attention."""
         assert self.attention is not None
-        return self.attention.page_table(self.seed)
+        own = self.attention.page_table(self.seed)
+        return own if self.prefixes is None else self.prefixes.pages(own)
+
+    def prompt_units(self, requests: NDArray[np.int64], positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the unit of the row of the embedding table that each position of these prompts has as its input."""
+        owners = requests if self.prefixes is None else self.prefixes.owners(requests, positions)
+        own = self.table[owners]
+        rows = positions - own[:, ChainColumn.CACHED]
+        units: NDArray[np.int64] = own[:, ChainColumn.PROMPT] + rows * self.units(self.hidden)
+        return units
 
     def operands(self, shape: ShapeKey) -> Operands:
         """Return the layout of A, B and C of a shape. The slots of an operand that the op lacks are units.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import ArenaMemoryError
+from launchopt.prefixes.sharing import NO_DONOR, SharedPrefixes
 from launchopt.streams.lengths import Lengths, StepKind, lengths_of
 from launchopt.streams.placement import UNIT_BYTES, Placement
 from launchopt.types import Table
@@ -30,33 +31,49 @@ class ChainColumn(enum.IntEnum):
     DECODES = 3  # number of decode steps
     LANE = 4  # first unit of its lane
     PREFILL = 5  # first unit of the region of its prompt
-    PROMPT = 6  # unit of the first row of its prompt in the embedding table
+    PROMPT = 6  # unit of the row of its prompt's first token that is not cached, in the embedding table
     FIRST_TOKEN = 7  # number of its first output token among the output tokens of all requests
     AFTER = 8  # request that must end before this one starts; -1: none
+    DONOR = 9  # request whose pages hold the cached tokens of its prompt; NO_DONOR: none is cached
+    DONOR_STEPS = 10  # steps of that request that must have ended before this one starts
+    CACHED = 11  # first tokens of its prompt that need no step
 
 
 def count_steps(
-    requests: Requests, outputs: NDArray[np.int64], chunk: int
+    requests: Requests, outputs: NDArray[np.int64], chunk: int, prefixes: SharedPrefixes | None = None
 ) -> tuple[Table, list[StepKind], dict[StepKind, Lengths]]:
     """Return the table, with the columns that say which steps a request has; the kinds of steps; and their lengths.
 
-    outputs: output tokens of each request, int64 [requests]. chunk: most tokens of a prompt in one step.
+    outputs: output tokens of each request, int64 [requests]. chunk: most tokens of a prompt in one step. prefixes:
+    tokens of prompts that need no step.
     """
     prompts = requests.context_tokens
-    full = np.where(prompts > 0, (prompts - 1) // chunk, 0)
     table = np.zeros((len(requests), len(ChainColumn)), np.int64)
+    table[:, ChainColumn.DONOR] = NO_DONOR
+    if prefixes is not None:
+        _share(table, prefixes, chunk)
+    cached = table[:, ChainColumn.CACHED]
+    full = np.where(prompts > 0, (prompts - cached - 1) // chunk, 0)
     table[:, ChainColumn.DUE_NS], table[:, ChainColumn.AFTER] = requests.arrival_ns, requests.after
     table[:, ChainColumn.FULL_CHUNKS] = full
     table[:, ChainColumn.DECODES] = outputs - (prompts > 0)
     table[:, ChainColumn.FIRST_TOKEN] = np.concatenate([[0], np.cumsum(outputs)[:-1]])
-    lengths = lengths_of(prompts, chunk, table[:, ChainColumn.DECODES])
+    lengths = lengths_of(prompts, chunk, table[:, ChainColumn.DECODES], cached)
     kinds = sorted(lengths, key=lambda kind: (kind.is_prompt, kind.ends_token, kind.n))
     kind_of = {kind: index for index, kind in enumerate(kinds)}
     table[:, ChainColumn.REST_KIND] = [
         kind_of[StepKind(int(n), True, True)] if prompt else NO_PROMPT
-        for n, prompt in zip(prompts - full * chunk, prompts, strict=True)
+        for n, prompt in zip(prompts - cached - full * chunk, prompts, strict=True)
     ]
     return table, kinds, lengths
+
+
+def _share(table: Table, prefixes: SharedPrefixes, chunk: int) -> None:
+    """Write the columns DONOR, DONOR_STEPS and CACHED."""
+    donors, cached = prefixes.donors, prefixes.cached
+    needed = cached - cached[donors]  # of the donor's own tokens
+    table[:, ChainColumn.DONOR], table[:, ChainColumn.CACHED] = donors, cached
+    table[:, ChainColumn.DONOR_STEPS] = np.where(donors == NO_DONOR, 0, -(-needed // chunk))
 
 
 def place_activations(
@@ -66,8 +83,9 @@ def place_activations(
 
     prompts: prompt tokens of each request, int64 [requests]. chunk: most tokens of a prompt in one step. rows: rows of
     the embedding table, of `row_units` units each. seed: fixes the rows of prompts. Raises ArenaMemoryError for an
-    arena of more than MOST_UNITS.
+    arena of more than MOST_UNITS. Cached tokens of a prompt take no space: their rows are those of other requests.
     """
+    prompts = prompts - table[:, ChainColumn.CACHED]
     lanes = rows * row_units
     table[:, ChainColumn.LANE] = lanes + np.arange(len(table)) * place.lane_units
     full = table[:, ChainColumn.FULL_CHUNKS]

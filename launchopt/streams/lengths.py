@@ -46,19 +46,24 @@ class Lengths:
         return Lengths(*(a + b for a, b in zip(mine, others, strict=True)))
 
 
-def lengths_of(prompts: NDArray[np.int64], chunk: int, decodes: NDArray[np.int64]) -> dict[StepKind, Lengths]:
+def lengths_of(
+    prompts: NDArray[np.int64], chunk: int, decodes: NDArray[np.int64], cached: NDArray[np.int64] | None = None
+) -> dict[StepKind, Lengths]:
     """Return the sums over the steps of each kind that occurs.
 
     prompts, decodes: prompt tokens and decode steps of each request, int64 [requests]. chunk: tokens per chunk.
+    cached: first tokens of each prompt that need no step; None: no prompt has any.
     """
-    full = np.where(prompts > 0, (prompts - 1) // chunk, 0)
-    rest = prompts - full * chunk
+    start = np.zeros_like(prompts) if cached is None else cached
+    full = np.where(prompts > 0, (prompts - start - 1) // chunk, 0)
+    last = start + full * chunk
+    rest = prompts - last
     found = {
-        StepKind(chunk, True, False): Lengths.of(_counted(full) * chunk, chunk),
+        StepKind(chunk, True, False): Lengths.of(np.repeat(start, full) + _counted(full) * chunk, chunk),
         StepKind(1, False, True): Lengths.of(np.repeat(prompts, decodes) + _counted(decodes), 1),
     }
     for n in np.unique(rest[prompts > 0]).tolist():
-        found[StepKind(n, True, True)] = Lengths.of((full * chunk)[(prompts > 0) & (rest == n)], n)
+        found[StepKind(n, True, True)] = Lengths.of(last[(prompts > 0) & (rest == n)], n)
     return {kind: lengths for kind, lengths in found.items() if lengths.steps}
 
 

@@ -118,7 +118,8 @@ class Audit:
         is_prompt = (at < full) | last_chunk
         kinds = np.where(at < full, stream.chunk_kind, np.where(last_chunk, rest, stream.decode_kind))
         outputs = np.where(is_prompt, 1, at - full + 1)
-        starts = np.where(is_prompt, at * (stream.chunk_tokens or 0), last_of_prompt(stream, requests) + outputs - 1)
+        chunks = table[:, ChainColumn.CACHED] + at * (stream.chunk_tokens or 0)
+        starts = np.where(is_prompt, chunks, last_of_prompt(stream, requests) + outputs - 1)
         found = []
         for kind in np.unique(kinds).tolist():
             own = kinds == kind

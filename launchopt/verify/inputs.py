@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from launchopt.devices.arenas import Arenas, from_float32, to_float32, to_host
 from launchopt.devices.feedback.host import scaled, signed
 from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.placement import UNIT_BYTES
 from launchopt.types import Array, Words
 
@@ -66,11 +65,10 @@ class Inputs:
         """Return columns of prompts, float64 [columns, hidden].
 
         requests, columns: the request of each column, and its number within the prompt. Column 0 of a request without a
-        prompt is its first input.
+        prompt is its first input. A cached column has the input with which another request computed it.
         """
         stream = self._stream
-        units = stream.table[requests, ChainColumn.PROMPT] + columns * stream.units(stream.hidden)
-        return self.rows(units, stream.hidden)
+        return self.rows(stream.prompt_units(requests, columns), stream.hidden)
 
     def of_tokens(self, numbers: Numbers, requests: Numbers, at: Numbers) -> Array:
         """Return the input of each token, float64 [tokens, hidden].
@@ -79,7 +77,7 @@ class Inputs:
         """
         stream, xp = self._stream, self._xp
         row_units = stream.units(stream.hidden)
-        units = stream.table[requests, ChainColumn.PROMPT] + last_of_prompt(stream, requests) * row_units
+        units = stream.prompt_units(requests, last_of_prompt(stream, requests))
         later = at > 0
         if stream.vocab is not None:
             # A wrong id must not index beyond the embedding table.

@@ -114,7 +114,8 @@ class StepCheck:
             which = which if own is None else which[np.isin(which, own)]
             starts = last_of_prompt(stream, which) + stream.outputs[which] - 1
             if stream.kinds[kind].is_prompt:
-                starts = stream.table[which, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
+                own = stream.table[which]
+                starts = own[:, ChainColumn.CACHED] + own[:, ChainColumn.FULL_CHUNKS] * (stream.chunk_tokens or 0)
             self.check(findings, Steps(kind, which, stream.outputs[which], starts))
 
     def rows(self, kind: int) -> list[Row]:

@@ -212,9 +212,12 @@ class _Tokens:
         stream = self._stream
         prompt = stream.asked.context_tokens[at.requests]
         chunk = np.maximum(1, prompt if stream.chunk_tokens is None else stream.chunk_tokens)
-        ends = (at.positions >= prompt - 1) | ((at.positions + 1) % chunk == 0)
+        own = (
+            at.positions - stream.table[at.requests, ChainColumn.CACHED]
+        )  # below 0: another request's step computed it
+        ends = (at.positions >= prompt - 1) | ((own + 1) % chunk == 0)
         last = last_of_prompt(stream, at.requests) + stream.outputs[at.requests] - 1
-        return int((ends & (at.positions < last)).sum())
+        return int((ends & (own >= 0) & (at.positions < last)).sum())
 
 
 def _token(requests: Numbers, at: Numbers, i: int) -> str:

@@ -36,7 +36,8 @@ class CpuLaunch:
         self.state: SeqState | None = None
         if stream.attention is not None:
             self._attention = stream.attention
-            self.state = SeqState(np, stream.attention, stream.requests, chain_of(stream).seed)
+            chain = chain_of(stream)
+            self.state = SeqState(np, stream.attention, stream.requests, chain.seed, chain.prefixes)
         self.views = [self._views_of(stream, shape) for shape in stream.shapes]
 
     def reset(self) -> None:

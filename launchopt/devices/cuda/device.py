@@ -73,7 +73,8 @@ class CudaDevice:
             self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
             self.arenas.fill(seed)
             if stream.attention is not None:
-                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, chain_of(stream).seed)
+                chain = chain_of(stream)
+                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, chain.seed, chain.prefixes)
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise no_memory(error, f"while operands were put into {self.info.memory_name}") from None
         self.lt = Plans(stream.dtype, self._tunes)

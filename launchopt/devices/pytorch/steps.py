@@ -123,13 +123,15 @@ class Steps:
         return self._gather_memory.as_strided((requests, self.stream.hidden), (pitch, 1))
 
     def start(self, is_warm_up: bool = False) -> None:
-        """Begin a run: zero the KV caches and positions.
+        """Begin a run: zero the KV caches, and reset positions.
 
         Attention multiplies unwritten values by 0, which must not give NaN.
         """
         if self.stream.attention is not None:
             self._arenas.zero(self.stream.cache)
-            self.site.positions.zero_()
+            state = self._arenas.state
+            assert state is not None
+            state.reset()  # `positions` is a view of it
         self._arenas.synchronize()
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:

@@ -34,7 +34,7 @@ NONE = Sampling(SamplingKind.none)
 
 def steps_of(stream: ChainStream, request: int) -> list[StepKind]:
     """Return the kinds of a request's steps, in order."""
-    left, kinds = int(stream.asked.context_tokens[request]), []
+    left, kinds = int(stream.asked.context_tokens[request] - stream.table[request, ChainColumn.CACHED]), []
     while left:
         columns = min(left, stream.chunk_tokens or left)
         left -= columns
@@ -92,7 +92,7 @@ class Interpreter:
         self.arenas.fill(seed)
         self.arenas.poison()
         self.flat = self.arenas.arrays[stream.activations].reshape(-1)
-        self.start, self.next = (np.zeros(stream.requests, np.int64) for _ in range(2))
+        self.start, self.next = (stream.table[:, ChainColumn.CACHED].copy() for _ in range(2))
         self.table = stream.page_table if stream.attention else None
         self._views: dict[ShapeKey, Any] = {}
 
@@ -260,7 +260,7 @@ class Run(Interpreter):
     """Executes every step of every request, one command after another.
 
     change: returns the records to execute in place of a step's records. stale: (request, step) whose result is not fed
-    back.
+    back. early: a request that does not wait for the steps that compute its cached tokens.
     """
 
     def __init__(
@@ -271,19 +271,26 @@ class Run(Interpreter):
         stale: tuple[int, int] | None = None,
         seed: int = SEED,
         split: CpuSplit | None = None,
+        early: int | None = None,
     ) -> None:
         super().__init__(stream, seed, split)
         self.sampling = sampling
         self._steps = CpuSteps(stream, self.arenas, sampling)
         self._flights = Flights(stream, NO_DRIVER, self._steps.done)  # no driver to notify
-        longest = max(len(steps_of(stream, request)) for request in range(stream.requests))
-        for step in range(longest):  # one step of all requests, then the next, as in batches
-            for request in range(stream.requests):
-                if step < len(steps_of(stream, request)):
-                    records = self.records(request, step)
-                    for record in change(self, request, step, records.copy()):
-                        self.execute(record)
-                    self._feed_back(records[-1:], is_stale=stale == (request, step))
+        count = np.array([len(steps_of(stream, request)) for request in range(stream.requests)])
+        ended = np.zeros_like(count)
+        while np.any(ended < count):  # one step of each request, then the next, as in batches
+            donors, needed = stream.table[:, ChainColumn.DONOR], stream.table[:, ChainColumn.DONOR_STEPS]
+            may_run = (ended < count) & ((donors < 0) | (ended[donors] >= needed))
+            if early is not None:
+                may_run[early] = ended[early] < count[early]
+            for request in sorted(np.flatnonzero(may_run).tolist(), key=lambda each: each != early):
+                step = int(ended[request])
+                records = self.records(request, step)
+                for record in change(self, request, step, records.copy()):
+                    self.execute(record)
+                self._feed_back(records[-1:], is_stale=stale == (request, step))
+                ended[request] += 1
         self.ids: NDArray[np.int64] = (
             self._steps.done[: stream.tokens].astype(np.uint32).view(np.int32).astype(np.int64)
         )
