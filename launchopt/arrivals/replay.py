@@ -13,7 +13,7 @@ from typing import ClassVar
 from launchopt.arrivals.azure import read_azure
 from launchopt.arrivals.base import Arrival
 from launchopt.arrivals.lines import BOM, unreadable
-from launchopt.arrivals.mooncake import read_mooncake
+from launchopt.arrivals.mooncake import Prompt, read_mooncake, read_prompts
 from launchopt.arrivals.request_csv import read_request_csv
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
@@ -80,3 +80,11 @@ class Replay(Arrival):
     def read(self) -> Requests:
         """Return the file's requests at the trace's own pace; DataError as `read_requests`."""
         return read_requests(user_path(self.path), self.format.value, self.requests)
+
+    def prompts(self) -> list[Prompt] | None:
+        """Return the prompts of the requests; None if the format does not say which blocks are the same."""
+        path = user_path(self.path)
+        is_auto = self.format is TraceFormat.auto
+        if (_recognized(path) if is_auto else self.format.value) != TraceFormat.mooncake.value:
+            return None
+        return read_prompts(path, self.requests)

@@ -221,7 +221,8 @@ class SeqState:
 
     positions: int32 [2, requests], the position of a step's first column, and that of the next step's first column.
     table: int32 [requests, pages per request]. Both keep their addresses, so recorded launches may hold them. Only
-    Op.SLOT_MAP changes positions. prefixes: tokens that requests find in the cache, in pages of other requests.
+    Op.SLOT_MAP changes positions. starts: int32 [requests], tokens that a request finds in the cache. prefixes: these
+    tokens, in pages of other requests.
     """
 
     def __init__(
@@ -233,7 +234,8 @@ class SeqState:
         prefixes: SharedPrefixes | None = None,
     ) -> None:
         table = attention.page_table(seed)
-        self._starts: Array = xp.asarray(np.zeros(requests, np.int32) if prefixes is None else prefixes.cached)
+        starts = np.zeros(requests, np.int32) if prefixes is None else prefixes.cached.astype(np.int32)
+        self.starts: Array = xp.asarray(starts)
         self.positions: Array = xp.zeros((2, requests), np.int32)
         self.table: Array = xp.asarray(table if prefixes is None else prefixes.pages(table))
         self.requests = requests
@@ -241,4 +243,4 @@ class SeqState:
 
     def reset(self) -> None:
         """Begin a run: a request has the tokens that it finds in the cache. Requests keep their pages."""
-        self.positions[...] = self._starts
+        self.positions[...] = self.starts

@@ -9,24 +9,30 @@ that it finds. The donor's prompt begins with the same blocks, so its page table
 token of a prompt has a step of its own. If the whole prompt is cached, its last block is computed again, in a page of
 the request, instead of being copied on write.
 
+Several consumers have a cache each, and a request finds what requests of its own consumer computed. It goes to a given
+consumer, or it is routed by its prefix: to the consumer that has the least to compute when it has the request, too. To
+compute are the tokens of prompts that are not cached, and all answers. So a prefix attracts requests as long as that
+saves more than it unbalances.
+
 A limit on the blocks limits what is found. A page is not given to another request during the run: a block that was
-evicted is computed again in another page.
+evicted is computed again in another page. So the cache in memory has a page for each block that a request computes.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.prefixes.cache import PrefixCache, admit
+from launchopt.prefixes.cache import Admitted, PrefixCache, admit
 from launchopt.prefixes.chain import keys_of
 
 NO_DONOR = -1  # in `donors`: the request finds nothing
 Numbers = NDArray[np.int64]
+Tokens = NDArray[np.int32]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -34,14 +40,15 @@ class SharedPrefixes:
     """What the requests of a run share.
 
     block: tokens of a block. cached: tokens of each prompt that need no step, whole blocks; int64 [requests]. donors:
-    as above, int64 [requests]. tokens, blocks: of all prompts; blocks are full ones. hits: full blocks that were in
-    the cache. too_large: requests that need more blocks than there are. host_ns: time of the host to hash the tokens
-    and to find the blocks.
+    as above, int64 [requests]. consumers: the consumer of each request, int64 [requests]. tokens, blocks: of all
+    prompts; blocks are full ones. hits: full blocks that were in the cache. too_large: requests that need more blocks
+    than there are. host_ns: time of the host to hash the tokens, to route requests and to find the blocks.
     """
 
     block: int
     cached: Numbers
     donors: Numbers
+    consumers: Numbers
     tokens: int
     blocks: int
     hits: int
@@ -63,6 +70,11 @@ class SharedPrefixes:
         """Time of the host for each token of a prompt, ns; None without prompts."""
         return self.host_ns / self.tokens if self.tokens else None
 
+    @property
+    def shared_pages(self) -> int:
+        """Entries of the page table that are pages of other requests."""
+        return self.cached_tokens // self.block
+
     def owners(self, requests: Numbers, positions: Numbers) -> Numbers:
         """Return the request that computes each position of these requests."""
         owners = requests.copy()
@@ -71,36 +83,72 @@ class SharedPrefixes:
         return owners
 
     def pages(self, own: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Return the page table with shared pages. own: a page table without them, int32 [requests, pages]."""
+        """Return the page table with shared pages. own: a page table without them, int32 [requests, pages].
+
+        Pages that no request has any more get no number, so that the cache needs no memory for them.
+        """
         table = own.copy()
         for request in np.flatnonzero(self.cached).tolist():  # ascending: the row of the donor is complete
             count = int(self.cached[request]) // self.block
             table[request, :count] = table[self.donors[request], :count]
-        return table
+        numbers = np.unique(table, return_inverse=True)[1]
+        return numbers.reshape(table.shape).astype(np.int32)
 
 
-def share(prompts: Iterable[tuple[NDArray[np.int32], int]], cache: PrefixCache, block: int) -> SharedPrefixes:
-    """Run prompts through an empty cache. prompts: the tokens of each, and the number of tokens of its answer."""
-    cached, donors, owner_of = list[int](), list[int](), dict[int, int]()
+def share(
+    prompts: Iterable[tuple[Tokens, int]], caches: Sequence[PrefixCache], block: int, consumers: Numbers | None = None
+) -> SharedPrefixes:
+    """Run prompts through empty caches, one for each consumer.
+
+    prompts: the tokens of each, and the number of tokens of its answer. consumers: the consumer of each prompt, int64
+    [prompts]; None: they are routed by their prefixes.
+    """
+    places = [_Place(cache) for cache in caches]
+    found = list[tuple[int, int, int]]()  # of each prompt: cached tokens, donor, consumer
     tokens = blocks = hits = too_large = host_ns = 0
     keys_of(np.zeros(block, np.int32), block)  # the first call takes longer
     for request, (prompt, answer) in enumerate(prompts):
         began_ns = time.perf_counter_ns()
         keys = keys_of(prompt, block)
-        got = admit(cache, keys, len(prompt), answer, block)
+        at = _least_work(places, keys, len(prompt), block) if consumers is None else int(consumers[request])
+        place = places[at]
+        got = admit(place.cache, keys, len(prompt), answer, block)
         if got is not None:
-            cache.release(got.held)
+            place.cache.release(got.held)
         host_ns += time.perf_counter_ns() - began_ns
+        cached, donor = place.note(request, got, len(prompt), answer, block)
+        found.append((cached, donor, at))
         tokens, blocks = tokens + len(prompt), blocks + len(keys)
-        found, donor = 0, NO_DONOR
-        if got is None:
-            too_large += 1
-        else:
-            held, hits = got.held, hits + got.held.hits
-            if found := min(held.hits, max(0, len(prompt) - 1) // block):
-                donor = owner_of[held.blocks[found - 1]]
-            owner_of.update(dict.fromkeys(held.blocks[held.hits : len(held.keys)], request))
-        cached.append(found * block)
-        donors.append(donor)
-    columns = np.array(cached, np.int64), np.array(donors, np.int64)
-    return SharedPrefixes(block, *columns, tokens, blocks, hits, too_large, host_ns)
+        hits, too_large = hits + (got.held.hits if got else 0), too_large + (got is None)
+    cached_of, donor_of, consumer_of = np.array(found, np.int64).reshape(-1, 3).T.copy()
+    return SharedPrefixes(block, cached_of, donor_of, consumer_of, tokens, blocks, hits, too_large, host_ns)
+
+
+class _Place:
+    """The cache of a consumer. work: tokens that its requests compute."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self.cache, self.work = cache, 0
+        self._owners: dict[int, int] = {}  # of blocks: the request that computes each
+
+    def note(self, request: int, got: Admitted | None, prompt: int, answer: int, block: int) -> tuple[int, int]:
+        """Note what a request computes; return its cached tokens and its donor."""
+        count, donor = 0, NO_DONOR
+        if got is not None:
+            blocks, hits = got.held.blocks, got.held.hits
+            if count := _usable(hits, prompt, block):
+                donor = self._owners[blocks[count - 1]]
+            self._owners.update(dict.fromkeys(blocks[hits : len(got.held.keys)], request))
+        self.work += prompt - count * block + max(answer, 1)
+        return count * block, donor
+
+
+def _usable(hits: int, prompt: int, block: int) -> int:
+    """Return how many of the blocks that were hit need no step: the last token of a prompt has one."""
+    return min(hits, max(0, prompt - 1) // block)
+
+
+def _least_work(places: Sequence[_Place], keys: Sequence[bytes], prompt: int, block: int) -> int:
+    """Return the index of the consumer that has the least to compute with a prompt; of equals, the first."""
+    work = [place.work - block * _usable(place.cache.match(keys), prompt, block) for place in places]
+    return work.index(min(work))

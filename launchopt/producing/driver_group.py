@@ -3,7 +3,7 @@
 Every driver has the whole workload. A request is routed when it arrives: all of its steps, and the requests that follow
 it, go to one consumer. Those that are due at the start are shared out evenly (`at_start`). Later ones go by turns
 (round robin), or to the consumer with the fewest requests that have not ended (least outstanding); of equals, to the
-one that got the fewest so far.
+one that got the fewest so far. Requests that find tokens of their prompts cached have a consumer before the run.
 
 `drive_in_turn` enters the loops of all drivers again and again. Each returns after TURN_US without work.
 """
@@ -87,7 +87,8 @@ class DriverGroup:
     ) -> None:
         self._arguments = (stream, schedule, TURN_US, sleep_us, kind)
         self._spin_ns, self._sleep_s = int(spin_us * 1e3), sleep_us * 1e-6
-        self._by_turns, self._roots = routing is Routing.round_robin, roots_of(table_of(stream, kind))
+        self._fixed = None if stream.prefixes is None else stream.prefixes.consumers
+        self._by_turns, self._roots = routing is not Routing.least_outstanding, roots_of(table_of(stream, kind))
         self._next, self._first = 0, np.zeros(0, np.int64)  # the first root that was not routed; consumers at the start
 
     def run(self, rings: Sequence[Ring], backs: Sequence[Ring]) -> tuple[Tokens, int, int]:
@@ -126,7 +127,9 @@ class DriverGroup:
             due_ns = int(roots.due_ns[self._next])
             if not self._by_turns and due_ns > now_ns:
                 return due_ns
-            if self._next < len(self._first):
+            if self._fixed is not None:
+                at = drivers[self._fixed[roots.requests[self._next]]]
+            elif self._next < len(self._first):
                 at = drivers[self._first[self._next]]
             else:
                 at = min(drivers, key=lambda driver: (0 if self._by_turns else driver.outstanding, driver.given))

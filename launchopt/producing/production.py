@@ -25,6 +25,7 @@ class Routing(StrEnum):
 
     round_robin = "round_robin"  # by turns
     least_outstanding = "least_outstanding"  # the one that has the least left to do
+    prefix = "prefix"  # requests only: the one that has the least to compute, where cached tokens are not computed
 
 
 def at_start(requests: int, consumers: int) -> NDArray[np.int64]:
@@ -32,6 +33,16 @@ def at_start(requests: int, consumers: int) -> NDArray[np.int64]:
     them without copying their inputs.
     """
     return np.arange(requests) * consumers // max(1, requests)
+
+
+def by_turns(due_ns: NDArray[np.int64], consumers: int) -> NDArray[np.int64]:
+    """Return the consumers of requests in order of arrival: later ones go to the one that got the fewest so far."""
+    first = at_start(int(np.count_nonzero(due_ns == 0)), consumers)
+    found, given = first.tolist(), np.bincount(first, minlength=consumers)
+    for _ in range(len(first), len(due_ns)):
+        found.append(int(given.argmin()))
+        given[found[-1]] += 1
+    return np.array(found, np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,14 +85,27 @@ SUMMARY_COLUMNS = (
         "scheduler",
         TEXT,
         "none: a request's next step is pushed when its token is complete; none, steps ahead: all commands of the next"
-        " step but the last are pushed while a step runs; continuous: all running requests take each step together",
+        " step but the last are pushed while a step runs; continuous: all running requests take each step together;"
+        " continuous, prefixes hash or radix: cached beginnings of prompts have no steps",
+    ),
+    column(
+        "prefix_hit_rate",
+        FLOAT,
+        "full blocks of prompts that the cache of prefixes had / all; null without scheduler.prefixes, as the next two",
+    ),
+    column("cached_tokens", INT64, "tokens of prompts that were cached, so that they had no step"),
+    column(
+        "prefix_host_ns_per_token",
+        FLOAT,
+        "time of the host to hash a prompt's tokens and to find its blocks / tokens; measured before the run, in no"
+        " other time",
     ),
     column("sampling", TEXT, "between tokens: none, greedy, top_k or top_p; null without tokens"),
     column("sampling_where", TEXT, "cpu or gpu; null without sampling"),
     required("max_batch", INT32, "a bucket is flushed at this many commands"),
     required("timeout_us", FLOAT, "... or when its oldest command has waited in it this long"),
     column("gpus", INT32, "GPUs with a consumer each (device.gpus; cpu device: cores); null: one"),
-    column("routing", TEXT, "with several GPUs, which one gets a request: round_robin or least_outstanding"),
+    column("routing", TEXT, "with several GPUs, which one gets a request: round_robin, least_outstanding or prefix"),
     column("tensor", INT32, "GPUs that split each layer (parallel.tensor); null: each GPU has the whole model"),
     column("collectives", INT64, "all-reduces of one of the GPUs that split the model"),
     column("all_reduce_us", FLOAT, "mean time of an all-reduce on the slowest GPU, with the wait for the others"),

@@ -72,7 +72,10 @@ class AttentionShape:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Sizes with which a device runs the attention of `requests` requests."""
+    """Sizes with which a device runs the attention of `requests` requests.
+
+    shared_pages: entries of the page table that are pages of other requests.
+    """
 
     q_heads: int
     kv_heads: int
@@ -83,13 +86,15 @@ class Attention:
     requests: int
     is_paged: bool
     qk_norm: bool = False
+    shared_pages: int = 0
 
     @staticmethod
-    def of(shape: AttentionShape, requests: int) -> Attention:
+    def of(shape: AttentionShape, requests: int, shared_pages: int = 0) -> Attention:
         """Return the attention of `requests` requests."""
         heads = shape.q_heads, shape.kv_heads, shape.head_dim
         page_tokens = shape.page or shape.ctx
-        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, shape.page is not None, shape.qk_norm)
+        is_paged = shape.page is not None
+        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, is_paged, shape.qk_norm, shared_pages)
 
     @property
     def pages_a_request(self) -> int:
@@ -99,7 +104,7 @@ class Attention:
     @property
     def pages_total(self) -> int:
         """Pages of a layer's cache."""
-        return self.requests * self.pages_a_request
+        return self.requests * self.pages_a_request - self.shared_pages
 
     @property
     def kv_width(self) -> int:
@@ -107,11 +112,12 @@ class Attention:
         return self.kv_heads * self.head_dim
 
     def page_table(self, seed: int) -> NDArray[np.int32]:
-        """Return the pages of each request, int32 [requests, pages_a_request].
+        """Return pages for each request, which it shares with no other one, int32 [requests, pages_a_request].
 
-        Their order is random in a paged cache, and ascending in a contiguous one.
+        Their order is random in a paged cache, and ascending in a contiguous one. `SharedPrefixes.pages` makes the page
+        table of requests that share some.
         """
-        pages = np.arange(self.pages_total)
+        pages = np.arange(self.requests * self.pages_a_request)
         if self.is_paged:
             pages = np.random.default_rng([seed, 0x9A6E]).permutation(pages)
         return pages.astype(np.int32).reshape(self.requests, self.pages_a_request)

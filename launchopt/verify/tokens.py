@@ -9,7 +9,8 @@ the result. With sampling, the id must be one that these logits allow. This find
 other data, or did not run, even if a later command overwrote its output.
 
 Caches. All keys and values that the run wrote are still in memory. They must be right at every position. This finds a
-missing write even if attention averages the value with many others.
+missing write even if attention averages the value with many others. A page that requests share is compared for each of
+them, and counts for the one that computes it.
 
 Commands. The outputs of each request's last step are still in memory (`verify.steps`). Each output must be the
 op's result for its weight and inputs in memory. Features that no later command reads are included; scores of positions

@@ -20,6 +20,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, check_options, option
+from launchopt.prefixes.sharing import SharedPrefixes
 from launchopt.streams.chain import ChainSettings, ChainStream, Stream
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import MOST_LAYERS, ModelShape
@@ -48,6 +49,7 @@ class Setting:
     due_ns: NDArray[np.int64] | None = None  # int64 [commands], for independent commands; None: a closed loop
     vocab: int | None = None  # width of the LM head; None: nothing is sampled
     chunk_tokens: int | None = None  # maximum columns of a step of a prompt; None: whole prompts
+    prefixes: SharedPrefixes | None = None  # tokens of prompts that need no step; None: every token has one
     tensor: int = 1  # GPUs that split each layer
     speed: float = 1.0  # pace of a replay without order: 2 is twice that of the trace
     notices: list[str] = field(default_factory=list)  # lines that the user sees; a workload may add some
@@ -202,7 +204,7 @@ class OfModel(Workload):
             requests,
             self.dtype,
             copies,
-            ChainSettings(vocab, chunk, setting.seed, split, packing),
+            ChainSettings(vocab, chunk, setting.seed, split, packing, setting.prefixes),
         )
 
 

@@ -6,11 +6,12 @@ import enum
 from dataclasses import dataclass
 
 from launchopt.arrivals.requests import Requests
+from launchopt.errors import ConfigError
 from launchopt.options import option
 from launchopt.streams.model import MOST_LAYERS, ModelShape
 from launchopt.streams.program import Program, layer_program
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
-from launchopt.workloads.base import SCALES_HELP, WEIGHTS_HELP, Steps
+from launchopt.workloads.base import SCALES_HELP, WEIGHTS_HELP, Steps, Workload
 
 
 class Kv(enum.Enum):
@@ -31,6 +32,18 @@ class Layer(Steps):
     merged: bool = option(True, "q, k and v are one GEMM, and so are gate and up; false: each is a GEMM of its own")
     weights: WeightFormat = option(WeightFormat.none, WEIGHTS_HELP)
     scales: Scales | None = option(None, SCALES_HELP)
+    shared_prefix: int = option(0, "first tokens of a prompt that all prompts share, for scheduler.prefixes", low=0)
+
+    def __post_init__(self) -> None:
+        Workload.__post_init__(self)
+        if self.shared_prefix > self.prompt_tokens:
+            why = f"must be at most workload.prompt_tokens, which is {self.prompt_tokens}"
+            raise ConfigError("workload.shared_prefix", self.shared_prefix, why)
+
+    @property
+    def page(self) -> int | None:
+        """Tokens of a page of the KV cache; None: it has no pages."""
+        return self.page_tokens if self.kv is Kv.paged else None
 
     @property
     def packing(self) -> Packing:
@@ -39,5 +52,11 @@ class Layer(Steps):
 
     def program(self, model: ModelShape, requests: Requests) -> Program:
         """Return the ops of a layer whose KV cache has space for the longest request."""
-        page = self.page_tokens if self.kv is Kv.paged else None
-        return layer_program(model, requests.longest, page, self.merged)
+        return layer_program(model, requests.longest, self.page, self.merged)
+
+    def replayed(self, requests: Requests, path: str) -> Requests:
+        """Return the requests; ConfigError if the options say what their prompts share."""
+        if self.shared_prefix:
+            why = f"is for prompts of workload.prompt_tokens: leave it out, as {path} has its own"
+            raise ConfigError("workload.shared_prefix", self.shared_prefix, why)
+        return requests

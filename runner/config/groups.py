@@ -174,6 +174,14 @@ class TokenSampling:
             raise ConfigError("sampling.top_p", self.top_p, "must be above 0 and at most 1")
 
 
+class Prefixes(enum.Enum):
+    """How the first tokens of prompts that earlier prompts had are found in the KV cache."""
+
+    none = "none"  # they are not: every token of a prompt has a step
+    hash = "hash"  # a hash table of blocks
+    radix = "radix"  # a tree with a node for each run of blocks
+
+
 @dataclass(slots=True)
 class Scheduler:
     """Rule for the next step of a request.
@@ -187,12 +195,20 @@ class Scheduler:
     budget_tokens: int | None = option(None, "most columns of a step, over all requests", low=1)
     max_running: int | None = option(None, "most requests in a step; null: all", low=1)
     ahead: bool = option(False, "while a step runs, push all commands of the next one but the last")
+    prefixes: Prefixes = option(Prefixes.none, "how cached beginnings of prompts, which need no steps, are found")
+    prefix_blocks: int | None = option(None, "blocks that the cache of prefixes keeps; null: all", low=1)
 
     def __post_init__(self) -> None:
         fixed("scheduler.kind", self.kind, "none", "continuous")
         if self.ahead and self.kind == "continuous":
             why = "goes with scheduler=none: the requests of a continuous step are known only when it begins"
             raise ConfigError("scheduler.ahead", "true", why)
+        if self.prefixes is not Prefixes.none and self.kind != "continuous":
+            why = "goes with scheduler=continuous, which holds back requests whose prefix is being computed"
+            raise ConfigError("scheduler.prefixes", self.prefixes.value, why)
+        if self.prefixes is Prefixes.none and self.prefix_blocks is not None:
+            why = "belongs to scheduler.prefixes=hash or radix: give both, or neither"
+            raise ConfigError("scheduler.prefix_blocks", self.prefix_blocks, why)
         check_options("scheduler", self)
         if self.budget_tokens is not None and (self.chunk_tokens is None or self.budget_tokens < self.chunk_tokens):
             raise ConfigError(

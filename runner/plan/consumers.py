@@ -11,9 +11,10 @@ import numpy as np
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError, DeviceError
+from launchopt.producing.production import Routing
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.chain_table import ChainColumn
-from runner.config.groups import Ordering, Record
+from runner.config.groups import Ordering, Prefixes, Record
 from runner.config.schema import Config
 from runner.plan.job import Job
 
@@ -47,6 +48,9 @@ def facts_of_all(config: Config, info: DeviceInfo) -> DeviceInfo:
 def require_routable(config: Config, stream: Stream) -> None:
     """Raise ConfigError for a job whose commands cannot be routed to the consumers of `device.gpus`."""
     gpus = config.device.gpus
+    if config.device.routing is Routing.prefix and config.scheduler.prefixes is Prefixes.none:
+        why = "routes by cached tokens of prompts: add scheduler=continuous scheduler.prefixes=hash"
+        raise ConfigError("device.routing", "prefix", why)
     if gpus is None or len(gpus) == 1 or config.parallel.tensor > 1:
         return
     if config.record.commands is Record.all:

@@ -15,7 +15,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, aligned_bytes
 from launchopt.workloads.base import Minimum
-from runner.config.groups import Ordering
+from runner.config.groups import Ordering, Prefixes
 from runner.config.schema import Config
 
 STEP_COMMANDS = 3  # minimum commands per layer and step, over all workloads
@@ -61,6 +61,8 @@ def _steps(config: Config, requests: Requests | None) -> _Steps:
         count = times = asked.count
     chunk = config.scheduler.chunk_tokens or np.inf
     has_prompt = prompts > 0
+    if config.scheduler.prefixes is not Prefixes.none:
+        prompts = np.minimum(prompts, 1)  # all others may be cached
     chunks = np.where(has_prompt, np.maximum(np.ceil(prompts / chunk), 1), 0)
     decodes = np.maximum(tokens - has_prompt, 0)
     columns = float((prompts + decodes).sum()) * workload.users

@@ -15,6 +15,7 @@ from launchopt.streams.chain import Stream
 from launchopt.workloads.base import Setting
 from runner.config.groups import Ordering
 from runner.config.schema import Config
+from runner.plan.shared_prefixes import prefix_notice, shared_of
 
 DTYPES = {"float32": "fp32", "float16": "fp16", "bfloat16": "bf16"}  # names in a config.json, and ours
 
@@ -56,6 +57,9 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
     """Return the inputs of the workload's stream besides its options. ConfigError for an impossible arrival rate."""
     workload, arrival = config.workload, config.arrival
     is_open = not workload.has_requests and not arrival.is_closed
+    notices = [] if workload.instead_of_model else model_notices(config)
+    if prefixes := shared_of(config, requests):
+        notices.append(prefix_notice(prefixes))
     return Setting(
         model=config.model.shape(),
         cache_bytes=info.cache_bytes,
@@ -67,9 +71,10 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
         due_ns=_due_ns(config, workload.count(info.kind)) if is_open else None,
         vocab=None if config.sampling.kind is SamplingKind.none else config.model.vocab,
         chunk_tokens=config.scheduler.chunk_tokens,
+        prefixes=prefixes,
         tensor=config.parallel.tensor,
         speed=arrival.speed if arrival.has_requests else 1.0,
-        notices=[] if workload.instead_of_model else model_notices(config),
+        notices=notices,
     )
 
 

@@ -37,6 +37,10 @@ LATER = {
     "tuning": "all",
     "parallel": {"tensor": 1},
 }  # settings that older runs lack; this value is no part of the hash
+LATER_IN: Mapping[str, JsonObject] = {
+    "scheduler": {"prefixes": "none", "prefix_blocks": None},
+    "workload": {"shared_prefix": 0},
+}  # the same
 OF_EVERY_MODEL = {  # the same, of a model
     **dict.fromkeys(("experts", "experts_per_token", "expert_intermediate", "shared_intermediate"), 0),
     **dict.fromkeys(("q_rank", "kv_rank", "rope_dim", "v_dim"), 0),
@@ -94,6 +98,9 @@ def config_hash(config: Mapping[str, object]) -> str:
     if isinstance(device := kept.get("device"), Mapping):  # older runs have no list of GPUs
         gpus = device.get("gpus")
         kept["device"] = {k: v for k, v in device.items() if k not in ("gpus", "routing") or gpus is not None}
+    for group, later in LATER_IN.items():
+        if isinstance(settings := kept.get(group), Mapping):
+            kept[group] = {k: v for k, v in settings.items() if k not in later or v != later[k]}
     if isinstance(model := kept.get("model"), Mapping):
         sizes = {k: v for k, v in model.items() if k not in OF_NOTICES}
         kept["model"] = {k: v for k, v in sizes.items() if k not in OF_EVERY_MODEL or v != OF_EVERY_MODEL[k]}

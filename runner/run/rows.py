@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from launchopt.producing.production import Production
 from launchopt.recording import results
-from launchopt.streams.chain import Stream
+from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.expert_stream import ExpertStream
 from launchopt.timing.nvtx_ranges import is_profiled
+from runner.config.groups import Prefixes, Scheduler
 from runner.plan.plan import Plan
 from runner.worker.messages import HistogramRows
 
@@ -36,7 +37,7 @@ def summary_row(plan: Plan, run_id: str, measured: results.Row, produced: Produc
         "arrival": "replay" if plan.stream.span_ns else config.arrival.kind,
         "independent": stream.independent,
         "requests": stream.requests,
-        "scheduler": config.scheduler.kind + (", steps ahead" if config.scheduler.ahead else ""),
+        "scheduler": _scheduler(config.scheduler),
         "max_batch": config.batching.max_batch,
         "timeout_us": config.batching.timeout_us,
         "producer_commands_per_s": produced.pushed / produced.busy_ns * 1e9 if produced.busy_ns else None,
@@ -45,7 +46,27 @@ def summary_row(plan: Plan, run_id: str, measured: results.Row, produced: Produc
         "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,
         "traced": config.timing.kind.value in ("cupti", "torch") or is_profiled(),
         "interleaved": len(plan.arms) > 1,
+        **_prefixes(stream),
         **_experts(stream),
+    }
+
+
+def _scheduler(scheduler: Scheduler) -> str:
+    """Return the scheduler, with the options that change which steps run, or when."""
+    ahead = ", steps ahead" if scheduler.ahead else ""
+    prefixes = "" if scheduler.prefixes is Prefixes.none else f", prefixes {scheduler.prefixes.value}"
+    return scheduler.kind + ahead + prefixes
+
+
+def _prefixes(stream: Stream) -> results.Row:
+    """Return the columns of cached prefixes of prompts."""
+    shared = chain_of(stream).prefixes if stream.has_steps else None
+    if shared is None:
+        return {}
+    return {
+        "prefix_hit_rate": shared.hit_rate,
+        "cached_tokens": shared.cached_tokens,
+        "prefix_host_ns_per_token": shared.host_ns_per_token,
     }
 
 

@@ -62,13 +62,43 @@ def test_cached_pages_are_those_of_the_request_that_computes_them(prompts: list[
         owners = np.full(width, request)
         count = int(found.cached[request]) // BLOCK
         owners[:count] = found.owners(owners[:count], blocks[:count] * BLOCK)
-        assert table[request].tolist() == own[owners, blocks].tolist()
+        assert table[request].tolist() == table[owners, blocks].tolist()
+    assert np.unique(table).tolist() == list(range(own.size - found.shared_pages)), "no page is left over"
+
+
+@given(alike_prompts(), st.integers(2, 3))
+def test_requests_find_only_what_their_own_consumer_has(prompts: list[str], count: int) -> None:
+    found = shared_by(prompts, [2] * len(prompts), count)
+    assert set(found.consumers.tolist()) == set(range(min(count, len(prompts)))), "every consumer has a request"
+    has_donor = found.donors != NO_DONOR
+    assert (found.consumers[found.donors[has_donor]] == found.consumers[has_donor]).all()
+    for consumer in range(count):
+        own = np.flatnonzero(found.consumers == consumer)
+        alone = shared_by([prompts[request] for request in own], [2] * len(own))
+        assert found.cached[own].tolist() == alone.cached.tolist()
+
+
+def test_a_prefix_attracts_requests_until_the_other_consumer_has_much_less_to_compute() -> None:
+    prompts = ["aaaabbbbccccx", "zzzzyyyyxxxxw", *["aaaabbbbccccx"] * 5]
+    found = shared_by(prompts, [2] * len(prompts), 2)
+    # Consumer 0 has computed 15 tokens, and 3 more with each further request; the other one would compute 15 more.
+    assert found.consumers.tolist() == [0, 1, 0, 0, 0, 0, 0]
+    found = shared_by(prompts, [8] * len(prompts), 2)
+    # 21 tokens, and 9 more each: consumer 1 has 21, and would have 42 with its first such request.
+    assert found.consumers.tolist() == [0, 1, 0, 0, 1, 0, 1]
+
+
+def test_given_consumers_are_kept() -> None:
+    prompts = [(np.zeros(9, np.int32), 1)] * 4
+    found = share(prompts, [HashCache(), HashCache()], BLOCK, np.array([0, 1, 1, 0]))
+    assert found.consumers.tolist() == [0, 1, 1, 0]
+    assert found.donors.tolist() == [NO_DONOR, NO_DONOR, 1, 0]
 
 
 def test_hits_of_a_trace_are_those_that_its_numbers_imply() -> None:
     ids = ([1, 2, 3], [1, 2, 4], [1, 2, 4, 5], [9], [1, 2, 3])
     prompts = [Prompt(HASH_BLOCK * len(each), 5, np.array(each, np.int64)) for each in ids]
-    found = share(((each.tokens(), each.answer) for each in prompts), HashCache(), HASH_BLOCK)
+    found = share(((each.tokens(), each.answer) for each in prompts), [HashCache()], HASH_BLOCK)
     assert (found.hits, found.blocks) == oracle(prompts) == (8, 14)
     assert found.cached.tolist() == [0, 1024, 1536, 0, 1024]  # the last block of the last prompt is computed again
 

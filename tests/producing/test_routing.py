@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN
 from launchopt.producing.driver_group import roots_of
-from launchopt.producing.production import Routing, at_start
+from launchopt.producing.production import Routing, at_start, by_turns
 from launchopt.producing.routing import produce_routed
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
@@ -80,6 +80,12 @@ def test_requests_at_the_start_are_shared_out_evenly_with_neighbours_together(re
     counts = np.bincount(found, minlength=consumers)
     assert len(counts) == consumers
     assert counts.max() - counts.min() <= 1
+
+
+def test_later_requests_go_by_turns() -> None:
+    assert by_turns(np.array([0, 0, 0, 4, 5, 6, 7]), 2).tolist() == [0, 0, 1, 1, 0, 1, 0]
+    assert by_turns(np.array([3, 4, 5]), 2).tolist() == [0, 1, 0]
+    assert by_turns(np.zeros(5, np.int64), 1).tolist() == [0] * 5
 
 
 def test_requests_that_follow_others_are_routed_with_them() -> None:

@@ -66,6 +66,9 @@ def test_the_page_table_shares_whole_blocks_only() -> None:
     table = stream.page_table
     assert table[1, :2].tolist() == table[0, :2].tolist()
     assert table[4, :3].tolist() == table[2, :3].tolist() == table[1, :3].tolist()
+    assert stream.attention is not None
+    assert np.unique(table).tolist() == list(range(stream.attention.pages_total))
+    assert stream.attention.pages_total == table.size - sum(CACHED) // BLOCK
     own = [table[request, CACHED[request] // BLOCK :].tolist() for request in range(len(PROMPTS))]
     assert len({page for pages in own for page in pages}) == sum(map(len, own))
 

@@ -131,7 +131,7 @@ class Steps:
             self._arenas.zero(self.stream.cache)
             state = self._arenas.state
             assert state is not None
-            state.reset()  # `positions` is a view of it
+            self.site.positions.copy_(as_tensor(state.starts))
         self._arenas.synchronize()
 
     def submit(self, batch: StepBatch, flush_ns: int) -> None:

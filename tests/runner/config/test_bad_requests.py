@@ -25,12 +25,18 @@ INPUTS = {
     "back.jsonl": '{"timestamp": 5, "input_length": 4, "output_length": 2}\n'
     '{"timestamp": 4, "input_length": 4, "output_length": 2}\n',
     "lacks.jsonl": '{"timestamp": 5, "input_length": 4}\n',
+    "good.csv": f"{OWN}\n0,40,2\n1,40,2\n",
+    "no_ids.jsonl": '{"timestamp": 5, "input_length": 40, "output_length": 2}\n',
 }
 
 DECODE = "workload=decode model=tiny"
 REPLAY = f"{DECODE} arrival=replay arrival.path="
 GREEDY = f"{DECODE} sampling=greedy"
 KINDLESS = f"{DECODE} workload.tokens=1 workload.layers=1 workload.replicas=1"  # small: it may yet run
+PAGED = "workload=layer model=tiny workload.kv=paged workload.requests=3"
+ALIKE = "workload.prompt_tokens=40 workload.shared_prefix=33"
+PREFIXES = f"{PAGED} {ALIKE} scheduler=continuous scheduler.prefixes=hash"
+OF_TRACE = f"{PAGED} scheduler=continuous scheduler.prefixes=hash arrival=replay"
 RATE = "arrival=poisson arrival.rate_per_s"
 # As in test_bad_input.CASES.
 CASES: dict[str, str] = {
@@ -94,6 +100,20 @@ CASES: dict[str, str] = {
     f"{DECODE} scheduler=continuous scheduler.chunk_tokens=64 scheduler.budget_tokens=63": "budget_tokens=63",
     f"{DECODE} scheduler=continuous scheduler.budget_tokens=0": "scheduler.budget_tokens=0 from 1",
     f"{DECODE} scheduler=continuous scheduler.max_running=-1": "scheduler.max_running=-1 from 1",
+    # shared prefixes
+    f"{PAGED} scheduler.prefixes=hash": "scheduler.prefixes=hash scheduler=continuous",
+    f"{PAGED} scheduler=continuous scheduler.prefixes=tree": "scheduler.prefixes tree none hash radix",
+    f"{PAGED} scheduler=continuous scheduler.prefix_blocks=9": "prefix_blocks=9 scheduler.prefixes=hash radix",
+    f"{PREFIXES} scheduler.prefix_blocks=0": "scheduler.prefix_blocks=0 from 1",
+    f"{PREFIXES} workload.kv=contiguous": "scheduler.prefixes=hash workload=layer workload.kv=paged",
+    f"{DECODE} scheduler=continuous scheduler.prefixes=hash": "scheduler.prefixes=hash workload.kv=paged",
+    f"{PREFIXES} workload.shared_prefix=0": "scheduler.prefixes=hash workload.shared_prefix Mooncake",
+    f"{PREFIXES} workload.shared_prefix=-1": "workload.shared_prefix=-1 from 0",
+    f"{PREFIXES} workload.shared_prefix=41": "workload.shared_prefix=41 workload.prompt_tokens 40",
+    f"{PAGED} device.routing=prefix": "device.routing=prefix scheduler.prefixes=hash",
+    f"{OF_TRACE} arrival.path=good.csv": "scheduler.prefixes=hash hash_ids good.csv Mooncake",
+    f"{OF_TRACE} arrival.path=no_ids.jsonl": "no_ids.jsonl:1 hash_ids missing",
+    f"{OF_TRACE} arrival.path=good.csv {ALIKE}": "workload.shared_prefix=33 good.csv",
     # order
     f"{DECODE} workload.users=4": "workload.users=4 ordering=none workload.requests",
     "workload=gemv_256 ordering=violated": "ordering=violated workload=gemv_256",

@@ -57,6 +57,11 @@ def test_a_run_from_before_a_setting_existed_is_the_same_as_one_with_its_value()
     assert config_hash(new) == config_hash(old)
     assert config_hash(new | {"model": {"name": "tiny", "norm_epsilon": 1e-6}}) != config_hash(old)
     assert config_hash(new | {"mode": {"name": "coalesced", "cached": 7}}) != config_hash(old)
+    before = {"scheduler": {"kind": "continuous"}, "workload": {"name": "layer"}}
+    off = {"scheduler": {"kind": "continuous", "prefixes": "none", "prefix_blocks": None}}
+    assert config_hash(before | off) == config_hash(before)
+    assert config_hash(before | {"workload": {"name": "layer", "shared_prefix": 0}}) == config_hash(before)
+    assert config_hash(before | {"workload": {"name": "layer", "shared_prefix": 8}}) != config_hash(before)
 
 
 def test_every_setting_of_the_config_is_hashed_or_passing() -> None:

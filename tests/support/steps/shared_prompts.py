@@ -22,10 +22,11 @@ OUTPUTS = (3, 2, 4, 3, 2, 2)
 CACHED, DONORS = [0, 8, 12, 0, 12, 0], [-1, 0, 1, -1, 1, -1]
 
 
-def shared_by(prompts: Sequence[str], outputs: Sequence[int], cache: PrefixCache | None = None) -> SharedPrefixes:
-    """Return what prompts share. Each letter is a token."""
+def shared_by(prompts: Sequence[str], outputs: Sequence[int], cache: PrefixCache | int = 1) -> SharedPrefixes:
+    """Return what prompts share. Each letter is a token. cache: a number: as many consumers, each with a cache."""
     tokens = (np.frombuffer(prompt.encode(), np.uint8).astype(np.int32) for prompt in prompts)
-    return share(zip(tokens, outputs, strict=True), cache or HashCache(), BLOCK)
+    caches: Sequence[PrefixCache] = [HashCache() for _ in range(cache)] if isinstance(cache, int) else [cache]
+    return share(zip(tokens, outputs, strict=True), caches, BLOCK)
 
 
 def stream_of(

@@ -23,10 +23,12 @@ from launchopt.devices.loops.steps import StepLoop
 from launchopt.devices.peers.segment import Team
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode
+from launchopt.prefixes.sharing import NO_DONOR
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import LEAST_ROWS, Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chain import ChainStream
+from launchopt.streams.chain_table import ChainColumn
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.steps.launching import recorded
@@ -43,6 +45,7 @@ def batches(stream: ChainStream, most: int, seed: int | None = None, together: i
     kinds = [steps_of(stream, request) for request in range(stream.requests)]
     at, seq = [0] * stream.requests, 0
     while left := [request for request in range(stream.requests) if at[request] < len(kinds[request])]:
+        left = [request for request in left if not _is_held_back(stream, request, at)]
         first = min(left, key=lambda request: at[request]) if generator is None else int(generator.choice(left))
         kind = kinds[first][at[first]]
         alike = [request for request in left if kinds[request][at[request]] == kind]
@@ -66,6 +69,12 @@ def batches(stream: ChainStream, most: int, seed: int | None = None, together: i
         records["seq"] = np.arange(seq, seq + records.size).reshape(records.shape)
         seq += records.size
         yield StepBatch(as_words(records.reshape(-1)), FlushReason.full, len(alike), len(records))
+
+
+def _is_held_back(stream: ChainStream, request: int, ended: list[int]) -> bool:
+    """Return whether another request has to compute cached tokens of a request first. ended: steps of each."""
+    donor, needed = stream.table[request, [ChainColumn.DONOR, ChainColumn.DONOR_STEPS]].tolist()
+    return donor != NO_DONOR and ended[donor] < needed
 
 
 def _rows(stream: ChainStream, kinds: list[Any]) -> list[int]:
