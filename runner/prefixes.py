@@ -6,8 +6,8 @@
 
 In: a Mooncake trace, whose hash_ids say which blocks of prompts are the same. Out: a table with a column for each way
 to find blocks, a hash table and a radix tree, in Markdown if the output is no terminal; with --json the same as JSON.
-Keys of blocks are SHA-256 hashes in a chain. The requests run one after another. Blocks that were used longest ago make
-room.
+The key of a block is the SHA-256 hash of all tokens up to its end. Requests run one after another. Blocks that were
+used longest ago make room.
 """
 
 from __future__ import annotations

@@ -17,9 +17,10 @@ def array(tokens: list[int]) -> np.ndarray:
     return np.array(tokens, np.int32)
 
 
-def test_a_key_is_the_hash_of_the_key_before_and_the_tokens() -> None:
-    first = sha256(ROOT + array([1, 2]).tobytes()).digest()
-    assert keys_of(array([1, 2, 3, 4, 5]), 2) == [first, sha256(first + array([3, 4]).tobytes()).digest()]
+def test_a_key_is_the_hash_of_all_tokens_up_to_the_end_of_the_block() -> None:
+    ends = [array([1, 2]), array([1, 2, 3, 4])]
+    assert keys_of(array([1, 2, 3, 4, 5]), 2) == [sha256(ROOT + end.tobytes()).digest() for end in ends]
+    assert keys_of(array([1, 2]), 2, root=b"tenant") == [sha256(b"tenant" + ends[0].tobytes()).digest()]
 
 
 @given(TOKENS, TOKENS, st.integers(1, 5))
