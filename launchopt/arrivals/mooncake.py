@@ -46,6 +46,13 @@ class Prompt(NamedTuple):
         ids = (self.hash_ids[:, None] * HASH_BLOCK + np.arange(HASH_BLOCK)).ravel()
         return ids[: self.prompt].astype(np.int32)
 
+    def common(self, other: Prompt) -> int:
+        """Return the number of tokens with which both prompts begin, by the numbers of their blocks."""
+        blocks = min(len(self.hash_ids), len(other.hash_ids))
+        differ = np.flatnonzero(self.hash_ids[:blocks] != other.hash_ids[:blocks])
+        same = int(differ[0]) if len(differ) else blocks
+        return min(same * HASH_BLOCK, self.prompt, other.prompt)
+
 
 def read_mooncake(path: Path, limit: int | None) -> Requests:
     """Return the first `limit` requests (>= 1) of the trace at `path`; None: all. The first arrives at 0.

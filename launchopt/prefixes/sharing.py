@@ -7,26 +7,29 @@ computes its prefix. The driver holds back requests, too: until the steps that c
 A block is a page of the KV cache. A request reads the pages of its *donor*, the request that computes the last block
 that it finds. The donor's prompt begins with the same blocks, so its page table has all of them. At least the last
 token of a prompt has a step of its own. If the whole prompt is cached, its last block is computed again, in a page of
-the request, instead of being copied on write.
+the request, as vLLM does. To copy it on write would take one more command in the steps of each mode, and save less
+than a block of columns.
 
 Several consumers have a cache each, and a request finds what requests of its own consumer computed. It goes to a given
 consumer, or it is routed by its prefix: to the consumer that has the least to compute when it has the request, too. To
 compute are the tokens of prompts that are not cached, and all answers. So a prefix attracts requests as long as that
 saves more than it unbalances.
 
-A limit on the blocks limits what is found. A page is not given to another request during the run: a block that was
-evicted is computed again in another page. So the cache in memory has a page for each block that a request computes.
+A limit on the blocks limits what is found. A page is not given to another request during the run, since the check
+compares all keys and values afterwards: a block that was evicted is computed again in another page. So the cache in
+memory has a page for each block that a request computes, and none that no request uses.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.errors import RunError
 from launchopt.prefixes.cache import Admitted, PrefixCache, admit
 from launchopt.prefixes.chain import keys_of
 
@@ -40,18 +43,22 @@ class SharedPrefixes:
     """What the requests of a run share.
 
     block: tokens of a block. cached: tokens of each prompt that need no step, whole blocks; int64 [requests]. donors:
-    as above, int64 [requests]. consumers: the consumer of each request, int64 [requests]. tokens, blocks: of all
-    prompts; blocks are full ones. hits: full blocks that were in the cache. too_large: requests that need more blocks
-    than there are. host_ns: time of the host to hash the tokens, to route requests and to find the blocks.
+    as above, int64 [requests]. consumers: the consumer of each request, int64 [requests]. pages_of: pages that each
+    request uses, with those of other requests, for its prompt and its answer, int64 [requests]. tokens, blocks: of all
+    prompts; blocks are full ones. hits: full blocks that were in the cache. evicted: blocks that made room for others.
+    too_large: requests that need more blocks than there are. host_ns: time of the host to hash the tokens, to route
+    requests and to find the blocks.
     """
 
     block: int
     cached: Numbers
     donors: Numbers
     consumers: Numbers
+    pages_of: Numbers
     tokens: int
     blocks: int
     hits: int
+    evicted: int
     too_large: int
     host_ns: int
 
@@ -71,9 +78,21 @@ class SharedPrefixes:
         return self.host_ns / self.tokens if self.tokens else None
 
     @property
-    def shared_pages(self) -> int:
-        """Entries of the page table that are pages of other requests."""
-        return self.cached_tokens // self.block
+    def page_count(self) -> int:
+        """Pages that requests use, each counted once."""
+        return int(self.pages_of.sum()) - self.cached_tokens // self.block
+
+    def require_same(self, common: Callable[[int, int], int]) -> None:
+        """Raise RunError if a request finds tokens that its prompt does not have.
+
+        common: returns the number of tokens with which the prompts of two requests both begin. It must know that
+        without keys and caches.
+        """
+        for request in np.flatnonzero(self.cached).tolist():
+            cached, donor = int(self.cached[request]), int(self.donors[request])
+            if (same := common(request, donor)) < cached:
+                found = f"request {request} found {cached} tokens of request {donor} cached"
+                raise RunError(f"scheduler.prefixes: {found}, but their prompts share {same}: please report this")
 
     def owners(self, requests: Numbers, positions: Numbers) -> Numbers:
         """Return the request that computes each position of these requests."""
@@ -85,14 +104,18 @@ class SharedPrefixes:
     def pages(self, own: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the page table with shared pages. own: a page table without them, int32 [requests, pages].
 
-        Pages that no request has any more get no number, so that the cache needs no memory for them.
+        Pages that no request uses get no number, so that the cache needs no memory for them. Entries behind the last
+        page of a request are 0, and nothing reads them.
         """
         table = own.copy()
         for request in np.flatnonzero(self.cached).tolist():  # ascending: the row of the donor is complete
             count = int(self.cached[request]) // self.block
             table[request, :count] = table[self.donors[request], :count]
-        numbers = np.unique(table, return_inverse=True)[1]
-        return numbers.reshape(table.shape).astype(np.int32)
+        is_used = np.arange(own.shape[1]) < self.pages_of[:, None]
+        numbers = np.unique(table[is_used], return_inverse=True)[1]
+        table[...] = 0
+        table[is_used] = numbers
+        return table
 
 
 def share(
@@ -104,7 +127,7 @@ def share(
     [prompts]; None: they are routed by their prefixes.
     """
     places = [_Place(cache) for cache in caches]
-    found = list[tuple[int, int, int]]()  # of each prompt: cached tokens, donor, consumer
+    found = list[tuple[int, int, int, int]]()  # of each prompt: cached tokens, donor, consumer, pages
     tokens = blocks = hits = too_large = host_ns = 0
     keys_of(np.zeros(block, np.int32), block)  # the first call takes longer
     for request, (prompt, answer) in enumerate(prompts):
@@ -117,11 +140,13 @@ def share(
             place.cache.release(got.held)
         host_ns += time.perf_counter_ns() - began_ns
         cached, donor = place.note(request, got, len(prompt), answer, block)
-        found.append((cached, donor, at))
+        found.append((cached, donor, at, -(-(len(prompt) + max(answer, 1)) // block)))
         tokens, blocks = tokens + len(prompt), blocks + len(keys)
         hits, too_large = hits + (got.held.hits if got else 0), too_large + (got is None)
-    cached_of, donor_of, consumer_of = np.array(found, np.int64).reshape(-1, 3).T.copy()
-    return SharedPrefixes(block, cached_of, donor_of, consumer_of, tokens, blocks, hits, too_large, host_ns)
+    cached_of, donors, consumer_of, pages_of = np.array(found, np.int64).reshape(-1, 4).T.copy()
+    evicted = sum(cache.evicted for cache in caches)
+    counts = tokens, blocks, hits, evicted, too_large
+    return SharedPrefixes(block, cached_of, donors, consumer_of, pages_of, *counts, host_ns)
 
 
 class _Place:

@@ -91,9 +91,10 @@ SUMMARY_COLUMNS = (
     column(
         "prefix_hit_rate",
         FLOAT,
-        "full blocks of prompts that the cache of prefixes had / all; null without scheduler.prefixes, as the next two",
+        "full blocks of prompts that the cache had / all; null without scheduler.prefixes, as the next three",
     ),
     column("cached_tokens", INT64, "tokens of prompts that were cached, so that they had no step"),
+    column("prefix_evicted_blocks", INT64, "blocks that made room for others (scheduler.prefix_blocks)"),
     column(
         "prefix_host_ns_per_token",
         FLOAT,

@@ -74,7 +74,7 @@ class AttentionShape:
 class Attention:
     """Sizes with which a device runs the attention of `requests` requests.
 
-    shared_pages: entries of the page table that are pages of other requests.
+    shared: pages of a layer's cache if requests share some; None: each request has pages_a_request.
     """
 
     q_heads: int
@@ -86,15 +86,15 @@ class Attention:
     requests: int
     is_paged: bool
     qk_norm: bool = False
-    shared_pages: int = 0
+    shared: int | None = None
 
     @staticmethod
-    def of(shape: AttentionShape, requests: int, shared_pages: int = 0) -> Attention:
+    def of(shape: AttentionShape, requests: int, shared: int | None = None) -> Attention:
         """Return the attention of `requests` requests."""
         heads = shape.q_heads, shape.kv_heads, shape.head_dim
         page_tokens = shape.page or shape.ctx
         is_paged = shape.page is not None
-        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, is_paged, shape.qk_norm, shared_pages)
+        return Attention(*heads, shape.ctx, page_tokens, shape.theta, requests, is_paged, shape.qk_norm, shared)
 
     @property
     def pages_a_request(self) -> int:
@@ -104,7 +104,7 @@ class Attention:
     @property
     def pages_total(self) -> int:
         """Pages of a layer's cache."""
-        return self.requests * self.pages_a_request - self.shared_pages
+        return self.requests * self.pages_a_request if self.shared is None else self.shared
 
     @property
     def kv_width(self) -> int:

@@ -102,7 +102,7 @@ class ChainStream:
             return None
         if self.asked.longest > shape.ctx:
             raise ConfigError("program", f"ctx={shape.ctx}", f"a request has {self.asked.longest} tokens")
-        return Attention.of(shape, self.requests, self.prefixes.shared_pages if self.prefixes else 0)
+        return Attention.of(shape, self.requests, None if self.prefixes is None else self.prefixes.page_count)
 
     def units(self, features: int, columns: int = 1) -> int:
         """Return the units of `columns` rows of `features` elements. Each row takes a whole number of units."""

@@ -66,6 +66,7 @@ def _prefixes(stream: Stream) -> results.Row:
     return {
         "prefix_hit_rate": shared.hit_rate,
         "cached_tokens": shared.cached_tokens,
+        "prefix_evicted_blocks": shared.evicted,
         "prefix_host_ns_per_token": shared.host_ns_per_token,
     }
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.results.request_files import columns, written
 
-from launchopt.arrivals.mooncake import LINE_BYTES_MAX, read_mooncake, read_prompts
+from launchopt.arrivals.mooncake import HASH_BLOCK, LINE_BYTES_MAX, Prompt, read_mooncake, read_prompts
 from launchopt.errors import DataError
 
 GOOD = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47]}'
@@ -190,3 +190,16 @@ def test_prompts_have_tokens_that_are_the_same_as_far_as_their_blocks_are(tmp_pa
     (tmp_path / "empty").write_text("")
     with pytest.raises(DataError, match="the file is empty"):
         read_prompts(tmp_path / "empty")
+
+
+@given(*[st.integers(1, 3 * HASH_BLOCK)] * 2, *[st.lists(st.integers(0, 1), min_size=3, max_size=3)] * 2)
+def test_prompts_share_as_many_tokens_as_their_tokens_say(
+    length: int, other_length: int, ids: list[int], other_ids: list[int]
+) -> None:
+    one, other = (
+        Prompt(tokens, 1, np.array(numbers[: -(-tokens // HASH_BLOCK)], np.int64))
+        for tokens, numbers in ((length, ids), (other_length, other_ids))
+    )
+    least = min(length, other_length)
+    differ = np.flatnonzero(one.tokens()[:least] != other.tokens()[:least])
+    assert one.common(other) == other.common(one) == (int(differ[0]) if len(differ) else least)

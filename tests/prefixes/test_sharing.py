@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.steps.shared_prompts import BLOCK, CACHED, DONORS, OUTPUTS, PROMPTS, alike_prompts, shared_by
 
 from launchopt.arrivals.mooncake import HASH_BLOCK, Prompt
+from launchopt.errors import RunError
 from launchopt.prefixes.cache import PrefixCache
 from launchopt.prefixes.hash_cache import HashCache
 from launchopt.prefixes.radix_cache import RadixCache
@@ -22,7 +23,8 @@ def test_cached_tokens_are_whole_blocks_of_an_earlier_prompt(cache: type[HashCac
     assert found.cached.tolist() == CACHED
     assert found.donors.tolist() == DONORS
     assert (found.tokens, found.blocks, found.hits) == (60, 14, 2 + 3 + 4)
-    assert (found.cached_tokens, found.hit_rate, found.too_large) == (32, 9 / 14, 0)
+    assert (found.cached_tokens, found.hit_rate, found.evicted, found.too_large) == (32, 9 / 14, 0, 0)
+    assert found.pages_of.tolist() == [4, 4, 5, 2, 5, 1]
     assert found.host_ns_per_token is not None
     assert found.host_ns_per_token > 0
 
@@ -54,16 +56,20 @@ def test_each_cached_token_is_computed_by_a_request_with_the_same_beginning(
 @given(alike_prompts())
 def test_cached_pages_are_those_of_the_request_that_computes_them(prompts: list[str]) -> None:
     found = shared_by(prompts, [2] * len(prompts))
-    width = 1 + max(map(len, prompts)) // BLOCK
+    width = -(-(max(map(len, prompts)) + 2) // BLOCK)
     own = np.arange(len(prompts) * width, dtype=np.int32).reshape(len(prompts), width)
     table = found.pages(own)
-    for request in range(len(prompts)):
-        blocks = np.arange(width)
-        owners = np.full(width, request)
+    seen: dict[int, tuple[int, int]] = {}  # of each page: the request that computes it, and its block
+    for request, prompt in enumerate(prompts):
+        blocks = np.arange(found.pages_of[request])
+        assert blocks.size == -(-(len(prompt) + 2) // BLOCK), "those of the prompt and of the answer"
+        owners = np.full(blocks.size, request)
         count = int(found.cached[request]) // BLOCK
         owners[:count] = found.owners(owners[:count], blocks[:count] * BLOCK)
-        assert table[request].tolist() == table[owners, blocks].tolist()
-    assert np.unique(table).tolist() == list(range(own.size - found.shared_pages)), "no page is left over"
+        for page, *what in zip(table[request].tolist(), owners.tolist(), blocks.tolist(), strict=False):
+            assert seen.setdefault(page, tuple(what)) == tuple(what)
+    assert sorted(seen) == list(range(found.page_count)), "no page is left over"
+    assert len({*seen.values()}) == len(seen), "and none is there twice"
 
 
 @given(alike_prompts(), st.integers(2, 3))
@@ -101,6 +107,36 @@ def test_hits_of_a_trace_are_those_that_its_numbers_imply() -> None:
     found = share(((each.tokens(), each.answer) for each in prompts), [HashCache()], HASH_BLOCK)
     assert (found.hits, found.blocks) == oracle(prompts) == (8, 14)
     assert found.cached.tolist() == [0, 1024, 1536, 0, 1024]  # the last block of the last prompt is computed again
+
+
+def test_a_small_cache_evicts_and_what_was_evicted_is_computed_again_in_another_page() -> None:
+    prompts = ["aaaabbbb", "ccccddddeeee", "aaaabbbb", "aaaabbbbx"]
+    found = shared_by(prompts, [1] * 4, HashCache(4))
+    assert found.cached.tolist() == [0, 0, 0, 8]
+    assert found.donors.tolist() == [NO_DONOR, NO_DONOR, NO_DONOR, 2]
+    assert (found.hits, found.blocks, found.evicted) == (2, 9, 4)
+    table = found.pages(np.arange(16, dtype=np.int32).reshape(4, 4))
+    assert table[3, :2].tolist() == table[2, :2].tolist() != table[0, :2].tolist()
+
+
+def _common(one: str, other: str) -> int:
+    return next(
+        (at for at, pair in enumerate(zip(one, other, strict=False)) if len({*pair}) > 1), min(len(one), len(other))
+    )
+
+
+@given(alike_prompts(), st.integers(1, 12))
+def test_a_small_cache_finds_only_what_prompts_share(prompts: list[str], capacity: int) -> None:
+    for cache in (HashCache(capacity), RadixCache(capacity)):
+        found = shared_by(prompts, [2] * len(prompts), cache)
+        found.require_same(lambda one, other: _common(prompts[one], prompts[other]))
+
+
+def test_tokens_that_a_prompt_does_not_have_are_refused() -> None:
+    """The check of outputs takes the inputs of cached tokens from their donors, so it would not see this."""
+    found = shared_by(PROMPTS, OUTPUTS)
+    with pytest.raises(RunError, match=r"request 2 found 12 tokens of request 1 cached, but their prompts share 11: "):
+        found.require_same(lambda one, other: 11)
 
 
 def test_a_request_larger_than_the_cache_finds_nothing() -> None:

@@ -67,10 +67,10 @@ def test_the_page_table_shares_whole_blocks_only() -> None:
     assert table[1, :2].tolist() == table[0, :2].tolist()
     assert table[4, :3].tolist() == table[2, :3].tolist() == table[1, :3].tolist()
     assert stream.attention is not None
-    assert np.unique(table).tolist() == list(range(stream.attention.pages_total))
-    assert stream.attention.pages_total == table.size - sum(CACHED) // BLOCK
-    own = [table[request, CACHED[request] // BLOCK :].tolist() for request in range(len(PROMPTS))]
-    assert len({page for pages in own for page in pages}) == sum(map(len, own))
+    used = [-(-(len(prompt) + count) // BLOCK) for prompt, count in zip(PROMPTS, OUTPUTS, strict=True)]
+    own = [table[request, CACHED[request] // BLOCK : used[request]].tolist() for request in range(len(PROMPTS))]
+    assert sorted(page for pages in own for page in pages) == list(range(stream.attention.pages_total))
+    assert stream.attention.pages_total == sum(used) - sum(CACHED) // BLOCK
 
 
 def test_the_hash_of_a_stream_says_what_is_shared() -> None:

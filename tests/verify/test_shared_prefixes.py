@@ -49,7 +49,7 @@ class WithPage(Run):
 
     def execute(self, record: object) -> None:
         assert self.table is not None
-        self.table[SHARER, self._block] = self.table[3, self._block]
+        self.table[SHARER, self._block] = self.table[3, 0]
         super().execute(record)
 
 

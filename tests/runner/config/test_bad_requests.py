@@ -109,6 +109,8 @@ CASES: dict[str, str] = {
     f"{DECODE} scheduler=continuous scheduler.prefixes=hash": "scheduler.prefixes=hash workload.kv=paged",
     f"{PREFIXES} workload.shared_prefix=0": "scheduler.prefixes=hash workload.shared_prefix Mooncake",
     f"{PREFIXES} workload.shared_prefix=-1": "workload.shared_prefix=-1 from 0",
+    f"{PREFIXES} workload.shared_prefix=15": "workload.shared_prefix=15 at least workload.page_tokens 16",
+    f"{PREFIXES} scheduler.prefix_blocks=2": "scheduler.prefix_blocks=2 no request fits at least",
     f"{PREFIXES} workload.shared_prefix=41": "workload.shared_prefix=41 workload.prompt_tokens 40",
     f"{PAGED} device.routing=prefix": "device.routing=prefix scheduler.prefixes=hash",
     f"{OF_TRACE} arrival.path=good.csv": "scheduler.prefixes=hash hash_ids good.csv Mooncake",

@@ -54,7 +54,8 @@ def test_runs_end_well(name: str, ran: Callable[[str], Ran]) -> None:
 def test_without_it_the_columns_are_empty(ran: Callable[[str], Ran]) -> None:
     for row in ran("none").rows.values():
         assert row["scheduler"] == "continuous"
-        assert row["prefix_hit_rate"] is row["cached_tokens"] is row["prefix_host_ns_per_token"] is None
+        assert row["prefix_hit_rate"] is row["cached_tokens"] is row["prefix_evicted_blocks"] is None
+        assert row["prefix_host_ns_per_token"] is None
 
 
 def test_columns_say_what_was_cached(ran: Callable[[str], Ran]) -> None:
@@ -62,6 +63,7 @@ def test_columns_say_what_was_cached(ran: Callable[[str], Ran]) -> None:
         assert row["scheduler"] == "continuous, prefixes hash"
         assert row["prefix_hit_rate"] == pytest.approx(4 * 4 / (5 * 5))
         assert row["cached_tokens"] == 4 * 32
+        assert row["prefix_evicted_blocks"] == 0
         assert row["prefix_host_ns_per_token"] > 0
     assert len({row["token_hash"] for row in ran("hash").rows.values()}) == 1
     notices = results.read_manifest(ran("hash").written)["notices"]
@@ -73,6 +75,9 @@ def test_a_cache_as_large_as_one_request_keeps_what_all_share(ran: Callable[[str
     for row in ran("radix").rows.values():
         assert row["scheduler"] == "continuous, prefixes radix"
         assert row["cached_tokens"] == 4 * 32
+        assert row["prefix_evicted_blocks"] == 4
+    (notice,) = (each for each in results.read_manifest(ran("radix").written)["notices"] if "prefixes: " in each)
+    assert notice.endswith("; blocks evicted: 4")
 
 
 def test_only_the_first_request_computes_the_prefix_and_the_others_wait_for_it(ran: Callable[[str], Ran]) -> None:
