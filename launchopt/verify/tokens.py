@@ -213,9 +213,7 @@ class _Tokens:
         stream = self._stream
         prompt = stream.asked.context_tokens[at.requests]
         chunk = np.maximum(1, prompt if stream.chunk_tokens is None else stream.chunk_tokens)
-        own = (
-            at.positions - stream.table[at.requests, ChainColumn.CACHED]
-        )  # below 0: another request's step computed it
+        own = at.positions - stream.table[at.requests, ChainColumn.CACHED]  # below 0: of another request's steps
         ends = (at.positions >= prompt - 1) | ((own + 1) % chunk == 0)
         last = last_of_prompt(stream, at.requests) + stream.outputs[at.requests] - 1
         return int((ends & (own >= 0) & (at.positions < last)).sum())
