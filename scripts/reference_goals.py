@@ -22,7 +22,6 @@ RUN, PEERS = "run", ("peer_before", "peer_behind")  # below the folder of a goal
 INDEPENDENT, LOOP = "independent", "loop"
 FUSED, LOOPED = "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph_loop+own+pdl"
 MINUTES = 9.5  # of a call of ten
-AUDIT = "verify_budget_s=0.5"  # for the audit run of each mode; how much it compared is a column
 PEER_CONTEXT = 112  # tokens: those of the run, up to the alignment of PyTorch's mask
 ORDERS = ("fusions_first", "launches_first")  # those of experiment=waterfall
 WATERFALL_MODELS = ("llama_3_2_1b", "qwen3_0_6b")
@@ -53,7 +52,7 @@ class Goal(NamedTuple):
         """The part that measures it."""
         place = f"{{folder}}/{RUN}"
         rivals = [f"'against=[{','.join(self.against)}]'"] if self.against else []
-        words = " ".join([f"experiment=goals model={self.model} workload.requests={self.requests}", *rivals, AUDIT])
+        words = " ".join([f"experiment=goals model={self.model} workload.requests={self.requests}", *rivals])
         commands = [run_words(words, place), f"python -m runner report {place} --strategies"]
         words_of_peers = [self._peer_words(name) for name in self.peers]
         commands = [*words_of_peers[:1], *commands, *words_of_peers[1:]]
@@ -72,11 +71,11 @@ GOAL_ROWS = (
     # With graph_loop it takes more than ten minutes.
     Goal("llama_3_8b", 16, 4100, 3443, 520, against=("graph", FUSED, "torch_compile", "megakernel")),
 )
-_SETTINGS = "table=strategies_gemv_micro mode=batched 'against=[baseline,graph,persistent]' repeats=5 verify_budget_s=0.5"
+_SETTINGS = "table=strategies_gemv_micro mode=batched 'against=[baseline,graph,persistent]' repeats=5"
 # One launch for 100 tokens, for its CPU time: in the other parts a launch of graph_loop has 64 tokens at most.
 _LOOP = (
     "experiment=goals workload.tokens=101 mode.submit=graph_loop mode.tokens=100 mode.kernels=own mode.pdl=true"
-    " 'mode.fuse=[qkv,gate_up,norm,rope_kv,attention,silu,epilogue]' 'against=[engine]' verify_budget_s=0.5"
+    " 'mode.fuse=[qkv,gate_up,norm,rope_kv,attention,silu,epilogue]' 'against=[engine]'"
 )
 GOAL_PARTS = (
     *(row.part for row in GOAL_ROWS),
@@ -106,7 +105,7 @@ def _orders() -> dict[str, str]:
 def _waterfall(model: str, requests: int, name: str, order: str) -> Part:
     tokens = WATERFALL_TOKENS[requests]
     size = f"model={model} workload.requests={requests} workload.tokens={tokens}"
-    words = f"experiment=waterfall hydra.mode=RUN {size} {order} {AUDIT}"
+    words = f"experiment=waterfall hydra.mode=RUN {size} {order}"
     folder, seconds = f"{WATERFALL}/{model}_{requests}/{name}", 200 + tokens * requests // 9
     return Part(folder, "cuda", MINUTES, (run_words(words),), seconds=seconds)
 

@@ -22,7 +22,7 @@ DECODE = (
     "workload=layer model=llama_3_2_1b workload.dtype=bf16 workload.layers=null workload.tokens=100 sampling=greedy"
     " timing=host scheduler.ahead=true mode=engine mode.submit=graph mode.kernels=own mode.pdl=true"
     " 'mode.fuse=[qkv,gate_up,norm,rope_kv,attention,silu,epilogue]' 'against=[]' batching.max_batch=64"
-    " batching.timeout_us=50000 repeats=3 processes=3 verify_budget_s=0.5 record.launches=none"
+    " batching.timeout_us=50000 repeats=3 processes=3 record.launches=none"
 )
 GEMVS = (
     "workload=gemv_micro workload.commands=1000000 mode=batched 'against=[]' timing=host repeats=3 processes=3"
@@ -89,7 +89,7 @@ SPLIT_GOALS = {(1, "engine+graph"): 1.7}  # two GPUs over one, by requests and s
 
 
 def _split_run(kind: str, requests: int, others: Sequence[str], place: str, more: str = "") -> str:
-    words = f"mode={SPLIT_STACKS[0]} 'against=[{','.join(others)}]' repeats=2 processes=3 verify_budget_s=0.5{more}"
+    words = f"mode={SPLIT_STACKS[0]} 'against=[{','.join(others)}]' repeats=2 processes=3{more}"
     return run_words(f"table=two_gpus_{kind}_{requests} {words}", f"{{folder}}/{place}")
 
 

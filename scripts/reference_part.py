@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
+CHECK_S = 0.5  # to check the outputs of a repeat, and of an audit run: how many were compared is a column
 OVERRIDE = re.compile(r"[a-z_.]+=\{")  # of Hydra, which wants special characters of a path in quotes
 
 
@@ -31,7 +32,8 @@ class Part(NamedTuple):
 
 def run_words(words: str, place: str = "{folder}", device: str = "cuda") -> str:
     """Return the command of a run or a sweep with its results in `place`."""
-    return f"python -m runner {words} device={device} hydra.run.dir={place} hydra.sweep.dir={place}"
+    checks = "" if "verify_budget_s" in words else f" verify_budget_s={CHECK_S:g}"
+    return f"python -m runner {words}{checks} device={device} hydra.run.dir={place} hydra.sweep.dir={place}"
 
 
 def words_of(command: str, places: Mapping[str, str]) -> list[str]:

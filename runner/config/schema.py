@@ -59,7 +59,7 @@ class Config:
     verify: Verify = option(Verify.sampled, "full: check all independent commands and token ids, however long it takes")
     verify_budget_s: float | None = option(
         None,
-        "time to check a repeat of independent commands, or an audit run; null: its own, at least 20",
+        "time to check a repeat of independent commands, or an audit run; null: its own, at least 5",
         is_above_zero=True,
     )
     verify_columns: int = option(256, "most columns of an output that are compared; of more, a random choice", low=2)

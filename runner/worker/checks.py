@@ -20,7 +20,7 @@ from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Job
 from runner.worker.chains import Chains
 
-LEAST_BUDGET_S = 20.0  # time for checking the outputs of a short run
+LEAST_BUDGET_S = 5.0  # time for checking the outputs of a short run
 
 
 class Checked(NamedTuple):
