@@ -18,8 +18,8 @@ Markdown with all columns in `report.md`, `frontier.md`, `strategies.md` or `wat
 the text between `<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced: by the waterfalls if FOLDER has
 runs with some; by the frontier if it has a frontier.json; by the strategies if it has a strategies.md, or comes from
 an experiment that compares them; else by the tables. FOLDER is relative to the folder of the README. It may be a file:
-advice.json, advised.json, goals.json, step_goals.json, two_gpus.json, which_strategy.json (modules of runner/report)
-or a calibration.
+advice.json, advised.json, goals.json, step_goals.json, two_gpus.json, weight_goals.json, which_strategy.json (modules
+of runner/report) or a calibration.
 Between `<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix` is put.
 """
 
@@ -60,7 +60,18 @@ from runner.reading import (
     save_page,
     whole_number,
 )
-from runner.report import advice, advised, goals, profilers, provenance, step_goals, two_gpus, waterfall, which_strategy
+from runner.report import (
+    advice,
+    advised,
+    goals,
+    profilers,
+    provenance,
+    step_goals,
+    two_gpus,
+    waterfall,
+    weight_goals,
+    which_strategy,
+)
 from runner.report.page import html, publish, pull_request, require_own, timeline
 from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
 from runner.report.screen import print_frontiers, print_strategies, print_tables
@@ -69,7 +80,7 @@ FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"
 KINDS = ("frontier", "strategies", "waterfall", "html", "pr", "timeline")
 FILES: Mapping[str, Callable[[Path], str]] = {
-    each.FILE: each.markdown for each in (advice, advised, goals, step_goals, two_gpus, which_strategy)
+    each.FILE: each.markdown for each in (advice, advised, goals, step_goals, two_gpus, weight_goals, which_strategy)
 }
 STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 

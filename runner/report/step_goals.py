@@ -71,8 +71,8 @@ def _cells(folder: Path, goal: JsonObject) -> list[str]:
         f"{first['model']}, {counted(int(first['requests']), 'request')}, {escaped(first['gpu'] or 'CPU')}",
         number(floor_us),
         f"{number(wanted)} ({wanted / floor_us:.2f}x)",
-        _shown(found),
-        _met(found, wanted),
+        shown(found),
+        met(found, wanted),
         f"{found.value / floor_us:.2f}x",
         "<br>".join(_beside(modes, [str(each) for each in goal["beside"]])),
         _peer([folder / each for each in goal["peers"]], modes),
@@ -84,23 +84,29 @@ def step_us(rows: Sequence[Row]) -> Interval:
     return median_interval([1e3 * row["wall_ms"] * row["requests"] / row["tokens"] for row in rows])
 
 
-def _floor_us(folder: Path, row: Row) -> float:
-    """Return the time in which the GPU reads the weights of a step once.
+def read_gb_per_s(folder: Path) -> float:
+    """Return the larger of the read rates that a run measured before and behind its repeats.
 
-    Read rates are those of the manifest: the summary has none where the rate changed during the run.
+    They are those of the manifest: the summary has none where the rate changed during the run.
     """
     manifest = read_manifest(folder)
     rates = [manifest.get(name, {}).get("read_gb_per_s") for name in ("ceilings", "ceilings_after")]
-    rate = max(each for each in rates if each)
-    return float(row["weight_bytes"] / row["tokens"] / rate / 1e3)
+    return float(max(each for each in rates if each))
 
 
-def _met(found: Interval, wanted: float) -> str:
+def _floor_us(folder: Path, row: Row) -> float:
+    """Return the time in which the GPU reads the weights of a step once."""
+    return float(row["weight_bytes"] / row["tokens"] / read_gb_per_s(folder) / 1e3)
+
+
+def met(found: Interval, wanted: float) -> str:
+    """Return whether a time is within a goal: yes, NO, or in the median only."""
     high = found.value if found.high is None else found.high
     return "NO" if found.value > wanted else "yes" if high <= wanted else "in the median"
 
 
-def _shown(found: Interval) -> str:
+def shown(found: Interval) -> str:
+    """Return a time with its interval, or its range if it has none."""
     bounds = (found.low, found.high)
     if None not in bounds:
         return f"{number(found.value)} [{number(bounds[0])}, {number(bounds[1])}]"
@@ -109,14 +115,14 @@ def _shown(found: Interval) -> str:
 
 def _beside(modes: Modes, names: Sequence[str]) -> list[str]:
     """Return the time of each mode that ran, and its CPU time."""
-    shown = []
+    texts = []
     for name in names:
         if name in modes:
             cpu_us = statistics.median(map(_cpu_us, modes[name]))
-            shown.append(f"{name} {number(step_us(modes[name]).value)} (CPU {number(cpu_us)})")
+            texts.append(f"{name} {number(step_us(modes[name]).value)} (CPU {number(cpu_us)})")
         else:
-            shown.append(f"{name} did not run")
-    return shown
+            texts.append(f"{name} did not run")
+    return texts
 
 
 def _cpu_us(row: Row) -> float:
@@ -130,14 +136,14 @@ def _peer(folders: Sequence[Path], modes: Modes) -> str:
     if not folders:
         return "-"
     best = [_best_us(folder / PEER_FILE) for folder in folders]
-    shown = " / ".join("failed" if each is None else number(each) for each in best)
+    times = " / ".join("failed" if each is None else number(each) for each in best)
     known = [each for each in best if each is not None]
     if not known or RIVAL not in modes:
-        return shown
+        return times
     tpot_us = 1e3 * statistics.median(row["tpot_p50_ms"] for row in modes[RIVAL])
     share, of_wall = tpot_us / min(known), step_us(modes[RIVAL]).value / min(known)
     verdict = "yes" if share <= MOST_OF_PEER else "NO"
-    return f"{shown}<br>{RIVAL}: TPOT {share:.3f}x, wall time {of_wall:.3f}x: {verdict}"
+    return f"{times}<br>{RIVAL}: TPOT {share:.3f}x, wall time {of_wall:.3f}x: {verdict}"
 
 
 def _best_us(path: Path) -> float | None:

@@ -1,0 +1,96 @@
+"""Goals for the time of a GEMV, of a step or of a layer with experts over the time to read its weights, as a table.
+
+In: weight_goals.json, `{"goals": [{"run", "mode", "goal_us" or "of_floor"}, ...]}`. `run` is a folder, relative to that
+file, with several modes in turn. `goal_us` is stated for a GPU that reads STATED_GB_PER_S; on another one the goal is
+the same multiple of its own read floor, as `of_floor` is on all. Without either there is no goal. Out: Markdown.
+
+A unit is a command, a step of a model, or a step of a layer with experts. The read floor is the time in which the GPU
+reads the weights of a unit once: codes and scales, and of experts only those that have tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from launchopt.analysis.stream_rows import counted
+from launchopt.analysis.tables.columns import number
+from launchopt.analysis.tables.markdown import escaped, plain
+from launchopt.errors import DataError
+from launchopt.files import JsonObject, read_json
+from launchopt.recording.results import Row
+from launchopt.statistics.interval import median_interval
+from runner.report.step_goals import met, read_gb_per_s, shown
+from runner.report.which_strategy import modes_of
+
+FILE = "weight_goals.json"
+STATED_GB_PER_S = 4400.0  # an H200
+LEGEND = (
+    "Times are us: the median over repeats, then its 95% interval in []. Read floor: the time in which this GPU reads "
+    "the weights once. A goal is a multiple of the floor. Met: yes if the whole interval is within the goal, NO if the "
+    "median is above it. Every output that was compared was right."
+)
+_HEADINGS = {"work": "---", "mode": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---"}
+_HEADINGS |= {"of floor": "---:", "in the same run": "---"}
+
+
+def markdown(path: Path) -> str:
+    """Return the legend and the table; DataError for a file or a run that has none."""
+    try:
+        lines = [_cells(path.parent, goal) for goal in read_json(path)["goals"]]
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
+        raise DataError(path, None, f"not a list of goals ({type(error).__name__}: {error})") from None
+    return f"{LEGEND}\n\n{plain(_HEADINGS, lines)}"
+
+
+def _cells(folder: Path, goal: JsonObject) -> list[str]:
+    place, mode = folder / goal["run"], str(goal["mode"])
+    modes = modes_of(place)
+    if mode not in modes:
+        raise DataError(place, None, f"no mode {mode!r}")
+    rate = read_gb_per_s(place)
+    floor_us = _weight_bytes(modes[mode][0]) / rate / 1e3
+    found = median_interval(list(map(unit_us, modes[mode])))
+    wanted = goal["goal_us"] * STATED_GB_PER_S / rate if "goal_us" in goal else goal.get("of_floor", 0.0) * floor_us
+    beside = [f"{name} {number(median_interval(list(map(unit_us, rows))).value)}" for name, rows in modes.items()]
+    return [
+        _work(modes[mode]),
+        f"`{mode}`",
+        number(floor_us),
+        f"{number(wanted)} ({wanted / floor_us:.2f}x)" if wanted else "-",
+        shown(found),
+        met(found, wanted) if wanted else "-",
+        f"{found.value / floor_us:.2f}x",
+        "<br>".join(each for each in beside if not each.startswith(f"{mode} ")),
+    ]
+
+
+def _units(row: Row) -> float:
+    if row["steps"]:
+        return float(row["steps"])
+    return float(row["tokens"] / row["requests"]) if row["tokens"] else float(row["commands"])
+
+
+def unit_us(row: Row) -> float:
+    """Return the wall time of a unit of a run."""
+    return 1e3 * float(row["wall_ms"]) / _units(row)
+
+
+def _weight_bytes(row: Row) -> float:
+    return float(row["weight_bytes"]) / _units(row)
+
+
+def _work(rows: Sequence[Row]) -> str:
+    row = rows[0]
+    stored = str(row["dtype"])
+    if row["weights"]:
+        form, _, scales = row["weights"].partition(" ")
+        stored += f", {form} weights {scales}"
+    if row["steps"]:
+        tokens = counted(int(row["step_tokens"]), "token")
+        what = f"experts of {row['model']}, {tokens}, {row['active_experts']:g} experts busy"
+    elif row["tokens"]:
+        what = f"{row['model']}, {counted(int(row['requests']), 'request')}"
+    else:
+        what = str(row["shapes"])
+    return f"{escaped(what)}, {stored}, {escaped(row['gpu'] or 'CPU')}"
