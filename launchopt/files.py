@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from launchopt.errors import DataError, RunError, explained, nearest
+from launchopt.errors import ConfigError, DataError, RunError, explained, nearest
 
 JsonObject = dict[str, Any]
 RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats, since old and new files exist together
@@ -53,8 +53,13 @@ class NotRegularError(OSError):
     """A path at which there is a pipe, a socket or a device, where a regular file is expected."""
 
 
-def user_path(text: str) -> Path:
-    """Return the path that a user typed as a setting: a shell leaves `~` as it is behind a `=`."""
+def user_path(key: str, text: str) -> Path:
+    """Return the path of a file that a user typed as the setting `key`; ConfigError for an empty one.
+
+    A shell leaves `~` as it is behind a `=`.
+    """
+    if not text:
+        raise ConfigError(key, text, f"must name a file: {key}=FILE")
     return Path(os.path.expanduser(text))  # noqa: PTH111  # Path.expanduser() raises for an unknown user
 
 

@@ -79,11 +79,11 @@ class Replay(Arrival):
 
     def read(self) -> Requests:
         """Return the file's requests at the trace's own pace; DataError as `read_requests`."""
-        return read_requests(user_path(self.path), self.format.value, self.requests)
+        return read_requests(user_path("arrival.path", self.path), self.format.value, self.requests)
 
     def prompts(self) -> list[Prompt] | None:
         """Return the prompts of the requests; None if the format does not say which blocks are the same."""
-        path = user_path(self.path)
+        path = user_path("arrival.path", self.path)
         is_auto = self.format is TraceFormat.auto
         if (_recognized(path) if is_auto else self.format.value) != TraceFormat.mooncake.value:
             return None

@@ -94,7 +94,11 @@ def read_experts(path: Path, shape: tuple[int, int, int], experts: int) -> Exper
 
 
 def _rows(path: Path, lines: Iterator[tuple[int, str]], top_k: int, experts: int, most: int) -> Iterator[list[int]]:
-    for number, text in islice(lines, min(most, MOST_COLUMNS)):
+    for number, text in islice(lines, most):
+        if number > MOST_COLUMNS:
+            raise DataError(
+                path, number, f"more than {MOST_COLUMNS:,} lines, one per token: a step can repeat an earlier one"
+            )
         try:
             yield _row(text, top_k, experts)
         except ValueError as error:

@@ -60,7 +60,7 @@ class GemmList(Workload):
 
     def count(self, device_kind: str) -> int:
         """Return the number of commands; ConfigError or DataError for more than a run can have."""
-        return self._commands(self._merged(_read(user_path(self.path))[0]))
+        return self._commands(self._merged(_read(user_path("workload.path", self.path))[0]))
 
     def minimum(self) -> Minimum:
         """Return the number of commands. Their bytes are known when the stream is laid out."""
@@ -68,7 +68,7 @@ class GemmList(Workload):
 
     def stream(self, layers: int, setting: Setting) -> ListStream:
         """Return the stream. A conversion, and the number of groups, are added to the notices."""
-        given, left_out = _read(user_path(self.path))
+        given, left_out = _read(user_path("workload.path", self.path))
         _read_version.cache_clear()  # 100,000 rows would slow the collector down during the run
         gemms = self._merged(given)
         commands, dtype = self._commands(gemms), self._dtype(gemms)

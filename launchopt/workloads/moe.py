@@ -76,7 +76,7 @@ class Moe(Workload):
         if self.ids is None:
             experts = draw(self.routing, self.exponent, shape, layer.experts, setting.seed)
         else:
-            experts = read_experts(user_path(self.ids), shape, layer.experts)
+            experts = read_experts(user_path("workload.ids", self.ids), shape, layer.experts)
         stream = ExpertStream(layer, Routing(self.routing_name, layer.experts, experts), self.dtype, 1)
         copies = self._copies(stream, setting)
         if setting.model.shared_intermediate:

@@ -59,7 +59,7 @@ class Trace(Workload):
 
     def stream(self, layers: int, setting: Setting) -> TraceStream:
         """Return the stream. Operators that were left out or converted are added to the notices."""
-        trace = read_gemms(user_path(self.path))
+        trace = read_gemms(user_path("workload.path", self.path))
         if self.commands is not None and self.commands > trace.commands:
             most = f"must be at most {trace.commands}: {self.path} has no more"
             raise ConfigError("workload.commands", self.commands, most)

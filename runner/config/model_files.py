@@ -30,7 +30,7 @@ def model_path(config_path: str) -> str | None:
 
 def model_at(path: str) -> Model:
     """Return the model in a file or folder; DataError if there is none."""
-    return read_model(user_path(path))
+    return read_model(user_path("model", path))
 
 
 def loaded(path: str) -> ConfigResult:

@@ -82,6 +82,16 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: 
     assert caught.value.problem.startswith(problem)
 
 
+def test_a_file_with_more_lines_than_a_run_may_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("launchopt.streams.expert_routing.MOST_COLUMNS", 4)
+    path = tmp_path / "experts.csv"
+    path.write_text("0,1\n" * 6)
+    assert read_experts(path, (2, 2, 2), 6).shape == (2, 2, 2), "lines that are not used do not count"
+    with pytest.raises(DataError, match="more than 4 lines, one per token") as caught:
+        read_experts(path, (4, 2, 2), 6)
+    assert caught.value.line == 5
+
+
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_experts(tmp_path / "none", (1, 1, 1), 1)
