@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +26,10 @@ ALIKE = (
     "workload.requests=5 workload.prompt_tokens=40 workload.shared_prefix=33 workload.page_tokens=8 workload.tokens=3"
 )
 CONTINUOUS = "scheduler=continuous scheduler.chunk_tokens=16 scheduler.budget_tokens=64 sampling=greedy"
+TORCH = ",torch_eager" if find_spec("torch") else ""
 RUNS = {
     "none": f"{LAYER} {ALIKE} {CONTINUOUS} mode=coalesced against=[batched]",
-    "hash": f"{LAYER} {ALIKE} {CONTINUOUS} mode=coalesced against=[batched,torch_eager] repeats=2"
+    "hash": f"{LAYER} {ALIKE} {CONTINUOUS} mode=coalesced against=[batched{TORCH}] repeats=2"
     " scheduler.prefixes=hash record.commands=all",
     "radix": f"{LAYER} {ALIKE} {CONTINUOUS} mode=coalesced against=[]"
     " scheduler.prefixes=radix scheduler.prefix_blocks=6",
