@@ -22,6 +22,12 @@ class Fusion(enum.StrEnum):
     silu = "silu"  # SiLU(gate) * up within the GEMM before it
     reduce = "reduce"  # an all-reduce with the residual add behind it; with norm: and the norm
     epilogue = "epilogue"  # bias, ReLU and scale; kernels=own: the residual add within the GEMM before it
+    route = "route"  # of a layer with experts: router, top-k and map; the permutation within the GEMMs of gate and up
+    activate = "activate"  # of a layer with experts: SiLU(gate) * up within the GEMMs before it
+    combine = "combine"  # of a layer with experts: the weighted sum within the GEMMs before it
+
+
+EXPERT_FUSIONS = (Fusion.route, Fusion.activate, Fusion.combine)  # by our own kernels of a layer with experts
 
 
 class Submit(enum.StrEnum):

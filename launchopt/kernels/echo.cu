@@ -2,8 +2,8 @@
 // reports the command as complete. It multiplies nothing. It needs no fence, since it stores no outputs. The ring and the word
 // END are those of persistent.cu.
 #include "common/storage.cuh"
-#include "common/skinny.cuh"
 #include "common/ptx.cuh"
+#include "common/skinny.cuh"
 #include "persistent/queue.cuh"
 #include "persistent/lone_commands.cuh"
 #include "persistent/dispatcher_state.cuh"

@@ -15,6 +15,7 @@
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/expert_gemm.cuh"
+#include "experts/work.cuh"
 #ifndef PDL
 #define PDL 0
 #endif
@@ -23,40 +24,6 @@
 #endif
 
 enum { TILES = EXPERT_ROWS / 16, GROUPS = EXPERT_COLUMNS / 8, CHUNK = 32, TOGETHER = 2, THREADS = 32 * EXPERT_WARPS };
-
-struct Work {
-    int expert, column, columns;  // its first column among those of all experts, and their number; 0: no work
-};
-
-// Return piece `number` of the work. Every lane of the warp counts the pieces of some experts. Numbers beyond the columns come
-// only from memory that no command has written, after a fault in the order.
-__device__ inline Work work_of(const u32* first, u32 number, const ExpertGemm& p) {
-    const int lane = threadIdx.x % 32, experts = (int)p.experts, each = (experts + 31) / 32;
-    const int begin = min(lane * each, experts), end = min(begin + each, experts);
-    const auto at = [&](int expert) { return min(first[expert], (u32)p.columns); };
-    const auto pieces_of = [&](int expert) {
-        const u32 from = at(expert), to = at(expert + 1);
-        return to > from ? (to - from + EXPERT_COLUMNS - 1) / EXPERT_COLUMNS : 0u;
-    };
-    u32 own = 0;
-    for (int i = begin; i < end; ++i) own += pieces_of(i);
-    u32 before = own;  // pieces of the lanes up to this one
-    for (int step = 1; step < 32; step *= 2) {
-        const u32 other = __shfl_sync(0xFFFFFFFFu, before, lane >= step ? lane - step : lane);
-        if (lane >= step) before += other;
-    }
-    before -= own;
-    const u32 owner = __ballot_sync(0xFFFFFFFFu, before <= number && number < before + own);
-    if (!owner) return {0, 0, 0};
-    int expert = begin;
-    u32 left = number - before;
-    if (owner >> lane & 1)
-        for (u32 pieces; left >= (pieces = pieces_of(expert)); ++expert) left -= pieces;
-    const int source = __ffs(owner) - 1;
-    expert = __shfl_sync(0xFFFFFFFFu, expert, source);
-    const u32 column = at(expert) + EXPERT_COLUMNS * __shfl_sync(0xFFFFFFFFu, left, source);
-    return {expert, (int)column, (int)min((u32)EXPERT_COLUMNS, at(expert + 1) - column)};
-}
 
 // Read 8 neighbours, of which `left` exist. WHOLE: they are aligned, and all of them exist, or none.
 template <bool WHOLE> __device__ __forceinline__ Vector eight(const storage* from, i64 left) {
@@ -116,7 +83,7 @@ add_products(Sums& sums, const storage* weight, const storage* inputs, i64 row, 
 __device__ __forceinline__ void multiply(const char* a, const char* b, char* c, const u32* first, const ExpertGemm& p) {
     __shared__ float parts[EXPERT_WARPS][EXPERT_COLUMNS][EXPERT_ROWS + 4];  // the gap avoids bank conflicts
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
-    const Work work = work_of(first, blockIdx.y, p);
+    const Work work = work_of<EXPERT_COLUMNS>(first, blockIdx.y, (int)p.experts, (u32)p.columns);
     if (!work.columns) return;
     const i64 row = (i64)blockIdx.x * EXPERT_ROWS;
     const storage* weight = (const storage*)(a + work.expert * p.stride_a);

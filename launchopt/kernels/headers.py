@@ -89,6 +89,9 @@ HEADERS: Mapping[str, str] = {
     "shared/experts.cuh": _constants(shared, "MAP_THREADS"),
     "shared/expert_gemm.cuh": _constants(shared, "EXPERT_WARPS EXPERT_ROWS EXPERT_COLUMNS")
     + struct_text("ExpertGemm", shared.EXPERT_GEMM),
+    "shared/expert_fused.cuh": _constants(shared, "ROUTE_WARPS ROUTE_ROWS")
+    + struct_text("ExpertRoute", shared.EXPERT_ROUTE)
+    + struct_text("ExpertFused", shared.EXPERT_FUSED),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
     "shared/step_gemm.cuh": _constants(shared, "STEP_COPIERS STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
     + struct_text("StepGemm", shared.STEP_GEMM),

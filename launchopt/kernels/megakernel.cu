@@ -43,8 +43,8 @@ __shared__ uint3 virtual_block, virtual_grid;  // blockIdx and gridDim of the op
 #include "common/ops.cuh"
 #undef blockIdx
 #undef gridDim
-#include "common/skinny.cuh"
 #include "common/ptx.cuh"
+#include "common/skinny.cuh"
 #include "shared/megakernel.cuh"
 enum { LISTED = 4 };  // tasks of the list that are in shared memory at once
 enum { STAMPS_EACH = DONE + 1 };  // clock stamps of a task in each block

@@ -37,8 +37,8 @@
 #define WITHOUT 0
 #endif
 #include "common/storage.cuh"
-#include "common/skinny.cuh"
 #include "common/ptx.cuh"
+#include "common/skinny.cuh"
 #include "persistent/queue.cuh"
 #include "persistent/lone_commands.cuh"
 #include "persistent/dispatcher_state.cuh"

@@ -1,7 +1,8 @@
 """expert_kernel: one launch of our own kernel per group of a step with experts. All experts share one launch.
 
 The kernel for GEMMs reads on the GPU how many tokens each expert has, so the launches of all steps are alike. The
-batcher holds a whole step, and the mode then makes its eight launches. mode=graph captures the same launches.
+batcher holds a whole step, and the mode then makes its eight launches. mode.fuse=[route,activate,combine] makes three
+of them, each of which can be left out. mode=graph captures the same launches.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING
 from launchopt.batching.batch import Batch
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, gpu_of
-from launchopt.modes.base import Mode, Prepared
+from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.graph import NO_FP32
+from launchopt.modes.stacked import Stacked
 from launchopt.streams.chain import Stream
 from launchopt.streams.expert_stream import ExpertStream
 
@@ -21,10 +23,11 @@ if TYPE_CHECKING:
     from launchopt.devices.steps.expert_steps import ExpertSteps
 
 
-class ExpertKernel(Mode):
+class ExpertKernel(Stacked):
     """One launch per group."""
 
     name = "expert_kernel"
+    takes = Takes.batches
     devices = ("cuda",)
     ops = frozenset(Op)
 
@@ -36,6 +39,16 @@ class ExpertKernel(Mode):
         if kind in cls.devices and stream.dtype is Dtype.fp32:
             return NO_FP32
         return super().refusal(kind, stream)
+
+    @classmethod
+    def can_change(cls, stream: Stream) -> bool:
+        """Return whether the changes to the preset have a meaning for `stream`; `modes.stack.RULES` refuses others."""
+        return isinstance(stream, ExpertStream)
+
+    @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return None: our own kernels multiply quantised weights of experts."""
+        return None
 
     @classmethod
     def whole_pass(cls, stream: Stream) -> int:
@@ -52,7 +65,7 @@ class ExpertKernel(Mode):
         gpu = gpu_of(device)
         from launchopt.devices.steps.expert_steps import ExpertSteps
 
-        return _Steps(self, gpu, ExpertSteps(gpu, captured=False, early=False))
+        return _Steps(self, gpu, ExpertSteps(gpu, self.stack, captured=False))
 
 
 class _Steps(Prepared):
@@ -60,7 +73,7 @@ class _Steps(Prepared):
 
     def __init__(self, mode: Mode, gpu: GpuDevice, steps: ExpertSteps) -> None:
         super().__init__(mode, gpu)
-        self._steps = steps
+        self._steps, self.left_out = steps, steps.left_out
 
     def start(self, warm_up: bool = False) -> None:
         """Begin a run; launch each kernel once, so that the driver has loaded it."""

@@ -15,7 +15,8 @@ GEMM for each shape of a group. Passes of over MOST_PASS commands are launched i
 
 A layer with experts: a graph holds a whole step, of our own kernels (mode=expert_kernel). They read on the GPU how many
 tokens each expert has, so one graph serves every routing. A GEMM of the library has a fixed number of columns. With
-mode.pdl=true a kernel begins while the one before ends.
+mode.pdl=true a kernel begins while the one before ends. mode.fuse=[route,activate,combine] makes three launches of the
+eight, each of which can be left out.
 
 On the CPU device a graph is a recorded list of calls. At most mode.cached lists are kept.
 """
@@ -23,7 +24,7 @@ On the CPU device a graph is a recorded list of calls. At most mode.cached lists
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,7 @@ from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
+from launchopt.stack import EXPERT_FUSIONS, Fusion
 from launchopt.streams.chain import Stream
 from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.list_stream import ListStream
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from launchopt.devices.steps.expert_steps import ExpertSteps
     from launchopt.devices.steps.graphs import BatchGraphs
     from launchopt.devices.steps.pass_graph import PassGraph
+    from launchopt.streams.groups import LeftOut
 
 NO_FP32 = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: use workload.dtype=bf16"
 MOST_PASS = 1 << 14  # most commands of a pass that is one launch
@@ -73,14 +76,25 @@ class Graph(Stacked):
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream`, or None."""
-        if kind == "cuda" and isinstance(stream, ExpertStream) and stream.dtype is Dtype.fp32:
+        if isinstance(stream, ExpertStream) and kind == "cuda" and stream.dtype is Dtype.fp32:
             return NO_FP32
+        if isinstance(stream, ExpertStream) and kind == "cpu" and (fuse := cls.stack.fuse & set(EXPERT_FUSIONS)):
+            return f"mode.fuse=[{','.join(each for each in Fusion if each in fuse)}] needs a GPU, for kernels of our own"
         return super().refusal(kind, stream)
 
     @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot compute with quantised weights. Our own kernels multiply those of experts."""
+        return None if isinstance(stream, ExpertStream) else super().quantised_refusal(kind, stream)
+
+    @classmethod
     def can_change(cls, stream: Stream) -> bool:
-        """Return whether the changes to the preset have a meaning for a stream without steps of requests: only PDL."""
-        return isinstance(stream, ExpertStream) and replace(cls.stack, pdl=False) == preset_stack(cls.name)
+        """Return whether the changes to the preset have a meaning for a stream without steps of requests.
+
+        Of a layer with experts, PDL and the fusions of our own kernels have.
+        """
+        rest = replace(cls.stack, pdl=False, fuse=cls.stack.fuse - frozenset(EXPERT_FUSIONS))
+        return isinstance(stream, ExpertStream) and rest == preset_stack(cls.name)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> Prepared:
         """Capture the graphs that are likely to be needed."""
@@ -92,7 +106,8 @@ class Graph(Stacked):
         if isinstance(device.work, ExpertStream):
             from launchopt.devices.steps.expert_steps import ExpertSteps
 
-            return _Batches(self, gpu, ExpertSteps(gpu, captured=True, early=self.stack.pdl))
+            steps = ExpertSteps(gpu, self.stack, captured=True)
+            return _Batches(self, gpu, steps, steps.left_out)
         if commands := self.whole_pass(device.work):
             from launchopt.devices.steps.pass_graph import PassGraph
 
@@ -123,9 +138,15 @@ class Graph(Stacked):
 class _Batches(Prepared):
     """Replays graphs of batches, of a pass through a list, or of a step of a layer with experts, on a GPU."""
 
-    def __init__(self, mode: Mode, gpu: GpuDevice, graphs: BatchGraphs | PassGraph | ExpertSteps) -> None:
+    def __init__(
+        self,
+        mode: Mode,
+        gpu: GpuDevice,
+        graphs: BatchGraphs | PassGraph | ExpertSteps,
+        left_out: Sequence[LeftOut] = (),
+    ) -> None:
         super().__init__(mode, gpu)
-        self._graphs = graphs
+        self._graphs, self.left_out = graphs, left_out
 
     def start(self, warm_up: bool = False) -> None:
         """Begin a run; replay each graph once, because another mode's run may have evicted it from the GPU."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.errors import choices as listed
-from launchopt.stack import COALESCE, LOOPS, PDL, Fusion, Kernels, Stack, Submit, preset_of
+from launchopt.stack import COALESCE, EXPERT_FUSIONS, LOOPS, PDL, Fusion, Kernels, Stack, Submit, preset_of
 
 CHOICES = ("coalesce", "fuse", "submit", "pdl", "kernels")  # the options that make up a stack
 _WORD = re.compile(r"([+-])(\w+)")  # a choice in a label
@@ -74,7 +74,10 @@ _PERSISTENT = "a persistent kernel takes single commands, without launches to ch
 _TRITON = "our Triton kernel for steps computes bias, ReLU and scale only, and waits for no earlier launch"
 _SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own, on a GPU"
 _STREAMS = "spreads single commands over CUDA streams, and a stack has one stream: begin with baseline"
-_EXPERTS = "launches a step of a layer with experts by kernels of our own: use mode=graph for a graph of them"
+_EXPERTS = (
+    "launches a step of a layer with experts by kernels of our own, and its only choices are "
+    f"mode.fuse=[{','.join(EXPERT_FUSIONS)}]: use mode=graph for a graph of them"
+)
 
 _OTHER = "has launches of its own, which are no stack of choices: begin with baseline, coalesced or graph"
 
@@ -82,7 +85,11 @@ RULES: tuple[Rule, ...] = (
     _rule(_OTHER, CHANGED, OTHER),
     *(_rule(_BATCHES, CHANGED, f"mode={name}") for name in ("batched", "grouped", "pointer_array", "triton_batched")),
     _rule(_STREAMS, CHANGED, "mode=multistream"),
-    _rule(_EXPERTS, CHANGED, "mode=expert_kernel"),
+    *(
+        _rule(_EXPERTS, "mode=expert_kernel", each)
+        for each in (*Fusion, COALESCE, PDL, *Submit, *Kernels)
+        if each not in {*EXPERT_FUSIONS, Submit.stream, Kernels.own}
+    ),
     *(_rule(_TORCH, CHANGED, f"mode={name}") for name in ("torch_compile", "torch_eager", "torch_graph")),
     _rule(_TORCH, CHANGED, Kernels.torch),
     *(_rule(_MEGAKERNEL, CHANGED, choice) for choice in ("mode=megakernel", Submit.megakernel)),

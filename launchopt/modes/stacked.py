@@ -17,7 +17,7 @@ from launchopt.errors import explained
 from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
-from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit
+from launchopt.stack import EXPERT_FUSIONS, LOOPS, Fusion, Kernels, Stack, Submit
 from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.streams.groups import Kind, fused_in, unwritten_of
 
@@ -37,6 +37,7 @@ MEANS: Mapping[Fusion, str] = {  # for each fusion, the rows that a workload mus
     Fusion.attention: "attention",
     Fusion.silu: "SiLU(gate) * up behind one GEMM (if gate and up are two, add gate_up to mode.fuse)",
     Fusion.reduce: "an all-reduce (parallel.tensor=2 splits a model over GPUs)",
+    **dict.fromkeys(EXPERT_FUSIONS, "a layer with experts (workload=moe)"),
     Fusion.epilogue: "bias, ReLU and scale in a row, or a residual add behind our own GEMM (mode.kernels=own)",
 }
 

@@ -1,6 +1,7 @@
 """Layout of a layer with experts: shapes of the commands of a step, and where their operands lie.
 
-In: the sizes of a layer (`ExpertLayer`), the element type, and the copies of its weights. Out: an `ExpertLayout`.
+In: the sizes of a layer (`ExpertLayer`), the element type, and how weights of experts are stored. Out: an
+`ExpertLayout`.
 
 All outputs of a step lie in a region of its own, so that all of them can be checked after the run. Each row takes a
 whole number of units of 256 bytes. Weights that have the same size share an arena.
@@ -17,6 +18,7 @@ import numpy as np
 
 from launchopt.command import CHOICE_BYTES, INDEX_BYTES, Dtype, Op, ShapeKey
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
+from launchopt.weights.packing import PLAIN, Packing
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
 ROUTER, GATE_UP, DOWN = range(3)  # layouts of GEMMs, which may have the same sizes
@@ -61,18 +63,21 @@ class ExpertLayout:
     """Shapes and operands of the steps of a layer.
 
     singles: shapes of commands that are alone in their group, by name. weights: arenas of the router, gate_up and down.
-    first_weight, copy_move: the slot of the first weight of each, and slots from one copy to the next.
+    first_weight, copy_move: the slot of the first weight of each, and slots from one copy to the next. packing: of the
+    weights of experts; engines do not quantise the router.
     """
 
-    def __init__(self, layer: ExpertLayer, dtype: Dtype) -> None:
-        self.layer, self.dtype = layer, dtype
+    def __init__(self, layer: ExpertLayer, dtype: Dtype, packing: Packing = PLAIN) -> None:
+        self.layer, self.dtype, self.packing = layer, dtype, packing
+        for features, name in ((layer.hidden, "model.hidden"), (layer.inner, "model.expert_intermediate")):
+            packing.check(features, name)
         self.inputs = ArenaKey("b", layer.columns, layer.hidden, dtype)
         self.selection = ArenaKey("select", layer.columns, layer.experts, dtype)
         self.activations = ArenaKey("x", 1, UNIT_BYTES // dtype.itemsize, dtype)
         self.weights = (
             ArenaKey("a", layer.experts, layer.hidden, dtype),
-            ArenaKey("a", 2 * layer.inner, layer.hidden, dtype),
-            ArenaKey("a", layer.hidden, layer.inner, dtype),
+            ArenaKey("a", 2 * layer.inner, layer.hidden, dtype, packing),
+            ArenaKey("a", layer.hidden, layer.inner, dtype, packing),
         )
         self.weights_of_copy = Counter[ArenaKey]()
         self.first_weight = list[int]()
@@ -126,11 +131,11 @@ class ExpertLayout:
 
     def gate_up(self, n: int) -> ShapeKey:
         """Return the shape of the first GEMM of an expert with n rows."""
-        return ShapeKey(2 * self.layer.inner, n, self.layer.hidden, self.dtype, layout=GATE_UP)
+        return ShapeKey(2 * self.layer.inner, n, self.layer.hidden, self.dtype, layout=GATE_UP, packing=self.packing)
 
     def down(self, n: int) -> ShapeKey:
         """Return the shape of the second GEMM of an expert with n rows."""
-        return ShapeKey(self.layer.hidden, n, self.layer.inner, self.dtype, layout=DOWN)
+        return ShapeKey(self.layer.hidden, n, self.layer.inner, self.dtype, layout=DOWN, packing=self.packing)
 
     def operands(self, shape: ShapeKey) -> Operands:
         """Return the layout of A, B and C of a shape. Outputs, and inputs that are outputs, have slots of a unit."""

@@ -34,6 +34,7 @@ from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER, ExpertLayer, 
 from launchopt.streams.expert_routing import Routing
 from launchopt.streams.operands import ArenaKey, Fixed, Operands
 from launchopt.streams.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, Block, CommandStream
+from launchopt.weights.packing import PLAIN, Packing
 
 SINGLE = 6  # commands of a step besides those of experts: all but gate_up and down
 
@@ -41,16 +42,21 @@ Numbers = NDArray[np.int64]
 
 
 class ExpertStream(CommandStream):
-    """Steps of `layer`, one for each entry of `routing`. replicas: copies of the weights that steps take in turn."""
+    """Steps of `layer`, one for each entry of `routing`.
+
+    replicas: copies of the weights that steps take in turn. packing: of the weights of experts, but not of the router.
+    """
 
     independent = False
     packable = False
     layers = 1
     requests = 1
 
-    def __init__(self, layer: ExpertLayer, routing: Routing, dtype: Dtype, replicas: int) -> None:
-        self.layer, self.routing, self.dtype, self.replicas = layer, routing, dtype, replicas
-        self.layout = layout = ExpertLayout(layer, dtype)
+    def __init__(
+        self, layer: ExpertLayer, routing: Routing, dtype: Dtype, replicas: int, packing: Packing = PLAIN
+    ) -> None:
+        self.layer, self.routing, self.dtype, self.replicas, self.packing = layer, routing, dtype, replicas, packing
+        self.layout = layout = ExpertLayout(layer, dtype, packing)
         self.steps, self.expert_columns = len(routing.chosen), routing.counts
         self.active = (self.expert_columns > 0).sum(axis=1)  # experts that have rows, by step
         self.pass_commands = int(SINGLE + 2 * self.active.max())  # of the longest step

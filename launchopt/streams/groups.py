@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from launchopt.command import Op
-from launchopt.stack import Fusion, Kernels, Stack
+from launchopt.stack import EXPERT_FUSIONS, Fusion, Kernels, Stack
 from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.streams.placement import Row
 
@@ -29,6 +29,7 @@ NEEDED = {
     Fusion.attention: Op.QK,
     Fusion.silu: Op.SILU_MUL,
     Fusion.reduce: Op.ALL_REDUCE,
+    **dict.fromkeys(EXPERT_FUSIONS, Op.COMBINE),
 }
 
 

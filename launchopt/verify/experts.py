@@ -157,10 +157,11 @@ class _Check:
             first += n
 
     def _gemm(self, name: str, shape: ShapeKey, slot: int, inputs: Array, outputs: Array) -> None:
-        weight = self._arenas.matrix(self._layout.weights[shape.layout], slot).astype(np.float64)
+        arena = self._layout.weights[shape.layout]
+        weight = self._arenas.matrices(arena, self._xp.asarray([slot]))[0].astype(np.float64, copy=False)
         columns = columns_of(self.generator, shape.n, self._settings.max_columns)
         some = self._xp.asarray(columns)
-        self._judge(name, outputs[some], vo.gemm(self._exact(inputs[some]), weight, self._dtype))
+        self._judge(name, outputs[some], vo.gemm(self._exact(inputs[some]), weight, self._dtype, int(bool(shape.packing))))
         if len(columns) < shape.n:
             self._same(f"{name}: not written", self._xp.isnan(self._wide(outputs)))
 

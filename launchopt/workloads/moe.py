@@ -22,7 +22,8 @@ from launchopt.streams.expert_routing import Experts, Routing, RoutingKind, draw
 from launchopt.streams.expert_stream import SINGLE, ExpertStream
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import ModelShape
-from launchopt.workloads.base import Minimum, Setting, Workload
+from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
+from launchopt.workloads.base import SCALES_HELP, Minimum, Setting, Workload
 
 MOST_STEPS, MOST_TOKENS = 1 << 20, 1 << 16
 CONFIG_JSON = "config.json of a model with experts"
@@ -40,6 +41,8 @@ class Moe(Workload):
     routing: RoutingKind = option(RoutingKind.power_law, "how tokens get their experts")
     exponent: float = option(1.2, "of routing=power_law: rank**-exponent is the weight of an expert", low=0, high=16)
     ids: str | None = option(None, "of routing=replay: a file with the experts of a token in each line, 3,17,42")
+    weights: WeightFormat = option(WeightFormat.none, "format of experts' weights; none: as workload.dtype")
+    scales: Scales | None = option(None, SCALES_HELP)
 
     needs_order: ClassVar[bool] = True
     own_arrival: ClassVar[str] = "each step follows the one before"
@@ -62,6 +65,11 @@ class Moe(Workload):
         return Minimum((SINGLE + 2) * self.steps, LEAST_UNITS * UNIT_BYTES * self.tokens * self.steps)
 
     @property
+    def packing(self) -> Packing:
+        """How weights of experts are stored."""
+        return packing_of(self.weights, self.scales)
+
+    @property
     def routing_name(self) -> str:
         """Name of the routing in results: balanced, power_law 1.2, or replay and the name of the file."""
         if self.routing is RoutingKind.power_law:
@@ -77,11 +85,12 @@ class Moe(Workload):
             experts = draw(self.routing, self.exponent, shape, layer.experts, setting.seed)
         else:
             experts = read_experts(user_path("workload.ids", self.ids), shape, layer.experts)
-        stream = ExpertStream(layer, Routing(self.routing_name, layer.experts, experts), self.dtype, 1)
+        packing = self.packing
+        stream = ExpertStream(layer, Routing(self.routing_name, layer.experts, experts), self.dtype, 1, packing)
         copies = self._copies(stream, setting)
         if setting.model.shared_intermediate:
             setting.notices.append(f"{setting.model.name}: workload=moe runs no shared expert")
-        return stream if copies == 1 else ExpertStream(layer, stream.routing, self.dtype, copies)
+        return stream if copies == 1 else ExpertStream(layer, stream.routing, self.dtype, copies, packing)
 
     def _layer(self, model: ModelShape) -> ExpertLayer:
         if not model.experts:

@@ -1,29 +1,30 @@
-"""Addresses of the operands of each launch of a step with experts, in the order of `LAUNCHES`.
+"""Addresses of the operands of each launch of a step with experts.
 
-In: a stream, and the addresses of its arenas. Out: `StepOperands`, whose `fill` writes the four addresses of each
-launch of a step: A, B and C, and for a GEMM the first column of each expert. Every address is that of step 0, plus the
-moves of the step's region, of its inputs, and of its copy of the weights. This module needs no GPU.
+In: a stream, the addresses of its arenas, and the names of the launches (`expert_fusions.launches_of`). Out:
+`StepOperands`, whose `fill` writes the four addresses of each launch of a step: A, B and C, and one more. That is the
+first column of each expert for a GEMM, and the step's outputs for a fused launch. Every address is that of step 0, plus
+the moves of the step's region, of its inputs, and of its copy of the weights. This module needs no GPU.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from launchopt.command import INDEX_BYTES
 from launchopt.devices.cublaslt import launch as lt
+from launchopt.devices.steps.expert_fusions import FUSED_DOWN, FUSED_GATE_UP, ROUTE
 from launchopt.native import compiled
 from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER, UNIT_BYTES
 from launchopt.streams.expert_stream import ExpertStream
 from launchopt.streams.operands import ArenaKey
 from launchopt.types import Int, Table
 
-LAUNCHES = ("router", "top_k", "map", "permute", "gate_up", "silu_mul", "down", "combine")
 GEMMS = {"router": ROUTER, "gate_up": GATE_UP, "down": DOWN}
+WEIGHTS = {**GEMMS, ROUTE: ROUTER, FUSED_GATE_UP: GATE_UP, FUSED_DOWN: DOWN}  # launches whose A are weights
 OPERANDS = 4  # addresses of a launch
-WORDS = OPERANDS * len(LAUNCHES)
 
 
 class Move(enum.IntEnum):
@@ -35,9 +36,14 @@ class Move(enum.IntEnum):
 
 
 class StepOperands:
-    """The addresses of all steps. alone: address of the first column, and the end, of a single expert: the router."""
+    """The addresses of all steps.
 
-    def __init__(self, stream: ExpertStream, addresses: Mapping[ArenaKey, int], alone: int) -> None:
+    launches: their names. alone: address of the first column, and the end, of a single expert: the router.
+    """
+
+    def __init__(
+        self, stream: ExpertStream, addresses: Mapping[ArenaKey, int], launches: Sequence[str], alone: int
+    ) -> None:
         layout, self._stream = stream.layout, stream
         region = layout.region
         base, inputs = addresses[layout.activations], addresses[layout.inputs]
@@ -46,37 +52,40 @@ class StepOperands:
         def at(unit: int) -> int:
             return base + UNIT_BYTES * unit
 
-        weights = [
+        router, gate_up, down = (
             addresses[key] + key.slot_bytes * first
             for key, first in zip(layout.weights, layout.first_weight, strict=True)
-        ]
-        firsts, table, mapped = at(region.map) + rows, at(region.table), at(region.map)
-        self.addresses = np.array(
-            [
-                [weights[ROUTER], inputs, at(region.logits), alone],
-                [selection, at(region.logits), table, 0],
-                [table, table, mapped, 0],
-                [mapped, inputs, at(region.gathered), 0],
-                [weights[GATE_UP], at(region.gathered), at(region.gate_up), firsts],
-                [at(region.gate_up), at(region.gate_up), at(region.activated), 0],
-                [weights[DOWN], at(region.activated), at(region.down), firsts],
-                [table, at(region.down), at(region.out), 0],
-            ],
-            np.int64,
         )
+        firsts, table, mapped = at(region.map) + rows, at(region.table), at(region.map)
+        gathered, up, activated = at(region.gathered), at(region.gate_up), at(region.activated)
+        operands = {
+            "router": (router, inputs, at(region.logits), alone),
+            "top_k": (selection, at(region.logits), table, 0),
+            "map": (table, table, mapped, 0),
+            "permute": (mapped, inputs, gathered, 0),
+            "gate_up": (gate_up, gathered, up, firsts),
+            "silu_mul": (up, up, activated, 0),
+            "down": (down, activated, at(region.down), firsts),
+            "combine": (table, at(region.down), at(region.out), 0),
+            ROUTE: (router, inputs, at(region.logits), selection),
+            FUSED_GATE_UP: (gate_up, inputs if ROUTE in launches else gathered, up, at(region.logits)),
+            FUSED_DOWN: (down, activated, at(region.down), at(region.logits)),
+        }
+        self.addresses = np.array([operands[name] for name in launches], np.int64)
         self.moves = np.zeros((len(Move), *self.addresses.shape), np.int64)
         self._base, of_region = base, (self.addresses >= base) & (self.addresses < at(region.units))
         self.is_output = of_region.reshape(-1)  # also of inputs that are outputs of the step
         self.moves[Move.STEP][of_region] = UNIT_BYTES * region.units
-        self.moves[Move.STEP, 1, 0] = layout.selection.slot_bytes
-        self.moves[Move.INPUT][[0, 3], 1] = layout.inputs.slot_bytes
-        for name, which in GEMMS.items():
-            copy_bytes = layout.weights[which].slot_bytes * layout.copy_move[which]
-            self.moves[Move.COPY, LAUNCHES.index(name), 0] = copy_bytes
+        self.moves[Move.STEP][self.addresses == selection] = layout.selection.slot_bytes
+        self.moves[Move.INPUT][self.addresses == inputs] = layout.inputs.slot_bytes
+        for name, which in WEIGHTS.items():
+            if name in launches:
+                copy_bytes = layout.weights[which].slot_bytes * layout.copy_move[which]
+                self.moves[Move.COPY, launches.index(name), 0] = copy_bytes
         self._flat, self._flat_moves = self.addresses.reshape(-1), self.moves.reshape(len(Move), -1)
 
     def fill(self, words: Table, slot: int) -> None:
-        """Write the addresses of the step whose logits are in `slot` to `words`, [WORDS]."""
+        """Write the addresses of the step whose logits are in `slot` to `words`, [launches * OPERANDS]."""
         stream = self._stream
         step = slot // stream.layout.region.units
         at = step, step % stream.arenas[stream.layout.inputs], step % stream.replicas

@@ -29,6 +29,14 @@ __device__ inline void wait_for_copies_but() {
 __device__ inline void settle(u64& value) { asm volatile("" : "+l"(value)); }
 __device__ inline void settle(u32& value) { asm volatile("" : "+r"(value)); }
 
+// Load a vector that no other thread of this product reads, without keeping it in the L1 cache.
+__device__ inline uint4 read_once(const void* from) {
+    uint4 v;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from));
+    return v;
+}
+
 // Relaxed loads and stores for all blocks of the GPU; they bypass the L1 cache. Each word is loaded or stored atomically, but
 // not a vector of several words.
 __device__ inline uint4 load_relaxed(u64 at) {

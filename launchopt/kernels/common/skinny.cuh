@@ -17,15 +17,6 @@ __device__ inline void group_barrier(int group) {
     asm volatile("barrier.sync %0, %1;" ::"r"(group + 1), "n"(32 * GROUP_WARPS) : "memory");
 }
 
-// Load a vector that no other thread of this product reads, without keeping it in the L1 cache.
-__device__ inline uint4 read_once(const storage* from) {
-    uint4 vector;
-    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-        : "=r"(vector.x), "=r"(vector.y), "=r"(vector.z), "=r"(vector.w)
-        : "l"(from));
-    return vector;
-}
-
 // Load a vector, or an element, of B. FRESH: bypass the L1 cache, which may hold stale data.
 template <bool FRESH> __device__ inline uint4 input_vector(const storage* from) {
     return FRESH ? __ldcg((const uint4*)from) : *(const uint4*)from;

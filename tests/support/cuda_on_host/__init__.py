@@ -45,7 +45,6 @@ BODIES = {
     "__device__ inline storage narrow(float value) {\n    storage result;": "return bits_of_half(value);",
     "__device__ inline float half_value(u32 bits) {": "return half_bits((unsigned short)bits);",
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
-    "__device__ inline uint4 read_once(const storage* from) {": "return *(const uint4*)from;",
 }
 PTX = "common/ptx.cuh"  # cuda_on_host.h replaces its functions
 TYPES = "typedef unsigned u32;\ntypedef unsigned long long u64;\n"  # cuda_on_host.h declares these, too

@@ -133,6 +133,7 @@ inline void __threadfence_system() { __threadfence(); }
 inline void __nanosleep(unsigned) { host::yield(); }
 u32 atomicAdd(u32* to, u32 value);
 u64 atomicAdd(u64* to, u64 value);
+u32 atomicOr(u32* to, u32 value);
 
 template <class T> T __shfl_sync(unsigned, T value, int lane) {
     T other;
@@ -142,6 +143,19 @@ template <class T> T __shfl_sync(unsigned, T value, int lane) {
 }
 template <class T> T __shfl_xor_sync(unsigned mask, T value, int bits) {
     return __shfl_sync(mask, value, host::thread() % 32 ^ bits);
+}
+// The result of `f` over a value of each lane.
+template <class F> unsigned over_lanes(unsigned value, F f) {
+    host::give(&value, sizeof value);
+    for (int lane = 0; lane < 32; ++lane) {
+        unsigned other;
+        host::given(lane, &other, sizeof other);
+        value = f(value, other);
+    }
+    return value;
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    return over_lanes(value, [](unsigned a, unsigned b) { return a > b ? a : b; });
 }
 inline unsigned __ballot_sync(unsigned, bool own) { return host::ballot(own); }
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
@@ -161,6 +175,7 @@ template <int NEWEST>
 void wait_for_copies_but() {
     wait_for_groups(NEWEST);
 }
+inline uint4 read_once(const void* from) { return *(const uint4*)from; }
 uint4 load_relaxed(u64 address);
 u32 load_relaxed(const u32* from);
 u64 load_relaxed(const u64* from);

@@ -77,12 +77,15 @@ template <class T> void store(T* to, const T& value, Order order, const char* fr
     grid->now->fenced = false;
     *to = value;
 }
-template <class T> T add(T* to, T value, const char* from) {
+template <class T, class F> T exchange(T* to, F changed, const char* from) {
     if (races::on) races::exchange(to, sizeof(T), from);
-    grid->now->fenced = false;  // its own fence does not cover stores of other threads behind their additions
+    grid->now->fenced = false;  // its own fence does not cover stores of other threads behind their changes
     const T before = *to;
-    *to += value;
+    *to = changed(before);
     return before;
+}
+template <class T> T add(T* to, T value, const char* from) {
+    return exchange(to, [value](T before) { return before + value; }, from);
 }
 }  // namespace host
 
@@ -108,6 +111,9 @@ u32 add_ordered(u32* counter, u32 value) {
 }
 u32 atomicAdd(u32* to, u32 value) { return add(to, value, CALLER); }
 u64 atomicAdd(u64* to, u64 value) { return add(to, value, CALLER); }
+u32 atomicOr(u32* to, u32 value) {
+    return exchange(to, [value](u32 before) { return before | value; }, CALLER);
+}
 
 u32 shared_address(const void* pointer) {
     const char* p = (const char*)pointer;

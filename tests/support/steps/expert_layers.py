@@ -16,6 +16,7 @@ from launchopt.streams.expert_routing import Routing, RoutingKind, draw
 from launchopt.streams.expert_stream import ExpertStream
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.experts import verify_experts
+from launchopt.weights.packing import PLAIN, Packing
 from support.steps.straight import records_of
 
 
@@ -26,9 +27,10 @@ def layer_stream(
     replicas: int = 1,
     kind: RoutingKind = RoutingKind.power_law,
     seed: int = 0,
+    packing: Packing = PLAIN,
 ) -> ExpertStream:
     chosen = draw(kind, 1.2, (steps, layer.columns, layer.top_k), layer.experts, seed)
-    return ExpertStream(layer, Routing(kind.value, layer.experts, chosen), dtype, replicas)
+    return ExpertStream(layer, Routing(kind.value, layer.experts, chosen), dtype, replicas, packing)
 
 
 @st.composite
@@ -64,9 +66,14 @@ class LayerRun:
         from launchopt.batching.batcher import shape_finder
 
         records = change(records_of(stream))
-        shape_of = shape_finder(stream.shapes).classify(records, np.zeros(len(records), np.int32))
+        self._words = records.view(np.uint64).reshape(len(records), -1)
+        self._shape_of = shape_finder(stream.shapes).classify(records, np.zeros(len(records), np.int32))
+        self.execute(0, len(records))
+
+    def execute(self, first: int, stop: int) -> None:
+        """Execute the commands from `first` to `stop`."""
         with np.errstate(all="ignore"):  # a fault computes with NaN
-            self.device.execute(records.view(np.uint64).reshape(len(records), -1), shape_of)
+            self.device.execute(self._words[first:stop], self._shape_of[first:stop])
 
     def check(self, **settings: float) -> Verification:
         found = verify_experts(self.stream, self.device.arenas, CheckSettings(**{"max_columns": 64, **settings}))
