@@ -36,7 +36,7 @@
 enum { PACK = 16 / CODE_BITS, VECTOR = 8 * PACK, CHUNK = 4 * VECTOR };  // weights of a vector, and of four
 enum { TILES = 2, ROWS = 16 * TILES, OUT_ROWS = GATED ? 16 : ROWS, GROUPS = COLUMNS / 8, THREADS = 32 * WARPS };
 enum { IS_PLAIN = WEIGHTS == FORMAT_NONE, BY_BLOCK = !IS_PLAIN && SCALES == PER_BLOCK, BY_ROW = !IS_PLAIN && !BY_BLOCK };
-enum { SUMMED = 8 };  // rows of a column that are loaded at once for the weighted sum
+enum { SUMMED = 4 };  // rows of a column that are loaded at once for the weighted sum
 
 typedef float Sums[TILES][GROUPS][4];
 
@@ -117,17 +117,19 @@ __device__ __forceinline__ void multiply(Sums& sums, const uint4 (&x)[TILES][2],
                 mma(to[tile][group], low.z, high.z, low.w, high.w, by.z, by.w);
             }
         }
-    if (!BY_BLOCK || at >= p.k) return;
+    if constexpr (BY_BLOCK) {
+        if (at >= p.k) return;
 #pragma unroll
-    for (int tile = 0; tile < TILES; ++tile)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const i64 row = item.weight_row(16 * tile + 8 * half + threadIdx.x % 32 / 4, p);
+        for (int own = 0; own < 2 * TILES; ++own) {  // a row of this thread: half `own % 2` of tile `own / 2`
+            const i64 row = item.weight_row(8 * own + threadIdx.x % 32 / 4, p);
             const float scale = weight.scale(row, at / CODES);
 #pragma unroll
-            for (int i = 0; i < 2 * GROUPS; ++i)
-                sums[tile][i / 2][2 * half + i % 2] += scale * of_block[tile][i / 2][2 * half + i % 2];
+            for (int i = 0; i < 2 * GROUPS; ++i) {
+                float& sum = sums[own / 2][i / 2][2 * (own % 2) + i % 2];
+                sum += scale * of_block[own / 2][i / 2][2 * (own % 2) + i % 2];
+            }
         }
+    }
 }
 
 __shared__ float parts[WARPS][COLUMNS][ROWS + 4];  // the gap avoids bank conflicts

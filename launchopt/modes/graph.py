@@ -79,7 +79,9 @@ class Graph(Stacked):
         if isinstance(stream, ExpertStream) and kind == "cuda" and stream.dtype is Dtype.fp32:
             return NO_FP32
         if isinstance(stream, ExpertStream) and kind == "cpu" and (fuse := cls.stack.fuse & set(EXPERT_FUSIONS)):
-            return f"mode.fuse=[{','.join(each for each in Fusion if each in fuse)}] needs a GPU, for kernels of our own"
+            return (
+                f"mode.fuse=[{','.join(each for each in Fusion if each in fuse)}] needs a GPU, for kernels of our own"
+            )
         return super().refusal(kind, stream)
 
     @classmethod

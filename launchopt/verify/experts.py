@@ -161,7 +161,9 @@ class _Check:
         weight = self._arenas.matrices(arena, self._xp.asarray([slot]))[0].astype(np.float64, copy=False)
         columns = columns_of(self.generator, shape.n, self._settings.max_columns)
         some = self._xp.asarray(columns)
-        self._judge(name, outputs[some], vo.gemm(self._exact(inputs[some]), weight, self._dtype, int(bool(shape.packing))))
+        self._judge(
+            name, outputs[some], vo.gemm(self._exact(inputs[some]), weight, self._dtype, int(bool(shape.packing)))
+        )
         if len(columns) < shape.n:
             self._same(f"{name}: not written", self._xp.isnan(self._wide(outputs)))
 

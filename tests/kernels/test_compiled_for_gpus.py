@@ -8,9 +8,14 @@ from support.thorough import is_thorough
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.feedback.in_launch import head_of, loop_source, source_of
+from launchopt.devices.steps.expert_fusions import FUSED, ROUTE, FusedLaunches, Memory, launches_of
 from launchopt.kernels import source
 from launchopt.kernels.shared_peers import ALL_REDUCE_THREADS
 from launchopt.sampling import SamplingKind
+from launchopt.stack import EXPERT_FUSIONS
+from launchopt.streams.expert_layout import ExpertLayer, ExpertLayout
+from launchopt.weights.packing import PLAIN as NOT_QUANTISED
+from launchopt.weights.packing import Packing, Scales, WeightFormat
 
 pytestmark = pytest.mark.skipif(library() is None, reason="needs nvidia-cuda-nvrtc: pip install -e '.[dev]'")
 DTYPES = [*Dtype] if is_thorough() else [Dtype.bf16]
@@ -19,6 +24,7 @@ halves = pytest.mark.parametrize(
     "dtype", [each for each in DTYPES if each is not Dtype.fp32], ids=lambda each: each.name
 )
 REGISTERS = 65_536  # of a multiprocessor
+FP8, INT4 = Packing(WeightFormat.fp8, Scales.channel), Packing(WeightFormat.int4, Scales.block)
 
 PLAIN = {"copies": {}, "echo": {}, "null": {}, "fused": {"PDL": 1}, "step_elementwise": {"PDL": 1}, "ops": {"PDL": 1}}
 GEMV = {"N": 4, "WARPS_PER_ROW": 2, "PDL": 1}
@@ -79,6 +85,23 @@ def test_gemm_of_experts(indirect: int, dtype: Dtype) -> None:
     (spilled,) = is_compiled(source("expert_gemm"), DTYPE=dtype, INDIRECT=indirect, PDL=1).spilled
     assert spilled <= 16
     is_compiled(source("ops"), DTYPE=dtype, INDIRECT=indirect, PDL=1)
+
+
+@halves
+@pytest.mark.parametrize("packing", [NOT_QUANTISED, FP8, INT4], ids=str)
+@pytest.mark.parametrize("tokens", [1, 16])
+def test_fused_launches_of_experts(tokens: int, packing: Packing, dtype: Dtype) -> None:
+    layout = ExpertLayout(ExpertLayer(2048, 768, 128, 8, tokens), dtype, packing)
+    for fuse in ((), EXPERT_FUSIONS) if is_thorough() else (EXPERT_FUSIONS,):
+        launches = FusedLaunches(layout, frozenset(fuse), True, 132)
+        for name in launches_of(frozenset(fuse), bool(packing)):
+            if name not in FUSED or (name == ROUTE and packing):
+                continue
+            made = launches.of(name, Memory(0, 0, 0))
+            found = is_compiled(source(made.kernel), DTYPE=dtype, INDIRECT=1, **made.defines)
+            assert max(found.spilled) <= 100
+            warps = made.launch.block[0] // 32 * made.defines.get("BLOCKS", 1)
+            assert max(found.registers) * 32 * warps <= REGISTERS
 
 
 @each_dtype

@@ -11,18 +11,24 @@ from support.steps.expert_layers import layer_stream, layers
 
 from launchopt.batching.batch import SEVERAL, Batch
 from launchopt.command import EXPERT_OPS, Dtype, Op
+from launchopt.devices.steps.expert_fusions import MOST_TOKENS
+from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
+from launchopt.modes.stack import check_stack
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.stack import EXPERT_FUSIONS, Fusion
 from launchopt.streams.expert_layout import ExpertLayer
 from launchopt.streams.expert_routing import RoutingKind
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.experts import verify_experts
+from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.workloads.gemv import gemv
 
 ABLE = {"cpu": ("baseline", "batched", "graph", "grouped", "pointer_array")}
 ABLE["cuda"] = (*ABLE["cpu"], "expert_kernel", "kernel", "pdl", "triton_batched")
 # The fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it.
 NO_STAND_IN = {("grouped", "cuda"), ("expert_kernel", "cpu")}
+FP8, INT4 = Packing(WeightFormat.fp8, Scales.channel), Packing(WeightFormat.int4, Scales.block)
 STEP_SINGLES = 6  # commands of a step besides those of experts
 
 
@@ -105,6 +111,80 @@ def test_a_step_is_one_batch_however_its_commands_come(mode: str, kind: str, str
         calls = {"expert_kernel": 8, "graph": 2 if kind == "cuda" else 1}[mode]  # a replay, and an upload
         assert run.recorder.launch_calls == calls * stream.steps
         run.finish()
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    layer=layers(),
+    fuse=st.sets(st.sampled_from(EXPERT_FUSIONS)),
+    mode=st.sampled_from(["expert_kernel", "graph"]),
+    is_early=st.booleans(),
+)
+def test_fused_launches_compute_the_same(layer: ExpertLayer, fuse: set[Fusion], mode: str, is_early: bool) -> None:
+    stack = {"fuse": sorted(fuse), **({"pdl": is_early} if mode == "graph" else {})}
+    with fake_cuda() as device:
+        run = Run(mode, layer_stream(layer, 3, replicas=2), 8, device=device, stack=stack)
+        run.submit_all(500)
+        run.finish()
+
+
+@pytest.mark.parametrize("mode", ["expert_kernel", "graph"])
+@pytest.mark.parametrize("fuse", [[], ["activate"], ["route", "activate", "combine"]], ids=str)
+@pytest.mark.parametrize("packing", [FP8, INT4], ids=str)
+def test_quantised_experts(packing: Packing, fuse: list[str], mode: str) -> None:
+    stream = layer_stream(ExpertLayer(128, 256, 8, 2, 5), 3, packing=packing)
+    with fake_cuda() as device:
+        run = Run(mode, stream, 8, device=device, stack={"fuse": fuse})
+        run.submit_all(500)
+        run.finish()
+
+
+@pytest.mark.parametrize("mode", ABLE["cpu"])
+def test_quantised_experts_on_the_cpu(mode: str) -> None:
+    stream = layer_stream(ExpertLayer(128, 256, 8, 2, 5), 3, Dtype.bf16, packing=FP8)
+    run = Run(mode, stream, 8)
+    run.submit_all(500)
+    run.finish()
+
+
+def test_a_fusion_saves_its_launches() -> None:
+    saved = {"route": 3, "activate": 1, "combine": 1}
+    for fuse in ([], ["route"], ["activate"], ["combine"], ["activate", "combine"], [*saved]):
+        with fake_cuda() as device:
+            stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2)
+            run = Run("expert_kernel", stream, 8, device=device, stack={"fuse": fuse})
+            run.submit_all(500)
+            assert run.recorder.launch_calls == (8 - sum(saved[each] for each in fuse)) * stream.steps
+            assert not run.prepared.left_out
+            run.finish()
+
+
+def test_steps_of_many_tokens_leave_fusions_out() -> None:
+    with fake_cuda() as device:
+        stream = layer_stream(ExpertLayer(8, 8, 8, 2, MOST_TOKENS + 1), 2)
+        run = Run("graph", stream, 8, device=device, stack={"fuse": ["route", "activate", "combine"]})
+        run.submit_all(500)
+        rows = [each.rows for each in run.prepared.left_out]
+        assert rows == ["router+top_k+map+permute", "down+combine"]
+        assert {each.reason for each in run.prepared.left_out} == {"fused launches take up to 256 tokens a step"}
+        run.finish()
+
+
+def test_fusions_of_experts_are_for_our_own_kernels_of_a_layer_with_experts() -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2, Dtype.bf16)
+    fuse = {"fuse": ["route", "combine"]}
+    for mode in ("graph", "expert_kernel"):
+        own = mode_class(mode, fuse)
+        assert own.label() == f"{mode}+route+combine"
+        assert own.refusal("cuda", stream) is None
+        assert "needs a GPU" in str(own.refusal("cpu", stream))
+    why = str(mode_class("graph", fuse).refusal("cpu", stream))
+    assert why == "mode.fuse=[route,combine] needs a GPU, for kernels of our own"
+    with pytest.raises(ConfigError, match="only choices are"):
+        check_stack("mode", "expert_kernel", {"fuse": ["norm"]})
+    with pytest.raises(ConfigError, match="only choices are"):
+        check_stack("mode", "expert_kernel", {"pdl": True})
+    check_stack("mode", "expert_kernel", {"fuse": ["route"]})
 
 
 def test_a_launch_that_loads_the_kernels_leaves_outputs_alone() -> None:

@@ -30,10 +30,10 @@ MOST_TOKENS = 256  # most tokens of a step whose routing, or whose weighted sum,
 LARGE = f"fused launches take up to {MOST_TOKENS} tokens a step"
 WARP, ITEM_ROWS, LANE_WEIGHTS = 32, 32, 8
 ENTRY_WORDS = 4  # of the list of work
-# Blocks of 4 warps for which a multiprocessor has enough registers, by columns, quantised weights, and chunks at a time.
-BLOCKS = {
-    **{(8, False, 2): 6, (8, False, 3): 5, (16, False, 2): 4, (16, False, 3): 3},
-    **{(8, True, 2): 4, (8, True, 3): 4, (16, True, 2): 4, (16, True, 3): 3},
+# Warps for which a multiprocessor has enough registers, by columns, quantised weights, and chunks at a time.
+MOST_WARPS = {
+    **{(8, False, 2): 24, (8, False, 3): 16, (16, False, 2): 16, (16, False, 3): 12},
+    **{(8, True, 2): 16, (8, True, 3): 16, (16, True, 2): 16, (16, True, 3): 12},
 }
 
 
@@ -163,7 +163,9 @@ class FusedLaunches:
         warps = 8 if chunks >= 32 else 4
         each = -(-chunks // warps)
         together = 3 if each % 2 and each % 3 == 0 else 2
-        return Division(warps, together, BLOCKS[self.columns, bool(packing), together] * 4 // warps)
+        most = MOST_WARPS[self.columns, bool(packing), together]
+        # A block of few warps needs more registers in each, for the weighted sum.
+        return Division(warps, together, most // warps - (most > 16 and warps < 8))
 
 
 def _all(words: Records) -> Table:

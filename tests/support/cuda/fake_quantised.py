@@ -26,7 +26,8 @@ def macros_of(options: Sequence[str]) -> dict[str, int]:
     return {name: int(value) for name, value in words if value.isdecimal()}
 
 
-def _packing(macros: Mapping[str, int]) -> Packing:
+def packing_of_macros(macros: Mapping[str, int]) -> Packing:
+    """Return how a weight is stored that a kernel with these macros reads."""
     if "WEIGHTS" not in macros:
         return PLAIN
     return Packing(list(WeightFormat)[macros["WEIGHTS"]], list(Scales)[macros["SCALES"]])
@@ -40,7 +41,8 @@ def _rows(address: int, rows: int, features: int, step_bytes: int, dtype: Dtype)
     return np.lib.stride_tricks.as_strided(flat.view(kind), (rows, features), (step_bytes, kind.itemsize))
 
 
-def _weights(address: int, rows: int, k: int, packing: Packing) -> NDArray[np.float64]:
+def weights_at(address: int, rows: int, k: int, packing: Packing) -> NDArray[np.float64]:
+    """Return the values of the weight in a slot."""
     slot = np.frombuffer((ctypes.c_char * packing.end(rows, k)).from_address(address), np.uint8)
     found: NDArray[np.float64] = dequantised(np, slot[None], rows, k, packing, np.float64)[0]
     return found
@@ -53,13 +55,13 @@ def _multiply(a: NDArray[np.float64], b: NDArray[Any], c: NDArray[Any], dtype: D
 
 def gemv_quantised(macros: Mapping[str, int]) -> Compute:
     """Return a fake of gemv_quantised.cu, and of gemv_quantised_rows.cu."""
-    dtype, packing = Dtype(macros["DTYPE"]), _packing(macros)
+    dtype, packing = Dtype(macros["DTYPE"]), packing_of_macros(macros)
 
     def compute(launched: Launched) -> None:
         size = dtype.itemsize
         for (a, b, c), (m, n, k), (lda, ldb, ldc) in commands_of(launched):
             assert (lda, n) == (k, macros["N"])
-            weights = _weights(a, m, k, packing)
+            weights = weights_at(a, m, k, packing)
             _multiply(weights, _rows(b, n, k, ldb * size, dtype), _rows(c, n, m, ldc * size, dtype), dtype)
 
     return compute
@@ -67,7 +69,7 @@ def gemv_quantised(macros: Mapping[str, int]) -> Compute:
 
 def step_gemm(macros: Mapping[str, int]) -> Read:
     """Return a fake of step_gemm.cu for a quantised weight."""
-    dtype, packing = Dtype(macros["DTYPE"]), _packing(macros)
+    dtype, packing = Dtype(macros["DTYPE"]), packing_of_macros(macros)
     assert packing
     assert not macros["NORMED"] + macros["ADDS"] + macros["GATED"]
 
@@ -83,6 +85,6 @@ def step_gemm(macros: Mapping[str, int]) -> Read:
         assert columns <= macros["COLUMNS"]
         given = _rows(b, columns, k, int(words["b_step"]), dtype)
         out = _rows(c, columns, rows, int(words["c_step"]), dtype)
-        return lambda: _multiply(_weights(a, rows, k, packing), given, out, dtype)
+        return lambda: _multiply(weights_at(a, rows, k, packing), given, out, dtype)
 
     return read

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from launchopt.devices.steps.expert_fusions import FUSED, FUSED_DOWN, FUSED_GATE_UP, ROUTE, FusedLaunches, Memory
-from launchopt.devices.steps.expert_fusions import launches_of
+from launchopt.devices.steps.expert_fusions import (
+    FUSED,
+    FUSED_DOWN,
+    FUSED_GATE_UP,
+    ROUTE,
+    FusedLaunches,
+    Memory,
+    launches_of,
+)
 from launchopt.devices.steps.expert_operands import OPERANDS, StepOperands
 from launchopt.stack import Fusion
 from launchopt.verify.commands import CheckSettings
@@ -14,10 +21,9 @@ from support.cuda_on_host import built, launch
 from support.steps.expert_layers import LayerRun
 
 CALLS = {
-    "expert_route": "struct Given { char *a, *b, *c, *d; ExpertRoute p; }; const Given& given = *(const Given*)arguments; "
-    "expert_route(given.a, given.b, given.c, given.d, given.p)",
-    "expert_fused": "struct Given { char *a, *b, *c, *d; ExpertFused p; }; const Given& given = *(const Given*)arguments; "
-    "expert_fused(given.a, given.b, given.c, given.d, given.p)",
+    kernel: f"struct Given {{ char *a, *b, *c, *d; {struct} p; }}; const Given& given = *(const Given*)arguments; "
+    f"{kernel}(given.a, given.b, given.c, given.d, given.p)"
+    for kernel, struct in (("expert_route", "ExpertRoute"), ("expert_fused", "ExpertFused"))
 }
 SINGLES = ("router", "top_k", "map", "permute", "silu_mul", "combine")  # commands that are alone in their groups
 WRITTEN = {  # outputs of a launch without what is fused
