@@ -110,7 +110,8 @@ SPLIT_RULES: tuple[Rule, ...] = (  # choices that cannot execute a model that se
 )
 QUANTISED_BY: Mapping[str, str] = {  # what runs quantised weights, by kind of device
     "cpu": "mode=baseline, batched, coalesced, engine or graph",
-    "cuda": "mode=baseline, batched, multistream, kernel or pdl or, for decode steps, mode.kernels=own",
+    "cuda": "mode=baseline, batched, multistream, kernel or pdl, for decode steps mode.kernels=own, "
+    "for workload=moe mode=graph or expert_kernel",
 }
 SAME_BATCHES = "forms batches of one shape as commands come, so that GPUs may form different ones: use mode=coalesced"
 

@@ -27,7 +27,7 @@ from launchopt.modes.stack import (
     stack_of,
 )
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.stack import LOOPS, Fusion, Kernels, Stack, Submit
+from launchopt.stack import EXPERT_FUSIONS, LOOPS, Fusion, Kernels, Stack, Submit
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
@@ -84,6 +84,9 @@ def test_a_pair_of_choices_is_refused_by_a_rule_or_runs(pair: tuple[str, str]) -
     if Fusion.reduce in stack.fuse:  # only a split model has all-reduces (tests/runner/run/test_split_models.py)
         why = "mode.fuse=reduce: this workload does not have an all-reduce (parallel.tensor=2 splits a model over GPUs)"
         assert str(kind.refusal("cuda", stream)).startswith(why)
+        return
+    if stack.fuse & set(EXPERT_FUSIONS):  # no request takes steps of a layer with experts (tests/modes/test_experts.py)
+        assert "this workload does not have a layer with experts (workload=moe)" in str(kind.refusal("cuda", stream))
         return
     assert kind.refusal("cuda", stream) is None
     if stack.pdl:
