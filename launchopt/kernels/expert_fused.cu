@@ -20,7 +20,7 @@
 //   GATED      1: A has m rows of gates and then as many of ups; SiLU(gate) * up is written, too
 //   COMBINES   1: the last block of some features adds up the rows of each column, as COMBINE does (experts/routing.cuh)
 //   AHEAD      1: the list is complete before this launch begins, and weights are loaded before the previous launch has ended
-//   WEIGHTS, SCALES  of a quantised A (common/quantised.cuh); PDL, INDIRECT and WHOLE (experts/fused.cuh)
+//   WEIGHTS, SCALES  of a quantised A (common/quantised.cuh); PDL, INDIRECT, WHOLE and EVEN (experts/fused.cuh)
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #ifndef WEIGHTS
@@ -36,7 +36,7 @@
 enum { PACK = 16 / CODE_BITS, VECTOR = 8 * PACK, CHUNK = 4 * VECTOR };  // weights of a vector, and of four
 enum { TILES = 2, ROWS = 16 * TILES, OUT_ROWS = GATED ? 16 : ROWS, GROUPS = COLUMNS / 8, THREADS = 32 * WARPS };
 enum { IS_PLAIN = WEIGHTS == FORMAT_NONE, BY_BLOCK = !IS_PLAIN && SCALES == PER_BLOCK, BY_ROW = !IS_PLAIN && !BY_BLOCK };
-enum { SUMMED = 4 };  // rows of a column that are loaded at once for the weighted sum
+enum { SUMMED = 8 };  // rows of a column that are loaded at once for the weighted sum
 
 typedef float Sums[TILES][GROUPS][4];
 
@@ -89,7 +89,7 @@ struct Weights {
                 const char* const vector = from[tile][half] + at * CODE_BITS / 8;
                 uint4& to = of[i][tile][half];
                 if (!WHOLE) to = eight((const storage*)vector, left);
-                else if (left > 0) to = read_once(vector);
+                else if (EVEN || left > 0) to = read_once(vector);
                 else to = {0, 0, 0, 0};
             }
     }
@@ -141,9 +141,19 @@ __device__ __forceinline__ float sum_of(int row, int column) {
     return sum;
 }
 
+// The scales of the rows whose results a thread stores: of an output, or of a gate and its up. They are loaded before the products.
+struct RowScales {
+    float of[2];
+    __device__ __forceinline__ RowScales(const Item& item, const QuantisedWeight& weight, const ExpertFused& p) : of{1.0f, 1.0f} {
+        const int row = threadIdx.x % OUT_ROWS;
+        if (BY_ROW) of[0] = weight.scale(item.weight_row(row, p));
+        if (BY_ROW && GATED) of[1] = weight.scale(item.weight_row(16 + row, p));
+    }
+};
+
 // Add up the sums of the warps, and store the results of an item.
 __device__ __forceinline__ void
-store(const Sums& sums, const Item& item, const QuantisedWeight& weight, storage* c, char* d, const ExpertFused& p) {
+store(const Sums& sums, const Item& item, const RowScales& scales, storage* c, char* d, const ExpertFused& p) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
 #pragma unroll
     for (int tile = 0; tile < TILES; ++tile)
@@ -153,15 +163,16 @@ store(const Sums& sums, const Item& item, const QuantisedWeight& weight, storage
             for (int i = 0; i < 4; ++i)
                 parts[warp][8 * group + 2 * t + i % 2][16 * tile + 8 * (i / 2) + g] = sums[tile][group][i];
     __syncthreads();
-    for (int i = threadIdx.x; i < OUT_ROWS * item.work.columns; i += THREADS) {
-        const int of_item = i % OUT_ROWS, column = i / OUT_ROWS;
-        const i64 row = item.row + of_item, at = item.work.column + column;
-        if (row >= p.m) continue;
+    const int of_item = threadIdx.x % OUT_ROWS;
+    const i64 row = item.row + of_item;
+    if (row >= p.m) return;
+    for (int column = threadIdx.x / OUT_ROWS; column < item.work.columns; column += THREADS / OUT_ROWS) {
+        const i64 at = item.work.column + column;
         storage* const to = c + at * p.ldc + row;
-        const storage first = narrow((BY_ROW ? weight.scale(row) : 1.0f) * sum_of(of_item, column));
+        const storage first = narrow(scales.of[0] * sum_of(of_item, column));
         *to = first;
         if (GATED) {
-            const storage second = narrow((BY_ROW ? weight.scale(p.m + row) : 1.0f) * sum_of(16 + of_item, column));
+            const storage second = narrow(scales.of[1] * sum_of(16 + of_item, column));
             to[p.m] = second;
             const float gate = widen(first);
             ((storage*)(d + p.activated_at))[at * p.ld_activated + row] = narrow(gate / (1.0f + expf(-gate)) * widen(second));
@@ -173,10 +184,10 @@ store(const Sums& sums, const Item& item, const QuantisedWeight& weight, storage
 __device__ __forceinline__ void copy_inputs(const Item& item, const storage* inputs, char* d, const ExpertFused& p) {
     const u32* const sources = (const u32*)p.sources + item.work.column;
     storage* const to = (storage*)(d + p.gathered_at) + item.work.column * p.ld_gathered;
-    const i64 vectors = (p.k + WIDTH - 1) / WIDTH, warps = p.tiles * WARPS;
-    const i64 own = item.row / OUT_ROWS + threadIdx.x / 32 * p.tiles;  // neighbouring warps of all items of these columns
-    for (i64 i = own * 32 + threadIdx.x % 32; i < vectors * item.work.columns; i += warps * 32) {
-        const i64 column = i / vectors, at = i % vectors * WIDTH;
+    const u32 vectors = (u32)(p.k + WIDTH - 1) / WIDTH, tiles = (u32)p.tiles;
+    const u32 own = (u32)(item.row / OUT_ROWS) + threadIdx.x / 32 * tiles;  // neighbouring warps of all items of these columns
+    for (u32 i = own * 32 + threadIdx.x % 32; i < vectors * item.work.columns; i += tiles * WARPS * 32) {
+        const i64 column = i / vectors, at = (i64)(i % vectors) * WIDTH;
         const storage* const from = inputs + __ldcg(sources + column) * p.ldb + at;
         if constexpr (WHOLE) *(uint4*)(to + column * p.ld_gathered + at) = *(const uint4*)from;
         else
@@ -188,34 +199,39 @@ __device__ __forceinline__ void copy_inputs(const Item& item, const storage* inp
 __device__ __forceinline__ void combine(const Item& item, const storage* c, char* d, const ExpertFused& p) {
     enum { VECTORS = OUT_ROWS / WIDTH };
     const int m = (int)p.top_k;
-    const u32* const rows = (const u32*)(d + p.map_at);
-    for (i64 i = threadIdx.x; i < p.tokens * VECTORS; i += THREADS) {
+    for (int i = threadIdx.x; i < (int)p.tokens * VECTORS; i += THREADS) {
         const i64 token = i / VECTORS, feature = item.row + i % VECTORS * WIDTH, left = p.m - feature;
-        if (left <= 0) continue;
+        const u32* const rows = (const u32*)(d + p.map_at) + token * m;
         const float* const weights = (const float*)(d + p.table_at + token * p.table_step) + m;
+        storage* const to = (storage*)(d + p.out_at) + token * p.ld_out + feature;
+        // Rows beyond the last one come only from memory that no command has written, after a fault in the order.
+        const auto row_of = [&](int j) { return c + min(__ldcg(rows + j), (u32)p.columns - 1) * p.ldc + feature; };
+        if (left < WIDTH) {
+#pragma unroll 1
+            for (i64 each = 0; each < left; ++each) {
+                float sum = 0.0f;
+#pragma unroll 1
+                for (int j = 0; j < m; ++j) sum += __ldcg(weights + j) * widen(__ldcg(row_of(j) + each));
+                to[each] = narrow(sum);
+            }
+            continue;
+        }
         float sums[WIDTH] = {};
         for (int first = 0; first < m; first += SUMMED) {
             Vector x[SUMMED];
             float by[SUMMED];
 #pragma unroll
-            for (int j = 0; j < SUMMED; ++j) {
-                const bool exists = first + j < m;
-                const u32 row = exists ? __ldcg(rows + token * m + first + j) : 0u;
-                by[j] = exists && row < p.columns ? __ldcg(weights + first + j) : 0.0f;
-                x[j].whole = {0, 0, 0, 0};
-                if (!exists || row >= p.columns) continue;
-                const storage* const from = c + row * p.ldc + feature;
-                if (WHOLE && left >= WIDTH) x[j].whole = __ldcg((const uint4*)from);
-                else
-                    for (int each = 0; each < WIDTH; ++each)
-                        if (each < left) x[j].parts[each] = __ldcg(from + each);
+            for (int j = 0; j < SUMMED; ++j) {  // without conditions, so that all loads are on their way at once
+                const int at = min(first + j, m - 1);
+                by[j] = __ldcg(weights + at), x[j].whole = __ldcg((const uint4*)row_of(at));
             }
 #pragma unroll
             for (int j = 0; j < SUMMED; ++j)
 #pragma unroll
-                for (int part = 0; part < WIDTH; ++part) sums[part] += by[j] * x[j].wide(part);
+                for (int part = 0; part < WIDTH; ++part)
+                    if (first + j < m) sums[part] += by[j] * x[j].wide(part);
         }
-        store((storage*)(d + p.out_at) + token * p.ld_out + feature, sums, left, WHOLE);
+        store(to, sums, WIDTH, true);  // rows of outputs are aligned to 256 bytes
     }
 }
 
@@ -239,6 +255,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) expert_fused(OPERA
         number += gridDim.x;
         const Item next = item_of(number, d, p);
         const QuantisedWeight weight(a + item.work.expert * p.stride_a, GATED ? 2 * p.m : p.m, p.k);
+        const RowScales scales(item, weight, p);
         const int groups = (item.work.columns + 7) / 8;
         const storage* from_b[GROUPS];
 #pragma unroll
@@ -256,7 +273,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) expert_fused(OPERA
 #pragma unroll
                     for (int group = 0; group < GROUPS; ++group) {
                         const i64 at = place(round, i) + 8 * part, left = p.k - at - t * VECTOR;
-                        y[i][part][group] = paired(eight(from_b[group] + at, group < groups ? left : 0));
+                        if (group == 0 || group < groups) y[i][part][group] = paired(eight(from_b[group] + at, left));
+                        else y[i][part][group] = {0, 0, 0, 0};
                     }
             const bool is_end = round + 1 == rounds;
             if (is_end && next.work.columns) weights.begin(next, a);
@@ -266,7 +284,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) expert_fused(OPERA
                 if (!is_end || next.work.columns) weights.load(i, place(is_end ? 0 : round + 1, i));
             }
         }
-        store(sums, item, weight, (storage*)c, d, p);
+        store(sums, item, scales, (storage*)c, d, p);
         if (GATHERS) copy_inputs(item, inputs, d, p);
         if (COMBINES && is_last((u32*)p.counters + item.row / OUT_ROWS, (u32)item.work.pieces))
             combine(item, (const storage*)c, d, p);

@@ -7,7 +7,7 @@
 //
 // Operands: A is the router, B the inputs, C the outputs of the step from its logits on, D the selection biases.
 //
-// Macros: COLUMNS (8 or 16), also the most columns of a piece of work; PDL, INDIRECT and WHOLE (experts/fused.cuh)
+// Macros: COLUMNS (8 or 16), also the most columns of a piece of work; PDL, INDIRECT, WHOLE and EVEN (experts/fused.cuh)
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/expert_fused.cuh"
@@ -15,6 +15,7 @@
 #include "experts/choice.cuh"
 
 enum { GROUPS = COLUMNS / 8, CHUNK = 32, TOGETHER = 4, THREADS = 32 * ROUTE_WARPS, PITCH = ROUTE_ROWS + 1 };
+enum { AT_ONCE = ROUTE_EXPERTS / 32 };  // experts of a lane whose logits are loaded at once
 
 // Compute the logits of this block. Weights are loaded before the previous launch has ended. parts: shared memory.
 __device__ __forceinline__ void
@@ -69,19 +70,31 @@ find_logits(float* parts, const storage* router, const storage* inputs, storage*
     }
 }
 
+// Words of shared memory for a number of each expert.
+__device__ inline int padded(int experts) { return (experts + 32 * AT_ONCE - 1) / (32 * AT_ONCE) * (32 * AT_ONCE); }
+
 // Choose the experts of a column, as TOP_K does (experts/routing.cuh); a warp calls this. own: shared memory, the scores and the
 // logits of its experts. ids: shared memory, takes the chosen experts, ascending.
 __device__ __forceinline__ void
 choose(float* own, u32* ids, const storage* logits, const storage* bias, u32* row, const ExpertRoute& p) {
     const int lane = threadIdx.x % 32, experts = (int)p.experts, m = (int)p.top_k;
-    float *scores = own, *values = own + experts;
+    float *scores = own, *values = own + padded(experts);
     u32* const sorted = (u32*)own;  // in place of the scores, once all experts are chosen
     u64 best = 0;  // largest key of this lane's experts that are not chosen
-#pragma unroll 4
-    for (int i = lane; i < experts; i += 32) {
-        const float value = widen(__ldcg(logits + i));
-        values[i] = value, scores[i] = value + widen(bias[i]);
-        best = max(best, key_of(scores[i], i));
+    for (int first = lane; first < experts; first += 32 * AT_ONCE) {
+        storage value[AT_ONCE], added[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {
+            const int at = min(first + 32 * i, experts - 1);
+            value[i] = __ldcg(logits + at), added[i] = bias[at];
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; ++i) {  // without conditions, so that all loads are on their way at once
+            const int at = first + 32 * i;
+            const float score = widen(value[i]) + widen(added[i]);
+            values[at] = widen(value[i]), scores[at] = score;
+            best = max(best, at < experts ? key_of(score, at) : 0);
+        }
     }
     for (int count = 0; count < m; ++count) {
         const u32 high = __reduce_max_sync(0xFFFFFFFFu, (u32)(best >> 32));
@@ -177,10 +190,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) expert_route(OPERANDS, 
     const i64 first = (i64)blockIdx.y * COLUMNS, end = min(first + COLUMNS, p.columns);
     for (i64 j = first + warp; j < end; j += ROUTE_WARPS) {
         const storage *logits = (const storage*)c + j * p.ldc, *bias = (const storage*)d + j * p.lda;
-        choose((float*)memory + 2 * p.experts * warp, ids + j * m, logits, bias, (u32*)(c + p.table_at + j * p.table_step), p);
+        choose((float*)memory + 2 * padded((int)p.experts) * warp, ids + j * m, logits, bias, (u32*)(c + p.table_at + j * p.table_step), p);
     }
-    if (!is_last(counters, gridDim.y)) return;
-    for (i64 i = threadIdx.x; i < p.columns * m; i += THREADS)  // the groups of other blocks
+    __syncthreads();
+    if (gridDim.y > 1 && !is_last(counters, gridDim.y)) return;
+    for (int i = threadIdx.x; i < (int)p.columns * m; i += THREADS)  // the groups of other blocks
         if (i < first * m || i >= end * m) ids[i] = __ldcg((const u32*)(c + p.table_at + i / m * p.table_step) + i % m);
     __syncthreads();
     make_map(memory, ids, (u32*)(c + p.map_at), p);

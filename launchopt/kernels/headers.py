@@ -89,7 +89,7 @@ HEADERS: Mapping[str, str] = {
     "shared/experts.cuh": _constants(shared, "MAP_THREADS"),
     "shared/expert_gemm.cuh": _constants(shared, "EXPERT_WARPS EXPERT_ROWS EXPERT_COLUMNS")
     + struct_text("ExpertGemm", shared.EXPERT_GEMM),
-    "shared/expert_fused.cuh": _constants(shared, "ROUTE_WARPS ROUTE_ROWS")
+    "shared/expert_fused.cuh": _constants(shared, "ROUTE_WARPS ROUTE_ROWS ROUTE_EXPERTS")
     + struct_text("ExpertRoute", shared.EXPERT_ROUTE)
     + struct_text("ExpertFused", shared.EXPERT_FUSED),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),

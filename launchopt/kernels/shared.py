@@ -80,6 +80,7 @@ EXPERT_GEMM = np.dtype(
 
 ROUTE_WARPS = 16  # warps of a block, which share k; then each chooses the experts of a column
 ROUTE_ROWS = 16  # experts whose logits a block computes
+ROUTE_EXPERTS = 128  # experts whose logits a warp loads at once, to choose from them
 EXPERT_ROUTE = np.dtype(
     [
         *fields("<i8", "experts k columns top_k"),  # k: length of the products. columns: tokens of the step

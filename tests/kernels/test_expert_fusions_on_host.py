@@ -21,6 +21,7 @@ LAYERS = [
     ExpertLayer(96, 40, 33, 3, 5),
     ExpertLayer(264, 136, 5, 2, 23),
     ExpertLayer(75, 33, 6, 6, 4),
+    ExpertLayer(2048, 256, 4, 2, 3),
 ]
 
 

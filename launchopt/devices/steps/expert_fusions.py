@@ -14,7 +14,7 @@ import numpy as np
 
 from launchopt.command import INDEX_BYTES, Records
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.kernels.shared import EXPERT_FUSED, EXPERT_ROUTE, ROUTE_ROWS, ROUTE_WARPS
+from launchopt.kernels.shared import EXPERT_FUSED, EXPERT_ROUTE, ROUTE_EXPERTS, ROUTE_ROWS, ROUTE_WARPS
 from launchopt.stack import EXPERT_FUSIONS, Fusion
 from launchopt.streams.expert_layout import DOWN, GATE_UP, UNIT_BYTES, ExpertLayout
 from launchopt.streams.groups import LeftOut
@@ -29,12 +29,8 @@ ROWS = {  # the launches that a fusion makes one of
 MOST_TOKENS = 256  # most tokens of a step whose routing, or whose weighted sum, is fused
 LARGE = f"fused launches take up to {MOST_TOKENS} tokens a step"
 WARP, ITEM_ROWS, LANE_WEIGHTS = 32, 32, 8
+ROUTE_STEP = 128  # elements that a warp of expert_route.cu multiplies at a time
 ENTRY_WORDS = 4  # of the list of work
-# Warps for which a multiprocessor has enough registers, by columns, quantised weights, and chunks at a time.
-MOST_WARPS = {
-    **{(8, False, 2): 24, (8, False, 3): 16, (16, False, 2): 16, (16, False, 3): 12},
-    **{(8, True, 2): 16, (8, True, 3): 16, (16, True, 2): 16, (16, True, 3): 12},
-}
 
 
 def fusions_for(fuse: frozenset[Fusion], tokens: int) -> tuple[frozenset[Fusion], list[LeftOut]]:
@@ -59,6 +55,7 @@ class Division(NamedTuple):
     warps: int
     together: int
     blocks: int
+    is_even: bool = False  # every warp has the same number of whole chunks
 
 
 class Memory(NamedTuple):
@@ -112,7 +109,8 @@ class FusedLaunches:
     def _route(self, memory: Memory) -> FusedLaunch:
         layer, region = self._layer, self._layout.region
         experts, tokens = layer.experts, layer.columns
-        parts, scores = ROUTE_WARPS * self.columns * (ROUTE_ROWS + 1), ROUTE_WARPS * 2 * experts
+        parts = ROUTE_WARPS * self.columns * (ROUTE_ROWS + 1)
+        scores = ROUTE_WARPS * 2 * ROUTE_EXPERTS * -(-experts // ROUTE_EXPERTS)
         ids_at = max(parts, scores, experts * -(-tokens // 32) + 2 * (experts + 1))
         table_at, map_at = (UNIT_BYTES * (unit - region.logits) for unit in (region.table, region.map))
         words = np.zeros(1, EXPERT_ROUTE)
@@ -120,7 +118,8 @@ class FusedLaunches:
             *(experts, layer.hidden, tokens, layer.top_k, layer.hidden, experts, self._pitch(experts)),
             *(table_at, UNIT_BYTES * self._layout.table_units, map_at, ids_at, self.pieces, *memory),
         )
-        defines = {"COLUMNS": self.columns, "WHOLE": int(layer.hidden % LANE_WEIGHTS == 0), "PDL": int(self._early)}
+        whole, even = layer.hidden % LANE_WEIGHTS == 0, layer.hidden % (ROUTE_WARPS * ROUTE_STEP) == 0
+        defines = {"COLUMNS": self.columns, "WHOLE": int(whole), "EVEN": int(even), "PDL": int(self._early)}
         grid = -(-experts // ROUTE_ROWS), self._groups, 1
         shared_bytes = INDEX_BYTES * (ids_at + layer.rows)
         return FusedLaunch("expert_route", defines, Launch(grid, (WARP * ROUTE_WARPS, 1, 1), shared_bytes, _all(words)))
@@ -149,7 +148,7 @@ class FusedLaunches:
             **{"LISTED": int(routed), "GATHERS": int(gathers), "GATED": int(gated), "COMBINES": int(combines)},
             # The launch before a fused one waits for the routing before it lets this one begin.
             "AHEAD": int(self._early and routed and which == DOWN and Fusion.activate in fuse),
-            **{"WHOLE": int(shape.k % LANE_WEIGHTS == 0), "PDL": int(self._early)},
+            **{"WHOLE": int(shape.k % LANE_WEIGHTS == 0), "EVEN": int(how.is_even), "PDL": int(self._early)},
             **(shape.packing.macros if shape.packing else {}),
         }
         blocks = min(tiles * self.pieces, how.blocks * self._multiprocessors)
@@ -159,13 +158,18 @@ class FusedLaunches:
         """Return how a block is divided for rows of k weights. A multiprocessor loads at least 64 KB at a time."""
         packing = self._layout.packing
         packed = 8 * self._layout.dtype.itemsize // packing.bits if packing else 1
-        chunks = -(-k // (4 * LANE_WEIGHTS * packed))
+        chunk = 4 * LANE_WEIGHTS * packed  # weights of four lanes
+        chunks = -(-k // chunk)
         warps = 8 if chunks >= 32 else 4
         each = -(-chunks // warps)
         together = 3 if each % 2 and each % 3 == 0 else 2
-        most = MOST_WARPS[self.columns, bool(packing), together]
-        # A block of few warps needs more registers in each, for the weighted sum.
-        return Division(warps, together, most // warps - (most > 16 and warps < 8))
+        # Warps for which a multiprocessor has enough registers. The weighted sum needs more of them.
+        if self.columns == 8:
+            most = 24 if warps == 8 and not packing else 16
+        else:
+            most = 12 if warps == 4 and (together == 3 or packed > 2) else 16
+        blocks = most // warps
+        return Division(warps, together, blocks, k % (warps * together * chunk) == 0)
 
 
 def _all(words: Records) -> Table:

@@ -53,6 +53,7 @@ class ExpertSteps:
         self._fused = FusedLaunches(stream.layout, fuse, stack.pdl, multiprocessors)
         words = self._fused.words
         self._memory = cupy.zeros(sum(words), np.int32)
+        device.synchronize()  # another CUDA stream has set them to 0
         first = int(self._memory.data.ptr)
         places = np.cumsum([0, *words[:-1]]).tolist()
         self._places = Memory(*(first + INDEX_BYTES * place for place in places))

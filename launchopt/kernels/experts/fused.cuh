@@ -4,6 +4,7 @@
 //   INDIRECT  1: A is the address of the addresses of the four operands. The table is filled before the graph begins, so that it
 //             can be read before the previous launch has ended
 //   WHOLE     1: rows of all operands are aligned to 16 bytes, and have a multiple of 8 elements
+//   EVEN      1: the warps have the same number of whole chunks, so that loads need no condition
 #ifndef PDL
 #define PDL 0
 #endif
@@ -23,7 +24,7 @@
 __device__ __forceinline__ uint4 eight(const storage* from, i64 left) {
     if (!WHOLE) return read(from, left, false).whole;
     uint4 vector = {0, 0, 0, 0};
-    if (left > 0) vector = *(const uint4*)from;
+    if (EVEN || left > 0) vector = *(const uint4*)from;
     return vector;
 }
 
