@@ -208,7 +208,7 @@ def test_an_experiment_for_a_gpu_with_a_size_of_the_users_starts_on_a_cpu() -> N
     assert mark_of("waterfall/tiny") == mark_of(None) == ""
 
 
-@pytest.mark.parametrize("job", jobs("experts"), ids=" ".join)
+@pytest.mark.parametrize("job", [*jobs("experts"), *jobs("experts_fp8")], ids=" ".join)
 def test_a_layer_with_experts_fits_is_cold_and_runs_in_every_mode(job: list[str]) -> None:
     config = checked(job)
     stream = stream_on(config, H200)
