@@ -1,13 +1,13 @@
-// C = B @ A.T for each expert of a layer in one launch, with what follows it: SiLU(gate) * up, or the weighted sum. Halves only,
-// accumulated in fp32. A may be quantised. Everything that launches of their own would write is written.
+// C = B @ A.T for each expert of a layer in one launch, with what follows it: SiLU(gate) * up, or the weighted sum. Halves
+// only, accumulated in fp32. A may be quantised. Everything that launches of their own would write is written.
 //
 // An item is ROWS rows of the weight of an expert, and up to COLUMNS of its columns, which are neighbours. A block takes items
-// blockIdx.x, blockIdx.x + gridDim.x and so on. The warps of a block share k: each multiplies TOGETHER chunks, then skips those of
-// the other warps. As soon as a vector of weights has been multiplied, the thread loads its next one, also of the next item. So
-// loads of weights never pause. The block adds up the sums of its warps in a fixed order.
+// blockIdx.x, blockIdx.x + gridDim.x and so on. The warps of a block share k: each multiplies TOGETHER chunks, then skips those
+// of the other warps. As soon as a vector of weights has been multiplied, the thread loads its next one, also of the next item.
+// So loads of weights never pause. The block adds up the sums of its warps in a fixed order.
 //
-// mma.m16n8k16 multiplies 16 rows by 8 columns. Any order of k gives the same sums, as long as A and B agree: a thread has 8 * PACK
-// neighbours of a chunk, and uses them in 2 * PACK products.
+// mma.m16n8k16 multiplies 16 rows by 8 columns. Any order of k gives the same sums, as long as A and B agree: a thread has
+// 8 * PACK neighbours of a chunk, and uses them in 2 * PACK products.
 //
 // Operands: A is the weights, B the inputs, C the results, D the outputs of the step from its logits on.
 //
@@ -20,7 +20,7 @@
 //   GATED      1: A has m rows of gates and then as many of ups; SiLU(gate) * up is written, too
 //   COMBINES   1: the last block of some features adds up the rows of each column, as COMBINE does (experts/routing.cuh)
 //   AHEAD      1: the list is complete before this launch begins, and weights are loaded before the previous launch has ended
-//   WEIGHTS, SCALES  of a quantised A (common/quantised.cuh); PDL, INDIRECT, WHOLE and EVEN (experts/fused.cuh)
+//   WEIGHTS, SCALES  of a quantised A (common/quantised.cuh); PDL, INDIRECT, STEPPED, WHOLE and EVEN (experts/fused.cuh)
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #ifndef WEIGHTS
@@ -45,7 +45,8 @@ struct Item {
     Work work;
     i64 row;
     __device__ i64 weight_row(int row_of_item, const ExpertFused& p) const {
-        const i64 at = min(row + (GATED ? row_of_item % 16 : row_of_item), p.m - 1);  // a row that does not exist is the last one
+        // A row that does not exist repeats the last one.
+        const i64 at = min(row + (GATED ? row_of_item % 16 : row_of_item), p.m - 1);
         return GATED && row_of_item >= 16 ? p.m + at : at;
     }
 };
@@ -101,8 +102,9 @@ __device__ __forceinline__ i64 place(int round, int i) {
 }
 
 // Add to `sums` the products of a chunk. y: its inputs. at: its first weight in a row.
-__device__ __forceinline__ void multiply(Sums& sums, const uint4 (&x)[TILES][2], const uint4 (&y)[PACK][GROUPS], const Item& item,
-                                         const QuantisedWeight& weight, i64 at, const ExpertFused& p) {
+__device__ __forceinline__ void multiply(
+    Sums& sums, const uint4 (&x)[TILES][2], const uint4 (&y)[PACK][GROUPS], const Item& item, const QuantisedWeight& weight,
+    i64 at, const ExpertFused& p) {
     Sums of_block = {};
     Sums& to = BY_BLOCK ? of_block : sums;
 #pragma unroll
@@ -141,10 +143,12 @@ __device__ __forceinline__ float sum_of(int row, int column) {
     return sum;
 }
 
-// The scales of the rows whose results a thread stores: of an output, or of a gate and its up. They are loaded before the products.
+// The scales of the rows whose results a thread stores: of an output, or of a gate and its up. They are loaded before the
+// products.
 struct RowScales {
     float of[2];
-    __device__ __forceinline__ RowScales(const Item& item, const QuantisedWeight& weight, const ExpertFused& p) : of{1.0f, 1.0f} {
+    __device__ __forceinline__ RowScales(const Item& item, const QuantisedWeight& weight, const ExpertFused& p)
+        : of{1.0f, 1.0f} {
         const int row = threadIdx.x % OUT_ROWS;
         if (BY_ROW) of[0] = weight.scale(item.weight_row(row, p));
         if (BY_ROW && GATED) of[1] = weight.scale(item.weight_row(16 + row, p));
@@ -235,17 +239,20 @@ __device__ __forceinline__ void combine(const Item& item, const storage* c, char
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) expert_fused(OPERANDS, const ExpertFused p) {
-    FIND_OPERANDS
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    expert_fused(char* a, char* b, char* c, char* d, const ExpertFused p) {
+    Operands of = {a, b, c, d};
+    if (!STEPPED || AHEAD) find(of, p, false);
     const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     if (PDL && !AHEAD) wait_for_earlier(), let_next_begin();
-    const storage* const inputs = (const storage*)b;
+    if (STEPPED && !AHEAD) find(of, p, false);  // by the number that the routing left
+    const storage* const inputs = (const storage*)of.b;
     const int rounds = (int)((p.k + WARPS * TOGETHER * CHUNK - 1) / (WARPS * TOGETHER * CHUNK));
     u32 number = blockIdx.x;
-    Item item = item_of(number, d, p);
+    Item item = item_of(number, of.d, p);
     Weights weights{p};
     if (item.work.columns) {
-        weights.begin(item, a);
+        weights.begin(item, of.a);
 #pragma unroll
         for (int i = 0; i < TOGETHER; ++i) weights.load(i, place(0, i));
     }
@@ -253,8 +260,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) expert_fused(OPERA
     if (PDL && AHEAD) wait_for_earlier(), let_next_begin();
     while (item.work.columns) {
         number += gridDim.x;
-        const Item next = item_of(number, d, p);
-        const QuantisedWeight weight(a + item.work.expert * p.stride_a, GATED ? 2 * p.m : p.m, p.k);
+        const Item next = item_of(number, of.d, p);
+        const QuantisedWeight weight(of.a + item.work.expert * p.stride_a, GATED ? 2 * p.m : p.m, p.k);
         const RowScales scales(item, weight, p);
         const int groups = (item.work.columns + 7) / 8;
         const storage* from_b[GROUPS];
@@ -277,17 +284,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) expert_fused(OPERA
                         else y[i][part][group] = {0, 0, 0, 0};
                     }
             const bool is_end = round + 1 == rounds;
-            if (is_end && next.work.columns) weights.begin(next, a);
+            if (is_end && next.work.columns) weights.begin(next, of.a);
 #pragma unroll
             for (int i = 0; i < TOGETHER; ++i) {
                 multiply(sums, weights.of[i], y[i], item, weight, place(round, i), p);
                 if (!is_end || next.work.columns) weights.load(i, place(is_end ? 0 : round + 1, i));
             }
         }
-        store(sums, item, scales, (storage*)c, d, p);
-        if (GATHERS) copy_inputs(item, inputs, d, p);
+        store(sums, item, scales, (storage*)of.c, of.d, p);
+        if (GATHERS) copy_inputs(item, inputs, of.d, p);
         if (COMBINES && is_last((u32*)p.counters + item.row / OUT_ROWS, (u32)item.work.pieces))
-            combine(item, (const storage*)c, d, p);
+            combine(item, (const storage*)of.c, of.d, p);
         if (!COMBINES) __syncthreads();  // the parts have been read
         item = next;
     }

@@ -7,7 +7,8 @@
 //
 // Operands: A is the router, B the inputs, C the outputs of the step from its logits on, D the selection biases.
 //
-// Macros: COLUMNS (8 or 16), also the most columns of a piece of work; PDL, INDIRECT, WHOLE and EVEN (experts/fused.cuh)
+// Macros: COLUMNS (8 or 16), also the most columns of a piece of work; PDL, INDIRECT, STEPPED,
+// WHOLE and EVEN (experts/fused.cuh)
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
 #include "shared/expert_fused.cuh"
@@ -73,8 +74,8 @@ find_logits(float* parts, const storage* router, const storage* inputs, storage*
 // Words of shared memory for a number of each expert.
 __device__ inline int padded(int experts) { return (experts + 32 * AT_ONCE - 1) / (32 * AT_ONCE) * (32 * AT_ONCE); }
 
-// Choose the experts of a column, as TOP_K does (experts/routing.cuh); a warp calls this. own: shared memory, the scores and the
-// logits of its experts. ids: shared memory, takes the chosen experts, ascending.
+// Choose the experts of a column, as TOP_K does (experts/routing.cuh); a warp calls this. own: shared memory, the scores and
+// the logits of its experts. ids: shared memory, takes the chosen experts, ascending.
 __device__ __forceinline__ void
 choose(float* own, u32* ids, const storage* logits, const storage* bias, u32* row, const ExpertRoute& p) {
     const int lane = threadIdx.x % 32, experts = (int)p.experts, m = (int)p.top_k;
@@ -128,8 +129,8 @@ choose(float* own, u32* ids, const storage* logits, const storage* bias, u32* ro
     for (int i = lane; i < m; i += 32) ids[i] = sorted[i];
 }
 
-// Make the map of all columns, the list of work, and the column of each row. masks: shared memory, for each expert a bit for each
-// column; behind them the first row of each expert, and the number of its first piece. ids: the experts of all columns.
+// Make the map of all columns, the list of work, and the column of each row. masks: shared memory, for each expert a bit for
+// each column; behind them the first row of each expert, and the number of its first piece. ids: the experts of all columns.
 __device__ __forceinline__ void make_map(u32* masks, const u32* ids, u32* rows, const ExpertRoute& p) {
     const int lane = threadIdx.x % 32, experts = (int)p.experts, m = (int)p.top_k;
     const int words = ((int)p.columns + 31) / 32, entries = (int)p.columns * m;
@@ -179,23 +180,29 @@ __device__ __forceinline__ void make_map(u32* masks, const u32* ids, u32* rows, 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) expert_route(OPERANDS, const ExpertRoute p) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) expert_route(char* a, char* b, char* c, char* d, const ExpertRoute p) {
     extern __shared__ u32 memory[];
     if (PDL) let_next_begin();
-    FIND_OPERANDS
+    Operands of = {a, b, c, d};
+    find(of, p, true);
     u32 *const counters = (u32*)p.counters, *const ids = memory + p.ids_at;
     const int warp = threadIdx.x / 32, m = (int)p.top_k;
-    find_logits((float*)memory, (const storage*)a, (const storage*)b, (storage*)c, p);
+    find_logits((float*)memory, (const storage*)of.a, (const storage*)of.b, (storage*)of.c, p);
     if (!is_last(counters + 1 + blockIdx.y, gridDim.x)) return;
     const i64 first = (i64)blockIdx.y * COLUMNS, end = min(first + COLUMNS, p.columns);
     for (i64 j = first + warp; j < end; j += ROUTE_WARPS) {
-        const storage *logits = (const storage*)c + j * p.ldc, *bias = (const storage*)d + j * p.lda;
-        choose((float*)memory + 2 * padded((int)p.experts) * warp, ids + j * m, logits, bias, (u32*)(c + p.table_at + j * p.table_step), p);
+        const storage *logits = (const storage*)of.c + j * p.ldc, *bias = (const storage*)of.d + j * p.lda;
+        float* const own = (float*)memory + 2 * padded((int)p.experts) * warp;
+        choose(own, ids + j * m, logits, bias, (u32*)(of.c + p.table_at + j * p.table_step), p);
     }
     __syncthreads();
     if (gridDim.y > 1 && !is_last(counters, gridDim.y)) return;
     for (int i = threadIdx.x; i < (int)p.columns * m; i += THREADS)  // the groups of other blocks
-        if (i < first * m || i >= end * m) ids[i] = __ldcg((const u32*)(c + p.table_at + i / m * p.table_step) + i % m);
+        if (i < first * m || i >= end * m) ids[i] = __ldcg((const u32*)(of.c + p.table_at + i / m * p.table_step) + i % m);
     __syncthreads();
-    make_map(memory, ids, (u32*)(c + p.map_at), p);
+    make_map(memory, ids, (u32*)(of.c + p.map_at), p);
+    if (STEPPED && threadIdx.x == 0) {  // all blocks have read the number of this step
+        const u64 step = load_relaxed((const u64*)p.state);
+        store_relaxed(p.state + 8, step), store_relaxed(p.state, step + 1);
+    }
 }

@@ -14,6 +14,7 @@ import numpy as np
 
 from launchopt.command import Op
 from launchopt.kernels import shared
+from launchopt.kernels import shared_experts as experts
 from launchopt.kernels import shared_megakernel as megakernel
 from launchopt.kernels import shared_peers as peers
 from launchopt.sampling import SamplingKind
@@ -86,12 +87,12 @@ HEADERS: Mapping[str, str] = {
     + struct_text("Peers", peers.PEERS, _PEERS_TYPES)
     + struct_text("AllReduce", peers.ALL_REDUCE)
     + struct_text("ReduceAdd", peers.REDUCE_ADD),
-    "shared/experts.cuh": _constants(shared, "MAP_THREADS"),
-    "shared/expert_gemm.cuh": _constants(shared, "EXPERT_WARPS EXPERT_ROWS EXPERT_COLUMNS")
-    + struct_text("ExpertGemm", shared.EXPERT_GEMM),
-    "shared/expert_fused.cuh": _constants(shared, "ROUTE_WARPS ROUTE_ROWS ROUTE_EXPERTS")
-    + struct_text("ExpertRoute", shared.EXPERT_ROUTE)
-    + struct_text("ExpertFused", shared.EXPERT_FUSED),
+    "shared/experts.cuh": _constants(experts, "MAP_THREADS"),
+    "shared/expert_gemm.cuh": _constants(experts, "EXPERT_WARPS EXPERT_ROWS EXPERT_COLUMNS")
+    + struct_text("ExpertGemm", experts.EXPERT_GEMM),
+    "shared/expert_fused.cuh": _constants(experts, "ROUTE_WARPS ROUTE_ROWS ROUTE_EXPERTS")
+    + struct_text("ExpertRoute", experts.EXPERT_ROUTE)
+    + struct_text("ExpertFused", experts.EXPERT_FUSED),
     "shared/skinny.cuh": _constants(shared, "GROUP_WARPS MOST_COLUMNS") + struct_text("Shape", shared.SHAPE),
     "shared/step_gemm.cuh": _constants(shared, "STEP_COPIERS STEP_ROWS STEP_GAP_BYTES STEP_PART_BYTES")
     + struct_text("StepGemm", shared.STEP_GEMM),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.cuda_on_host import can_build, can_find_races
 from support.steps.expert_layers import LayerRun, layer_stream
-from support.steps.fused_experts import FusedOnHost
+from support.steps.fused_experts import FusedOnHost, How
 
 from launchopt.command import Dtype
 from launchopt.stack import Fusion
@@ -30,13 +30,13 @@ def steps_of(
     fuse: frozenset[Fusion],
     dtype: Dtype = Dtype.bf16,
     packing: Packing = PLAIN,
-    indirect: bool = False,
+    how: How = How.given,
     multiprocessors: int = 3,
     races: bool = False,
 ) -> None:
     stream = layer_stream(layer, 2, dtype, 2, RoutingKind.power_law, packing=packing)
     run = LayerRun(stream)
-    fused = FusedOnHost(run, fuse, indirect, multiprocessors)
+    fused = FusedOnHost(run, fuse, how, multiprocessors)
     for step in range(stream.steps):
         fused.launch(step, at_once=1 + 2 * step, seed=step, races=races)
     fused.check()
@@ -46,7 +46,7 @@ def steps_of(
 @pytest.mark.parametrize("layer", LAYERS, ids=str)
 @pytest.mark.parametrize("dtype", [Dtype.fp16, Dtype.bf16], ids=lambda dtype: dtype.name)
 def test_all_fusions_together(layer: ExpertLayer, dtype: Dtype) -> None:
-    steps_of(layer, ALL, dtype, indirect=dtype is Dtype.bf16)
+    steps_of(layer, ALL, dtype, how=How.table if dtype is Dtype.bf16 else How.stepped)
 
 
 @pytest.mark.parametrize("fuse", [ALL - {each} for each in sorted(ALL)] + [frozenset({each}) for each in sorted(ALL)])
@@ -71,4 +71,4 @@ def test_quantised_weights(packing: Packing, fuse: frozenset[Fusion]) -> None:
 
 @pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")
 def test_blocks_do_not_race() -> None:
-    steps_of(ExpertLayer(64, 40, 20, 3, 20), ALL, multiprocessors=2, races=True)
+    steps_of(ExpertLayer(64, 40, 20, 3, 20), ALL, how=How.stepped, multiprocessors=2, races=True)

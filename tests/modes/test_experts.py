@@ -159,6 +159,21 @@ def test_a_fusion_saves_its_launches() -> None:
             run.finish()
 
 
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_fused_steps_of_a_graph_find_their_operands_by_themselves(is_reversed: bool) -> None:
+    stream = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 5, replicas=2)
+    with fake_cuda() as device:
+        run = Run("graph", stream, 8, device=device, stack={"fuse": ["route", "activate", "combine"]})
+        batches = [Batch(each.shape_index, each.words.copy(), each.reason) for each in run.batches(500)]
+        for batch in batches[::-1] if is_reversed else batches:
+            run.prepared.submit(batch, flush_ns=0)
+        uploads = stream.steps if is_reversed else 1  # of the number of a step that does not follow the last one
+        assert run.recorder.launch_calls == stream.steps + uploads
+        assert verify_experts(stream, device.arenas, CheckSettings(64)).ok
+        run.prepared.close()
+        device.close()
+
+
 def test_steps_of_many_tokens_leave_fusions_out() -> None:
     with fake_cuda() as device:
         stream = layer_stream(ExpertLayer(8, 8, 8, 2, MOST_TOKENS + 1), 2)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.kernels.shared import EXPERT_COLUMNS, EXPERT_GEMM, EXPERT_ROWS, EXPERT_WARPS
+from launchopt.kernels.shared_experts import EXPERT_COLUMNS, EXPERT_GEMM, EXPERT_ROWS, EXPERT_WARPS
 
 WARP = 32
 

@@ -13,7 +13,8 @@ import numpy as np
 from launchopt.command import Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.kernels import shared
-from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, MAP_THREADS, QUERIES
+from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, QUERIES
+from launchopt.kernels.shared_experts import MAP_THREADS
 from launchopt.streams.attention import Attention
 from launchopt.types import Table
 

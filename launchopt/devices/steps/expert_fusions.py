@@ -14,7 +14,7 @@ import numpy as np
 
 from launchopt.command import INDEX_BYTES, Records
 from launchopt.devices.cublaslt.kernel_plans import Launch
-from launchopt.kernels.shared import EXPERT_FUSED, EXPERT_ROUTE, ROUTE_EXPERTS, ROUTE_ROWS, ROUTE_WARPS
+from launchopt.kernels.shared_experts import EXPERT_FUSED, EXPERT_ROUTE, ROUTE_EXPERTS, ROUTE_ROWS, ROUTE_WARPS
 from launchopt.stack import EXPERT_FUSIONS, Fusion
 from launchopt.streams.expert_layout import DOWN, GATE_UP, UNIT_BYTES, ExpertLayout
 from launchopt.streams.groups import LeftOut
@@ -66,6 +66,31 @@ class Memory(NamedTuple):
     counters: int
 
 
+class Stepped(NamedTuple):
+    """How a launch finds its operands by the number of a step (-DSTEPPED=1). state: address of STEPPED_WORDS words.
+
+    addresses: of step 0, [4]. moves: bytes that each moves by, as of `expert_operands.Move`, [3, 4]. is_output: [4].
+    inputs: slots of inputs. copies: of the weights.
+    """
+
+    addresses: Table
+    moves: Table
+    is_output: Table
+    inputs: int
+    copies: int
+    state: int
+
+    @property
+    def words(self) -> tuple[object, ...]:
+        """Fields of STEPPED."""
+        rows = (self.addresses, *self.moves, self.is_output)
+        return (*(tuple(row.tolist()) for row in rows), self.inputs, self.copies, self.state)
+
+
+_NONE = np.zeros((3, 4), np.int64)
+_GIVEN = Stepped(_NONE[0], _NONE, _NONE[0], 0, 0, 0)  # operands are given
+
+
 @dataclass(frozen=True, slots=True)
 class FusedLaunch:
     """The kernel of a launch, which is also its file, its macros, and the launch itself."""
@@ -96,17 +121,23 @@ class FusedLaunches:
         tiles = -(-self._layer.hidden // ITEM_ROWS)
         return Memory(ENTRY_WORDS * self.pieces, self._layer.rows, 1 + self._groups + tiles)
 
-    def of(self, name: str, memory: Memory) -> FusedLaunch:
-        """Return a launch. name: as of `launches_of`. memory: addresses of at least `words`."""
+    def of(self, name: str, memory: Memory, stepped: Stepped = _GIVEN) -> FusedLaunch:
+        """Return a launch. name: as of `launches_of`. memory: addresses of at least `words`.
+
+        stepped: how it finds its operands by the number of a step; without, they are given.
+        """
         if name == ROUTE:
-            return self._route(memory)
-        return self._gemm(GATE_UP if name == FUSED_GATE_UP else DOWN, memory)
+            made = self._route(memory, stepped)
+        else:
+            made = self._gemm(GATE_UP if name == FUSED_GATE_UP else DOWN, memory, stepped)
+        made.defines["STEPPED"] = int(stepped is not _GIVEN)
+        return made
 
     def _pitch(self, features: int) -> int:
         """Return the elements from one row of outputs to the next."""
         return self._layout.units(features) * UNIT_BYTES // self._layout.dtype.itemsize
 
-    def _route(self, memory: Memory) -> FusedLaunch:
+    def _route(self, memory: Memory, stepped: Stepped) -> FusedLaunch:
         layer, region = self._layer, self._layout.region
         experts, tokens = layer.experts, layer.columns
         parts = ROUTE_WARPS * self.columns * (ROUTE_ROWS + 1)
@@ -117,6 +148,7 @@ class FusedLaunches:
         words[0] = (
             *(experts, layer.hidden, tokens, layer.top_k, layer.hidden, experts, self._pitch(experts)),
             *(table_at, UNIT_BYTES * self._layout.table_units, map_at, ids_at, self.pieces, *memory),
+            *stepped.words,
         )
         whole, even = layer.hidden % LANE_WEIGHTS == 0, layer.hidden % (ROUTE_WARPS * ROUTE_STEP) == 0
         defines = {"COLUMNS": self.columns, "WHOLE": int(whole), "EVEN": int(even), "PDL": int(self._early)}
@@ -124,7 +156,7 @@ class FusedLaunches:
         shared_bytes = INDEX_BYTES * (ids_at + layer.rows)
         return FusedLaunch("expert_route", defines, Launch(grid, (WARP * ROUTE_WARPS, 1, 1), shared_bytes, _all(words)))
 
-    def _gemm(self, which: int, memory: Memory) -> FusedLaunch:
+    def _gemm(self, which: int, memory: Memory, stepped: Stepped) -> FusedLaunch:
         layer, layout, fuse = self._layer, self._layout, self._fuse
         gated, combines = (which == GATE_UP and Fusion.activate in fuse), which == DOWN and Fusion.combine in fuse
         routed, shape = Fusion.route in fuse, layout.gate_up(1) if which == GATE_UP else layout.down(1)
@@ -142,6 +174,7 @@ class FusedLaunches:
             *(layer.columns, layer.top_k, at["table"], UNIT_BYTES * layout.table_units, at["map"], at["out"]),
             *(self._pitch(layer.hidden), self.pieces, memory.work, memory.sources),
             memory.counters + INDEX_BYTES * (1 + self._groups),
+            *stepped.words,
         )
         defines = {
             **{"COLUMNS": self.columns, "WARPS": how.warps, "TOGETHER": how.together, "BLOCKS": how.blocks},

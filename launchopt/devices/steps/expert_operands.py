@@ -15,7 +15,7 @@ import numpy as np
 
 from launchopt.command import INDEX_BYTES
 from launchopt.devices.cublaslt import launch as lt
-from launchopt.devices.steps.expert_fusions import FUSED_DOWN, FUSED_GATE_UP, ROUTE
+from launchopt.devices.steps.expert_fusions import FUSED_DOWN, FUSED_GATE_UP, ROUTE, Stepped
 from launchopt.native import compiled
 from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER, UNIT_BYTES
 from launchopt.streams.expert_stream import ExpertStream
@@ -84,17 +84,27 @@ class StepOperands:
                 self.moves[Move.COPY, launches.index(name), 0] = copy_bytes
         self._flat, self._flat_moves = self.addresses.reshape(-1), self.moves.reshape(len(Move), -1)
 
-    def fill(self, words: Table, slot: int) -> None:
-        """Write the addresses of the step whose logits are in `slot` to `words`, [launches * OPERANDS]."""
+    def fill(self, words: Table, slot: int, apart: int = 0) -> None:
+        """Write the addresses of the step whose logits are in `slot` to `words`, [launches * OPERANDS].
+
+        apart: bytes that the addresses of outputs are moved by.
+        """
         stream = self._stream
         step = slot // stream.layout.region.units
         at = step, step % stream.arenas[stream.layout.inputs], step % stream.replicas
         fill_words(words, self._flat, self._flat_moves, *at)
+        if apart:
+            words[self.is_output] += apart
 
-    def fill_apart(self, words: Table, memory: int) -> None:
-        """Write the addresses of step 0, but for its outputs, which go to the memory at an address."""
-        self.fill(words, 0)
-        words[self.is_output] += memory - self._base
+    def apart(self, memory: int) -> int:
+        """Return the bytes from the outputs of step 0 to the memory at an address."""
+        return memory - self._base
+
+    def stepped(self, launch: int, state: int) -> Stepped:
+        """Return how a launch finds its operands by itself. launch: its index. state: see `Stepped`."""
+        own = slice(OPERANDS * launch, OPERANDS * (launch + 1))
+        slots = self._stream.arenas[self._stream.layout.inputs], self._stream.replicas
+        return Stepped(self._flat[own], self._flat_moves[:, own], self.is_output[own].astype(np.int64), *slots, state)
 
 
 @compiled

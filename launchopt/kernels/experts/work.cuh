@@ -1,5 +1,5 @@
-// Pieces of work of the GEMMs of experts: an expert, and up to PIECE of its columns, which are neighbours. `first` has the first
-// column of each expert, and the end of the last one, as EXPERT_MAP leaves them (experts/routing.cuh).
+// Pieces of work of the GEMMs of experts: an expert, and up to PIECE of its columns, which are neighbours. `first` has the
+// first column of each expert, and the end of the last one, as EXPERT_MAP leaves them (experts/routing.cuh).
 
 struct Work {
     int expert, column, columns;  // its first column among those of all experts, and their number; 0: no work

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.cpu.expert_ops import apply
 from launchopt.devices.cpu.ops import silu_mul
-from launchopt.kernels.shared import EXPERT_FUSED, EXPERT_ROUTE
+from launchopt.kernels.shared_experts import EXPERT_FUSED, EXPERT_ROUTE
 from support.cuda.fake_kernels import Config, Read, rows_at, words_at
 from support.cuda.fake_quantised import packing_of_macros, weights_at
 
@@ -25,10 +25,24 @@ def _given(parameters: int, macros: Mapping[str, int], kind: np.dtype[np.void]) 
     pointers = words_at(parameters, 5).tolist()
     operands = [int(words_at(pointer, 1)[0]) for pointer in pointers[:4]]
     words = words_at(pointers[4], kind.itemsize // 8).view(kind)[0]
-    sizes = {name: int(words[name]) for name in kind.names or ()}
+    sizes = {name: words[name].tolist() for name in kind.names or ()}
+    if macros["STEPPED"]:
+        return lambda: _at_step(sizes, kind is EXPERT_ROUTE), sizes
     if not macros["INDIRECT"]:
         return lambda: operands, sizes
     return lambda: words_at(operands[0], 4).tolist(), sizes
+
+
+def _at_step(p: Mapping[str, Any], is_first: bool) -> list[int]:
+    """Return the operands of the step whose number is in memory. The first launch of a step advances it."""
+    state = np.ctypeslib.as_array(ctypes.cast(p["state"], ctypes.POINTER(ctypes.c_int64)), (3,))
+    step, apart = int(state[0 if is_first else 1]), int(state[2])
+    if is_first:
+        state[:2] = step + 1, step
+    at = step, step % p["inputs"], step % p["copies"]
+    moves = zip(p["of_step"], p["of_input"], p["of_copy"], strict=True)
+    moved = [sum(x * y for x, y in zip(at, each, strict=True)) for each in moves]
+    return [sum(each) + apart * out for *each, out in zip(p["address"], moved, p["is_output"], strict=True)]
 
 
 def _ints(address: int, count: int) -> NDArray[np.int32]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.cpu.expert_ops import apply
-from launchopt.kernels.shared import EXPERT_GEMM
+from launchopt.kernels.shared_experts import EXPERT_GEMM
 from support.cuda.fake_kernels import Compute, Config, Launched, Read, commands_of, rows_at, words_at
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+
 import numpy as np
 
 from launchopt.devices.steps.expert_fusions import (
@@ -14,6 +16,7 @@ from launchopt.devices.steps.expert_fusions import (
     launches_of,
 )
 from launchopt.devices.steps.expert_operands import OPERANDS, StepOperands
+from launchopt.kernels.shared_experts import STEPPED_WORDS
 from launchopt.stack import Fusion
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.experts import verify_experts
@@ -33,19 +36,28 @@ WRITTEN = {  # outputs of a launch without what is fused
 }
 
 
+class How(enum.Enum):
+    """How launches find their operands."""
+
+    given = "given"
+    table = "table"
+    stepped = "stepped"
+
+
 class FusedOnHost:
     """Steps whose fused launches run on the host, after the CPU device has computed all outputs."""
 
-    def __init__(self, run: LayerRun, fuse: frozenset[Fusion], indirect: bool, multiprocessors: int) -> None:
-        self.run, self.fuse, self.indirect = run, fuse, indirect
+    def __init__(self, run: LayerRun, fuse: frozenset[Fusion], how: How, multiprocessors: int) -> None:
+        self.run, self.fuse, self.how = run, fuse, how
         stream = run.stream
         self.launches = launches_of(fuse, bool(stream.packing))
-        self.made = FusedLaunches(stream.layout, fuse, indirect, multiprocessors)
+        self.made = FusedLaunches(stream.layout, fuse, how is not How.given, multiprocessors)
         self.memory = [np.full(max(1, size), -1, np.int32) for size in self.made.words]
         self.memory[-1][:] = 0  # counters
         arrays = run.device.arenas.arrays
         addresses = {key: array.ctypes.data for key, array in arrays.items()}
         self.operands = StepOperands(stream, addresses, self.launches, 0)
+        self.state = np.zeros(STEPPED_WORDS, np.int64)
 
     def poison(self, step: int, name: str) -> None:
         """Forget what a launch of a step writes."""
@@ -66,20 +78,24 @@ class FusedOnHost:
         words = np.zeros(OPERANDS * len(self.launches), np.int64)
         self.operands.fill(words, step * stream.layout.region.units)
         places = Memory(*(each.ctypes.data for each in self.memory))
+        self.state[0] = step
         for i, name in enumerate(self.launches):
             if name not in FUSED:
                 self._execute(step, name)
                 continue
             self.poison(step, name)
-            made = self.made.of(name, places)
+            stepped = [self.operands.stepped(i, self.state.ctypes.data)] if self.how is How.stepped else []
+            made = self.made.of(name, places, *stepped)
             own = words[OPERANDS * i : OPERANDS * (i + 1)].copy()
-            given = np.array([own.ctypes.data, 0, 0, 0], np.int64) if self.indirect else own
+            given = np.array([own.ctypes.data, 0, 0, 0], np.int64)
+            given = {How.given: own, How.table: given, How.stepped: np.zeros(OPERANDS, np.int64)}[self.how]
             arguments = np.concatenate([given, made.launch.words])
-            defines = {**made.defines, "DTYPE": int(stream.dtype), "INDIRECT": int(self.indirect)}
+            defines = {**made.defines, "DTYPE": int(stream.dtype), "INDIRECT": int(self.how is How.table)}
             library = built(made.kernel, CALLS[made.kernel], races=races, **defines)
             where = made.launch.grid, made.launch.block[0], made.launch.shared_bytes
             launch(library, *where, arguments.ctypes.data, seed=seed, at_once=at_once)
         assert not self.memory[-1].any(), "counters are 0 between launches"
+        assert self.state.tolist() == ([step + 1, step, 0] if self.how is How.stepped else [step, 0, 0])
 
     def _execute(self, step: int, name: str) -> None:
         """Execute the commands of a launch that is not fused on the CPU device, with the present inputs."""
