@@ -1,7 +1,7 @@
 """CUDA sources of our own kernels, compiled at run time.
 
-This folder holds the entry points: copies, echo, expert_gemm, feedback, fused, gemv, megakernel, null, ops, persistent,
-step_attention, step_elementwise, step_gemm and step_loop (.cu).
+This folder holds the entry points: copies, echo, expert_fused, expert_gemm, expert_route, feedback, fused, gemv,
+megakernel, null, ops, persistent, step_attention, step_elementwise, step_gemm and step_loop (.cu).
 They include the headers of common/, attention/, tokens/, steps/, experts/, megakernel/ and persistent/ (.cuh).
 Headers named shared/... are not files: launchopt/kernels/headers.py generates their text.
 """
