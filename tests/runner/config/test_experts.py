@@ -120,3 +120,19 @@ def test_what_cannot_run_is_refused_in_few_words(case: str, tmp_path: Path, monk
 def test_help_names_it() -> None:
     assert "moe" in help_text([])
     assert "workload.exponent" in help_text(["workload=moe"])
+
+
+def test_weights_of_experts_are_quantised_and_the_router_is_not() -> None:
+    stream = stream_of("workload.weights=fp8", "workload.dtype=bf16")
+    router, *of_experts = stream.layout.weights
+    assert not router.packing
+    assert {str(key.packing) for key in of_experts} == {str(stream.packing)} == {"fp8 per channel"}
+    plain = stream_of("workload.dtype=bf16")
+    assert stream.weight_bytes_by_step.max() < 0.6 * plain.weight_bytes_by_step.max()
+
+
+def test_experts_whose_rows_are_no_whole_blocks_are_refused() -> None:
+    why = "model.expert_intermediate=64 is no multiple of a block: use a multiple of 128, or workload.scales=channel"
+    with pytest.raises(LaunchoptError, match=why):
+        stream_of("workload.weights=int4")
+    assert str(stream_of("workload.weights=int4", "workload.scales=channel").packing) == "int4 per channel"
