@@ -1,4 +1,4 @@
-"""The stacks that can run some work on a device: every mode, and changed stacks of `engine` that RULES allows.
+"""The stacks that can run some work on a device: every mode, and changed stacks that RULES allows.
 
 Each mode's own `refusal` decides whether it can. Of stacks with the same launches only one is tried.
 """
@@ -11,6 +11,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.stack import AS_VLLM, PRESETS, choices_of, conflict, label_of, stack_of
 from launchopt.stack import Fusion, Kernels, Stack, Submit
+from launchopt.streams.expert_stream import ExpertStream
 from runner.config.schema import Config
 from runner.plan.streams import stream_on
 
@@ -27,6 +28,7 @@ LIKELY = (
     "coalesced",
     "torch_graph",
 )
+EXPERT_STACKS = ("graph+route+activate+combine+pdl", "graph+pdl")  # of a layer with experts
 LIKELY_ON_CPU = ("torch_eager", "graph", "graph_device", "engine+graph")
 LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
 REORDERS = "changes the order of GEMMs, and a trace does not say which of them reads the result of another one"
@@ -52,7 +54,8 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
     stream = stream_on(config, info)
     refused = broken_modes() | LONG_SETUP
     able = []
-    for label in [*MODES, *(changed_stacks() if stream.has_steps else [])]:
+    of_experts = EXPERT_STACKS if isinstance(stream, ExpertStream) else ()
+    for label in [*of_experts, *MODES, *(changed_stacks() if stream.has_steps else [])]:
         if label in refused:
             continue
         name, options = choices_of(label)

@@ -291,6 +291,7 @@ def test_of_a_model_with_experts_the_experts_of_a_layer_run(tmp_path: Path) -> N
     assert (config.workload.name, config.workload.tokens, config.model.experts) == ("moe", 4, 8)
     able, refused = candidates(config, info)
     assert {"baseline", "batched", "graph", "grouped"} <= set(able)
+    assert refused["graph+route+activate+combine+pdl"].startswith("mode.fuse=[route,activate,combine] needs a GPU")
     assert refused["torch_eager"] == "cannot launch COMBINE, EXPERT_MAP, PERMUTE, TOP_K"
     assert lines_of(found(question, "graph"))[4].startswith(
         "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch"
