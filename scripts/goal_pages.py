@@ -1,4 +1,4 @@
-"""Puts the results of `reference.py --only goals waterfall advised gpus gpu/bench` into the pages.
+"""Puts the results of `reference.py --only goals waterfall advised gpus quantised experts gpu/bench` into the pages.
 
     python scripts/reference.py --only goals waterfall advised/gpu gpus --minutes 9    # on a GPU, until none is left
     python scripts/goal_pages.py                                   # anywhere with the history: writes the pages
@@ -6,8 +6,8 @@
 
 Parts that are done are copied to folders of these names below outputs/reference. Each has a revision and a GPU of its
 own. A part that is not done is named, and an older result of it stays. README, outputs/reference/STACKS.md and the
-pages which-strategy, advise, arrivals, tensor-parallel and strategies of docs then show all that is there. Read the
-advice beside its new factors before you commit: a sentence of ADVICE may no longer hold.
+pages which-strategy, advise, arrivals, tensor-parallel, quantised, workloads and strategies of docs then show all that
+is there. Read the advice beside its new factors before you commit: a sentence of ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
 """
@@ -25,11 +25,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
-from launchopt.files import read_json, save_json, save_text
+from launchopt.files import JsonObject, read_json, save_json, save_text
 from runner.bench import figures
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import __main__ as report
-from runner.report import advice, advised, provenance, step_goals, two_gpus, waterfall
+from runner.report import advice, advised, provenance, step_goals, two_gpus, waterfall, weight_goals
 from runner.report.pictures import draw_waterfalls
 from scripts import reference_parts, revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
@@ -48,14 +48,16 @@ from scripts.reference_goals import (
 )
 from scripts.reference_gpus import FIRST, GPU_PARTS, GPUS, JOBS, SPLIT, page_rows, split_page_rows
 from scripts.reference_part import Part
+from scripts.reference_weights import EXPERTS, QUANTISED, WEIGHT_PARTS, weight_rows
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
 README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
 ADVICE_PAGE, GPUS_PAGE, SPLIT_PAGE = "docs/advise.md", "docs/arrivals.md", "docs/tensor-parallel.md"
+WEIGHT_PAGES = {QUANTISED: "docs/quantised.md", EXPERTS: "docs/workloads.md"}
 BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives": SPLIT_PAGE}  # part -> page
 BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
-PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *BENCH_PARTS)
+PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
 KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)  # no page reads histograms
 KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE)
 LEFT_OUT = {"advise", FIRST}  # folders that no page reads; FIRST: also of scripts/advised.py
@@ -168,8 +170,10 @@ def refresh(root: Path) -> None:
         _show_headline(root)
     _show_advised(root)
     gpus = place / GPUS
-    _show_rows(root / GPUS_PAGE, GPUS, gpus, page_rows(gpus))
-    _show_rows(root / SPLIT_PAGE, SPLIT, gpus / SPLIT, split_page_rows(gpus / SPLIT))
+    _show_rows(root / GPUS_PAGE, GPUS, gpus / two_gpus.FILE, {"rows": page_rows(gpus)})
+    _show_rows(root / SPLIT_PAGE, SPLIT, gpus / SPLIT / two_gpus.FILE, {"rows": split_page_rows(gpus / SPLIT)})
+    for name, page in WEIGHT_PAGES.items():
+        _show_rows(root / page, name, place / name / weight_goals.FILE, {"goals": weight_rows(name, place / name)})
     for folder, page in BENCHES.items():
         if (place / folder).is_dir():
             report.sync_readme(root / page)
@@ -189,11 +193,11 @@ def _show_advised(root: Path) -> None:
         report.sync_readme(root / ADVICE_PAGE)
 
 
-def _show_rows(page: Path, block: str, place: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Save rows of two GPUs beside their runs, and let a page show them; without rows the page stays."""
-    if rows:
-        save_json(place / two_gpus.FILE, {"rows": rows})
-        sync_block(page, block, f"\n{_marked(page, place / two_gpus.FILE)}", check=False)
+def _show_rows(page: Path, block: str, path: Path, content: Mapping[str, Sequence[JsonObject]]) -> None:
+    """Save the rows of a table beside the runs, and let a page show them; without rows the page stays."""
+    if any(content.values()):
+        save_json(path, content)
+        sync_block(page, block, f"\n{_marked(page, path)}", check=False)
         report.sync_readme(page)
 
 

@@ -15,6 +15,7 @@ from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
 from scripts.reference_gpus import GPU_PARTS
 from scripts.reference_part import Part, run_words
+from scripts.reference_weights import WEIGHT_PARTS
 
 AZURE = "AzureLLMInferenceTrace_code.csv"
 MOONCAKE = "mooncake_conversation_trace.jsonl"
@@ -158,6 +159,7 @@ PARTS = (
     *WATERFALL_PARTS,
     *ADVISED_PARTS,
     *GPU_PARTS,
+    *WEIGHT_PARTS,
     *(
         _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")
         for i, name in enumerate(STRATEGIES)

@@ -21,6 +21,7 @@ from scripts.reference_advised import GPU as ON_GPU
 from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
 from scripts.reference_gpus import BEFORE, GPU_PARTS, ONE, SPLIT_PARTS, SPLIT_STACKS, TWO
 from scripts.reference_part import Part
+from scripts.reference_weights import EXPERT_PARTS, EXPERT_STACK, QUANTISED_PARTS
 
 REVISION, CODE = "a1" * 20, "c0de"
 GPU = "NVIDIA H100 80GB HBM3"
@@ -30,7 +31,7 @@ FUSED = "engine+graph"  # of the stacks that a CPU can run
 LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "requests": 1, "tokens": 100}
 LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
 PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE, goal_pages.GPUS_PAGE)
-PAGES = (*PAGES, *goal_pages.BENCHES.values())
+PAGES = (*PAGES, *goal_pages.WEIGHT_PAGES.values(), *goal_pages.BENCHES.values())
 
 
 @pytest.fixture
@@ -211,3 +212,22 @@ def test_every_advice_is_about_a_part() -> None:
     assert {f"goals/{str(each['run']).partition('/')[0]}" for each in goal_pages.ADVICE} <= {
         part.folder for part in GOAL_PARTS
     }
+
+
+def test_goals_of_quantised_weights_and_of_experts_stand_on_their_pages(checkout: Path, tmp_path: Path) -> None:
+    new, work = tmp_path / "new", {"dtype": "bf16", "weights": "fp8 per channel", "weight_bytes": 100 * 24_000_000}
+    works = {
+        QUANTISED_PARTS[0]: ("", ("pdl", "kernel"), work | {"commands": 100, "shapes": "6144x1x4096", "tokens": None}),
+        EXPERT_PARTS[0]: ("0", (EXPERT_STACK, "grouped"), work | {"steps": 100, "step_tokens": 1, "tokens": None}),
+    }
+    for part, (job, modes, more) in works.items():
+        place = new / part.folder / job
+        rows = [row for at, mode in enumerate(modes) for row in repeats(*[1.0 + at] * 5, mode=mode, **more)]
+        write(place, rows)
+        (place / "manifest.json").write_text(json.dumps(manifest(part, ceilings={"read_gb_per_s": 3000.0})))
+    assert goal_pages.main([str(new)], checkout) == 0
+    pages = [(checkout / page).read_text() for page in goal_pages.WEIGHT_PAGES.values()]
+    assert "| `pdl` | 8.000 | 11.73 (1.47x) | 10.00 [10.00, 10.00] | yes | 1.25x | kernel 20.00 |" in pages[0]
+    assert (
+        f"| `{EXPERT_STACK}` | 8.000 | 44.00 (5.50x) | 10.00 [10.00, 10.00] | yes | 1.25x | grouped 20.00 |" in pages[1]
+    )

@@ -1,0 +1,91 @@
+"""The parts of the reference results on quantised weights and on layers with experts, and the goals of their tables.
+
+A goal is stated in us for a GPU that reads 4,400 GB/s, or as a multiple of the read floor: see
+runner/report/weight_goals.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from launchopt.files import JsonObject
+from scripts.reference_part import Part, run_words
+
+QUANTISED, EXPERTS = "quantised", "experts"  # the folders of the parts
+GEMV: tuple[tuple[int, int, str, float], ...] = (  # rows and columns of a weight, its format, and the goal
+    (6144, 4096, "fp8", 8.0),
+    (4096, 12288, "fp8", 14.0),
+    (16384, 2048, "fp8", 10.0),
+    (16384, 2048, "int4", 7.0),
+)
+STEP, PLAIN = "step", "bf16"  # folders of a step of the model, with fp8 weights, and without
+FUSED = "engine+silu+epilogue+graph+own+pdl"
+_MODEL = (
+    "workload=layer model=llama_3_8b workload.layers=null workload.dtype=bf16 workload.tokens=50 sampling=greedy"
+    " mode=engine mode.submit=graph mode.kernels=own mode.pdl=true"
+    " 'mode.fuse=[qkv,gate_up,norm,rope_kv,attention,silu,epilogue]' 'against=[engine+own]' repeats=2 processes=3"
+    " batching.timeout_us=50000 record.launches=none"
+)
+STEP_OF_FLOOR = 1.25
+EXPERT_STACK = "graph+route+activate+combine+pdl"
+EXPERT_TOKENS = (1, 4, 16, 64)
+EXPERT_GOALS = {"bf16": (30.0, 75.0, 140.0, 260.0), "fp8": (20.0, 45.0, 85.0, 150.0)}
+EXPERIMENTS = {"bf16": "experts", "fp8": "experts_fp8"}
+
+
+class Row(NamedTuple):
+    """A row of a table: the folder of a run below that of the parts, the mode, and its goal."""
+
+    run: str
+    mode: str
+    goal: JsonObject
+
+
+def _gemv_name(rows: int, columns: int, weights: str) -> str:
+    return f"gemv_{rows}x{columns}_{weights}"
+
+
+def _gemv(rows: int, columns: int, weights: str) -> Part:
+    size = f"workload=gemv_micro workload.m={rows} workload.k={columns} workload.dtype=bf16"
+    words = f"{size} workload.weights={weights} workload.commands=2000 mode=pdl 'against=[kernel]' repeats=5"
+    command = run_words(f"{words} timing=host record.launches=none")
+    return Part(f"{QUANTISED}/{_gemv_name(rows, columns, weights)}", "cuda", 3, (command,), seconds=30)
+
+
+def _steps() -> Part:
+    commands = (
+        run_words(f"{_MODEL} workload.weights=fp8", f"{{folder}}/{STEP}"),
+        run_words(_MODEL, f"{{folder}}/{PLAIN}"),
+    )
+    return Part(f"{QUANTISED}/llama_3_8b_1", "cuda", 8, commands, seconds=120)
+
+
+def _experts(weights: str) -> Part:
+    command = run_words(f"experiment={EXPERIMENTS[weights]}")
+    return Part(f"{EXPERTS}/{weights}", "cuda", 9.5, (command,), seconds=240)
+
+
+QUANTISED_PARTS = (*(_gemv(rows, columns, weights) for rows, columns, weights, _ in GEMV), _steps())
+EXPERT_PARTS = tuple(map(_experts, EXPERT_GOALS))
+WEIGHT_PARTS = (*QUANTISED_PARTS, *EXPERT_PARTS)
+_GEMV_ROWS = [
+    Row(_gemv_name(rows, columns, weights), "pdl", {"goal_us": goal}) for rows, columns, weights, goal in GEMV
+]
+_STEP_ROWS = [
+    Row(f"llama_3_8b_1/{STEP}", FUSED, {"of_floor": STEP_OF_FLOOR}),
+    Row(f"llama_3_8b_1/{PLAIN}", FUSED, {}),
+]
+ROWS = {
+    QUANTISED: (*_GEMV_ROWS, *_STEP_ROWS),
+    EXPERTS: tuple(
+        Row(f"{weights}/{job}", EXPERT_STACK, {"goal_us": goal})
+        for weights, goals in EXPERT_GOALS.items()
+        for job, goal in enumerate(goals)
+    ),
+}
+
+
+def weight_rows(name: str, place: Path) -> list[JsonObject]:
+    """Return the goals of a table as `weight_goals` reads them, of the results in `place`."""
+    return [{"run": row.run, "mode": row.mode} | row.goal for row in ROWS[name] if (place / row.run).is_dir()]
