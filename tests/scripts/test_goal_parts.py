@@ -218,7 +218,11 @@ def test_goals_of_quantised_weights_and_of_experts_stand_on_their_pages(checkout
     new, work = tmp_path / "new", {"dtype": "bf16", "weights": "fp8 per channel", "weight_bytes": 100 * 24_000_000}
     works = {
         QUANTISED_PARTS[0]: ("", ("pdl", "kernel"), work | {"commands": 100, "shapes": "6144x1x4096", "tokens": None}),
-        EXPERT_PARTS[0]: ("0", (EXPERT_STACK, "grouped"), work | {"steps": 100, "step_tokens": 1, "tokens": None}),
+        EXPERT_PARTS[0]: (
+            "0",
+            (EXPERT_STACK, "grouped"),
+            work | {"steps": 100, "step_tokens": 1, "active_experts": 8.0, "tokens": None},
+        ),
     }
     for part, (job, modes, more) in works.items():
         place = new / part.folder / job
