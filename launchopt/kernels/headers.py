@@ -100,6 +100,8 @@ HEADERS: Mapping[str, str] = {
     + constants_text(WARPS=shared.ATTENTION_WARPS),
     "shared/step_attention.cuh": _constants(shared, "MOST_SPLITS")
     + struct_text("StepAttention", shared.STEP_ATTENTION),
+    "shared/expert_align.cuh": _constants(shared, "ALIGN_THREADS BLOCK_WORDS")
+    + struct_text("ExpertAlign", shared.EXPERT_ALIGN),
     "shared/sampling.cuh": constants_text(**{kind.name.upper(): i for i, kind in enumerate(SamplingKind)}),
     "shared/feedback.cuh": _constants(shared, "ROW_WORDS") + struct_text("Feedback", shared.FEEDBACK, _FEEDBACK_TYPES),
     "shared/step_loop.cuh": _constants(shared, "ROW_HISTORY ROW_ID ROW_DRAW")

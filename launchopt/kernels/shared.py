@@ -245,3 +245,15 @@ QUEUE = np.dtype(
         ("direct_bytes", "<u8"),
     ]
 )
+
+# -- Rows of experts in blocks of one expert each (expert_align.cu), as GEMMs in Triton read them
+
+ALIGN_THREADS = 1024  # threads of the only block
+BLOCK_WORDS = 4  # int32 words before the rows of a block, and before the first block
+EXPERT_ALIGN = np.dtype(
+    [
+        *fields("<i8", "top_k columns experts"),
+        ("pitch", "<i8"),  # bytes from one column's experts to the next column's
+        ("rows", "<i8"),  # most rows of a block
+    ]
+)

@@ -44,6 +44,7 @@ PRESETS: Mapping[str, Stack] = {
     "torch_eager": Stack(coalesce=True, kernels=Kernels.torch),
     "torch_graph": Stack(coalesce=True, submit=Submit.graph, kernels=Kernels.torch),
     "triton_batched": Stack(kernels=Kernels.triton),
+    "triton_experts": Stack(kernels=Kernels.triton),
 }
 
 
@@ -79,6 +80,9 @@ _EXPERTS = (
     f"mode.fuse=[{','.join(EXPERT_FUSIONS)}]: use mode=graph for a graph of them"
 )
 
+_TRITON_EXPERTS = "launches a step of a layer with experts, and can change mode.submit=graph and mode.pdl only"
+NOT_EXPERTS = "no mode=triton_experts"  # a choice of every other mode
+
 _OTHER = "has launches of its own, which are no stack of choices: begin with baseline, coalesced or graph"
 
 RULES: tuple[Rule, ...] = (
@@ -94,8 +98,13 @@ RULES: tuple[Rule, ...] = (
     _rule(_TORCH, CHANGED, Kernels.torch),
     *(_rule(_MEGAKERNEL, CHANGED, choice) for choice in ("mode=megakernel", Submit.megakernel)),
     *(_rule(_PERSISTENT, CHANGED, choice) for choice in ("mode=persistent", Submit.persistent)),
-    *(_rule(_TRITON, Kernels.triton, each) for each in (*Fusion, PDL) if each != Fusion.epilogue),
-    _rule(_TRITON, CHANGED, Kernels.triton, f"no {Fusion.epilogue}"),
+    *(
+        _rule(_TRITON_EXPERTS, "mode=triton_experts", each)
+        for each in (*Fusion, COALESCE, *LOOPS, *Kernels)
+        if each not in (Kernels.triton, Kernels.torch)
+    ),
+    *(_rule(_TRITON, NOT_EXPERTS, Kernels.triton, each) for each in (*Fusion, PDL) if each != Fusion.epilogue),
+    _rule(_TRITON, NOT_EXPERTS, CHANGED, Kernels.triton, f"no {Fusion.epilogue}"),
     _rule(_SILU, Fusion.silu, Kernels.cublaslt),
 )
 
@@ -110,7 +119,7 @@ SPLIT_RULES: tuple[Rule, ...] = (  # choices that cannot execute a model that se
 )
 QUANTISED_BY: Mapping[str, str] = {  # what runs quantised weights, by kind of device
     "cpu": "mode=baseline, batched, coalesced, engine or graph",
-    "cuda": "mode=baseline, batched, multistream, kernel or pdl, for decode steps mode.kernels=own, "
+    "cuda": "mode=baseline, batched, multistream, kernel, pdl or triton_batched, for decode steps mode.kernels=own, "
     "for workload=moe mode=graph or expert_kernel",
 }
 SAME_BATCHES = "forms batches of one shape as commands come, so that GPUs may form different ones: use mode=coalesced"
@@ -134,6 +143,7 @@ def label_of(name: str, stack: Stack) -> str:
 def conflict(name: str, stack: Stack) -> Rule | None:
     """Return the rule that refuses a stack which began as the mode `name`; None if its choices can be combined."""
     own = stack.choices | {f"no {each}" for each in (*Fusion, COALESCE, PDL) if each not in stack.choices}
+    own |= {NOT_EXPERTS} if name != "triton_experts" else set()
     if stack != preset_stack(name):
         own |= {f"mode={name}", CHANGED, *([] if name in PRESETS else [OTHER])}
     return next((rule for rule in RULES if rule.choices <= own), None)

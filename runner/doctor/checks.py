@@ -32,7 +32,7 @@ PLENTY_BYTES = 64 << 20
 CLEAN = "launchopt doctor --clean"
 MIN_CORES = 3  # one each for producer, consumer, and all other programs
 USES = {
-    "torch": "modes torch_*, fused_triton and triton_batched",
+    "torch": "modes torch_*, fused_triton, triton_batched and triton_experts",
     "bench": "one row of launchopt bench",
     "report": "plots, and the HTML report",
 }

@@ -101,7 +101,9 @@ def cupti_check(installed: str | None, cuda: tuple[int, int] | None) -> Check:
 def _triton_check() -> Check:
     if missing("triton"):
         mend = install_command("torch")
-        return Check("Triton", Status.MISSING, "not installed (for modes fused_triton and triton_batched)", mend)
+        return Check(
+            "Triton", Status.MISSING, "not installed (for modes fused_triton, triton_batched and triton_experts)", mend
+        )
     return Check("Triton", Status.OK, _version("triton") or "version unknown")
 
 

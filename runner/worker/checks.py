@@ -60,7 +60,7 @@ class Checks:
         if self._chains:
             outputs = self._chains.verify(unwritten, settings)
         elif isinstance(self._job.stream, ExpertStream):
-            outputs = verify_experts(self._job.stream, self._device.arenas, settings)
+            outputs = verify_experts(self._job.stream, self._device.arenas, settings, unwritten)
         else:
             outputs = verify(commands_of(self._job.stream), self._device.arenas, settings, own)
         audited = self._chains.audited(arm) if self._chains else None

@@ -84,6 +84,8 @@ def test_all_reduces_whose_blocks_have_enough_registers(dtype: Dtype) -> None:
 def test_gemm_of_experts(indirect: int, dtype: Dtype) -> None:
     (spilled,) = is_compiled(source("expert_gemm"), DTYPE=dtype, INDIRECT=indirect, PDL=1).spilled
     assert spilled <= 16
+    assert is_compiled(source("expert_align"), DTYPE=dtype, INDIRECT=indirect, PDL=1).spilled == [0]
+    is_compiled(source("next_operands"), DTYPE=dtype, PDL=indirect)
     is_compiled(source("ops"), DTYPE=dtype, INDIRECT=indirect, PDL=1)
 
 

@@ -25,7 +25,7 @@ from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.workloads.gemv import gemv
 
 ABLE = {"cpu": ("baseline", "batched", "graph", "grouped", "pointer_array")}
-ABLE["cuda"] = (*ABLE["cpu"], "expert_kernel", "kernel", "pdl", "triton_batched")
+ABLE["cuda"] = (*ABLE["cpu"], "expert_kernel", "kernel", "pdl", "triton_batched", "triton_experts")
 # The fake of CUDA has no grouped GEMM; tests/modes/test_modes_gpu.py runs it.
 NO_STAND_IN = {("grouped", "cuda"), ("expert_kernel", "cpu")}
 FP8, INT4 = Packing(WeightFormat.fp8, Scales.channel), Packing(WeightFormat.int4, Scales.block)

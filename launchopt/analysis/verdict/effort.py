@@ -11,7 +11,7 @@ from launchopt.stack import preset_of
 EFFORT = (
     *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "engine"),
     *("graph", "graph_loop", "graph_device", "kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton"),
-    *("torch_graph", "torch_eager"),
+    *("triton_experts", "torch_graph", "torch_eager"),
 )
 # A mode that is a choice of a stack; a choice that is the name of a mode stands for that mode.
 PRESET_OF_CHOICE = {"coalesce": "coalesced", "own": "kernel", "triton": "triton_batched", "torch": "torch_graph"} | {

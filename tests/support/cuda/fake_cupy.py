@@ -25,7 +25,7 @@ from support.cuda import fake_quantised
 from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_expert_fusions import expert_fused, expert_route
-from support.cuda.fake_expert_kernels import expert_gemm, experts, through_table
+from support.cuda.fake_expert_kernels import expert_align, expert_gemm, experts, next_operands, through_table
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
 from support.cuda.fake_memory import OnGpu
@@ -220,11 +220,14 @@ class FakeCupy:
             if name in (QUANTISED_GEMV, TENSOR_GEMV):
                 return self.kernels.kernel(fake_quantised.gemv_quantised(fake_quantised.macros_of(options)))
             is_indirect = "-DINDIRECT=1" in options
+            if name == "next_operands":
+                return self.kernels.raw(next_operands)
             if name in ("expert_route", "expert_fused"):
                 fake = expert_route if name == "expert_route" else expert_fused
                 return self.kernels.raw(fake(fake_quantised.macros_of(options)))
-            if name == "expert_gemm":
-                return self.kernels.raw(expert_gemm(is_indirect))
+            if name in ("expert_gemm", "expert_align"):
+                made = expert_gemm if name == "expert_gemm" else expert_align
+                return self.kernels.raw(made(is_indirect))
             compute = self._compute(name)
             return self.kernels.kernel(through_table(compute) if is_indirect else compute)
 

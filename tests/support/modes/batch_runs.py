@@ -91,7 +91,8 @@ class Run:
         self.device.finish()
         assert list(self.recorder.faults()) == []
         if isinstance(self.stream, ExpertStream):
-            found = verify_experts(self.stream, self.device.arenas, CheckSettings(64))
+            unwritten = self.mode.unwritten_of(self.stream)
+            found = verify_experts(self.stream, self.device.arenas, CheckSettings(64), unwritten)
         else:
             found = verify(self.stream, self.device.arenas, CheckSettings(64))
         assert found.ok, found.first_wrong
