@@ -1,5 +1,7 @@
 """triton_batched: one launch of a Triton kernel per batch, for GEMVs and small GEMMs of up to 16 columns.
 
+Weights may be quantised. The kernel then unpacks codes in registers.
+
 The kernel finds each command's operands through a table of pointers, as in mode=pointer_array: 24 bytes per command,
 filled and uploaded inside the launch. A batch of one command is launched with its addresses. The tile sizes of each
 shape are tuned once, on the workload's own operands. Compilation and tuning count as setup; they take less time if
@@ -32,6 +34,7 @@ class TritonBatched(Mode):
     name = "triton_batched"
     devices = ("cuda",)
     ops = frozenset(Op)
+    quantised = ("cuda",)
     packages = ("triton",)
     extra = "torch"
 
@@ -44,6 +47,11 @@ class TritonBatched(Mode):
         if widest > MOST_COLUMNS:
             return f"is made for up to {MOST_COLUMNS} columns, and this workload has {widest}"
         return super().refusal(kind, stream)
+
+    @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot compute with quantised weights, or None if it can."""
+        return None if kind in cls.quantised else super().quantised_refusal(kind, stream)
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from support.quantised import PACKINGS, quantised_gemv, quantised_steps
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, ShapeKey
@@ -16,6 +17,7 @@ from launchopt.modes.triton_batched import MOST_COMMANDS, TritonBatched
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.program import elementwise_program, linear_epilogue_program
 from launchopt.streams.stream import GemmStream, Segment
+from launchopt.weights.packing import Packing
 
 
 def requests(prompt: int) -> Requests:
@@ -32,6 +34,14 @@ def test_takes_chains_whose_other_ops_are_launched_as_by_batched() -> None:
     assert TritonBatched.refusal("cuda", ChainStream([(8, 8)], 2, requests(16), Dtype.fp32, 1)) is None
     program = linear_epilogue_program(64)
     assert TritonBatched.refusal("cuda", ChainStream(program, 1, requests(0), Dtype.fp32, 1)) is None
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_takes_quantised_weights_on_a_gpu(packing: Packing) -> None:
+    assert TritonBatched.refusal("cuda", quantised_gemv(packing, Dtype.bf16, 16)) is None
+    assert TritonBatched.refusal("cuda", quantised_steps(packing)) is None
+    assert "has 17" in str(TritonBatched.refusal("cuda", quantised_gemv(packing, Dtype.bf16, 17)))
+    assert "needs a GPU" in str(TritonBatched.refusal("cpu", quantised_gemv(packing)))
 
 
 def test_says_why_not() -> None:

@@ -17,6 +17,8 @@ from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.tables import Row, Tables
 from launchopt.devices.triton.kernels import dot_gemm, sum_gemm
 from launchopt.devices.triton.plans import TYPES, Loaded, Variant, load_variants
+from launchopt.devices.triton.quantised import check_capability, quantised_variant
+from launchopt.devices.triton.timed import ns_a_launch
 from launchopt.devices.triton.tuning import (
     Config,
     Operand,
@@ -30,21 +32,27 @@ from launchopt.devices.triton.tuning import (
     tuned_for,
     turns,
 )
-from launchopt.errors import RunError
 from launchopt.recording.launch_rows import Strategy
 
-REPEATS = 3  # timings of a kernel; the fastest counts
 READ_ONCE = "evict_first"  # cache policy for a weight that is not read again soon
 
 
 def variant(
-    shape: ShapeKey, row_elements: tuple[int, int, int], config: Config, shared: bool, direct: bool = False
+    shape: ShapeKey,
+    row_elements: tuple[int, int, int],
+    config: Config,
+    shared: bool,
+    direct: bool = False,
+    capability: int = 0,
 ) -> Variant:
     """Return the kernel to compile for a shape.
 
     shared: all commands of a batch have the same A, which the cache should keep. direct: the kernel gets the addresses
-    of one command instead of tables of pointers.
+    of one command instead of tables of pointers. capability: compute capability, times 10; 0: Triton's interpreter.
     """
+    if shape.packing:
+        policy = "" if shared else READ_ONCE
+        return quantised_variant(shape, row_elements, config, policy, direct, capability)
     constants = {
         **{"M": shape.m, "N": shape.n, "K": shape.k, "LEADING": row_elements, "DTYPE": TYPES[shape.dtype]},
         **{"ROWS": config.rows, "DEPTH": config.depth, "STAGES": config.stages},
@@ -59,7 +67,7 @@ class TritonGemms:
     """The fastest kernel for each GEMM shape of the workload that `device` has open."""
 
     def __init__(self, device: GpuDevice) -> None:
-        self._device = device
+        self._device, self._capability = device, int(cupy.cuda.Device().compute_capability)
         self._limits: dict[ShapeKey, int] = {}
         self._shared: dict[ShapeKey, bool] = {}  # whether all commands of a batch have the same A
         self._kernels: dict[tuple[ShapeKey, int], tuple[Config, Loaded]] = {}
@@ -72,8 +80,9 @@ class TritonGemms:
         shape = device.work.shapes[index]
         shared = bool(device.base.shapes[index, ShapeColumn.MOVE_A] == 0)
         self._limits[shape], self._shared[shape] = limit, shared
-        rows, tried = device.row_elements(shape), configs(shape)
-        kernels = load_variants([variant(shape, rows, config, shared) for config in tried])
+        check_capability(shape.packing, self._capability)
+        tried = configs(shape)
+        kernels = load_variants([self._variant(shape, config) for config in tried])
         usable = [(config, kernel) for config, kernel in zip(tried, kernels, strict=True) if kernel]
         for count in tuned_counts(limit):
             timed = _Timed(device, index, count, shared)
@@ -81,6 +90,10 @@ class TritonGemms:
             best = times.index(min(times))
             self._kernels[shape, count] = usable[best]
             self.chosen[shape, count] = usable[best][0], count * shape.bytes / times[best]
+
+    def _variant(self, shape: ShapeKey, config: Config, direct: bool = False) -> Variant:
+        rows = self._device.row_elements(shape)
+        return variant(shape, rows, config, self._shared[shape], direct, self._capability)
 
     def row(self, shape: ShapeKey, size: int) -> Row:
         """Return the plan of `size` commands in one launch, for `Tables.add`."""
@@ -95,7 +108,7 @@ class TritonGemms:
         device = self._device
         shape = device.work.shapes[index]
         config, _ = self._kernels[shape, 1]
-        (kernel,) = load_variants([variant(shape, device.row_elements(shape), config, self._shared[shape], True)])
+        (kernel,) = load_variants([self._variant(shape, config, direct=True)])
         assert kernel is not None  # it needs as much shared memory as the same kernel with tables, which fits
         row = plan_row(device, shape, 1, config, kernel)
         device.planner.warm(tables, index, tables.add(index, [1], lambda _: (row, b"")))
@@ -127,6 +140,8 @@ class _Timed:
         device, shape, row = self._device, self._shape, self._device.base.shapes[index].tolist()
         lead_a, lead_b, lead_c = device.row_elements(shape)
         a = size_bytes(shape.m, shape.k, lead_a, shape.dtype.itemsize)
+        if shape.packing:
+            a = shape.packing.end(shape.m, shape.k)
         b = size_bytes(shape.n, shape.k, lead_b, shape.dtype.itemsize)
         arena_bytes_a, arena_bytes_b, _ = (
             device.arenas.arrays[operand.arena].nbytes for operand in device.work.operands(shape)
@@ -139,8 +154,8 @@ class _Timed:
         )
 
     def ns_a_launch(self, kernel: Loaded, config: Config) -> float:
-        """Return the GPU ns per launch, in the fastest of REPEATS timings."""
-        device, stream, count = self._device, self._device.stream, self._count
+        """Return the GPU ns per launch, in the fastest of several timings."""
+        device, count = self._device, self._count
         plan = np.array(plan_row(device, self._shape, count, config, kernel), np.int64)
         context, first, step = device.base.contexts[0], int(self._pointers.data.ptr), int(self._pointers.strides[0])
 
@@ -148,23 +163,4 @@ class _Timed:
             a = first + turn * step
             device.check(lt.launch(context, plan, a, a + 8 * count, a + 16 * count, 0))
 
-        launch(0)
-        stream.synchronize()
-        stream.begin_capture()
-        try:
-            for turn in range(self._turns):
-                launch(turn)
-        finally:
-            graph = stream.end_capture()
-        begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-        times_ms = []
-        for _ in range(1 + REPEATS):
-            begin.record(stream)
-            graph.launch(stream)
-            end.record(stream)
-            end.synchronize()
-            times_ms.append(cupy.cuda.get_elapsed_time(begin, end))
-        fastest_ms = float(min(times_ms[1:]))
-        if fastest_ms <= 0:
-            raise RunError(f"timing {self._shape} on the GPU gave {fastest_ms} ms")
-        return fastest_ms * 1e6 / self._turns
+        return ns_a_launch(device.stream, launch, self._turns, self._shape)

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from launchopt.command import ShapeKey
+from launchopt.command import Dtype, ShapeKey
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES
 from launchopt.types import Table
+from launchopt.weights.packing import BLOCK, Packing, Scales, WeightFormat
 
 MOST_COLUMNS = 16
 WARP = 32
@@ -59,9 +60,28 @@ DOTS = {  # configurations with tl.dot, by bytes per element
 }
 
 
+# The same for quantised weights. Loads of 16 bytes have 16 codes of fp8 and int8, and 32 of int4.
+QUANTISED_ONE = (
+    *((1, 2048, 4, 1), (1, 4096, 4, 1), (1, 4096, 8, 1), (2, 2048, 4, 1), (2, 4096, 4, 1), (4, 1024, 4, 1)),
+    *((4, 2048, 4, 1), (8, 512, 4, 1), (8, 1024, 4, 1), (16, 256, 4, 1), (4, 1024, 4, 3)),
+)
+QUANTISED_FEW = (
+    *((1, 2048, 4, 1), (1, 512, 4, 1), (2, 1024, 4, 1), (2, 512, 4, 1), (2, 256, 4, 1), (4, 512, 4, 1)),
+    *((4, 256, 4, 1), (4, 128, 4, 1), (8, 256, 8, 1)),
+)
+QUANTISED_DOTS = (
+    *((16, 128, 4, 4), (16, 256, 4, 4), (16, 512, 4, 3), (32, 128, 4, 5), (32, 256, 4, 4), (32, 512, 8, 3)),
+    *((64, 128, 4, 4), (64, 256, 4, 3), (128, 128, 8, 3)),
+)
+
+
 def configs(shape: ShapeKey) -> list[Config]:
-    """Return about a dozen different configurations whose blocks are not larger than the shape."""
-    if shape.n == 1:
+    """Return one or two dozen different configurations whose blocks are not larger than the shape."""
+    if shape.packing:
+        found = [Config(*sizes) for sizes in (QUANTISED_ONE if shape.n == 1 else QUANTISED_FEW)]
+        if shape.dtype is not Dtype.fp32:
+            found += [_within_scales(Config(*sizes, True), shape.packing) for sizes in QUANTISED_DOTS]
+    elif shape.n == 1:
         found = [Config(*sizes) for sizes in ONE_COLUMN]
     else:
         found = [Config(*sizes) for sizes in FEW_COLUMNS] + [
@@ -69,6 +89,11 @@ def configs(shape: ShapeKey) -> list[Config]:
         ]
     fitting = (_fitted(config, shape) for config in found)
     return list(dict.fromkeys(config for config in fitting if config.dot or _sums(config, shape) <= MOST_SUMS))
+
+
+def _within_scales(config: Config, packing: Packing) -> Config:
+    """Return a configuration whose depth is no longer than a block of scales."""
+    return replace(config, depth=min(config.depth, BLOCK)) if packing.scales is Scales.block else config
 
 
 def _fitted(config: Config, shape: ShapeKey) -> Config:
@@ -79,7 +104,8 @@ def _fitted(config: Config, shape: ShapeKey) -> Config:
 
 
 def _sums(config: Config, shape: ShapeKey) -> int:
-    return config.rows * config.depth * shape.n // (WARP * config.warps)
+    a_sum = 2 if shape.packing.format is WeightFormat.int4 else 1  # values of k whose products share a sum
+    return config.rows * config.depth // a_sum * shape.n // (WARP * config.warps)
 
 
 def power_of_two(size: int) -> int:

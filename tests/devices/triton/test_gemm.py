@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from support.paths import TESTS
+from support.quantised import PACKINGS
 
 from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_words
 from launchopt.devices.arenas import to_float32
 from launchopt.devices.triton.tuning import Config, configs
+from launchopt.errors import ConfigError
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.stream import GemmStream, Segment
+from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
+from launchopt.weights.packing import Packing, WeightFormat
+from launchopt.workloads.gemv import gemv
 
 HOPPER = 90
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)
@@ -55,6 +59,30 @@ def test_each_configuration_compiles_and_needs_no_scratch(triton: Any, dtype: Dt
     assert "evict_first" not in compile_variant(variant(shape, (k, k, m), tried[0], True), HOPPER).asm["ptx"]
 
 
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+@pytest.mark.parametrize(("dtype", "n"), [(Dtype.fp32, 3), (Dtype.fp16, 1), (Dtype.bf16, 16)])
+def test_kernels_of_quantised_weights_compile(triton: Any, packing: Packing, dtype: Dtype, n: int) -> None:
+    from launchopt.devices.triton.gemm import variant
+    from launchopt.devices.triton.plans import OPERANDS, SCRATCH_POINTERS, compile_variant
+
+    shape = ShapeKey(300, n, 512, dtype, packing=packing)
+    tried = configs(shape)
+    for config in (tried[0], tried[-1]):
+        ptx = compile_variant(variant(shape, (512, 512, 300), config, False, capability=HOPPER), HOPPER).asm["ptx"]
+        assert ptx.count(".param .u64") == OPERANDS + SCRATCH_POINTERS
+        assert ("mma" in ptx) == config.dot
+        assert ("sub.rn" in ptx) == (packing.format is WeightFormat.int4 and dtype is not Dtype.fp32)
+
+
+def test_fp8_is_refused_on_a_gpu_that_cannot_convert_it(triton: Any) -> None:
+    from launchopt.devices.triton.quantised import check_capability
+
+    check_capability(Packing(WeightFormat.fp8), 89)
+    check_capability(Packing(WeightFormat.int4), 80)
+    with pytest.raises(ConfigError, match=r"8\.9 or newer: use int8 or int4, or mode=kernel"):
+        check_capability(Packing(WeightFormat.fp8), 80)
+
+
 @pytest.fixture
 def device() -> Any:
     from launchopt.devices.cuda.device import CudaDevice
@@ -74,8 +102,23 @@ def opened(device: Any, stream: GemmStream) -> Recorder:
 @in_each_dtype
 @pytest.mark.parametrize(("m", "n", "k"), [(64, 1, 8192), (257, 1, 255), (96, 16, 512), (1000, 5, 1001), (3, 2, 5)])
 def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype, m: int, n: int, k: int) -> None:
-    """Check each command's output after each launch; an output that was not written is NaN."""
-    commands = 5
+    check_products(device, GemmStream([(m, k)], 1, [Segment(n, 5)], dtype, 5))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "n", "k"), [(Dtype.bf16, 1, 512), (Dtype.fp16, 16, 384), (Dtype.fp32, 3, 512)], ids=str
+)
+def test_products_of_quantised_weights(
+    triton: Any, device: Any, packing: Packing, dtype: Dtype, n: int, k: int
+) -> None:
+    check_products(device, gemv(300, n, k, 5, dtype, 5, CommandOrder(packing=packing)))
+
+
+def check_products(device: Any, stream: GemmStream) -> None:
+    """Launch every configuration; check each command's output. An output that was not written is NaN."""
+    commands = stream.commands
     import cupy
 
     from launchopt.devices.cublaslt import launch as lt
@@ -83,9 +126,9 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     from launchopt.devices.triton.gemm import plan_row, variant
     from launchopt.devices.triton.plans import load_variants
 
-    stream = GemmStream([(m, k)], 1, [Segment(n, commands)], dtype, commands)
     opened(device, stream)
-    shape, rows = stream.shapes[0], device.base.shapes[0]
+    (shape,), rows = stream.shapes, device.base.shapes[0]
+    n, m, dtype = shape.n, shape.m, shape.dtype
     a, b = (device.arenas.matrices(operand.arena, np.arange(commands)) for operand in stream.operands(shape)[:2])
     exact = (b.astype(cupy.float64) @ a.astype(cupy.float64).transpose(0, 2, 1)).get()
     largest = (abs(b) @ abs(a).transpose(0, 2, 1)).get()
@@ -95,8 +138,9 @@ def test_products_of_every_configuration(triton: Any, device: Any, dtype: Dtype,
     tried = configs(shape)
     lead = device.row_elements(shape)
     for direct in (False, True):
-        kernels = load_variants([variant(shape, lead, config, False, direct) for config in tried])
-        for config, kernel in zip(tried, kernels, strict=True):
+        some = tried[:: len(tried) - 1] if direct and shape.packing else tried  # to compile all again takes long
+        kernels = load_variants([variant(shape, lead, config, False, direct, HOPPER) for config in some])
+        for config, kernel in zip(some, kernels, strict=True):
             if kernel is None:
                 continue
             device.arenas.poison()

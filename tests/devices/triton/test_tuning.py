@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.quantised import PACKINGS
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.triton import tuning as tt
+from launchopt.weights.packing import BLOCK, Packing, Scales
 
 properties = settings(deadline=None, max_examples=100)
 sizes = st.one_of(st.sampled_from([1, 7, 16, 64, 1000, 1024, 4096, 8192]), st.integers(1, 20_000))
@@ -31,6 +33,20 @@ def test_configs_are_a_dozen_that_fit(shape: ShapeKey) -> None:
         assert config.stages == 1 or config.depth < shape.k  # one block of k has no next one to load meanwhile
         if not config.dot:
             assert config.rows * config.depth * shape.n <= tt.MOST_SUMS * tt.WARP * config.warps
+
+
+@properties
+@given(st.sampled_from(PACKINGS), st.integers(1, 20_000), st.integers(1, tt.MOST_COLUMNS), st.sampled_from(Dtype))
+def test_configs_of_quantised_weights_read_whole_blocks(packing: Packing, m: int, n: int, dtype: Dtype) -> None:
+    found = tt.configs(ShapeKey(m, n, 1280, dtype, packing=packing))
+    assert 1 <= len(found) == len(set(found)) <= 20
+    assert any(config.dot for config in found) == (dtype is not Dtype.fp32)
+    for config in found:
+        assert config.depth == tt.power_of_two(config.depth)
+        if config.dot:
+            assert 1280 % config.depth == 0 or packing.scales is not Scales.block
+            assert config.depth <= BLOCK or packing.scales is not Scales.block
+            assert config.depth * packing.bits // 8 >= tt.LEAST_DOT
 
 
 def test_what_was_best_on_an_h200_is_tried() -> None:

@@ -14,6 +14,9 @@ from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.triton import elementwise
 from launchopt.devices.triton.gemm import variant
 from launchopt.devices.triton.tuning import Config, configs
+from launchopt.weights.packing import Packing
+from launchopt.weights.quantiser import dequantised, quantised
+from support.quantised import PACKINGS
 
 # m, n, k, dtype, elements between rows of A, B and C
 GEMMS = [
@@ -26,6 +29,7 @@ GEMMS = [
     (1, 1, 1, Dtype.fp16, (0, 0, 0)),
 ]
 COMMANDS = 3
+SIZES = 130, 1, 384  # of quantised weights, whose last block of rows is not whole
 
 
 def random(generator: np.random.Generator, dtype: Dtype, *shape: int) -> Any:
@@ -60,6 +64,27 @@ def check_gemm(
     assert np.isnan(got[..., m:]).all(), f"{config}: written beside C"
 
 
+def check_quantised(packing: Packing, n: int, dtype: Dtype, config: Config, direct: bool) -> None:
+    """Compare products of quantised weights, whose last block is not whole, with those of their values."""
+    (m, _, k), count = SIZES, 1 if direct else 2
+    generator, lead = np.random.default_rng(n), (k, k + 2, m + 3)
+    values = generator.standard_normal((count, m, k)).astype(np.float32)
+    a, b, c = (
+        quantised(np, values, packing),
+        random(generator, dtype, count, n, lead[1]),
+        poisoned(dtype, count, n, lead[2]),
+    )
+    made = variant(ShapeKey(m, n, k, dtype, packing=packing), lead, config, False, direct)
+    tables = [table(array) for array in (a, b, c)]
+    arguments = [int(array[0]) if direct else array.ctypes.data for array in tables]
+    made.function[(-(-m // config.rows), count, 1)](*arguments, 0, **made.constants)
+    wide_b, got = to_float32(b[..., :k], dtype), to_float32(c, dtype)
+    exact = wide_b.astype(np.float64) @ dequantised(np, a, m, k, packing, np.float64).transpose(0, 2, 1)
+    error = np.abs(got[..., :m] - exact).max() / np.sqrt((exact**2).mean())
+    assert error < 8 * dtype.unit_roundoff + 64 * Dtype.fp32.unit_roundoff, f"{packing} {n} {config}: error {error}"
+    assert np.isnan(got[..., m:]).all(), f"{config}: written beside C"
+
+
 def check_elementwise(features: int, n: int, dtype: Dtype, size: int) -> None:
     """Compare bias, ReLU and scale of `size` requests with NumPy; rows of B and C have padding of their own."""
     generator, pitches = np.random.default_rng(features), (features + 3, features + 5)
@@ -86,6 +111,12 @@ def main() -> None:
             for direct in (False, True):
                 check_gemm(m, n, k, dtype, padding, config, direct)
             print(f"{m}x{n}x{k} {dtype.name} {config}")
+    for packing in PACKINGS:
+        for n, dtype in ((1, Dtype.fp32), (3, Dtype.fp16)):
+            for config in configs(ShapeKey(*SIZES, dtype, packing=packing))[1 - n % 2 :: 3]:
+                if config.rows > 1:  # a program a row takes long
+                    check_quantised(packing, n, dtype, config, direct=n == 1)
+            print(f"{packing}, {n} columns, {dtype.name}")
     for dtype in Dtype:
         for features, n, size in ((5, 1, 1), (600, 2, 2), (32, 1, 3)):
             check_elementwise(features, n, dtype, size)
