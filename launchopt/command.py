@@ -86,7 +86,7 @@ class Op(enum.IntEnum):
     SILU_MUL = 12  # C = silu(gate) * up, where B = [gate | up]
     ALL_REDUCE = 13  # C = the sum of the B of all GPUs that split a model (`streams.tensor`)
     ALL_GATHER = 14  # C = the B of all of these GPUs, side by side
-    # Ops of a layer with experts (`streams.expert_stream`). Each column of the step uses some of the experts.
+    # Ops of a layer with experts (`streams.experts.stream`). Each column of the step uses some of the experts.
     TOP_K = 15  # C = the m experts of the largest B + A of a column, ascending, and the softmax of their B
     EXPERT_MAP = 16  # C = the row of each of the m experts that B has for a column, if rows are sorted by k experts
     PERMUTE = 17  # C = each column of B, k wide, in its m / k rows of the map A

@@ -17,7 +17,7 @@ from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.graph import NO_FP32
 from launchopt.modes.stacked import Stacked
 from launchopt.streams.chain import Stream
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 
 if TYPE_CHECKING:
     from launchopt.devices.steps.expert_steps import ExpertSteps

@@ -41,7 +41,7 @@ from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
 from launchopt.stack import EXPERT_FUSIONS, Fusion
 from launchopt.streams.chain import Stream
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.list_stream import ListStream
 from launchopt.types import Array
 

@@ -22,7 +22,7 @@ from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.stack import Submit
 from launchopt.streams.chain import Stream
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 
 if TYPE_CHECKING:
     from launchopt.devices.triton.experts import TritonExpertSteps

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from launchopt.command import RecordWord, as_words
 from launchopt.streams.chain import ChainStream, Stream, chain_of
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.stream import CommandStream, commands_of
 
 DIGEST_BYTES = 16

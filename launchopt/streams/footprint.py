@@ -10,7 +10,7 @@ import enum
 
 from launchopt.command import ShapeKey
 from launchopt.streams.chain import ChainStream, Stream
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.operands import arenas_of
 from launchopt.streams.stream import CommandStream
 

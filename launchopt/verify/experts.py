@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32
-from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER
-from launchopt.streams.expert_stream import SINGLE, ExpertStream
+from launchopt.streams.experts.layout import DOWN, GATE_UP, ROUTER
+from launchopt.streams.experts.stream import SINGLE, ExpertStream
 from launchopt.types import Array
 from launchopt.verify import ops as vo
 from launchopt.verify.commands import CheckSettings, Verification, columns_of, unreported

@@ -1,7 +1,7 @@
 """moe: the layer with experts of a model, in steps whose tokens are routed to experts.
 
 The router, top-k, permutation, gate/up, SiLU(gate) * up, down and the weighted sum; with a GEMM for each expert that
-has tokens. The routing is drawn from the seed, or replayed from a file (`launchopt.streams.expert_routing`).
+has tokens. The routing is drawn from the seed, or replayed from a file (`launchopt.streams.experts.routing`).
 
 In: the options, and a model with experts. Out: an `ExpertStream`. Wrong options raise a ConfigError, a wrong file a
 DataError.
@@ -17,9 +17,9 @@ from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.files import user_path
 from launchopt.options import option
-from launchopt.streams.expert_layout import UNIT_BYTES, ExpertLayer
-from launchopt.streams.expert_routing import Experts, Routing, RoutingKind, draw, read_experts
-from launchopt.streams.expert_stream import SINGLE, ExpertStream
+from launchopt.streams.experts.layout import UNIT_BYTES, ExpertLayer
+from launchopt.streams.experts.routing import Experts, Routing, RoutingKind, draw, read_experts
+from launchopt.streams.experts.stream import SINGLE, ExpertStream
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import ModelShape
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of

@@ -11,7 +11,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.stack import AS_VLLM, PRESETS, choices_of, conflict, label_of, stack_of
 from launchopt.stack import Fusion, Kernels, Stack, Submit
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from runner.config.schema import Config
 from runner.plan.streams import stream_on
 

@@ -25,7 +25,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.types import Words
 from launchopt.verify.audit import Audit, Audited
 from launchopt.verify.commands import CheckSettings, Verification

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from launchopt.devices.base import Device, is_gpu
 from launchopt.recording.results import Row
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.stream import commands_of
 from launchopt.timing.laps import Laps
 from launchopt.verify.commands import CheckSettings, Report, verify

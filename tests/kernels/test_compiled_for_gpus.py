@@ -13,7 +13,7 @@ from launchopt.kernels import source
 from launchopt.kernels.shared_peers import ALL_REDUCE_THREADS
 from launchopt.sampling import SamplingKind
 from launchopt.stack import EXPERT_FUSIONS
-from launchopt.streams.expert_layout import ExpertLayer, ExpertLayout
+from launchopt.streams.experts.layout import ExpertLayer, ExpertLayout
 from launchopt.weights.packing import PLAIN as NOT_QUANTISED
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 

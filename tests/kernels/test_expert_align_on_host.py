@@ -14,7 +14,7 @@ from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.cpu.expert_ops import apply
 from launchopt.devices.triton.expert_tuning import align_launch, blocks_bytes, most_blocks
 from launchopt.kernels.shared import BLOCK_WORDS
-from launchopt.streams.expert_layout import ExpertLayer
+from launchopt.streams.experts.layout import ExpertLayer
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 

@@ -9,8 +9,8 @@ from support.steps.fused_experts import FusedOnHost, How
 
 from launchopt.command import Dtype
 from launchopt.stack import Fusion
-from launchopt.streams.expert_layout import ExpertLayer
-from launchopt.streams.expert_routing import RoutingKind
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import RoutingKind
 from launchopt.weights.packing import PLAIN, Packing, Scales, WeightFormat
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")

@@ -17,8 +17,8 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import check_stack
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.stack import EXPERT_FUSIONS, Fusion
-from launchopt.streams.expert_layout import ExpertLayer
-from launchopt.streams.expert_routing import RoutingKind
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import RoutingKind
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.experts import verify_experts
 from launchopt.weights.packing import Packing, Scales, WeightFormat

@@ -7,8 +7,8 @@ from support.modes.batch_runs import Run
 from support.steps.expert_layers import layer_stream
 
 from launchopt.command import Dtype
-from launchopt.streams.expert_layout import ExpertLayer
-from launchopt.streams.expert_routing import RoutingKind
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import RoutingKind
 from launchopt.weights.packing import PLAIN, Packing, Scales, WeightFormat
 
 pytestmark = pytest.mark.gpu

@@ -20,8 +20,8 @@ from launchopt.errors import ConfigError, RunError
 from launchopt.modes import mode_class
 from launchopt.modes.stack import choices_of
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.expert_layout import ExpertLayer
-from launchopt.streams.expert_routing import RoutingKind
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import RoutingKind
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.experts import verify_experts
 from launchopt.workloads.gemv import gemv

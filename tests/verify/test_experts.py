@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from support.steps.expert_layers import LayerRun, layer_stream, streams
 
 from launchopt.command import Dtype, Op, Records
-from launchopt.streams.expert_layout import ExpertLayer, Region
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import ExpertLayer, Region
+from launchopt.streams.experts.stream import ExpertStream
 
 LAYER = ExpertLayer(hidden=64, inner=32, experts=8, top_k=2, columns=5)
 OUTPUTS = [name for name in Region._fields if name != "units"]

@@ -17,8 +17,8 @@ from launchopt.command import INDEX_BYTES
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.steps.expert_fusions import FUSED_DOWN, FUSED_GATE_UP, ROUTE, Stepped
 from launchopt.native import compiled
-from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER, UNIT_BYTES
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import DOWN, GATE_UP, ROUTER, UNIT_BYTES
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.operands import ArenaKey
 from launchopt.types import Int, Table
 

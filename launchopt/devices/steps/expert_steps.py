@@ -24,8 +24,8 @@ from launchopt.errors import RunError
 from launchopt.kernels.shared_experts import STEPPED_WORDS
 from launchopt.recording.launch_rows import Strategy
 from launchopt.stack import Stack
-from launchopt.streams.expert_layout import ROUTER
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import ROUTER
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.types import Table
 
 UPLOAD_CALLS = 1  # calls besides a replay

@@ -34,8 +34,8 @@ from launchopt.devices.triton.plans import TYPES, Loaded, Variant, load_variants
 from launchopt.devices.triton.timed import ns_a_launch
 from launchopt.errors import RunError
 from launchopt.kernels.shared import BLOCK_WORDS
-from launchopt.streams.expert_layout import ROUTER, ExpertLayout
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import ROUTER, ExpertLayout
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.types import Table
 
 WORD_BYTES = 8

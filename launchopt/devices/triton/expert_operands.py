@@ -11,8 +11,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from launchopt.devices.steps.expert_operands import OPERANDS, Move, fill_words
-from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER, UNIT_BYTES
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import DOWN, GATE_UP, ROUTER, UNIT_BYTES
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.operands import ArenaKey
 from launchopt.types import Table
 

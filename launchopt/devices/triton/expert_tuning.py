@@ -14,7 +14,7 @@ import numpy as np
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.triton.tuning import LEAST_DOT, power_of_two
 from launchopt.kernels.shared import ALIGN_THREADS, BLOCK_WORDS, EXPERT_ALIGN
-from launchopt.streams.expert_layout import ExpertLayer
+from launchopt.streams.experts.layout import ExpertLayer
 
 LEAST_ROWS, MOST_ROWS = 16, 128
 GROUP = 16  # blocks that a group of programs shares, if it is not 1

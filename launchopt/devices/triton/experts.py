@@ -27,7 +27,7 @@ from launchopt.devices.triton.expert_operands import LAUNCHES, READ_BLOCKS, WORD
 from launchopt.devices.triton.expert_tuning import blocks_bytes, rows_to_try
 from launchopt.errors import RunError
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES
 from launchopt.types import Table
 

@@ -19,7 +19,7 @@ from launchopt.devices.triton.expert_tuning import (
     neighbours,
     rows_to_try,
 )
-from launchopt.streams.expert_layout import ExpertLayer, ExpertLayout
+from launchopt.streams.experts.layout import ExpertLayer, ExpertLayout
 
 HOPPER = 90
 QWEN = ExpertLayer(2048, 768, 128, 8, 16)

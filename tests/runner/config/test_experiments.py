@@ -17,7 +17,7 @@ from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
 from launchopt.streams.chain import chain_of
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config
 from runner.config.tables import experiments, mark_of, notice_on_a_cpu, require_gpu, tables

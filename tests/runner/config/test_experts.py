@@ -12,7 +12,7 @@ from support.processes.ended_runs import Keeper
 from launchopt.errors import LaunchoptError
 from launchopt.recording.results import Row
 from launchopt.streams.chain import Stream
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from runner.help import help_text
 
 MOE = "workload=moe model=tiny_moe workload.steps=6 workload.tokens=8 workload.cache=hot device=cpu"

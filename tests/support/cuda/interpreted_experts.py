@@ -15,7 +15,7 @@ from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.triton.expert_gemms import shape_of, variant
 from launchopt.devices.triton.expert_tuning import ExpertConfig, blocks_bytes, most_blocks
 from launchopt.kernels.shared import BLOCK_WORDS
-from launchopt.streams.expert_layout import ExpertLayer, ExpertLayout
+from launchopt.streams.experts.layout import ExpertLayer, ExpertLayout
 
 DTYPE = Dtype.fp16  # the interpreter's tl.dot takes bf16 for integers
 LAYERS = [ExpertLayer(64, 32, 5, 2, 9), ExpertLayer(40, 24, 3, 3, 7), ExpertLayer(32, 48, 40, 4, 1)]

@@ -16,7 +16,7 @@ from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.stream import CommandOrder, CommandStream, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.verify.experts import verify_experts

@@ -11,9 +11,9 @@ from launchopt.command import Dtype, Records
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.modes import mode_class
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.expert_layout import ExpertLayer
-from launchopt.streams.expert_routing import Routing, RoutingKind, draw
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import Routing, RoutingKind, draw
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.experts import verify_experts
 from launchopt.weights.packing import PLAIN, Packing

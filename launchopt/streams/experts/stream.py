@@ -1,6 +1,6 @@
 """`ExpertStream`: steps through a layer with experts, of `columns` tokens each.
 
-In: the sizes of a layer (`expert_layout`), and the experts of each column (`expert_routing`). Out: a stream that is one
+In: the sizes of a layer (`layout`), and the experts of each column (`routing`). Out: a stream that is one
 request, in groups that follow one another, as a list with groups (`ListStream`). A step has these groups:
 
     router     a GEMM: the logit of each expert for each column
@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
-from launchopt.streams.expert_layout import DOWN, GATE_UP, ROUTER, ExpertLayer, ExpertLayout
-from launchopt.streams.expert_routing import Routing
+from launchopt.streams.experts.layout import DOWN, GATE_UP, ROUTER, ExpertLayer, ExpertLayout
+from launchopt.streams.experts.routing import Routing
 from launchopt.streams.operands import ArenaKey, Fixed, Operands
 from launchopt.streams.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, Block, CommandStream
 from launchopt.weights.packing import PLAIN, Packing

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.errors import DataError
-from launchopt.streams.expert_routing import Routing, RoutingKind, draw, read_experts
+from launchopt.streams.experts.routing import Routing, RoutingKind, draw, read_experts
 
 DRAWN = [RoutingKind.balanced, RoutingKind.power_law]
 
@@ -83,7 +83,7 @@ def test_a_wrong_file_is_refused_with_its_line(tmp_path: Path, text: str, line: 
 
 
 def test_a_file_with_more_lines_than_a_run_may_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launchopt.streams.expert_routing.MOST_COLUMNS", 4)
+    monkeypatch.setattr("launchopt.streams.experts.routing.MOST_COLUMNS", 4)
     path = tmp_path / "experts.csv"
     path.write_text("0,1\n" * 6)
     assert read_experts(path, (2, 2, 2), 6).shape == (2, 2, 2), "lines that are not used do not count"

@@ -13,9 +13,9 @@ from support.steps.straight import records_of
 
 from launchopt.command import LAYOUT_SHIFT, Dtype, Flag, Op, Records, ShapeKey
 from launchopt.recording.identity import stream_hash
-from launchopt.streams.expert_layout import ExpertLayer
-from launchopt.streams.expert_routing import Routing, RoutingKind
-from launchopt.streams.expert_stream import ExpertStream
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import Routing, RoutingKind
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.footprint import least_memory_bytes
 
 properties = settings(deadline=None, max_examples=60)
