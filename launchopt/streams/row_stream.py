@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, Dtype, ShapeKey
+from launchopt.streams.gemm_stream import INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS
 from launchopt.streams.operands import ArenaKey, arenas_of
-from launchopt.streams.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, Block, CommandStream
+from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandStream
 
 STRIDE_COMMANDS = 1 << 16  # commands in which `strides` counts the distances between slots
 NO_WEIGHT = -1  # in place of the number of a weight: the row names none

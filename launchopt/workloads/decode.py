@@ -13,8 +13,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.options import option
 from launchopt.streams.chain import Stream
+from launchopt.streams.gemm_stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.streams.model import ModelShape
-from launchopt.streams.stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
 from launchopt.workloads.base import (
     PROMPT_TOKENS_HELP,

@@ -11,8 +11,8 @@ from typing import ClassVar
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, option
 from launchopt.streams.chain import Stream
+from launchopt.streams.gemm_stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.streams.operands import aligned_bytes
-from launchopt.streams.stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
 from launchopt.workloads.base import SCALES_HELP, WEIGHTS_HELP, Minimum, Setting, Workload
 

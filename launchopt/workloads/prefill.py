@@ -14,8 +14,8 @@ from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.options import option
 from launchopt.streams.chain import Stream
+from launchopt.streams.gemm_stream import GemmStream, Segment
 from launchopt.streams.model import ModelShape
-from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.base import Asked, OfModel, Setting
 
 

@@ -24,7 +24,7 @@ from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
 from launchopt.streams.chain import Stream
-from launchopt.streams.stream import GemmStream
+from launchopt.streams.gemm_stream import GemmStream
 from launchopt.workloads.gemv import gemv
 from runner.bench.figures import Figure, in_turn, ratios
 from runner.bench.peers import with_peer

@@ -30,7 +30,7 @@ from launchopt.devices.resident.ring import is_sent
 from launchopt.modes.persistent import PreparedPersistent
 from launchopt.native import compiled, cpu_pause, load_word, monotonic_ns, store_fence
 from launchopt.queue.ring import Ring
-from launchopt.streams.stream import GemmStream
+from launchopt.streams.gemm_stream import GemmStream
 from launchopt.timing import nvtx_ranges
 from launchopt.types import Table
 from launchopt.verify.commands import CheckSettings, verify

@@ -14,8 +14,8 @@ from launchopt.producing.blocks import produce
 from launchopt.producing.production import RunKind
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.streams.operands import arenas_of
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.plan.job import Arm

@@ -17,8 +17,8 @@ from launchopt.devices.cpu.coalesced import COPY_CALLS as CPU_COPY_CALLS
 from launchopt.modes.base import Takes
 from launchopt.modes.coalesced import Coalesced
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
+from launchopt.streams.gemm_stream import GemmStream, Segment
 from launchopt.streams.operands import is_shared
-from launchopt.streams.stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=40)

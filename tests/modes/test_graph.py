@@ -16,7 +16,7 @@ from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.stream import GemmStream
+from launchopt.streams.gemm_stream import GemmStream
 from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=40)

@@ -15,7 +15,7 @@ from launchopt.modes.grouped import Grouped
 from launchopt.recording import summary
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.recording.summary import Timing
-from launchopt.streams.stream import GemmStream, Segment
+from launchopt.streams.gemm_stream import GemmStream, Segment
 from launchopt.timing.activity import Span
 from runner.plan.job import Arm
 

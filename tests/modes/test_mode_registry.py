@@ -18,7 +18,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, NOT_MODES, mode_class
 from launchopt.modes.base import Mode, Takes
-from launchopt.streams.stream import GemmStream, Segment
+from launchopt.streams.gemm_stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 from runner import app
 from runner.config.against import ALL

@@ -22,8 +22,8 @@ from launchopt.errors import ConfigError, RunError
 from launchopt.modes import MODES, check_mode, mode_class
 from launchopt.modes.batched import Batched
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.streams.operands import arenas_of
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=40)

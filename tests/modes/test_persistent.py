@@ -26,7 +26,7 @@ from launchopt.kernels.shared import KernelState
 from launchopt.modes import mode_class
 from launchopt.modes.persistent import MOST_COMMANDS, MOST_SHAPES
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
 from runner.config.modes import mode_settings

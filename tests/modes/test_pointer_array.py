@@ -13,7 +13,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.modes.pointer_array import PointerArray
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.stream import CommandOrder, GemmStream
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream
 from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=40)

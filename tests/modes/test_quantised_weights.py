@@ -15,7 +15,7 @@ from support.steps.step_runs import StepRun
 
 from launchopt.command import Dtype
 from launchopt.modes import MODES, mode_class
-from launchopt.streams.stream import GemmStream
+from launchopt.streams.gemm_stream import GemmStream
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 

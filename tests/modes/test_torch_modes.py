@@ -35,7 +35,7 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording import recorder as rec
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.workloads.gemv import gemv
 

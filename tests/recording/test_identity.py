@@ -15,7 +15,8 @@ from support.config.composing import planned
 from launchopt.command import COMMAND_DTYPE, Dtype
 from launchopt.recording.environment import _git, environment
 from launchopt.recording.identity import DIGEST_BYTES, stream_hash
-from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandOrder, CommandStream
+from launchopt.streams.gemm_stream import CommandOrder
+from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandStream
 from launchopt.workloads.gemv import gemv
 
 GEMV = "workload=gemv_256 workload.commands=5000 workload.replicas=64"

@@ -17,7 +17,7 @@ from support.steps.step_runs import batches
 from launchopt.command import WORDS, Dtype, Op, ShapeKey, as_records
 from launchopt.streams.chain import ChainStream
 from launchopt.streams.footprint import COLD_CACHES, Cache, least_memory_bytes, replicas_for
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 
 Weight = tuple[int, ...]  # m, k and what tells it from others of these sizes: its slot, and the GEMM of a step

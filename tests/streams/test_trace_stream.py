@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from support.steps.straight import multiply, operands, records_of
 
 from launchopt.command import Dtype, Records, ShapeKey
+from launchopt.streams.gemm_stream import INPUT_TURNS
 from launchopt.streams.operands import arenas_of
-from launchopt.streams.stream import INPUT_TURNS
 from launchopt.streams.trace_stream import TraceStream, first_commands
 from launchopt.traces.gemms import Gemm
 from launchopt.verify.commands import CheckSettings, verify

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from launchopt.command import Dtype
 from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream
 from launchopt.streams.model import ModelShape
 from launchopt.streams.program import Program, layer_program, linear_program
-from launchopt.streams.stream import CommandOrder, GemmStream
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.workloads.gemv import gemv
 from support.steps.programs import requests_of

@@ -12,8 +12,8 @@ from support.steps.straight import multiply, operands, output, records_of, shape
 
 from launchopt.command import Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, from_float32, to_float32
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.streams.operands import arenas_of
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.verify import commands as checking
 from launchopt.verify.commands import CheckSettings, Verification, verify
 from launchopt.verify.products import Tolerance, typical_output

@@ -13,8 +13,8 @@ from launchopt.batching.batch import FlushRules
 from launchopt.batching.batcher import Batcher
 from launchopt.command import COMMAND_DTYPE, Dtype, ShapeKey
 from launchopt.devices.runs import run_end
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.streams.model import ModelShape
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.decode import decode, decode_requests
 from launchopt.workloads.gemv import gemv
 from launchopt.workloads.prefill import prefill, prefill_requests

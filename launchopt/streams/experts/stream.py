@@ -32,8 +32,9 @@ from numpy.typing import NDArray
 from launchopt.command import COMMAND_DTYPE, Dtype, Flag, Records, ShapeKey
 from launchopt.streams.experts.layout import DOWN, GATE_UP, ROUTER, ExpertLayer, ExpertLayout
 from launchopt.streams.experts.routing import Routing
+from launchopt.streams.gemm_stream import INPUT_ARENA_LIMIT_BYTES
 from launchopt.streams.operands import ArenaKey, Fixed, Operands
-from launchopt.streams.stream import BLOCK_RECORDS, INPUT_ARENA_LIMIT_BYTES, Block, CommandStream
+from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandStream
 from launchopt.weights.packing import PLAIN, Packing
 
 SINGLE = 6  # commands of a step besides those of experts: all but gate_up and down

@@ -23,7 +23,7 @@ from launchopt.devices.cublaslt import group_loops as gl
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=40)

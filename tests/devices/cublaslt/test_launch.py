@@ -21,7 +21,7 @@ from launchopt.devices.cublaslt.launch_tables import ContextWord, PlanColumn, Pl
 from launchopt.devices.resident import ring as rl
 from launchopt.kernels.shared import KernelState
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=40)

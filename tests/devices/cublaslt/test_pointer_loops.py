@@ -15,7 +15,7 @@ from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import BASES, BYTES, ContextWord, ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, launch_pointers, pad_pointers
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 
 properties = settings(deadline=None, max_examples=60)

@@ -15,7 +15,7 @@ from launchopt.batching.batcher import shape_finder
 from launchopt.command import COMMAND_DTYPE, LOW_HALF, Dtype, RecordWord, as_words
 from launchopt.devices.resident.ring import is_sent
 from launchopt.queue.ring import Ring
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from runner.bench.dispatch import job
 from runner.plan.job import Arm

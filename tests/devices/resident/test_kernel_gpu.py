@@ -21,7 +21,7 @@ from launchopt.devices.resident.ring import GAVE_UP_LINE, takes
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.plan.job import Arm

@@ -19,7 +19,7 @@ from launchopt.devices.triton.tuning import Config, configs
 from launchopt.errors import ConfigError
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.weights.packing import Packing, WeightFormat
 from launchopt.workloads.gemv import gemv

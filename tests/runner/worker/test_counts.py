@@ -20,7 +20,8 @@ from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.summary import differences
-from launchopt.streams.stream import BLOCK_RECORDS, Block, CommandOrder, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.stream import BLOCK_RECORDS, Block
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job
 from runner.plan.job import Arm

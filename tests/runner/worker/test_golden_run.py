@@ -31,7 +31,7 @@ from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording import results
 from launchopt.recording.identity import stream_hash
-from launchopt.streams.stream import CommandOrder, GemmStream
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream
 from launchopt.verify.operands import OperandCheck
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job

@@ -16,7 +16,7 @@ from launchopt.command import Dtype
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import LaunchColumn
-from launchopt.streams.stream import CommandOrder, GemmStream
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream
 from launchopt.types import Array
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job

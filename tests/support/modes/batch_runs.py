@@ -17,7 +17,8 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Takes
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.experts.stream import ExpertStream
-from launchopt.streams.stream import CommandOrder, CommandStream, GemmStream, Segment
+from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
+from launchopt.streams.stream import CommandStream
 from launchopt.verify.commands import CheckSettings, verify
 from launchopt.verify.experts import verify_experts
 from support.steps.launching import recorded

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey, as_words
+from launchopt.streams.gemm_stream import INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, CommandOrder, GemmStream, Segment
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, arenas_of
-from launchopt.streams.stream import INPUT_ARENA_LIMIT_BYTES, INPUT_TURNS, CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=60)
