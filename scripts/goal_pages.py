@@ -6,7 +6,7 @@
 
 Parts that are done are copied to folders of these names below outputs/reference. Each has a revision and a GPU of its
 own. A part that is not done is named, and an older result of it stays. README, outputs/reference/STACKS.md and the
-pages which-strategy, advise, arrivals, tensor-parallel, quantised, workloads and strategies of docs then show all that
+pages which-strategy, advise, arrivals, tensor-parallel, quantised, experts and strategies of docs then show all that
 is there. Read the advice beside its new factors before you commit: a sentence of ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
@@ -54,7 +54,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
 README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STACKS.md"
 ADVICE_PAGE, GPUS_PAGE, SPLIT_PAGE = "docs/advise.md", "docs/arrivals.md", "docs/tensor-parallel.md"
-WEIGHT_PAGES = {QUANTISED: "docs/quantised.md", EXPERTS: "docs/workloads.md"}
+WEIGHT_PAGES = {QUANTISED: "docs/quantised.md", EXPERTS: "docs/experts.md"}
 BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives": SPLIT_PAGE}  # part -> page
 BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
 PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
