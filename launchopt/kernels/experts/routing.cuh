@@ -1,4 +1,5 @@
-// Operations of a layer with experts, but for its GEMMs (launchopt/streams/experts/layout.py). They have one command per launch.
+// Operations of a layer with experts, but for its GEMMs (launchopt/streams/experts/layout.py). They have one command for each
+// launch.
 //
 // A table has a row per column: the numbers of its m experts, int32 in ascending order, then their weights, fp32. A map has the
 // row of each expert of each column, int32 [n][m], if rows are sorted by expert and column; then the first row of each expert,
