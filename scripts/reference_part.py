@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-CHECK_S = 0.5  # to check the outputs of a repeat, and of an audit run: how many were compared is a column
+CHECK_S = 0.5  # to check an audit run, or a repeat of independent commands: how many were compared is a column
 OVERRIDE = re.compile(r"[a-z_.]+=\{")  # of Hydra, which wants special characters of a path in quotes
 
 

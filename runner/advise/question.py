@@ -24,7 +24,7 @@ TOKENS, LEAST_TOKENS = 16, 4  # of each request in a trial
 EXPERT_STEPS = 32  # of a layer with experts in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
 TIMEOUT_US = 150.0
-CHECK_S = 0.1  # to compare the outputs of a trial; the advised experiment has the usual time
+CHECK_S = 0.1  # to check an audit run, or a trial of independent commands; the advised experiment has the usual time
 
 Settings = Mapping[str, object]
 

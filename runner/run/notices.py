@@ -11,7 +11,7 @@ from launchopt.recording.manifest import Manifest
 from launchopt.stack import LOOPS
 from launchopt.verify.chance import chance_to_find
 
-CHECKS = "checks of outputs"  # the phase of a run
+CHECKS, AUDITS = "checks of outputs", "audit runs"  # phases of a run
 LONG_CHECKS_S = 20.0
 
 
@@ -47,12 +47,16 @@ def audited_check(rows: Sequence[results.Row], is_full: bool) -> list[str]:
     ]
 
 
-def long_checks(seconds: Mapping[str, float]) -> list[str]:
-    """Return a notice if the checks of outputs took most of the seconds of a long run. seconds: by phase."""
-    total_s, checks_s = sum(seconds.values()), seconds.get(CHECKS, 0.0)
+def long_checks(seconds: Mapping[str, float], has_steps: bool) -> list[str]:
+    """Return a notice if checks that have a budget took most of the seconds of a long run.
+
+    seconds: by phase. has_steps: of requests only audit runs have a budget, since every token of a repeat is compared.
+    """
+    phase = AUDITS if has_steps else CHECKS
+    total_s, checks_s = sum(seconds.values()), seconds.get(phase, 0.0)
     if checks_s < LONG_CHECKS_S or 2 * checks_s < total_s:
         return []
-    return [f"checks of outputs took {checks_s:.0f} of {total_s:.0f} s; a smaller verify_budget_s checks less a repeat"]
+    return [f"{phase} took {checks_s:.0f} of {total_s:.0f} s; a smaller verify_budget_s checks less in each"]
 
 
 def own_strategy_of(label: str) -> str:

@@ -29,7 +29,7 @@ from runner.plan.memory import oom_kills, out_of_memory
 from runner.plan.split import member, new_team
 from runner.run.children import GRACE_S, Child, ChildError, end_all, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
-from runner.run.notices import CHECKS
+from runner.run.notices import AUDITS, CHECKS
 from runner.run.several import add_readings
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
@@ -134,7 +134,7 @@ class Session:
         produced = self._start_run(Order(OrderKind.WARM_UP, arm=arm), f"warm-up run {label}")
         self._open_loop = produced.late_max_ns is not None
         if self._stream.has_steps and not is_profiled():  # a profile should show no launches of a check
-            self._laps.begin("audit runs")
+            self._laps.begin(AUDITS)
             self._start_run(Order(OrderKind.AUDIT, arm=arm), f"audit run {label}, checking steps")
 
     def run(self, arm: int, repeat: int, label: str) -> tuple[list[RepeatResult], Production]:

@@ -101,7 +101,7 @@ class StepOperands:
         return memory - self._base
 
     def stepped(self, launch: int, state: int) -> Stepped:
-        """Return how a launch finds its operands by itself. launch: its index. state: see `Stepped`."""
+        """Return what a launch needs to find its own operands on the GPU. launch: its index. state: see `Stepped`."""
         own = slice(OPERANDS * launch, OPERANDS * (launch + 1))
         slots = self._stream.arenas[self._stream.layout.inputs], self._stream.replicas
         return Stepped(self._flat[own], self._flat_moves[:, own], self.is_output[own].astype(np.int64), *slots, state)

@@ -37,7 +37,7 @@ class ExpertSteps:
     """Launches steps.
 
     stack: its fusions, and whether launches are programmatic (PDL). captured: as replays of a graph. left_out: fusions
-    that steps of so many tokens do not have.
+    that are not made because the steps have too many tokens.
     """
 
     def __init__(self, device: GpuDevice, stack: Stack, captured: bool) -> None:
@@ -65,7 +65,7 @@ class ExpertSteps:
         self._operands = StepOperands(stream, addresses, self._launches, int(self._alone.data.ptr))
         self._words = np.zeros(OPERANDS * len(self._launches), np.int64)
         self._stepped = captured and set(self._launches) <= set(FUSED)
-        self._next: int | None = None  # the step whose operands the next replay finds by itself
+        self._next: int | None = None  # the step of the next replay if nothing is uploaded; None: not known
         if captured:
             self._pointers = Pointers(device.stream, STEPPED_WORDS if self._stepped else len(self._words))
         self._context: Table = device.base.contexts[0]
