@@ -60,7 +60,7 @@ def test_nccl_gives_the_tokens_of_our_own_all_reduce(requests: int, tmp_path: Pa
     own = ran(tmp_path / "own", *words, *more, *modes, *SPLIT)
     nccl = ran(tmp_path / "nccl", *words, *more, *modes, *SPLIT, "parallel.all_reduce=nccl")
     assert {(row["status"], row["verified"], row["collectives"]) for row in nccl} == {("ok", True, None)}
-    assert {row["token_hash"] for row in nccl} == {row["token_hash"] for row in own}
+    assert {(row["mode"], row["token_hash"]) for row in nccl} == {(row["mode"], row["token_hash"]) for row in own}
 
 
 def test_a_trace_has_the_kernels_and_the_skew_of_both_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,7 @@ class Run:
         self.device.use_mode(mode)
         self.device.start(0, self.prepared.path)
         self.prepared.start()
+        self.device.begin()
 
     def batches(self, chunk: int) -> Iterator[Batch]:
         limits = list(self.limits.values())
