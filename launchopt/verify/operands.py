@@ -3,10 +3,7 @@
 Outputs are compared with products of the operands in memory. If operands were lost, copied over each other or
 overwritten, outputs would still agree with these products, so the operands have a check of their own. The first check
 compares every element. Later checks of the same arenas compare hashes with those of the first one, and every element
-only if a hash differs.
-
-The hash of a chunk is the sum of its 64-bit words, each times a random odd number of its position, modulo 2**64. So any
-change of a single word changes it. Several changes leave it the same with a probability of about 2**-64.
+only if a hash differs (`verify.hashes`).
 """
 
 from __future__ import annotations
@@ -15,9 +12,10 @@ import math
 
 import numpy as np
 
-from launchopt.devices.arenas import Arenas, to_float32, to_host
+from launchopt.devices.arenas import Arenas, to_float32
 from launchopt.streams.operands import ArenaKey
 from launchopt.types import Array
+from launchopt.verify.hashes import Hashes
 
 LEAST_JUDGED = 4096  # minimum number of elements whose mean and variance are checked
 MOST_DEVIATIONS = 8.0  # largest error of the mean and the variance of random inputs, in standard errors
@@ -25,7 +23,6 @@ KINDS = {  # names of operands by the role of their arena
     **{"a": "weights", "b": "inputs", "x": "inputs and embeddings", "bias": "biases", "gain": "gains"},
     "select": "selection biases",
 }
-HASHED_BYTES = 2 << 20  # bytes hashed at a time: words, multipliers and products stay in the cache
 
 
 class OperandCheck:
@@ -33,13 +30,13 @@ class OperandCheck:
 
     def __init__(self, arenas: Arenas, seed: int) -> None:
         self._arenas, self._seed = arenas, seed
-        self._multipliers: Array | None = None
+        self._hashing = Hashes(arenas.xp, seed)
         self._hashes: dict[ArenaKey, list[int]] = {}  # hashes of operands that were compared with what the seed gives
 
     def fault(self) -> str | None:
         """Return what is wrong with the operands; None if they are what the seed gives."""
         for arena, flat in self._arenas.inputs():
-            hashes = self._hashes_of(flat)
+            hashes = self._hashing.of(flat)
             if hashes != self._hashes.get(arena):
                 if wrong := self._compared(arena, flat):
                     return wrong
@@ -78,20 +75,6 @@ class OperandCheck:
         rounding = 2 * max(arena.dtype.unit_roundoff, arena.packing.unit_roundoff) * (1 + arena.center / bound)
         errors = (mean * math.sqrt(3), (square - 1 / 3) * math.sqrt(45 / 4))
         return all(abs(error) <= MOST_DEVIATIONS / math.sqrt(len(wide)) + rounding for error in errors)
-
-    def _hashes_of(self, flat: Array) -> list[int]:
-        """Return the hashes of the chunks of a flat array."""
-        xp = self._arenas.xp
-        words = flat.view(np.uint64)  # slots are aligned to more than 8 bytes
-        step = HASHED_BYTES // 8
-        if self._multipliers is None:
-            odd = np.random.default_rng([self._seed, 0x0DD]).integers(0, 1 << 64, step, dtype=np.uint64) | np.uint64(1)
-            self._multipliers = xp.asarray(odd)
-        sums = xp.empty(-(-len(words) // step), np.uint64)
-        for index, start in enumerate(range(0, len(words), step)):
-            part = words[start : start + step]
-            sums[index] = (part * self._multipliers[: len(part)]).sum()
-        return [int(each) for each in to_host(sums)]
 
 
 def _name(arena: ArenaKey) -> str:

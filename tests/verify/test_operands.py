@@ -98,7 +98,7 @@ def test_a_generator_that_gives_no_random_numbers_is_found(
 
 def test_an_arena_larger_than_a_chunk_and_a_hash_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("launchopt.devices.arenas.CHUNK_ELEMENTS", 1 << 12)
-    monkeypatch.setattr("launchopt.verify.operands.HASHED_BYTES", 1 << 12)
+    monkeypatch.setattr("launchopt.verify.hashes.HASHED_BYTES", 1 << 12)
     arenas, key = filled(Dtype.bf16)
     check = OperandCheck(arenas, SEED)
     assert check.fault() is None
