@@ -157,11 +157,16 @@ class Arenas:
             values -= bound - arena.center
             yield chunk, values if arena.dtype is Dtype.fp32 else from_float32(values, arena.dtype)
 
+    def outputs(self) -> Iterator[Array]:
+        """Yield everything except inputs: a flat view of each arena's slots behind its inputs."""
+        for arena, array in sorted(self.arrays.items()):
+            filled, _ = self._fills.get(arena, (0, 0.0))
+            yield array[filled:].reshape(-1)
+
     def poison(self) -> None:
         """Set everything except inputs to NaN."""
-        for arena, array in self.arrays.items():
-            filled, _ = self._fills.get(arena, (0, 0.0))
-            array[filled:].view(np.uint8).fill(POISON_BYTE)
+        for flat in self.outputs():
+            flat.view(np.uint8).fill(POISON_BYTE)
 
     def matrices(self, arena: ArenaKey, slots: Array) -> Array:
         """Return copies of the slots with numbers `slots`, [len(slots), rows, cols], without rounding.

@@ -152,11 +152,14 @@ class Chains:
 
         unwritten: nodes of the program whose outputs stay inside fused launches.
         """
-        ids = ids_of(self.feedback.flights.done[: self._stream.tokens])
-        own = self.own() if self._job.consumers > 1 else None
+        ids, own = self.ids(), self.own() if self._job.consumers > 1 else None
         sampling, split = self._job.sampling, self._device.split
         shares = None if split is None else split.shares
         return verify_chain(self._stream, self._device.arenas, sampling, ids, settings, unwritten, own, shares)
+
+    def ids(self) -> NDArray[np.int64]:
+        """Return the id of each token of the latest run."""
+        return ids_of(self.feedback.flights.done[: self._stream.tokens])
 
     def release(self) -> None:
         """Detach from the back ring, and from devices that split the model. The device must be closed."""

@@ -14,8 +14,9 @@ from launchopt.recording.results import Row
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.stream import commands_of
 from launchopt.timing.laps import Laps
-from launchopt.verify.commands import CheckSettings, Report, verify
+from launchopt.verify.commands import CheckSettings, Report, Verification, verify
 from launchopt.verify.experts import verify_experts
+from launchopt.verify.known import KnownOutputs
 from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Job
 from runner.worker.chains import Chains
@@ -29,6 +30,7 @@ class Checked(NamedTuple):
     columns: Row
     faults: list[str]
     seconds: dict[str, float]  # that the checks of operands and of outputs took
+    compared_run: str  # the run whose outputs were compared: this one, or an earlier one that left the same bits
 
 
 class Checks:
@@ -37,6 +39,7 @@ class Checks:
     def __init__(self, job: Job, device: Device, chains: Chains | None, report: Report) -> None:
         self._job, self._device, self._chains, self._report = job, device, chains, report
         self._operands = OperandCheck(device.arenas, job.seed)
+        self._known = KnownOutputs(device.arenas, job.seed)
         self._whole = None if device.split is None else OperandCheck(device.split.shares.whole, job.seed)
 
     def settings(self, wall_s: float) -> CheckSettings:
@@ -47,18 +50,18 @@ class Checks:
         return CheckSettings(job.verify_columns, job.seed, self._report, budget_s, math.isinf(budget_s), workers)
 
     def of_run(
-        self, arm: int, unwritten: frozenset[str], wall_s: float, own: NDArray[np.bool_] | None = None
+        self, arm: int, repeat: int, unwritten: frozenset[str], wall_s: float, own: NDArray[np.bool_] | None = None
     ) -> Checked:
         """Check the run that just ended, of the arm with this index. unwritten: as in `Chains.verify`.
 
         own: the independent commands that this consumer has executed, [commands]; None: all.
         """
-        laps = Laps()
+        laps, run = Laps(), f"{self._job.arms[arm].label}, repeat {repeat}"
         laps.begin("operands")
         changed, settings = self._operands.fault() or self._share_fault(), self.settings(wall_s)
         laps.begin("outputs")
         if self._chains:
-            outputs = self._chains.verify(unwritten, settings)
+            outputs, run = self._of_requests(self._chains, run, unwritten, settings)
         elif isinstance(self._job.stream, ExpertStream):
             outputs = verify_experts(self._job.stream, self._device.arenas, settings, unwritten)
         else:
@@ -76,7 +79,20 @@ class Checks:
             "max_rel_error": outputs.max_rel_error,
             "tolerance": outputs.tolerance,
         }
-        return Checked(columns, found, laps.seconds())
+        return Checked(columns, found, laps.seconds(), run)
+
+    def _of_requests(
+        self, chains: Chains, run: str, unwritten: frozenset[str], settings: CheckSettings
+    ) -> tuple[Verification, str]:
+        """Compare the outputs of requests, unless an earlier run left the same bits; return the run that was compared.
+
+        Such a comparison takes the time of many repeats, since it computes the whole model in float64.
+        """
+        own = tuple(chains.own().tolist()) if self._job.consumers > 1 else None
+        also = unwritten, own, chains.ids().tobytes()
+        found, compared = self._known.check(run, also, lambda: chains.verify(unwritten, settings))
+        self._report(found.checked)
+        return found, compared
 
     def _share_fault(self) -> str | None:
         """Return what is wrong with this GPU's share of the weights, or with the whole ones; None if nothing is."""

@@ -228,7 +228,7 @@ class Consumer:
         faults += self.recorder.faults(counted, announced)
         faults += clock_faults(self.recorder, self._timing)
         wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
-        checked = self._checks.of_run(index, prepared.mode.unwritten_of(self._stream), wall_s, own)
+        checked = self._checks.of_run(index, repeat, prepared.mode.unwritten_of(self._stream), wall_s, own)
         faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
@@ -259,7 +259,7 @@ class Consumer:
         found = {name: each.rows() for name, each in histograms.items()}
         return RepeatResult(
             row,
-            self._about(counts) | {"check_seconds": checked.seconds},
+            self._about(counts) | {"check_seconds": checked.seconds, "compared_run": checked.compared_run},
             found,
             b"" if own is None else np.packbits(own).tobytes(),
         )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from support.steps.programs import stream_of
 
@@ -18,6 +19,7 @@ from launchopt.streams.chain import ChainStream
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer
+from runner.worker.messages import RepeatResult
 from runner.worker.producer import open_producer
 
 SIZES = [(0, 6), (3, 4), (0, 5)]
@@ -28,13 +30,24 @@ def rows_of(
     stream: ChainStream, mode: str, prepare: Callable[[Consumer, RunKind], None] = lambda consumer, kind: None
 ) -> list[Row]:
     """Return the rows of two timed repeats behind a warm-up run and an audit run. prepare: called before each run."""
-    rows: list[Row] = []
+    return [each.row for each in results_of(stream, mode, prepare)]
+
+
+def results_of(
+    stream: ChainStream,
+    mode: str,
+    prepare: Callable[[Consumer, RunKind], None] = lambda consumer, kind: None,
+    kinds: Sequence[RunKind] = KINDS,
+    ended: Callable[[Consumer, int], None] = lambda consumer, repeat: None,
+) -> list[RepeatResult]:
+    """Return the results of the timed repeats. prepare: called before each run. ended: called behind each repeat."""
+    found: list[RepeatResult] = []
     with Ring.create(4096) as ring, Ring.create(4096) as back, ThreadPoolExecutor(1) as pool:
         sampling = Sampling(SamplingKind.none if stream.vocab is None else SamplingKind.greedy)
         todo = job(stream, ring, "cpu", (Arm(mode, 4, 1e6, None),))
         todo = replace(todo, back_name=back.name, sampling=sampling)
         with Consumer(todo) as consumer, open_producer(todo) as producer:
-            for kind in KINDS:
+            for kind in kinds:
                 ring.reset()
                 back.reset()
                 prepare(consumer, kind)
@@ -44,8 +57,9 @@ def rows_of(
                 produced.result()
                 producer.prepare()
                 if kind is RunKind.RUN:
-                    rows.append(consumer.result(0, len(rows)).row)
-    return rows
+                    ended(consumer, len(found))
+                    found.append(consumer.result(0, len(found)))
+    return found
 
 
 @pytest.mark.parametrize("mode", ["baseline", "batched", "coalesced", "graph"])
@@ -92,3 +106,25 @@ def test_without_an_audit_run_its_columns_are_empty() -> None:
             produced.result()
             row = consumer.result(0, 0).row
     assert (row["audited_share"], row["as_audited_share"], row["status"]) == (None, None, "ok")
+
+
+def test_a_repeat_with_the_bits_of_an_earlier_one_names_it_and_has_its_findings() -> None:
+    found = results_of(stream_of("layer", SIZES, layers=3, vocab=None), "coalesced", kinds=[*KINDS, RunKind.RUN])
+    assert [each.extra["compared_run"] for each in found] == ["coalesced, repeat 0"] * 3
+    assert len({(each.row["checked_commands"], each.row["max_rel_error"], each.row["status"]) for each in found}) == 1
+
+
+@pytest.mark.parametrize("of", ["caches", "activations", "history"])
+def test_a_wrong_repeat_between_right_ones_fails_alone(of: str) -> None:
+    stream = stream_of("layer", SIZES, layers=3, vocab=None)
+    arena = {"caches": stream.cache, "activations": stream.activations, "history": stream.history}[of]
+
+    def ended(consumer: Consumer, repeat: int) -> None:
+        if repeat == 1:
+            flat = consumer.device.arenas.arrays[arena].reshape(-1)
+            written = np.flatnonzero(np.isfinite(flat) & (flat != 0))
+            flat[written[written >= (stream.spared_bytes // flat.itemsize if of == "activations" else 0)]] *= -1
+
+    found = results_of(stream, "coalesced", kinds=[*KINDS, RunKind.RUN], ended=ended)
+    assert [each.row["verified"] for each in found] == [True, False, True]
+    assert [each.extra["compared_run"] for each in found] == [f"coalesced, repeat {each}" for each in (0, 1, 0)]
