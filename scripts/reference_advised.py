@@ -16,7 +16,7 @@ MODELS = {
 REQUESTS = (1, 16, 64, 4)  # the most wanted first
 # Device, options, most minutes, and seconds. The seconds are estimates.
 LIMITS = {
-    GPU: ("cuda", "--budget-s 55 --repeats-s 20", 4.5, 165),
+    GPU: ("cuda", "--budget-s 90 --repeats-s 20", 5.0, 190),
     CPU: ("cpu", "--budget-s 60 --repeats-s 40", 6.0, 120),
 }
 

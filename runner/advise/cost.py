@@ -38,22 +38,34 @@ class Cost(NamedTuple):
         return max(0, int((seconds - self.of(arms, 0)) / (arms * self.repeat_s)))
 
 
+class Phases(NamedTuple):
+    """The seconds of each phase of a round, and the number of repeats whose outputs were compared."""
+
+    seconds: Mapping[str, float] = {}
+    compared: int = 0
+
+    def sum(self, *names: str) -> float:
+        """Return the seconds of some phases."""
+        return sum(self.seconds.get(name, 0.0) for name in names)
+
+
 UNKNOWN = Cost(2.5, 0.0, 0.0)  # before the first round: a start without compiling, on two cores
 
 
-def cost_of(
-    rows: Sequence[Row], phases: Mapping[str, float], arms: int, took_s: float, earlier: Cost = UNKNOWN
-) -> Cost:
+def cost_of(rows: Sequence[Row], phases: Phases, arms: int, took_s: float, earlier: Cost = UNKNOWN) -> Cost:
     """Return the cost that a round shows. What its phases and the set-up of its arms do not explain is its start.
 
-    rows: of its repeats, one or more. phases: seconds, as the manifest has them. earlier: of the rounds before. A start
-    that compiles takes long once, so the shortest start of all rounds is that of the next one, and at most
-    SLOW_START_S.
+    rows: of its repeats, one or more. earlier: of the rounds before. A start that compiles takes long once, so the
+    shortest start of all rounds is that of the next one, and at most SLOW_START_S. The first comparison of an arm's
+    outputs belongs to the arm, since repeats with the same outputs are not compared again.
     """
     wall_s = fmean(row["wall_ms"] for row in rows) / 1e3
     arm_s = fmean(row["setup_ms"] or 0.0 for row in rows) / 1e3
-    arm_s += sum(phases.get(phase, 0.0) for phase in ("warm-up runs", "audit runs")) / arms
-    repeat_s = sum(phases.get(phase, 0.0) for phase in ("timed runs", "checks of outputs", "saving")) / len(rows)
+    arm_s += phases.sum("warm-up runs", "audit runs") / arms
+    repeat_s = phases.sum("timed runs", "saving") / len(rows)
+    check_s = phases.sum("checks of outputs") / max(1, phases.compared)
+    arm_s += check_s * min(phases.compared, arms) / arms
+    repeat_s += check_s * max(0, phases.compared - arms) / len(rows)
     start_s = max(0.0, min(SLOW_START_S, took_s - arms * arm_s - len(rows) * repeat_s))
     if earlier != UNKNOWN:
         start_s = min(start_s, earlier.start_s)

@@ -22,7 +22,7 @@ from launchopt.errors import ArenaMemoryError, ConfigError, Interrupted, Launcho
 from launchopt.files import read_json
 from launchopt.recording import results
 from launchopt.recording.results import Row
-from runner.advise.cost import UNKNOWN, Cost, cost_of
+from runner.advise.cost import UNKNOWN, Cost, Phases, cost_of
 from runner.advise.question import Question
 from runner.calling.caller import call
 from runner.calling.words import words_of
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 
     rows: list[Row]
     error: LaunchoptError | None = None
-    phases: Mapping[str, float] = {}  # seconds of each phase
+    phases: Phases = Phases()
 
 
 def require_memory(question: Question, labels: Sequence[str]) -> None:
@@ -148,13 +148,15 @@ class Trials:
         rows = results.read_summaries([self.last])
         return Outcome(rows, None if isinstance(error, VerificationError) else error, self._phases())
 
-    def _phases(self) -> dict[str, float]:
-        """Return the seconds of each phase, over the jobs of the last round."""
-        found: dict[str, float] = {}
+    def _phases(self) -> Phases:
+        """Return the phases of the last round, over its jobs."""
+        seconds, compared = dict[str, float](), 0
         for path in self.last.rglob("manifest.json"):
-            for phase, seconds in read_json(path).get("seconds", {}).items():
-                found[phase] = found.get(phase, 0.0) + seconds
-        return found
+            manifest = read_json(path)
+            for phase, each_s in manifest.get("seconds", {}).items():
+                seconds[phase] = seconds.get(phase, 0.0) + each_s
+            compared += len({run.get("compared_run") for run in manifest["runs"]})
+        return Phases(seconds, compared)
 
     def _broken(self, error: LaunchoptError, labels: Sequence[str]) -> dict[str, str]:
         """Return the arm that an error names, with the reason; empty if it names none. Raises it if that is the base.

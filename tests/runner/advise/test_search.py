@@ -12,7 +12,7 @@ from support.results.summary_rows import repeats
 
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
-from runner.advise.cost import cost_of
+from runner.advise.cost import Phases, cost_of
 from runner.advise.halving import Decision
 from runner.advise.question import Limit, Question, tpot
 from runner.advise.search import Found, search
@@ -50,7 +50,7 @@ class MadeUp(Trials):
         self.now_s += took_s
         walls_s = sum(self.wall_ms[label] for label in labels) * layers / 1e3
         phases = {"warm-up runs": 4 * walls_s, "timed runs": repeats * walls_s, "checks of outputs": repeats * walls_s}
-        self.cost = cost_of(rows, phases, len(labels), took_s)
+        self.cost = cost_of(rows, Phases(phases, len(rows)), len(labels), took_s)
         self.ran.append((len(labels), repeats))
         return rows
 
