@@ -41,7 +41,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     // The threads of a block finish its outputs. Neighbours have neighbouring rows, and each thread has one row.
     const int in_block = threadIdx.x % (BLOCK_GROUPS * GROUP_ROWS);
     const i64 row = (i64)blockIdx.x * BLOCK_GROUPS * GROUP_ROWS + in_block;
-    const float scale = SCALES == PER_BLOCK || row >= p.m ? 1.0f : weight.scale(row);
+    const stored_scale scale = SCALES == PER_BLOCK || row >= p.m ? 0 : weight.scale(row);
     if (PDL) wait_for_earlier();
     const storage* const inputs = B_OF + min(g, N - 1) * p.ldb;
     float sums[4] = {};
@@ -61,9 +61,9 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
                 mma(to, low.z, high.z, low.w, high.w, x.z, x.w);
             }
             if (SCALES == PER_BLOCK) {
-                const float scales[2] = {weight.scale(rows[0], vector), weight.scale(rows[1], vector)};
+                const stored_scale scales[2] = {weight.scale(rows[0], vector), weight.scale(rows[1], vector)};
 #pragma unroll
-                for (int j = 0; j < 4; ++j) sums[j] += scales[j / 2] * of_block[j];
+                for (int j = 0; j < 4; ++j) sums[j] += widen_scale(scales[j / 2]) * of_block[j];
             }
 #pragma unroll
             for (int j = 0; j < 2; ++j)
@@ -77,6 +77,6 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
         float sum = 0.0f;
         for (int i = 0; i < WARPS_PER_ROW; ++i)
             sum += part[in_block / GROUP_ROWS * WARPS_PER_ROW + i][in_block % GROUP_ROWS][j];
-        (C_OF)[j * p.ldc + row] = narrow(scale * sum);
+        (C_OF)[j * p.ldc + row] = narrow(SCALES == PER_BLOCK ? sum : widen_scale(scale) * sum);
     }
 }
