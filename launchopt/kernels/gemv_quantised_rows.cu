@@ -9,6 +9,10 @@
 // a vector of codes of each of its two rows, at the same k, and takes the inputs there. Any order of k gives the same sums, as
 // long as inputs and weights agree. Columns from N on repeat the last one; their sums are not used.
 //
+// A warp multiplies DEPTH neighbouring steps in a round, so that it reads whole lines of each row. During a round it loads the
+// next round's inputs, and then codes and scales. Inputs pass through shared memory, so that no product waits for a load that
+// was issued just before it.
+//
 // -DPDL=1: programmatic dependent launch, as in gemv.cu. Codes are loaded before the previous kernel has ended.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
@@ -18,65 +22,104 @@
 #ifndef PDL
 #define PDL 0
 #endif
-enum { WARPS = 8, GROUP_ROWS = 16, BLOCK_GROUPS = WARPS / WARPS_PER_ROW, DEPTH = 4 };  // DEPTH: steps that are loaded ahead
-enum { PACK = 16 / CODE_BITS, CHUNK = 8 };  // a vector of codes is PACK chunks of 8
+enum { WARPS = 8, GROUP_ROWS = 16, BLOCK_GROUPS = WARPS / WARPS_PER_ROW, UNIT_ROWS = BLOCK_GROUPS * GROUP_ROWS };
+enum { PACK = 16 / CODE_BITS, STEP = 4 * PACK };  // a vector of codes is PACK chunks of 8 weights; a step has STEP chunks of k
+enum { ROUND = 32, DEPTH = ROUND / STEP };  // chunks and steps of a round: a lane copies one chunk of each column
+enum { COLUMN = ROUND + 4 };  // chunks from a column in shared memory to the next; the gap prevents bank conflicts
+enum { BY_BLOCK = SCALES == PER_BLOCK };
+
+// What a thread loads of A for a step.
+struct Step {
+    uint4 codes[2];
+    stored_scale scales[2];
+};
+
+// A thread's two rows of A. A row that does not exist repeats the last one.
+struct Rows {
+    const QuantisedWeight& weight;
+    i64 rows[2];
+    __device__ Rows(const QuantisedWeight& weight, i64 row, i64 end)
+        : weight(weight), rows{min(row, end - 1), min(row + 8, end - 1)} {}
+    // Load the vectors `at` of both rows.
+    __device__ void load(Step& to, int at) const {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            to.codes[j] = __ldcs(weight.row(rows[j]) + at);
+            if (BY_BLOCK) to.scales[j] = weight.scale(rows[j], at);
+        }
+    }
+};
+
+// Load this lane's chunk of each column. at: number of the chunk.
+__device__ inline void fetch(uint4 (&to)[N], const storage* inputs, const Args& p, int at) {
+    if ((i64)at * 8 >= p.k) return;
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = ((const uint4*)(inputs + j * p.ldb))[at];
+}
+// Store the chunks of a round. The four lanes of a row multiply neighbouring chunks in shared memory.
+__device__ inline void stage(uint4 (&to)[N][COLUMN], const uint4 (&from)[N], int lane) {
+    const int place = lane / STEP * STEP + lane % PACK * 4 + lane / PACK % 4;
+    __syncwarp();  // the round before has been multiplied
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j][place] = paired(from[j]);
+    __syncwarp();
+}
+// Add to `sums` the products of a step. Two chains of sums overlap.
+__device__ inline void add_products(float (&sums)[2][4], const Step& step, const uint4* inputs) {
+    float of_block[2][4] = {};
+    float(&to)[2][4] = BY_BLOCK ? of_block : sums;
+#pragma unroll
+    for (int chunk = 0; chunk < PACK; ++chunk) {
+        const uint4 x = inputs[chunk * 4], low = halves_of(step.codes[0], chunk), high = halves_of(step.codes[1], chunk);
+        mma(to[0], low.x, high.x, low.y, high.y, x.x, x.y);
+        mma(to[1], low.z, high.z, low.w, high.w, x.z, x.w);
+    }
+    if (BY_BLOCK)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[0][j] += widen_scale(step.scales[j / 2]) * (of_block[0][j] + of_block[1][j]);
+}
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     gemv_quantised_rows(char* a, char* b, char* c, i64 request, const Args p) {
+    __shared__ uint4 staged[WARPS][N][COLUMN];
     __shared__ float part[WARPS][GROUP_ROWS][8];
     if (PDL) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const i64 first = ((i64)blockIdx.x * BLOCK_GROUPS + warp / WARPS_PER_ROW) * GROUP_ROWS;
     const QuantisedWeight weight(of_command<char>(a, p.stride_a), p.m, p.k);
-    // A row that does not exist repeats the last one.
-    const i64 rows[2] = {min(first + g, p.m - 1), min(first + g + 8, p.m - 1)};
-    const uint4* const codes[2] = {weight.row(rows[0]), weight.row(rows[1])};
-    const int steps = (int)(p.k / (4 * CODES)), own = warp % WARPS_PER_ROW;
-    uint4 loaded[DEPTH][2];
+    const Rows rows(weight, (i64)blockIdx.x * UNIT_ROWS + warp / WARPS_PER_ROW * GROUP_ROWS + g, p.m);
+    const int steps = (int)(p.k / (4 * CODES)), own = warp % WARPS_PER_ROW * DEPTH;
+    Step loaded[DEPTH];
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i)
-#pragma unroll
-        for (int j = 0; j < 2; ++j)
-            if (own + i * WARPS_PER_ROW < steps) loaded[i][j] = __ldcs(codes[j] + (own + i * WARPS_PER_ROW) * 4 + t);
+        if (own + i < steps) rows.load(loaded[i], (own + i) * 4 + t);
     // The threads of a block finish its outputs. Neighbours have neighbouring rows, and each thread has one row.
-    const int in_block = threadIdx.x % (BLOCK_GROUPS * GROUP_ROWS);
-    const i64 row = (i64)blockIdx.x * BLOCK_GROUPS * GROUP_ROWS + in_block;
-    const stored_scale scale = SCALES == PER_BLOCK || row >= p.m ? 0 : weight.scale(row);
+    const int in_unit = threadIdx.x % UNIT_ROWS;
+    const i64 row = (i64)blockIdx.x * UNIT_ROWS + in_unit;
+    const stored_scale scale = BY_BLOCK || row >= p.m ? 0 : weight.scale(row);
     if (PDL) wait_for_earlier();
-    const storage* const inputs = B_OF + min(g, N - 1) * p.ldb;
-    float sums[4] = {};
+    const storage* const inputs = B_OF;
+    uint4 x[N];
+    fetch(x, inputs, p, own * STEP + lane);
+    float sums[2][4] = {};
+#pragma unroll 1
     for (int at = own; at < steps; at += DEPTH * WARPS_PER_ROW) {
+        const int next = at + DEPTH * WARPS_PER_ROW;
+        stage(staged[warp], x, lane);
+        fetch(x, inputs, p, next * STEP + lane);
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) {
-            const int step = at + i * WARPS_PER_ROW, next = step + DEPTH * WARPS_PER_ROW;
-            if (step >= steps) break;
-            const int vector = step * 4 + t;
-            float of_block[4] = {};
-            float(&to)[4] = SCALES == PER_BLOCK ? of_block : sums;
-#pragma unroll
-            for (int chunk = 0; chunk < PACK; ++chunk) {
-                const uint4 x = paired(*(const uint4*)(inputs + (i64)vector * CODES + chunk * CHUNK));
-                const uint4 low = halves_of(loaded[i][0], chunk), high = halves_of(loaded[i][1], chunk);
-                mma(to, low.x, high.x, low.y, high.y, x.x, x.y);
-                mma(to, low.z, high.z, low.w, high.w, x.z, x.w);
-            }
-            if (SCALES == PER_BLOCK) {
-                const stored_scale scales[2] = {weight.scale(rows[0], vector), weight.scale(rows[1], vector)};
-#pragma unroll
-                for (int j = 0; j < 4; ++j) sums[j] += widen_scale(scales[j / 2]) * of_block[j];
-            }
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-                if (next < steps) loaded[i][j] = __ldcs(codes[j] + next * 4 + t);
+            if (at + i >= steps) break;
+            add_products(sums, loaded[i], staged[warp][min(g, N - 1)] + i * STEP + t);
+            if (next + i < steps) rows.load(loaded[i], (next + i) * 4 + t);
         }
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) part[warp][g + j / 2 * 8][2 * t + j % 2] = sums[j];
+    for (int j = 0; j < 4; ++j) part[warp][g + j / 2 * 8][2 * t + j % 2] = sums[0][j] + sums[1][j];
     __syncthreads();
-    for (int j = threadIdx.x / (BLOCK_GROUPS * GROUP_ROWS); j < N && row < p.m; j += 2 * WARPS_PER_ROW) {
+    for (int j = threadIdx.x / UNIT_ROWS; j < N && row < p.m; j += 2 * WARPS_PER_ROW) {
         float sum = 0.0f;
         for (int i = 0; i < WARPS_PER_ROW; ++i)
-            sum += part[in_block / GROUP_ROWS * WARPS_PER_ROW + i][in_block % GROUP_ROWS][j];
-        (C_OF)[j * p.ldc + row] = narrow(SCALES == PER_BLOCK ? sum : widen_scale(scale) * sum);
+            sum += part[in_unit / GROUP_ROWS * WARPS_PER_ROW + i][in_unit % GROUP_ROWS][j];
+        (C_OF)[j * p.ldc + row] = narrow(BY_BLOCK ? sum : widen_scale(scale) * sum);
     }
 }
