@@ -12,7 +12,7 @@ from support.quantised import PACKINGS
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.cuda.op_kernels import QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
-from launchopt.devices.cuda.op_plans import gemv_of, warps_per_row
+from launchopt.devices.cuda.op_plans import gemv_of, warps_per_group, warps_per_row
 from launchopt.verify.products import Tolerance
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.weights.quantiser import dequantised, quantised
@@ -126,6 +126,12 @@ def test_fewer_bytes_a_row_need_fewer_warps() -> None:
     for packing, dtype in product([Packing(), PACKINGS[0], PACKINGS[-1]], [Dtype.bf16]):
         found[packing] = warps_per_row(ShapeKey(128, 1, 2048, dtype, packing=packing), 1)
     assert list(found.values()) == [8, 4, 2]
+
+
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_warps_share_rows_of_tensor_cores_while_each_has_a_round(packing: Packing) -> None:
+    shapes = [ShapeKey(4096, 1, k, Dtype.bf16, packing=packing) for k in (256, 512, 1024, 2048, 12_288)]
+    assert [warps_per_group(shape) for shape in shapes] == [1, 2, 4, 8, 8]
 
 
 def test_tensor_cores_multiply_weights_of_many_rows_on_a_gpu_that_can() -> None:
