@@ -1,6 +1,7 @@
 // C[n, m] = B[n, k] @ A[m, k].T for N columns (-DN, n = N from 1 to 8) and a quantised weight A, by tensor cores: halves only.
 // It computes what gemv_quantised.cu does. It unpacks codes to halves instead of fp32, and needs no multiply-add for each code,
-// so it is for weights with many rows.
+// so it is for weights with many rows. Halves are fp16 even if inputs are bf16, since fp16 takes less time to unpack to: a warp
+// multiplies the inputs of a column by a power of two first, so that fp16 holds them.
 //
 // WARPS_PER_ROW (1, 2, 4 or 8) of a block's 8 warps share 16 rows of A. Grid: x over groups of 16 rows, 8 / WARPS_PER_ROW per
 // block; z over commands. k must be a multiple of 4 vectors of codes.
@@ -18,6 +19,7 @@
 #include "common/ptx.cuh"
 #include "common/quantised.cuh"
 #include "steps/unpacked.cuh"
+#include "steps/unpacked_fp16.cuh"
 
 #ifndef PDL
 #define PDL 0
@@ -52,16 +54,35 @@ struct Rows {
 
 // Load this lane's chunk of each column. at: number of the chunk.
 __device__ inline void fetch(uint4 (&to)[N], const storage* inputs, const Args& p, int at) {
-    if ((i64)at * 8 >= p.k) return;
 #pragma unroll
-    for (int j = 0; j < N; ++j) to[j] = ((const uint4*)(inputs + j * p.ldb))[at];
+    for (int j = 0; j < N; ++j) to[j] = (i64)at * 8 < p.k ? ((const uint4*)(inputs + j * p.ldb))[at] : uint4{0, 0, 0, 0};
 }
-// Store the chunks of a round. The four lanes of a row multiply neighbouring chunks in shared memory.
-__device__ inline void stage(uint4 (&to)[N][COLUMN], const uint4 (&from)[N], int lane) {
+// Convert a chunk of bf16 to fp16, times a power of two that all lanes share; return its reciprocal. The largest input becomes
+// one from 2**14 on, so that only inputs below 2**-28 of it are rounded.
+__device__ inline float to_fp16(Vector& chunk) {
+    if (DTYPE == 1) return 1.0f;
+    u32 largest = 15u << 23;  // with a smaller exponent, the power of two would not be finite
+#pragma unroll
+    for (int i = 0; i < WIDTH; ++i) largest = max(largest, __float_as_uint(chunk.wide(i)) & 0x7F800000u);
+    largest = __reduce_max_sync(0xFFFFFFFFu, largest);
+    const float factor = __uint_as_float((268u << 23) - largest);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) chunk.words[i] = narrow_two_fp16(factor * chunk.wide(2 * i), factor * chunk.wide(2 * i + 1));
+    return __uint_as_float(largest - (14u << 23));
+}
+// Store the chunks of a round in fp16. The four lanes of a row multiply neighbouring chunks in shared memory. factors: what the
+// sums of this thread's two columns are multiplied by.
+__device__ inline void stage(uint4 (&to)[N][COLUMN], float (&factors)[2], const uint4 (&from)[N], int lane) {
     const int place = lane / STEP * STEP + lane % PACK * 4 + lane / PACK % 4;
     __syncwarp();  // the round before has been multiplied
 #pragma unroll
-    for (int j = 0; j < N; ++j) to[j][place] = paired(from[j]);
+    for (int j = 0; j < N; ++j) {
+        Vector chunk;
+        chunk.whole = from[j];
+        const float factor = to_fp16(chunk);
+        if (lane % 4 == j / 2) factors[j % 2] = factor;
+        to[j][place] = paired(chunk.whole);
+    }
     __syncwarp();
 }
 // Add to `sums` the products of a step. Two chains of sums overlap.
@@ -70,9 +91,9 @@ __device__ inline void add_products(float (&sums)[2][4], const Step& step, const
     float(&to)[2][4] = BY_BLOCK ? of_block : sums;
 #pragma unroll
     for (int chunk = 0; chunk < PACK; ++chunk) {
-        const uint4 x = inputs[chunk * 4], low = halves_of(step.codes[0], chunk), high = halves_of(step.codes[1], chunk);
-        mma(to[0], low.x, high.x, low.y, high.y, x.x, x.y);
-        mma(to[1], low.z, high.z, low.w, high.w, x.z, x.w);
+        const uint4 x = inputs[chunk * 4], low = fp16_of(step.codes[0], chunk), high = fp16_of(step.codes[1], chunk);
+        mma_fp16(to[0], low.x, high.x, low.y, high.y, x.x, x.y);
+        mma_fp16(to[1], low.z, high.z, low.w, high.w, x.z, x.w);
     }
     if (BY_BLOCK)
 #pragma unroll
@@ -100,21 +121,24 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const storage* const inputs = B_OF;
     uint4 x[N];
     fetch(x, inputs, p, own * STEP + lane);
-    float sums[2][4] = {};
+    float sums[4] = {};
 #pragma unroll 1
     for (int at = own; at < steps; at += DEPTH * WARPS_PER_ROW) {
         const int next = at + DEPTH * WARPS_PER_ROW;
-        stage(staged[warp], x, lane);
+        float of_round[2][4] = {}, factors[2] = {1.0f, 1.0f};
+        stage(staged[warp], factors, x, lane);
         fetch(x, inputs, p, next * STEP + lane);
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) {
             if (at + i >= steps) break;
-            add_products(sums, loaded[i], staged[warp][min(g, N - 1)] + i * STEP + t);
+            add_products(of_round, loaded[i], staged[warp][min(g, N - 1)] + i * STEP + t);
             if (next + i < steps) rows.load(loaded[i], (next + i) * 4 + t);
         }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) sums[j] += factors[j % 2] * (of_round[0][j] + of_round[1][j]);
     }
 #pragma unroll
-    for (int j = 0; j < 4; ++j) part[warp][g + j / 2 * 8][2 * t + j % 2] = sums[0][j] + sums[1][j];
+    for (int j = 0; j < 4; ++j) part[warp][g + j / 2 * 8][2 * t + j % 2] = sums[j];
     __syncthreads();
     for (int j = threadIdx.x / UNIT_ROWS; j < N && row < p.m; j += 2 * WARPS_PER_ROW) {
         float sum = 0.0f;
