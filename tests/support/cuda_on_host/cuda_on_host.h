@@ -158,10 +158,6 @@ inline unsigned __reduce_max_sync(unsigned, unsigned value) {
     return over_lanes(value, [](unsigned a, unsigned b) { return a > b ? a : b; });
 }
 inline unsigned __ballot_sync(unsigned, bool own) { return host::ballot(own); }
-inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
-    for (int bit = 16; bit; bit >>= 1) value = max(value, __shfl_xor_sync(mask, value, bit));
-    return value;
-}
 inline bool __all_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) == 0xFFFFFFFFu; }
 inline bool __any_sync(unsigned mask, bool own) { return __ballot_sync(mask, own) != 0; }
 
