@@ -3,8 +3,8 @@
 // so it is for weights with many rows. Halves are fp16 even if inputs are bf16, since fp16 takes less time to unpack to: a warp
 // multiplies the inputs of a column by a power of two first, so that fp16 holds them.
 //
-// WARPS_PER_ROW (1, 2, 4 or 8) of a block's 8 warps share 16 rows of A. Grid: x over groups of 16 rows, 8 / WARPS_PER_ROW per
-// block; z over commands. k must be a multiple of 4 vectors of codes.
+// The 8 warps of a block share 16 rows of A. Grid: x over groups of 16 rows, z over commands. k must be a multiple of 4 vectors
+// of codes. Blocks of few rows divide evenly among the multiprocessors, and as they end, blocks of the next launch begin.
 //
 // mma.m16n8k16 takes from thread 4 g + t the weights of rows g and g + 8, and the inputs of column g. In each step a thread has
 // a vector of codes of each of its two rows, at the same k, and takes the inputs there. Any order of k gives the same sums, as
@@ -24,7 +24,7 @@
 #ifndef PDL
 #define PDL 0
 #endif
-enum { WARPS = 8, GROUP_ROWS = 16, BLOCK_GROUPS = WARPS / WARPS_PER_ROW, UNIT_ROWS = BLOCK_GROUPS * GROUP_ROWS };
+enum { WARPS = 8, ROWS = 16 };
 enum { PACK = 16 / CODE_BITS, STEP = 4 * PACK };  // a vector of codes is PACK chunks of 8 weights; a step has STEP chunks of k
 enum { ROUND = 32, DEPTH = ROUND / STEP };  // chunks and steps of a round: a lane copies one chunk of each column
 enum { COLUMN = ROUND + 4 };  // chunks from a column in shared memory to the next; the gap prevents bank conflicts
@@ -103,19 +103,19 @@ __device__ inline void add_products(float (&sums)[2][4], const Step& step, const
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
     gemv_quantised_rows(char* a, char* b, char* c, i64 request, const Args p) {
     __shared__ uint4 staged[WARPS][N][COLUMN];
-    __shared__ float part[WARPS][GROUP_ROWS][8];
+    __shared__ float part[WARPS][ROWS][8];
     if (PDL) let_next_begin();
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const QuantisedWeight weight(of_command<char>(a, p.stride_a), p.m, p.k);
-    const Rows rows(weight, (i64)blockIdx.x * UNIT_ROWS + warp / WARPS_PER_ROW * GROUP_ROWS + g, p.m);
-    const int steps = (int)(p.k / (4 * CODES)), own = warp % WARPS_PER_ROW * DEPTH;
+    const Rows rows(weight, (i64)blockIdx.x * ROWS + g, p.m);
+    const int steps = (int)(p.k / (4 * CODES)), own = warp * DEPTH;
     Step loaded[DEPTH];
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i)
         if (own + i < steps) rows.load(loaded[i], (own + i) * 4 + t);
-    // The threads of a block finish its outputs. Neighbours have neighbouring rows, and each thread has one row.
-    const int in_unit = threadIdx.x % UNIT_ROWS;
-    const i64 row = (i64)blockIdx.x * UNIT_ROWS + in_unit;
+    // The threads of a block finish its outputs. Neighbours have neighbouring rows, and each thread has one row and column.
+    const int in_block = threadIdx.x % ROWS, column = threadIdx.x / ROWS;
+    const i64 row = (i64)blockIdx.x * ROWS + in_block;
     const stored_scale scale = BY_BLOCK || row >= p.m ? 0 : weight.scale(row);
     if (PDL) wait_for_earlier();
     const storage* const inputs = B_OF;
@@ -123,8 +123,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     fetch(x, inputs, p, own * STEP + lane);
     float sums[4] = {};
 #pragma unroll 1
-    for (int at = own; at < steps; at += DEPTH * WARPS_PER_ROW) {
-        const int next = at + DEPTH * WARPS_PER_ROW;
+    for (int at = own; at < steps; at += DEPTH * WARPS) {
+        const int next = at + DEPTH * WARPS;
         float of_round[2][4] = {}, factors[2] = {1.0f, 1.0f};
         stage(staged[warp], factors, x, lane);
         fetch(x, inputs, p, next * STEP + lane);
@@ -140,10 +140,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int j = 0; j < 4; ++j) part[warp][g + j / 2 * 8][2 * t + j % 2] = sums[j];
     __syncthreads();
-    for (int j = threadIdx.x / UNIT_ROWS; j < N && row < p.m; j += 2 * WARPS_PER_ROW) {
-        float sum = 0.0f;
-        for (int i = 0; i < WARPS_PER_ROW; ++i)
-            sum += part[in_unit / GROUP_ROWS * WARPS_PER_ROW + i][in_unit % GROUP_ROWS][j];
-        (C_OF)[j * p.ldc + row] = narrow(BY_BLOCK ? sum : widen_scale(scale) * sum);
-    }
+    if (column >= N || row >= p.m) return;
+    float sum = 0.0f;
+    for (int i = 0; i < WARPS; ++i) sum += part[i][in_block][column];
+    (C_OF)[column * p.ldc + row] = narrow(BY_BLOCK ? sum : widen_scale(scale) * sum);
 }

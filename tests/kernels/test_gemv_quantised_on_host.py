@@ -11,8 +11,8 @@ from support.quantised import PACKINGS
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.cuda.op_kernels import QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
-from launchopt.devices.cuda.op_plans import gemv_of, warps_per_group, warps_per_row
+from launchopt.devices.cuda.op_kernels import GEMV_WARPS, QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
+from launchopt.devices.cuda.op_plans import gemv_of, warps_per_row
 from launchopt.verify.products import Tolerance
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.weights.quantiser import dequantised, quantised
@@ -67,7 +67,9 @@ def kernel_products(
     c = from_float32(np.full((COMMANDS, n, m + 3), np.nan, np.float32), dtype)
     made = gemv_geometry(shape, COMMANDS, (k, k + 16, m + 3), (stride, b.strides[0], c.strides[0]), warps, name)
     words = np.array([packed.ctypes.data + first, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
-    macros = {"DTYPE": int(dtype), "N": n, "WARPS_PER_ROW": warps, "PDL": pdl, **packing.macros}
+    macros = {"DTYPE": int(dtype), "N": n, "PDL": pdl, **packing.macros}
+    if name != TENSOR_GEMV:
+        macros["WARPS_PER_ROW"] = warps
     launch(built(name, CALL.format(name), **macros), made.grid, made.block[0], 0, words.ctypes.data, seed=n)
     weights = dequantised(np, a, m, k, packing, np.float64)
     expected = to_float32(b[:, :, :k], dtype).astype(np.float64) @ weights.transpose(0, 2, 1)
@@ -83,19 +85,17 @@ def test_products_agree_with_float64(packing: Packing, dtype: Dtype, n: int, war
         kernel_products(packing, dtype, n, warps, pdl, m, k)
 
 
-@pytest.mark.parametrize(("packing", "dtype", "n", "warps", "pdl"), CASES, ids=str)
-def test_products_of_tensor_cores_agree_with_float64(
-    packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int
-) -> None:
+@pytest.mark.parametrize(("packing", "dtype", "n", "_", "pdl"), CASES, ids=str)
+def test_products_of_tensor_cores_agree_with_float64(packing: Packing, dtype: Dtype, n: int, _: int, pdl: int) -> None:
     halves = Dtype.fp16 if dtype is Dtype.fp32 else dtype
-    for m, k in ((130, 256), (3, 1024), (33, 1152)):
-        kernel_products(packing, halves, n, warps, pdl, m, k, TENSOR_GEMV)
+    for m, k in ((130, 256), (3, 1024), (33, 2176)):
+        kernel_products(packing, halves, n, GEMV_WARPS, pdl, m, k, TENSOR_GEMV)
 
 
 @pytest.mark.parametrize("largest", [1e30, 1e-10, 1e-36])
 def test_tensor_cores_take_bf16_inputs_that_fp16_cannot_hold(largest: float) -> None:
     for packing, n in zip(PACKINGS, [1, 2, 8] * 3, strict=True):
-        kernel_products(packing, Dtype.bf16, n, 2, 0, 17, 1152, TENSOR_GEMV, largest)
+        kernel_products(packing, Dtype.bf16, n, GEMV_WARPS, 0, 17, 1152, TENSOR_GEMV, largest)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,9 @@ def test_every_code_is_unpacked_exactly(weight_format: WeightFormat, name: str, 
     one = np.float16(1) if packing.scale_bytes == 2 else np.float32(1)
     slot[packing.scales_at(256, k) :][: packing.scale_bytes] = np.frombuffer(one.tobytes(), np.uint8)
     values = dequantised(np, slot[None], 256, k, packing)[0]
-    made = gemv_geometry(ShapeKey(256, 1, k, dtype, packing=packing), 1, (k, k, 256), (0, 0, 0), 1, name)
-    library = built(name, CALL.format(name), DTYPE=int(dtype), N=1, WARPS_PER_ROW=1, PDL=0, **packing.macros)
+    made = gemv_geometry(ShapeKey(256, 1, k, dtype, packing=packing), 1, (k, k, 256), (0, 0, 0), GEMV_WARPS, name)
+    macros = {} if name == TENSOR_GEMV else {"WARPS_PER_ROW": GEMV_WARPS}
+    library = built(name, CALL.format(name), DTYPE=int(dtype), N=1, PDL=0, **macros, **packing.macros)
     for place in (0, 1, 2, 3, k - 1):
         b, c = (from_float32(np.zeros((1, size), np.float32), dtype) for size in (k, 256))
         b[0, place] = from_float32(np.ones(1, np.float32), dtype)[0]
@@ -141,12 +142,6 @@ def test_fewer_bytes_a_row_need_fewer_warps() -> None:
     for packing, dtype in product([Packing(), PACKINGS[0], PACKINGS[-1]], [Dtype.bf16]):
         found[packing] = warps_per_row(ShapeKey(128, 1, 2048, dtype, packing=packing), 1)
     assert list(found.values()) == [8, 4, 2]
-
-
-@pytest.mark.parametrize("packing", PACKINGS, ids=str)
-def test_warps_share_rows_of_tensor_cores_while_each_has_a_round(packing: Packing) -> None:
-    shapes = [ShapeKey(4096, 1, k, Dtype.bf16, packing=packing) for k in (256, 512, 1024, 2048, 12_288)]
-    assert [warps_per_group(shape) for shape in shapes] == [1, 2, 4, 8, 8]
 
 
 def test_tensor_cores_multiply_weights_of_many_rows_on_a_gpu_that_can() -> None:

@@ -30,7 +30,6 @@ WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
 WARP_BYTES = 512  # bytes of a row that a warp reads at a time
 TENSOR_CAPABILITY = 90  # lowest compute capability that multiplies and subtracts pairs of bf16, times 10
 TENSOR_STEP_BITS = 4 * 128  # of a row of codes: what the four lanes of a row read in a step
-TENSOR_ROUND = 256  # weights of a row that a warp multiplies in a round
 
 
 class OpPlans:
@@ -85,10 +84,12 @@ class OpPlans:
         early: with programmatic dependent launch (PDL).
         """
         name = gemv_of(shape, size, self._capability)
-        warps = warps_per_group(shape) if name == TENSOR_GEMV else warps_per_row(shape, size)
+        warps = GEMV_WARPS if name == TENSOR_GEMV else warps_per_row(shape, size)
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps, name)
         macros = shape.packing.macros if shape.packing else {}
-        function = self._kernels.function(name, name, "", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early), **macros)
+        if name != TENSOR_GEMV:
+            macros = {**macros, "WARPS_PER_ROW": warps}
+        function = self._kernels.function(name, name, "", N=shape.n, PDL=int(early), **macros)
         return self._kernels.row(
             function, to_launch(launch), early
         ), f"{name} {shape.packing} {shape.n} {warps}".encode()
@@ -120,17 +121,6 @@ def warps_per_row(shape: ShapeKey, size: int) -> int:
     warps: int = 1
     row_bytes = shape.packing.row_bytes(shape.k, shape.dtype.itemsize)
     while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and row_bytes > WARP_BYTES * warps:
-        warps *= 2
-    return warps
-
-
-def warps_per_group(shape: ShapeKey) -> int:
-    """Return the number of warps that share TENSOR_ROWS rows of A: 1, 2, 4 or 8, as long as each has a whole round.
-
-    Blocks with few rows divide evenly among the multiprocessors, and as they end, blocks of the next launch begin.
-    """
-    warps = 1
-    while warps < GEMV_WARPS and shape.k >= 2 * warps * TENSOR_ROUND:
         warps *= 2
     return warps
 
