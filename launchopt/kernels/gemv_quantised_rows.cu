@@ -14,6 +14,9 @@
 // next round's inputs, and then codes and scales. Inputs pass through shared memory, so that no product waits for a load that
 // was issued just before it.
 //
+// A multiprocessor has BLOCKS blocks or more, of which none spills registers: 4 for one or two columns, 3 if codes are int4 or
+// scales are per block; one fewer for three or four columns; 2 for more columns.
+//
 // -DPDL=1: programmatic dependent launch, as in gemv.cu. Codes are loaded before the previous kernel has ended.
 #include "common/storage.cuh"
 #include "common/ptx.cuh"
@@ -26,9 +29,12 @@
 #endif
 enum { WARPS = 8, ROWS = 16 };
 enum { PACK = 16 / CODE_BITS, STEP = 4 * PACK };  // a vector of codes is PACK chunks of 8 weights; a step has STEP chunks of k
-enum { ROUND = 32, DEPTH = ROUND / STEP };  // chunks and steps of a round: a lane copies one chunk of each column
+enum { DEPTH = 2, ROUND = DEPTH * STEP };  // steps and chunks of a round; a lane copies at most one chunk of each column
 enum { COLUMN = ROUND + 4 };  // chunks from a column in shared memory to the next; the gap prevents bank conflicts
 enum { BY_BLOCK = SCALES == PER_BLOCK };
+// Four blocks with rounds of 2 steps hide more latency than three blocks with rounds of 4: one token of 16384x2048 fp8 takes
+// 11.8 us against 13.0 on an H100.
+enum { BLOCKS = N > 4 ? 2 : (IS_INT4 || BY_BLOCK ? 3 : 4) - (N > 2) };
 
 // What a thread loads of A for a step.
 struct Step {
@@ -38,24 +44,30 @@ struct Step {
 
 // A thread's two rows of A. A row that does not exist repeats the last one.
 struct Rows {
-    const QuantisedWeight& weight;
-    i64 rows[2];
-    __device__ Rows(const QuantisedWeight& weight, i64 row, i64 end)
-        : weight(weight), rows{min(row, end - 1), min(row + 8, end - 1)} {}
+    const uint4* codes[2];
+    const stored_scale* scales[2];
+    __device__ Rows(const QuantisedWeight& weight, i64 row, i64 end) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const i64 own = min(row + 8 * j, end - 1);
+            codes[j] = weight.row(own), scales[j] = weight.scales_of_row(own);
+        }
+    }
     // Load the vectors `at` of both rows.
     __device__ void load(Step& to, int at) const {
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            to.codes[j] = __ldcs(weight.row(rows[j]) + at);
-            if (BY_BLOCK) to.scales[j] = weight.scale(rows[j], at);
+            to.codes[j] = __ldcs(codes[j] + at);
+            if (BY_BLOCK) to.scales[j] = scales[j][at * CODES / SCALE_BLOCK];
         }
     }
 };
 
-// Load this lane's chunk of each column. at: number of the chunk.
-__device__ inline void fetch(uint4 (&to)[N], const storage* inputs, const Args& p, int at) {
+// Load this lane's chunk of each column, zeros if it has none. first: number of the round's first chunk; end: chunks of k.
+__device__ inline void fetch(uint4 (&to)[N], const storage* inputs, i64 ldb, int first, int end, int lane) {
+    const bool exists = lane < ROUND && first + lane < end;
 #pragma unroll
-    for (int j = 0; j < N; ++j) to[j] = (i64)at * 8 < p.k ? ((const uint4*)(inputs + j * p.ldb))[at] : uint4{0, 0, 0, 0};
+    for (int j = 0; j < N; ++j) to[j] = exists ? ((const uint4*)(inputs + j * ldb))[first + lane] : uint4{0, 0, 0, 0};
 }
 // Convert a chunk of bf16 to fp16, times a power of two that all lanes share; return its reciprocal. The largest input becomes
 // one from 2**14 on, so that only inputs below 2**-28 of it are rounded.
@@ -81,7 +93,7 @@ __device__ inline void stage(uint4 (&to)[N][COLUMN], float (&factors)[2], const 
         chunk.whole = from[j];
         const float factor = to_fp16(chunk);
         if (lane % 4 == j / 2) factors[j % 2] = factor;
-        to[j][place] = paired(chunk.whole);
+        if (lane < ROUND) to[j][place] = paired(chunk.whole);
     }
     __syncwarp();
 }
@@ -100,7 +112,7 @@ __device__ inline void add_products(float (&sums)[2][4], const Step& step, const
         for (int j = 0; j < 4; ++j) sums[0][j] += widen_scale(step.scales[j / 2]) * (of_block[0][j] + of_block[1][j]);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
+extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     gemv_quantised_rows(char* a, char* b, char* c, i64 request, const Args p) {
     __shared__ uint4 staged[WARPS][N][COLUMN];
     __shared__ float part[WARPS][ROWS][8];
@@ -108,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const QuantisedWeight weight(of_command<char>(a, p.stride_a), p.m, p.k);
     const Rows rows(weight, (i64)blockIdx.x * ROWS + g, p.m);
-    const int steps = (int)(p.k / (4 * CODES)), own = warp * DEPTH;
+    const int steps = (int)(p.k / (4 * CODES)), own = warp * DEPTH, end = (int)(p.k / 8);
     Step loaded[DEPTH];
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i)
@@ -120,14 +132,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     if (PDL) wait_for_earlier();
     const storage* const inputs = B_OF;
     uint4 x[N];
-    fetch(x, inputs, p, own * STEP + lane);
+    fetch(x, inputs, p.ldb, own * STEP, end, lane);
     float sums[4] = {};
 #pragma unroll 1
     for (int at = own; at < steps; at += DEPTH * WARPS) {
         const int next = at + DEPTH * WARPS;
         float of_round[2][4] = {}, factors[2] = {1.0f, 1.0f};
         stage(staged[warp], factors, x, lane);
-        fetch(x, inputs, p, next * STEP + lane);
+        if (next < steps) fetch(x, inputs, p.ldb, next * STEP, end, lane);
 #pragma unroll
         for (int i = 0; i < DEPTH; ++i) {
             if (at + i >= steps) break;

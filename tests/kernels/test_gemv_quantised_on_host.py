@@ -112,6 +112,14 @@ def test_rows_of_any_length_are_read_to_their_end(packing: Packing, k: int) -> N
     kernel_products(packing, Dtype.bf16, 1, 1, 0, 5, k)
 
 
+@pytest.mark.parametrize(("weight_format", "step"), [(WeightFormat.fp8, 64), (WeightFormat.int4, 128)], ids=str)
+def test_tensor_cores_read_rows_to_their_end(weight_format: WeightFormat, step: int) -> None:
+    """A round has 2 steps, and the warps of a block have 16 steps at a time."""
+    packing = Packing(weight_format, Scales.channel if step == 64 else Scales.tensor)
+    for steps in (1, 3, 17, 36):
+        kernel_products(packing, Dtype.bf16, 2, GEMV_WARPS, 0, 17, steps * step, TENSOR_GEMV)
+
+
 @pytest.mark.parametrize(("name", "dtype"), [(QUANTISED_GEMV, Dtype.fp32), (TENSOR_GEMV, Dtype.bf16)])
 @pytest.mark.parametrize("weight_format", [WeightFormat.fp8, WeightFormat.int8, WeightFormat.int4])
 def test_every_code_is_unpacked_exactly(weight_format: WeightFormat, name: str, dtype: Dtype) -> None:
@@ -125,8 +133,10 @@ def test_every_code_is_unpacked_exactly(weight_format: WeightFormat, name: str, 
     slot[packing.scales_at(256, k) :][: packing.scale_bytes] = np.frombuffer(one.tobytes(), np.uint8)
     values = dequantised(np, slot[None], 256, k, packing)[0]
     made = gemv_geometry(ShapeKey(256, 1, k, dtype, packing=packing), 1, (k, k, 256), (0, 0, 0), GEMV_WARPS, name)
-    macros = {} if name == TENSOR_GEMV else {"WARPS_PER_ROW": GEMV_WARPS}
-    library = built(name, CALL.format(name), DTYPE=int(dtype), N=1, PDL=0, **macros, **packing.macros)
+    macros = {"DTYPE": int(dtype), "N": 1, "PDL": 0, **packing.macros}
+    if name != TENSOR_GEMV:
+        macros["WARPS_PER_ROW"] = GEMV_WARPS
+    library = built(name, CALL.format(name), **macros)
     for place in (0, 1, 2, 3, k - 1):
         b, c = (from_float32(np.zeros((1, size), np.float32), dtype) for size in (k, 256))
         b[0, place] = from_float32(np.ones(1, np.float32), dtype)[0]

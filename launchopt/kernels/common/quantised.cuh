@@ -89,6 +89,10 @@ struct QuantisedWeight {
         scales = slot + (rows * row_bytes + SCALES_ALIGNMENT - 1) / SCALES_ALIGNMENT * SCALES_ALIGNMENT;
     }
     __device__ const uint4* row(i64 row) const { return (const uint4*)(codes + row * row_bytes); }
+    // Return the scales of a row's blocks.
+    __device__ const stored_scale* scales_of_row(i64 row) const {
+        return (const stored_scale*)scales + row / BLOCK_ROWS * across;
+    }
     // Return the scale of a row; for PER_BLOCK, that of the vector `at` of the row.
     __device__ stored_scale scale(i64 row, i64 at = 0) const { return scale_of(scales, row, at * CODES / SCALE_BLOCK, across); }
 };
