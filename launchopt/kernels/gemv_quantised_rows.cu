@@ -14,8 +14,8 @@
 // next round's inputs, and then codes and scales. Inputs pass through shared memory, so that no product waits for a load that
 // was issued just before it.
 //
-// A multiprocessor has BLOCKS blocks or more, of which none spills registers: 4 for one or two columns, 3 if codes are int4 or
-// scales are per block; one fewer for three or four columns; 2 for more columns.
+// BLOCKS is the minimum number of blocks on a multiprocessor, chosen so that no register is spilled: 4 for one or two columns,
+// 3 if codes are int4 or scales are per block; one fewer for three or four columns; 2 for more columns.
 //
 // -DPDL=1: programmatic dependent launch, as in gemv.cu. Codes are loaded before the previous kernel has ended.
 #include "common/storage.cuh"
