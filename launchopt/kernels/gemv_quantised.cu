@@ -16,13 +16,13 @@ enum { WARPS = 8, ROWS = WARPS / WARPS_PER_ROW, DEPTH = 4 };  // DEPTH: vectors 
 
 struct Loaded {
     uint4 codes;
-    float scale;
+    stored_scale scale;
 };
 
 // Load a vector of a row, and its scale if it has one of its own.
 __device__ inline void load(Loaded& to, const QuantisedWeight& weight, const uint4* codes, i64 row, int at) {
     to.codes = __ldcs(codes + at);
-    to.scale = SCALES == PER_BLOCK ? weight.scale(row, at) : 1.0f;
+    if (SCALES == PER_BLOCK) to.scale = weight.scale(row, at);
 }
 
 // Add to `sums` the products of a vector of A and the same elements of each column.
@@ -39,7 +39,7 @@ __device__ inline void add_products(float (&sums)[N], const Loaded& loaded, cons
 #pragma unroll
             for (int e = 0; e < WIDTH; ++e) sum += values[v * WIDTH + e] * x.wide(e);
         }
-        sums[j] += SCALES == PER_BLOCK ? loaded.scale * sum : sum;
+        sums[j] += SCALES == PER_BLOCK ? widen_scale(loaded.scale) * sum : sum;
     }
 }
 
@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i)
         if (own + i * step < vectors) load(loaded[i], weight, codes, row, own + i * step);
-    const float scale = SCALES == PER_BLOCK || !exists ? 1.0f : weight.scale(row);
+    const stored_scale scale = SCALES == PER_BLOCK || !exists ? 0 : weight.scale(row);
     if (PDL) wait_for_earlier();
     float sums[N] = {};
     for (int at = own; at < vectors; at += DEPTH * step) {
@@ -83,5 +83,5 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
     if (!exists || warp % WARPS_PER_ROW != 0 || lane >= N) return;
     float sum = 0.0f;
     for (int i = 0; i < WARPS_PER_ROW; ++i) sum += part[warp + i][lane];
-    (C_OF)[lane * p.ldc + row] = narrow(scale * sum);
+    (C_OF)[lane * p.ldc + row] = narrow(SCALES == PER_BLOCK ? sum : widen_scale(scale) * sum);
 }

@@ -124,7 +124,7 @@ struct Consumer {
                 const u32 own = half + 2 * tile + j, row = row_of(own, p) + lane / 4;
                 if (2 * tile + j >= here || row >= p.rows || piece * PIECE_BYTES + warp * SLICE >= p.k_bytes) continue;
                 const u32 block = (piece * PIECE_BYTES + warp * SLICE) / BLOCK_SLICE;
-                of[tile][j] = scale_of(scales, weight_row(row, own, p), block, p.across);
+                of[tile][j] = widen_scale(scale_of(scales, weight_row(row, own, p), block, p.across));
             }
     }
     // Multiply the piece of all `here` halves of the pass, from `half` on.

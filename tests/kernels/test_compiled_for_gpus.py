@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.nvrtc import Compiled, compiled, library
+from support.quantised import PACKINGS
 from support.thorough import is_thorough
 
 from launchopt.command import Dtype, Op
@@ -58,8 +59,16 @@ def test_gemv_without_spilled_registers(weights: str, dtype: Dtype) -> None:
     number = ["plain", "fp8", "int8", "int4"].index(weights)
     for scales in range(3) if number else (0,):
         more = {"WEIGHTS": number, "SCALES": scales} if number else {}
-        for name in ("gemv_quantised", "gemv_quantised_rows") if number else ("gemv",):
-            assert is_compiled(source(name), DTYPE=dtype, **GEMV, **more).spilled == [0]
+        name = "gemv_quantised" if number else "gemv"
+        assert is_compiled(source(name), DTYPE=dtype, **GEMV, **more).spilled == [0]
+
+
+@halves
+@pytest.mark.parametrize("columns", range(1, 9) if is_thorough() else (1, 2, 4, 8))
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
+def test_gemv_of_tensor_cores_without_spilled_registers(packing: Packing, columns: int, dtype: Dtype) -> None:
+    found = is_compiled(source("gemv_quantised_rows"), DTYPE=dtype, N=columns, PDL=1, **packing.macros)
+    assert found.spilled == [0]
 
 
 @halves

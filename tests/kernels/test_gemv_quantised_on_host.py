@@ -11,7 +11,7 @@ from support.quantised import PACKINGS
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.cuda.op_kernels import QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
+from launchopt.devices.cuda.op_kernels import GEMV_WARPS, QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
 from launchopt.devices.cuda.op_plans import gemv_of, warps_per_row
 from launchopt.verify.products import Tolerance
 from launchopt.weights.packing import Packing, Scales, WeightFormat
@@ -42,9 +42,17 @@ CASES = [
 
 
 def kernel_products(
-    packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int, m: int, k: int, name: str = QUANTISED_GEMV
+    packing: Packing,
+    dtype: Dtype,
+    n: int,
+    warps: int,
+    pdl: int,
+    m: int,
+    k: int,
+    name: str = QUANTISED_GEMV,
+    largest: float = 1,
 ) -> None:
-    """Compute two commands with a kernel, and compare their outputs with float64."""
+    """Compute two commands with a kernel, and compare their outputs with float64. largest: magnitude of the inputs."""
     generator = np.random.default_rng([m, k, n])
     shape = ShapeKey(m, n, k, dtype, packing=packing)
     slots = np.zeros((COMMANDS, packing.end(m, k) + 256), np.uint8)
@@ -55,17 +63,19 @@ def kernel_products(
     first = -packed.ctypes.data % 16
     for i in range(COMMANDS):
         packed[first + i * stride :][: a.shape[1]] = a[i]
-    b = from_float32(generator.uniform(-1, 1, (COMMANDS, n, k + 16)).astype(np.float32), dtype)
+    b = from_float32(generator.uniform(-largest, largest, (COMMANDS, n, k + 16)).astype(np.float32), dtype)
     c = from_float32(np.full((COMMANDS, n, m + 3), np.nan, np.float32), dtype)
     made = gemv_geometry(shape, COMMANDS, (k, k + 16, m + 3), (stride, b.strides[0], c.strides[0]), warps, name)
     words = np.array([packed.ctypes.data + first, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
-    macros = {"DTYPE": int(dtype), "N": n, "WARPS_PER_ROW": warps, "PDL": pdl, **packing.macros}
+    macros = {"DTYPE": int(dtype), "N": n, "PDL": pdl, **packing.macros}
+    if name != TENSOR_GEMV:
+        macros["WARPS_PER_ROW"] = warps
     launch(built(name, CALL.format(name), **macros), made.grid, made.block[0], 0, words.ctypes.data, seed=n)
     weights = dequantised(np, a, m, k, packing, np.float64)
     expected = to_float32(b[:, :, :k], dtype).astype(np.float64) @ weights.transpose(0, 2, 1)
     got = to_float32(c, dtype)
     bound = Tolerance.of(shape)
-    assert (np.abs(got[:, :, :m] - expected) <= bound.storing * np.abs(expected) + bound.computing).all()
+    assert (np.abs(got[:, :, :m] - expected) <= bound.storing * np.abs(expected) + bound.computing * largest).all()
     assert np.isnan(got[:, :, m:]).all(), "written beside the rows"
 
 
@@ -75,13 +85,17 @@ def test_products_agree_with_float64(packing: Packing, dtype: Dtype, n: int, war
         kernel_products(packing, dtype, n, warps, pdl, m, k)
 
 
-@pytest.mark.parametrize(("packing", "dtype", "n", "warps", "pdl"), CASES, ids=str)
-def test_products_of_tensor_cores_agree_with_float64(
-    packing: Packing, dtype: Dtype, n: int, warps: int, pdl: int
-) -> None:
+@pytest.mark.parametrize(("packing", "dtype", "n", "_", "pdl"), CASES, ids=str)
+def test_products_of_tensor_cores_agree_with_float64(packing: Packing, dtype: Dtype, n: int, _: int, pdl: int) -> None:
     halves = Dtype.fp16 if dtype is Dtype.fp32 else dtype
-    for m, k in ((130, 256), (3, 1024), (33, 1152)):
-        kernel_products(packing, halves, n, warps, pdl, m, k, TENSOR_GEMV)
+    for m, k in ((130, 256), (3, 1024), (33, 2176)):
+        kernel_products(packing, halves, n, GEMV_WARPS, pdl, m, k, TENSOR_GEMV)
+
+
+@pytest.mark.parametrize("largest", [1e30, 1e-10, 1e-36])
+def test_tensor_cores_take_bf16_inputs_that_fp16_cannot_hold(largest: float) -> None:
+    for packing, n in zip(PACKINGS, [1, 2, 8] * 3, strict=True):
+        kernel_products(packing, Dtype.bf16, n, GEMV_WARPS, 0, 17, 1152, TENSOR_GEMV, largest)
 
 
 @pytest.mark.parametrize(
@@ -98,26 +112,38 @@ def test_rows_of_any_length_are_read_to_their_end(packing: Packing, k: int) -> N
     kernel_products(packing, Dtype.bf16, 1, 1, 0, 5, k)
 
 
+@pytest.mark.parametrize(("weight_format", "step"), [(WeightFormat.fp8, 64), (WeightFormat.int4, 128)], ids=str)
+def test_tensor_cores_read_rows_to_their_end(weight_format: WeightFormat, step: int) -> None:
+    """A round has 2 steps, and the warps of a block have 16 steps at a time."""
+    packing = Packing(weight_format, Scales.channel if step == 64 else Scales.tensor)
+    for steps in (1, 3, 17, 36):
+        kernel_products(packing, Dtype.bf16, 2, GEMV_WARPS, 0, 17, steps * step, TENSOR_GEMV)
+
+
+@pytest.mark.parametrize(("name", "dtype"), [(QUANTISED_GEMV, Dtype.fp32), (TENSOR_GEMV, Dtype.bf16)])
 @pytest.mark.parametrize("weight_format", [WeightFormat.fp8, WeightFormat.int8, WeightFormat.int4])
-def test_every_code_is_unpacked_exactly(weight_format: WeightFormat) -> None:
+def test_every_code_is_unpacked_exactly(weight_format: WeightFormat, name: str, dtype: Dtype) -> None:
     """Row i consists of the byte i. With the scale 1 and inputs that pick one place, the output is the value there."""
     packing = Packing(weight_format, Scales.tensor)
-    k = 128 // packing.bits
+    k = 4 * 128 // packing.bits
     slot = np.zeros(packing.end(256, k) + 16, np.uint8)
     slot = slot[-slot.ctypes.data % 16 :]
-    slot[: packing.codes_bytes(256, k)] = np.repeat(np.arange(256), 16)
+    slot[: packing.codes_bytes(256, k)] = np.repeat(np.arange(256), 64)
     one = np.float16(1) if packing.scale_bytes == 2 else np.float32(1)
     slot[packing.scales_at(256, k) :][: packing.scale_bytes] = np.frombuffer(one.tobytes(), np.uint8)
     values = dequantised(np, slot[None], 256, k, packing)[0]
-    made = gemv_geometry(ShapeKey(256, 1, k, Dtype.fp32, packing=packing), 1, (k, k, 256), (0, 0, 0), 1, QUANTISED_GEMV)
-    library = built(QUANTISED_GEMV, CALL.format(QUANTISED_GEMV), DTYPE=0, N=1, WARPS_PER_ROW=1, PDL=0, **packing.macros)
+    made = gemv_geometry(ShapeKey(256, 1, k, dtype, packing=packing), 1, (k, k, 256), (0, 0, 0), GEMV_WARPS, name)
+    macros = {"DTYPE": int(dtype), "N": 1, "PDL": 0, **packing.macros}
+    if name != TENSOR_GEMV:
+        macros["WARPS_PER_ROW"] = GEMV_WARPS
+    library = built(name, CALL.format(name), **macros)
     for place in (0, 1, 2, 3, k - 1):
-        b, c = np.zeros((1, k), np.float32), np.zeros((1, 256), np.float32)
-        b[0, place] = 1
+        b, c = (from_float32(np.zeros((1, size), np.float32), dtype) for size in (k, 256))
+        b[0, place] = from_float32(np.ones(1, np.float32), dtype)[0]
         words = np.array([slot.ctypes.data, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
         launch(library, made.grid, made.block[0], 0, words.ctypes.data)
         is_number = np.isfinite(values).all(axis=1)
-        np.testing.assert_array_equal(c[0, is_number], values[is_number, place])
+        np.testing.assert_array_equal(to_float32(c, dtype)[0, is_number], values[is_number, place])
 
 
 def test_fewer_bytes_a_row_need_fewer_warps() -> None:

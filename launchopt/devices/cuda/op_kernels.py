@@ -91,12 +91,12 @@ def gemv_geometry(
 ) -> OpLaunch:
     """Return the launch of GEMMs of up to 8 columns, whose kernel is compiled with N = shape.n.
 
-    warps_per_row: 1, 2, 4 or 8. name: of the kernel and its file: gemv, or for quantised weights gemv_quantised or
-    gemv_quantised_rows, whose warps share 16 rows instead of one.
+    warps_per_row: 1, 2, 4 or 8 of a block's 8 warps share a row of A. name: of the kernel and its file: gemv, or for
+    quantised weights gemv_quantised or gemv_quantised_rows, whose 8 warps share 16 rows.
     """
     if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
         raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
-    rows = GEMV_WARPS // warps_per_row * (TENSOR_ROWS if name == TENSOR_GEMV else 1)  # of a block
+    rows = TENSOR_ROWS if name == TENSOR_GEMV else GEMV_WARPS // warps_per_row  # of a block
     grid = (-(-shape.m // rows), 1)
     args = _args(shape, row_elements, stride_bytes, None, None)
     return OpLaunch(name, _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)

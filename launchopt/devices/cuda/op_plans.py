@@ -27,6 +27,7 @@ from launchopt.streams.chain import Stream
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
 DEPENDENT: Mapping[str, int] = {"PDL": 1}  # macros of kernels that wait for earlier launches by themselves
 WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
+WARP_BYTES = 512  # bytes of a row that a warp reads at a time
 TENSOR_CAPABILITY = 90  # lowest compute capability that multiplies and subtracts pairs of bf16, times 10
 TENSOR_STEP_BITS = 4 * 128  # of a row of codes: what the four lanes of a row read in a step
 
@@ -83,11 +84,12 @@ class OpPlans:
         early: with programmatic dependent launch (PDL).
         """
         name = gemv_of(shape, size, self._capability)
-        groups = (TENSOR_ROWS, TENSOR_STEP_BITS // 8) if name == TENSOR_GEMV else ()
-        warps = warps_per_row(shape, size, *groups)
+        warps = GEMV_WARPS if name == TENSOR_GEMV else warps_per_row(shape, size)
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps, name)
         macros = shape.packing.macros if shape.packing else {}
-        function = self._kernels.function(name, name, "", N=shape.n, WARPS_PER_ROW=warps, PDL=int(early), **macros)
+        if name != TENSOR_GEMV:
+            macros = {**macros, "WARPS_PER_ROW": warps}
+        function = self._kernels.function(name, name, "", N=shape.n, PDL=int(early), **macros)
         return self._kernels.row(
             function, to_launch(launch), early
         ), f"{name} {shape.packing} {shape.n} {warps}".encode()
@@ -111,14 +113,14 @@ def gemv_of(shape: ShapeKey, size: int, capability: int) -> str:
     return TENSOR_GEMV if able and whole and has_rows else QUANTISED_GEMV
 
 
-def warps_per_row(shape: ShapeKey, size: int, rows: int = 1, least_bytes: int = 512) -> int:
-    """Return the number of warps that share a row of A, or `rows` of them: 1, 2, 4 or 8.
+def warps_per_row(shape: ShapeKey, size: int) -> int:
+    """Return the number of warps that share a row of A: 1, 2, 4 or 8.
 
-    It is doubled until the GPU is busy (WARPS_WANTED), or until each warp has at most `least_bytes` of a row.
+    It is doubled until the GPU is busy (WARPS_WANTED), or until a warp reads a row in one round (WARP_BYTES).
     """
     warps: int = 1
     row_bytes = shape.packing.row_bytes(shape.k, shape.dtype.itemsize)
-    while warps < GEMV_WARPS and -(-shape.m // rows) * size * warps < WARPS_WANTED and row_bytes > least_bytes * warps:
+    while warps < GEMV_WARPS and shape.m * size * warps < WARPS_WANTED and row_bytes > WARP_BYTES * warps:
         warps *= 2
     return warps
 

@@ -253,6 +253,23 @@ __device__ inline u32 subtract_two(u32 from, u32 what) {
 #endif
     return both;
 }
+// As narrow_two, always to fp16.
+__device__ inline u32 narrow_two_fp16(float first, float second) {
+    u32 both;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(second), "f"(first));
+    return both;
+}
+// Return of * by + more for two pairs of fp16, rounded once.
+__device__ inline u32 multiply_add_two_fp16(u32 of, u32 by, u32 more) {
+    u32 both;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(both) : "r"(of), "r"(by), "r"(more));
+    return both;
+}
+// Convert the four fp8 codes (e4m3) of a word to fp16.
+__device__ inline void widen_four_fp8(u32& low, u32& high, u32 codes) {
+    asm("{\n.reg .b16 first, second;\nmov.b32 {first, second}, %2;\ncvt.rn.f16x2.e4m3x2 %0, first;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, second;\n}" : "=r"(low), "=r"(high) : "r"(codes));
+}
 #if DTYPE == 1
 #define MMA_TYPES "f32.f16.f16.f32"
 #else
@@ -263,6 +280,12 @@ __device__ inline u32 subtract_two(u32 from, u32 what) {
 // It has these elements of C at (row, column) = (g, 2 t), (g, 2 t + 1), (g + 8, 2 t), (g + 8, 2 t + 1).
 __device__ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm("mma.sync.aligned.m16n8k16.row.col." MMA_TYPES " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// As mma, always with A and B in fp16.
+__device__ inline void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }

@@ -59,12 +59,25 @@ __device__ inline void unpack(float (&to)[CODES], const uint4& codes) {
     }
 }
 
+// A scale as it is stored: fp32, or fp16 with int4. A kernel that loads scales ahead widens them where it multiplies by them,
+// because widening waits for the load.
+template <bool IS_HALF> struct StoredScale {
+    typedef float type;
+};
+template <> struct StoredScale<true> {
+    typedef unsigned short type;
+};
+typedef StoredScale<IS_INT4>::type stored_scale;
+__device__ inline float widen_scale(stored_scale scale) {
+    if constexpr (IS_INT4) return half_value(scale);
+    else return scale;
+}
+
 // Return the scale of a row, or of one of its blocks. across: scales of a row of blocks.
-__device__ inline float scale_of(const char* scales, i64 row, i64 block, i64 across) {
+__device__ inline stored_scale scale_of(const char* scales, i64 row, i64 block, i64 across) {
     i64 i = SCALES == PER_TENSOR ? 0 : row;
     if (SCALES == PER_BLOCK) i = row / BLOCK_ROWS * across + block;
-    if constexpr (IS_INT4) return half_value(((const unsigned short*)scales)[i]);
-    else return ((const float*)scales)[i];
+    return ((const stored_scale*)scales)[i];
 }
 
 // The codes and the scales of a weight of `rows` rows of k values.
@@ -76,6 +89,10 @@ struct QuantisedWeight {
         scales = slot + (rows * row_bytes + SCALES_ALIGNMENT - 1) / SCALES_ALIGNMENT * SCALES_ALIGNMENT;
     }
     __device__ const uint4* row(i64 row) const { return (const uint4*)(codes + row * row_bytes); }
+    // Return the scales of a row's blocks.
+    __device__ const stored_scale* scales_of_row(i64 row) const {
+        return (const stored_scale*)scales + row / BLOCK_ROWS * across;
+    }
     // Return the scale of a row; for PER_BLOCK, that of the vector `at` of the row.
-    __device__ float scale(i64 row, i64 at = 0) const { return scale_of(scales, row, at * CODES / SCALE_BLOCK, across); }
+    __device__ stored_scale scale(i64 row, i64 at = 0) const { return scale_of(scales, row, at * CODES / SCALE_BLOCK, across); }
 };

@@ -31,7 +31,7 @@ struct RowScales {
         for (int j = 0; j < 2; ++j) {
             const u32 row = own.row(half, j, p);
             const bool exists = own.exist(here) && own.has(j, here) && row < p.rows;
-            of[j] = exists ? scale_of(scales, weight_row(row, half + 2 * own.tile + j, p), 0, p.across) : 0.0f;
+            of[j] = exists ? widen_scale(scale_of(scales, weight_row(row, half + 2 * own.tile + j, p), 0, p.across)) : 0.0f;
         }
     }
 };

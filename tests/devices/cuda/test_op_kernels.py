@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from launchopt.command import COLLECTIVES, Dtype, Op, ShapeKey
 from launchopt.devices.cuda import op_kernels as ok
-from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, gemv_geometry, geometry
+from launchopt.devices.cuda.op_kernels import (
+    GEMV_WARPS,
+    TENSOR_GEMV,
+    SeqAddresses,
+    fused_geometry,
+    gemv_geometry,
+    geometry,
+)
 from launchopt.errors import ConfigError
 from launchopt.kernels import source
 from launchopt.streams.attention import Attention, AttentionShape
@@ -142,6 +149,11 @@ def test_gemv_has_a_warp_or_more_for_every_row(warps: int) -> None:
     assert launch.grid == (-(-1001 * warps // 8), 1, 5)
     assert launch.block == (256, 1, 1)
     assert launch.args[:9].tolist() == [1001, 3, 64, *ROWS, *STRIDES]
+
+
+def test_all_warps_of_a_block_share_16_rows_of_tensor_cores() -> None:
+    launch = gemv_geometry(ShapeKey(1001, 3, 64, Dtype.bf16), 5, ROWS, STRIDES, GEMV_WARPS, TENSOR_GEMV)
+    assert (launch.function_name, launch.grid, launch.block) == (TENSOR_GEMV, (63, 1, 5), (256, 1, 1))
 
 
 def test_fused() -> None:

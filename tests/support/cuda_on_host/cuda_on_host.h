@@ -257,4 +257,18 @@ inline void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     const u32 own[6] = {a0, a1, a2, a3, b0, b1};
     host::multiply(DTYPE, c, own);
 }
+inline u32 narrow_two_fp16(float first, float second) { return (u32)bits_of_half(first) | (u32)bits_of_half(second) << 16; }
+inline u32 multiply_add_two_fp16(u32 of, u32 by, u32 more) {
+    auto at = [](u32 both, int shift) { return (double)half_bits((unsigned short)(both >> shift)); };
+    return narrow_two_fp16((float)(at(of, 0) * at(by, 0) + at(more, 0)), (float)(at(of, 16) * at(by, 16) + at(more, 16)));
+}
+inline void widen_four_fp8(u32& low, u32& high, u32 codes) {
+    // The exponent and mantissa of e4m3 are those of a half whose exponent has another bias.
+    auto wide = [](u32 code) { return 256.0f * half_bits((unsigned short)((code & 0x80u) << 8 | (code & 0x7Fu) << 7)); };
+    low = narrow_two_fp16(wide(codes), wide(codes >> 8)), high = narrow_two_fp16(wide(codes >> 16), wide(codes >> 24));
+}
+inline void mma_fp16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    const u32 own[6] = {a0, a1, a2, a3, b0, b1};
+    host::multiply(1, c, own);
+}
 #endif
