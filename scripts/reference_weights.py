@@ -32,6 +32,7 @@ EXPERT_STACK = "graph+route+activate+combine+pdl"
 EXPERT_TOKENS = (1, 4, 16, 64)
 EXPERT_GOALS = {"bf16": (30.0, 75.0, 140.0, 260.0), "fp8": (20.0, 45.0, 85.0, 150.0)}
 EXPERIMENTS = {"bf16": "experts", "fp8": "experts_fp8"}
+EXPERT_S = {"bf16": 45, "fp8": 25}
 
 
 class Row(NamedTuple):
@@ -50,7 +51,7 @@ def _gemv(rows: int, columns: int, weights: str) -> Part:
     size = f"workload=gemv_micro workload.m={rows} workload.k={columns} workload.dtype=bf16"
     words = f"{size} workload.weights={weights} workload.commands=2000 mode=pdl 'against=[kernel]' repeats=5"
     command = run_words(f"{words} timing=host record.launches=none")
-    return Part(f"{QUANTISED}/{_gemv_name(rows, columns, weights)}", "cuda", 3, (command,), seconds=30)
+    return Part(f"{QUANTISED}/{_gemv_name(rows, columns, weights)}", "cuda", 3, (command,), seconds=20)
 
 
 def _steps() -> Part:
@@ -58,16 +59,16 @@ def _steps() -> Part:
         run_words(f"{_MODEL} workload.weights=fp8", f"{{folder}}/{STEP}"),
         run_words(_MODEL, f"{{folder}}/{PLAIN}"),
     )
-    return Part(f"{QUANTISED}/llama_3_8b_1", "cuda", 8, commands, seconds=120)
+    return Part(f"{QUANTISED}/llama_3_8b_1", "cuda", 8, commands, seconds=110)
 
 
-def _experts(weights: str) -> Part:
-    command = run_words(f"experiment={EXPERIMENTS[weights]}")
-    return Part(f"{EXPERTS}/{weights}", "cuda", 9.5, (command,), seconds=240)
+def _experts(weights: str, tokens: int) -> Part:
+    command = run_words(f"experiment={EXPERIMENTS[weights]} workload.tokens={tokens}")  # a sweep of one job
+    return Part(f"{EXPERTS}/{weights}_{tokens}", "cuda", 4, (command,), seconds=EXPERT_S[weights])
 
 
 QUANTISED_PARTS = (*(_gemv(rows, columns, weights) for rows, columns, weights, _ in GEMV), _steps())
-EXPERT_PARTS = tuple(map(_experts, EXPERT_GOALS))
+EXPERT_PARTS = tuple(_experts(weights, tokens) for weights in EXPERT_GOALS for tokens in EXPERT_TOKENS)
 WEIGHT_PARTS = (*QUANTISED_PARTS, *EXPERT_PARTS)
 _GEMV_ROWS = [
     Row(_gemv_name(rows, columns, weights), "pdl", {"goal_us": goal}) for rows, columns, weights, goal in GEMV
@@ -79,9 +80,9 @@ _STEP_ROWS = [
 ROWS = {
     QUANTISED: (*_GEMV_ROWS, *_STEP_ROWS),
     EXPERTS: tuple(
-        Row(f"{weights}/{job}", EXPERT_STACK, {"goal_us": goal})
+        Row(f"{weights}_{tokens}/0", EXPERT_STACK, {"goal_us": goal})
         for weights, goals in EXPERT_GOALS.items()
-        for job, goal in enumerate(goals)
+        for tokens, goal in zip(EXPERT_TOKENS, goals, strict=True)
     ),
 }
 
