@@ -1,9 +1,10 @@
-"""The rows of one repeat: summary.parquet and histograms.parquet, from what both children and the config say."""
+"""What a run's files say: the rows of one repeat, from what both children and the config say, and the stream's facts."""
 
 from __future__ import annotations
 
 from launchopt.producing.production import Production
 from launchopt.recording import results
+from launchopt.recording.identity import stream_hash
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.timing.nvtx_ranges import is_profiled
@@ -95,3 +96,21 @@ def histogram_rows(row: results.Row, histograms: HistogramRows) -> list[results.
         for what, rows in histograms.items()
         for low, high, count in rows
     ]
+
+
+def stream_facts(plan: Plan) -> dict[str, object]:
+    """Return the manifest's entry on the commands of a run."""
+    stream = plan.stream
+    return {
+        "hash": stream_hash(stream),
+        "commands": stream.commands,
+        "layers": stream.layers,
+        "weights": str(stream.packing),
+        "replicas": stream.replicas,
+        "requests": stream.requests,
+        "shapes": {str(shape): count for shape, count in sorted(stream.counts.items())},
+        "arena_bytes": stream.arena_bytes,
+        "input_footprint_bytes": stream.input_bytes,
+        "cache_bytes": plan.info.cache_bytes,
+        "cache_residency": plan.residency,
+    }

@@ -20,7 +20,6 @@ from launchopt.files import Reserve, reason
 from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.environment import environment
-from launchopt.recording.identity import stream_hash
 from launchopt.recording.impossible import remove_ceilings, settle
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.summary_columns import derived
@@ -46,7 +45,7 @@ from runner.run.notices import (
 )
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
-from runner.run.rows import histogram_rows, summary_row
+from runner.run.rows import histogram_rows, stream_facts, summary_row
 from runner.run.session import Session
 from runner.run.several import gpu_rows, merged
 from runner.run.terminal import Terminal, throttled_repeats
@@ -156,7 +155,7 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         "waterfall": plan.orders,
         "config": plan.composed,
         "config_hash": config_hash(plan.composed),
-        "stream": _stream_facts(plan),
+        "stream": stream_facts(plan),
         "plugins": {setting: plugin.label for setting, plugin in plugins.items()},
         "environment": environment(each.package for each in plugins.values()) | {"device": plan.info.as_dict()},
         "garbage_collection": "off between the start barrier and the last result",
@@ -281,20 +280,3 @@ def _keep(run: Run, tokens: TokenResults, arm: int, found: Sequence[RepeatResult
     run.rounds[-1].took(arm, row["wall_ms"])
     run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
     run.save("running")
-
-
-def _stream_facts(plan: Plan) -> dict[str, object]:
-    stream = plan.stream
-    return {
-        "hash": stream_hash(stream),
-        "commands": stream.commands,
-        "layers": stream.layers,
-        "weights": str(stream.packing),
-        "replicas": stream.replicas,
-        "requests": stream.requests,
-        "shapes": {str(shape): count for shape, count in sorted(stream.counts.items())},
-        "arena_bytes": stream.arena_bytes,
-        "input_footprint_bytes": stream.input_bytes,
-        "cache_bytes": plan.info.cache_bytes,
-        "cache_residency": plan.residency,
-    }
