@@ -1,13 +1,15 @@
 """One job from plan to folder: runs its repeats and saves their results.
 
-summary.parquet and manifest.json are replaced after every repeat. However the run ends, the folder holds the finished
-repeats, and the manifest says how it ended.
+summary.parquet and manifest.json are replaced after repeats, so often that it takes a tenth of the time at most, and at
+the end. However the run ends, the folder holds the finished repeats, and the manifest says how it ended. Only SIGKILL
+loses those behind the last save.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +56,8 @@ from runner.run.watchdog import Moved, limited
 from runner.screen.pager import Voice
 from runner.worker.messages import RepeatResult
 
+SAVES_SHARE = 0.1  # of the time of a run
+
 
 @dataclass
 class Run:
@@ -71,9 +75,18 @@ class Run:
     has_ended: bool = False  # True: saved for the last time
     laps: Laps = field(default_factory=Laps)
     sharing: Sharing = field(init=False)
+    clock: Callable[[], float] = time.monotonic
+    next_save_s: float = 0.0
 
     def __post_init__(self) -> None:
         self.sharing = Sharing(self.plan.info.kind)
+
+    def save_if_due(self) -> None:
+        """Save a run under way, unless saves would take over SAVES_SHARE of its time. Files grow with each repeat."""
+        if (began_s := self.clock()) >= self.next_save_s:
+            self.save("running")
+            ended_s = self.clock()
+            self.next_save_s = ended_s + (ended_s - began_s) / SAVES_SHARE
 
     def save(self, status: str) -> None:
         """Replace summary, histograms and manifest."""
@@ -259,7 +272,7 @@ def _rounds(run: Run, tokens: TokenResults, terminal: Terminal, session: Session
 
 
 def _keep(run: Run, tokens: TokenResults, arm: int, found: Sequence[RepeatResult], produced: Production) -> None:
-    """Add one finished repeat to the run and save it. found: the result of each consumer."""
+    """Add one finished repeat to the run, and save it if that is due. found: the result of each consumer."""
     result = merged(run.plan, found)
     run.gpus += gpu_rows(run.plan, run.manifest["run_id"], found)
     plan, repeat = run.plan, result.row["repeat"]
@@ -279,4 +292,4 @@ def _keep(run: Run, tokens: TokenResults, arm: int, found: Sequence[RepeatResult
     run.rows.append(row)
     run.rounds[-1].took(arm, row["wall_ms"])
     run.manifest["runs"].append({"mode": row["mode"], "repeat": repeat, **extra})
-    run.save("running")
+    run.save_if_due()
