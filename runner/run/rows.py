@@ -1,4 +1,4 @@
-"""What a run's files say: the rows of one repeat, from what its children and the config say; the facts of its stream."""
+"""What a run's files say: the rows of a repeat, from what its children and the config say; the facts of its stream."""
 
 from __future__ import annotations
 
