@@ -28,9 +28,10 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_json, save_text
 from runner.bench import figures
 from runner.reading import CommandParser, exit_code, sync_block
-from runner.report import __main__ as report
 from runner.report import advice, advised, provenance, step_goals, two_gpus, waterfall, weight_goals
+from runner.report.blocks import sync_readme
 from runner.report.pictures import draw_waterfalls
+from runner.report.tables import STRATEGIES_FILE
 from scripts import reference_parts, revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
@@ -58,7 +59,7 @@ WEIGHT_PAGES = {QUANTISED: "docs/quantised.md", EXPERTS: "docs/experts.md"}
 BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives": SPLIT_PAGE}  # part -> page
 BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
 PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
-KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, report.STRATEGIES_FILE)  # no page reads histograms
+KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, STRATEGIES_FILE)  # no page reads histograms
 KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE)
 LEFT_OUT = {"advise", FIRST}  # folders that no page reads; FIRST: also of scripts/advised.py
 LEFT_OUT |= {str(job) for job in range(1, JOBS)}  # of a sweep of equal jobs, one manifest says what ran
@@ -164,7 +165,7 @@ def refresh(root: Path) -> None:
             about = _about(place / Path(reports[0]).parts[0])
             sync_block(root / page, block, f"\n{about}{text}", check=False)
         if of_page:
-            report.sync_readme(root / page)
+            sync_readme(root / page)
     if advices:
         save_json(place / GOALS / advice.FILE, {"advice": advices})
         _show_headline(root)
@@ -176,7 +177,7 @@ def refresh(root: Path) -> None:
         _show_rows(root / page, name, place / name / weight_goals.FILE, {"goals": weight_rows(name, place / name)})
     for folder, page in BENCHES.items():
         if (place / folder).is_dir():
-            report.sync_readme(root / page)
+            sync_readme(root / page)
 
 
 def _show_advised(root: Path) -> None:
@@ -190,7 +191,7 @@ def _show_advised(root: Path) -> None:
     if tables:
         shown = "".join(_marked(root / ADVICE_PAGE, table) for table in tables)
         sync_block(root / ADVICE_PAGE, ADVISED, f"\n{_about(place / ADVISED)}{shown}", check=False)
-        report.sync_readme(root / ADVICE_PAGE)
+        sync_readme(root / ADVICE_PAGE)
 
 
 def _show_rows(page: Path, block: str, path: Path, content: Mapping[str, Sequence[JsonObject]]) -> None:
@@ -198,7 +199,7 @@ def _show_rows(page: Path, block: str, path: Path, content: Mapping[str, Sequenc
     if any(content.values()):
         save_json(path, content)
         sync_block(page, block, f"\n{_marked(page, path)}", check=False)
-        report.sync_readme(page)
+        sync_readme(page)
 
 
 def _by_requests(name: str) -> tuple[str, int]:
@@ -240,7 +241,7 @@ def _show_headline(root: Path) -> None:
         text = (root / page).read_text(encoding="utf-8")
         marker = rf"(<!-- /?report:(?:\.\./)?){REFERENCE}/\w+/{advice.FILE}"
         save_text(root / page, re.sub(marker, rf"\g<1>{REFERENCE}/{GOALS}/{advice.FILE}", text))
-        report.sync_readme(root / page)
+        sync_readme(root / page)
     sync_block(root / README, "bases", BASES, check=False)
 
 

@@ -31,6 +31,7 @@ from launchopt.recording.manifest import read_manifest
 from runner.reading import CommandParser, exit_code
 from runner.report import __main__ as report
 from runner.report import advice, provenance, which_strategy
+from runner.report.blocks import sync_readme
 from scripts import revisions
 from scripts.reference_goals import GOALS
 from scripts.reference_parts import README, README_PARTS
@@ -141,7 +142,7 @@ def _refresh(page: Path, root: Path, machine: str) -> None:
     alt = f"Wall time of every mode over baseline, for 1, 16 and 64 requests on an {machine}"
     text = re.sub(rf"!\[[^]]*\]\(outputs/reference/\w+/{PICTURE}\)", f"![{alt}]({PLACE}/{PICTURE})", text)
     save_text(page, text)
-    report.sync_readme(page)
+    sync_readme(page)
     for old in shown:
         (root / old).unlink(missing_ok=True)
 

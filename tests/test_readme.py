@@ -13,7 +13,7 @@ from support.paths import ROOT
 
 from runner.reading import sync_block
 from runner.reliability import BLOCK, campaign_markdown
-from runner.report.__main__ import sync_readme
+from runner.report.blocks import sync_readme
 
 MOST_CHARACTERS = 11_000  # of the README: what a newcomer reads in five minutes
 

@@ -26,63 +26,21 @@ Between `<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from launchopt.analysis.frontier.markdown import frontier_markdown
-from launchopt.analysis.frontier.points import HISTOGRAMS_USED, Frontier, build_frontiers
-from launchopt.analysis.tables.as_json import tables_json
-from launchopt.analysis.tables.markdown import report_markdown, sync_blocks
-from launchopt.analysis.tables.rows import build_tables
-from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
-from launchopt.analysis.tables.strategies_markdown import strategies_markdown
-from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
-from launchopt.errors import DataError
-from launchopt.files import read_json, save_text
-from launchopt.recording import results
-from runner.bench import account, figures
-from runner.config.renamed import current_word, current_words
+from runner.config.renamed import current_words
 from runner.ending import end
-from runner.profiles import ncu
-from runner.reading import (
-    STDOUT,
-    CommandParser,
-    add_json,
-    exit_code,
-    file_named,
-    page_code,
-    positive,
-    put_json,
-    read_page,
-    save_page,
-    whole_number,
-)
-from runner.report import (
-    advice,
-    advised,
-    goals,
-    profilers,
-    provenance,
-    step_goals,
-    two_gpus,
-    waterfall,
-    weight_goals,
-    which_strategy,
-)
-from runner.report.page import html, publish, pull_request, require_own, timeline
-from runner.report.pictures import FORMATS, draw_frontiers, draw_speedups, draw_strategies
-from runner.report.screen import print_frontiers, print_strategies, print_tables
+from runner.reading import CommandParser, add_json, exit_code, file_named, page_code, positive, whole_number
+from runner.report import waterfall
+from runner.report.blocks import sync_readme
+from runner.report.page import html, pull_request, require_own, timeline
+from runner.report.pictures import FORMATS
+from runner.report.tables import FRONTIER_FILE, folder_of, frontier, kept_slo, report, strategies
 
-FRONTIER_FILE = "frontier.json"
-STRATEGIES_FILE = "strategies.md"
 KINDS = ("frontier", "strategies", "waterfall", "html", "pr", "timeline")
-FILES: Mapping[str, Callable[[Path], str]] = {
-    each.FILE: each.markdown for each in (advice, advised, goals, step_goals, two_gpus, weight_goals, which_strategy)
-}
-STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -121,7 +79,7 @@ def _make(kind: str, options: argparse.Namespace) -> None:
     """Make the report of a kind; without a kind the tables."""
     folders: list[Path] = options.folders
     if folders and not options.force and not options.output:
-        require_own(_folder(folders[0]), kind, options.html)
+        require_own(folder_of(folders[0]), kind, options.html)
     if kind == "frontier":
         frontier(folders, options.slo_p99_us, options.output, options.plot)
     elif kind == "strategies":
@@ -129,8 +87,8 @@ def _make(kind: str, options: argparse.Namespace) -> None:
     elif kind == "waterfall":
         waterfall.waterfall(folders, options.output, options.plot, options.json)
     elif kind == "html":
-        folder = _folder(folders[0])
-        slo_p99_us = options.slo_p99_us or _kept_slo(folder / FRONTIER_FILE)
+        folder = folder_of(folders[0])
+        slo_p99_us = options.slo_p99_us or kept_slo(folder / FRONTIER_FILE)
         html(folders, folder / "report.html" if options.html == Path() else options.html, slo_p99_us)
     elif kind == "pr":
         pull_request(folders)
@@ -138,139 +96,6 @@ def _make(kind: str, options: argparse.Namespace) -> None:
         timeline(folders, options.timeline, options.timeline_limit)
     elif folders:
         report(folders, options.output, options.plot, options.json)
-
-
-def report(
-    folders: Sequence[Path], output: Path | None = None, plot: Path | None = None, as_json: Path | None = None
-) -> None:
-    """Print the tables of `folders`, write their Markdown, and a plot and JSON where asked for.
-
-    as_json: STDOUT prints JSON instead of the tables. Raises DataError for folders that cannot be read and files that
-    cannot be written.
-    """
-    tables = build_tables(results.read_summaries(folders))
-    if as_json != STDOUT:
-        shown, piped = (report_markdown(tables, kind) for kind in ("full", "piped"))
-        path = output or _folder(folders[0]) / "report.md"
-        publish(shown, path, lambda screen: print_tables(tables, screen), piped)
-    put_json(as_json, tables_json(tables))
-    if plot is not None:
-        draw_speedups(tables, plot)
-
-
-def frontier(
-    folders: Sequence[Path], slo_p99_us: float | None = None, output: Path | None = None, plot: Path | None = None
-) -> None:
-    """Print the frontiers of `folders`; write their Markdown, the objective, and a plot where asked for.
-
-    Without an objective, that of the first folder's frontier.json holds. A new one is saved there, unless `output`
-    keeps the folder unchanged. Raises DataError as `report` does.
-    """
-    kept = _folder(folders[0]) / FRONTIER_FILE
-    slo_p99_us = slo_p99_us or _kept_slo(kept)
-    frontiers = _frontiers(folders, slo_p99_us)
-    shown = f"{frontier_markdown(frontiers, 'full')}\n{provenance.line(folders)}"
-    publish(shown, output or kept.with_name("frontier.md"), lambda screen: print_frontiers(frontiers, screen))
-    if slo_p99_us is not None and output is None:
-        save_text(kept, json.dumps({"slo_p99_us": slo_p99_us}) + "\n")
-    if plot is not None:
-        draw_frontiers(frontiers, plot)
-
-
-def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path | None = None) -> None:
-    """Print a table of all modes per workload of `folders`; write their Markdown, and a plot where asked for.
-
-    Raises DataError as `report` does.
-    """
-    tables = _strategies(folders)
-    shown = f"{strategies_markdown(tables, 'full')}\n{provenance.line(folders)}"
-    publish(shown, output or _folder(folders[0]) / STRATEGIES_FILE, lambda screen: print_strategies(tables, screen))
-    if plot is not None:
-        draw_strategies(tables, plot)
-
-
-def _strategies(folders: Sequence[Path]) -> list[StrategyTable]:
-    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
-    tables = build_strategies(results.read_summaries(folders), refusals)
-    if not tables:
-        raise DataError(folders[0], None, "no untraced run: the times of a traced one decide nothing")
-    return tables
-
-
-def _compares_strategies(folder: Path) -> bool:
-    """Return whether a folder has a report of all modes, or comes from an experiment that compares them."""
-    if any((folder / name).is_file() for name in (STRATEGIES_FILE, "remedies.md")):  # the second: of version 0.1
-        return True
-    overrides = (map(current_word, each.get("overrides", [])) for each in results.read_manifests([folder]))
-    return any(STRATEGIES_EXPERIMENTS & set(each) for each in overrides)
-
-
-def _frontiers(folders: Sequence[Path], slo_p99_us: float | None) -> list[Frontier]:
-    rows, histograms = results.read_summaries(folders), results.read_histograms(folders, HISTOGRAMS_USED)
-    frontiers = build_frontiers(rows, histograms, slo_p99_us)
-    if not frontiers:
-        raise DataError(folders[0], None, "no untraced run: the times of a traced one decide nothing")
-    return frontiers
-
-
-def _folder(path: Path) -> Path:
-    return path if path.is_dir() else path.parent
-
-
-def _kept_slo(path: Path) -> float | None:
-    return _read_slo(path) if path.is_file() else None
-
-
-def _read_slo(path: Path) -> float | None:
-    try:
-        slo_p99_us = read_json(path)["slo_p99_us"]
-        return None if slo_p99_us is None else positive(str(slo_p99_us))
-    except (OSError, ValueError, TypeError, KeyError, argparse.ArgumentTypeError) as error:
-        raise DataError(path, None, f'not an objective like {{"slo_p99_us": 500}} ({error})') from None
-
-
-def sync_readme(readme: Path, *, check: bool = False) -> bool:
-    """Refresh the tables inside `readme`, or only compare with `check`. Return whether they are current afterwards.
-
-    Raises DataError for a README or a folder that cannot be read, and for markers that do not pair up.
-    """
-    old = read_page(readme)
-    from runner.matrix import MARKS, sync_matrix  # imports Hydra and the workloads, which other reports do not need
-
-    new = sync_matrix(old, readme)
-    if MARKS[0] not in old or "<!-- report:" in old:
-        new = sync_blocks(new, readme, lambda name: _measured_block(readme.parent / name))
-    return save_page(readme, old, new, check=check)
-
-
-def _measured_block(folder: Path) -> str:
-    """Return the Markdown of `folder`, and below it the sentence that says where it comes from."""
-    block = _block(folder).rstrip()  # first: it names a folder that does not exist
-    where = provenance.short_line(folder) if folder.name == advice.FILE else provenance.line([folder])
-    return f"{block}\n\n{where}"
-
-
-def _block(folder: Path) -> str:
-    """Return the Markdown of `folder`, or of a file: advice, goals, fastest modes by requests, a calibration."""
-    if (named := FILES.get(folder.name)) is not None:
-        return named(folder)
-    if folder.is_file():
-        return calibration_markdown(read_calibration(folder))
-    if any(folder.rglob(profilers.AGREEMENTS)):
-        return profilers.markdown(folder)
-    if (folder / account.FILE).is_file():
-        return account.markdown(folder)
-    if ncu.profiles(folder):
-        return ncu.markdown(folder)
-    if (folder / "bench.parquet").is_file():
-        return figures.markdown(folder)
-    if waterfall.is_waterfall(folder):
-        return waterfall.compact(folder)
-    if (folder / FRONTIER_FILE).is_file():
-        return frontier_markdown(_frontiers([folder], _read_slo(folder / FRONTIER_FILE)), "compact")
-    if _compares_strategies(folder):
-        return strategies_markdown(_strategies([folder]), "compact")
-    return report_markdown(build_tables(results.read_summaries([folder])), "compact")
 
 
 def _flags(names: Sequence[str]) -> str:

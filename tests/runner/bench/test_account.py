@@ -13,7 +13,7 @@ from launchopt.recording.results import write_manifest, write_rows
 from runner.bench import account
 from runner.bench.__main__ import _print_account
 from runner.bench.account import ACCOUNT, FILE, Measured, rows_of
-from runner.report.__main__ import sync_readme
+from runner.report.blocks import sync_readme
 
 PARTS = [
     Part("NORM", 1, 1.0, 0.25, 0.25, 1.0, 1.0, 0.25, 1.0, 0.25, 1.0, 0.125),

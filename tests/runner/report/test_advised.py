@@ -11,8 +11,8 @@ from support.results.summary_rows import repeats, write
 
 from launchopt.analysis.tables.columns import NOTHING
 from launchopt.errors import DataError
-from runner.report.__main__ import FILES
 from runner.report.advised import ANSWER, FILE, SWEEP, markdown
+from runner.report.blocks import FILES
 
 WORK: dict[str, Any] = {"workload": "layer", "model": "llama", "requests": 4, "layers": 8, "dtype": "bf16"}
 STEADY = (1.0, 1.001, 0.999, 1.002, 0.998)

@@ -13,7 +13,7 @@ from launchopt.errors import DataError
 from launchopt.recording.results import write_manifest, write_rows
 from runner.bench.figures import BENCH, Figure
 from runner.report import goals
-from runner.report.__main__ import sync_readme
+from runner.report.blocks import sync_readme
 
 STREAM = {"what": "a stream", "unit": "ns a command", "most": 50, "run": "0", "mode": "graph", "figure": "command_ns"}
 COPY = {**STREAM, "what": "bytes", "unit": "%", "least": 95, "figure": "copy_percent"}

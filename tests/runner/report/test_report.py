@@ -22,7 +22,7 @@ from launchopt.analysis.tables.markdown import grid, report_markdown
 from launchopt.analysis.tables.rows import NO_VERDICT, SAME_RUN, SEPARATE_RUNS, build_tables
 from launchopt.recording import results
 from runner.report import __main__ as report
-from runner.report import page
+from runner.report import page, tables
 from runner.report.screen import print_tables
 
 GOLDEN = TESTS / "golden" / "report.md"
@@ -44,7 +44,7 @@ def test_markdown_is_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
     folder = write(tmp_path, everything()[::-1])
-    report.report([folder])
+    tables.report([folder])
     written = (folder / "report.md").read_text(encoding="utf-8")
     assert written == GOLDEN.read_text(encoding="utf-8")
 
@@ -311,7 +311,7 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(page, "console", lambda: Console(file=screen, width=140, color_system=None))
-    report.report([write(tmp_path, everything())])
+    tables.report([write(tmp_path, everything())])
     shown = screen.getvalue()
     words = [line.split() for line in shown.splitlines() if line.strip()]
     rows = [each for each in words if each[0] in {"baseline", "batched", "graph", "chain"}]
@@ -332,7 +332,7 @@ def test_on_a_terminal_140_columns_are_enough(tmp_path: Path, monkeypatch: pytes
     assert "…" not in shown
     assert max(map(len, shown.splitlines())) <= 140
     assert (tmp_path / "report.md").exists()
-    report.frontier([tmp_path], 500.0)
+    tables.frontier([tmp_path], 500.0)
     assert "Recommended for a p99 of at most 500 us: batched" in screen.getvalue()
     assert "…" not in screen.getvalue()
     assert max(map(len, screen.getvalue().splitlines())) <= 140

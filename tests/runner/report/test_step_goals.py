@@ -12,7 +12,7 @@ from support.results.summary_rows import repeats, write
 from launchopt.errors import DataError
 from launchopt.recording.results import write_manifest
 from runner.report import step_goals
-from runner.report.__main__ import sync_readme
+from runner.report.blocks import sync_readme
 
 MODE = "engine+graph"
 GOAL: dict[str, Any] = {

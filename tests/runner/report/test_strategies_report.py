@@ -18,7 +18,7 @@ from support.results.summary_rows import DECODE, TOKENS, repeats, row, write
 
 from launchopt.recording import results
 from runner.report import __main__ as report
-from runner.report import page
+from runner.report import page, tables
 
 GOLDEN = TESTS / "golden" / "strategies.md"
 CEILINGS = {"peak_tflops": 50.0, "achieved_tflops": 0.1, "setup_ms": 12.5}
@@ -164,7 +164,7 @@ def test_on_a_terminal_140_columns_are_enough(folder: Path, monkeypatch: pytest.
     screen = Terminal()
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setattr(page, "console", lambda: Console(file=screen, width=140, color_system=None))
-    report.strategies([folder])
+    tables.strategies([folder])
     shown = screen.getvalue()
     for text in (
         "16.0x [15.9, 16.1]",

@@ -10,7 +10,7 @@ import pytest
 from support.results.summary_rows import repeats, write
 
 from launchopt.errors import DataError
-from runner.report.__main__ import FILES
+from runner.report.blocks import FILES
 from runner.report.two_gpus import FILE, JOBS, SWEEP, markdown
 
 STEADY = (1.0, 1.004, 0.996)

@@ -12,7 +12,7 @@ from support.results.summary_rows import repeats, write
 from launchopt.errors import DataError
 from launchopt.recording.results import write_manifest
 from runner.report import weight_goals
-from runner.report.__main__ import sync_readme
+from runner.report.blocks import sync_readme
 
 GEMV = {"shapes": "6144x1x4096", "commands": 100, "dtype": "bf16", "weights": "fp8 per channel", "tokens": None}
 LAYER = {"model": "llama", "requests": 2, "tokens": 200, "dtype": "bf16", "weights": "fp8 per channel"}
