@@ -62,6 +62,12 @@ def dequantised(
     return values
 
 
+def rounded(xp: ModuleType, values: Array, packing: Packing, dtype: type[np.floating[Any]] = np.float32) -> Array:
+    """Return values, float32 [n, rows, cols], as they are after quantisation, [n, rows, cols] of `dtype`."""
+    _, rows, cols = values.shape
+    return dequantised(xp, quantised(xp, values, packing), rows, cols, packing, dtype)
+
+
 def scales_in(packed: Array, rows: int, cols: int, packing: Packing) -> Array:
     """Return a copy of the scales in slots, [n, rows, columns of scales], fp32 or fp16."""
     own = packed[:, packing.scales_at(rows, cols) : packing.end(rows, cols)].copy()

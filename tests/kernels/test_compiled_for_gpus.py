@@ -71,6 +71,13 @@ def test_gemv_of_tensor_cores_without_spilled_registers(packing: Packing, column
     assert found.spilled == [0]
 
 
+@each_dtype
+@pytest.mark.parametrize("scales", [Scales.channel, Scales.tensor])
+def test_quantised_inputs_without_spilled_registers(scales: Scales, dtype: Dtype) -> None:
+    packing = Packing(WeightFormat.fp8, scales)
+    assert is_compiled(source("quantise_inputs"), DTYPE=dtype, **packing.macros).spilled == [0]
+
+
 @halves
 @pytest.mark.parametrize("weights", ["plain", "fp8", "int8", "int4"])
 def test_gemm_of_a_step_without_spilled_registers(weights: str, dtype: Dtype) -> None:

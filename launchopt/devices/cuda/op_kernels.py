@@ -17,12 +17,14 @@ from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS,
 from launchopt.kernels.shared_experts import MAP_THREADS
 from launchopt.streams.attention import Attention
 from launchopt.types import Table
+from launchopt.weights.packing import Scales
 
 ARGS = shared.ARGS.names or ()  # fields of struct Args, one word each; theta is a float64
 VECTOR_BYTES = 16  # bytes that a thread reads or writes at a time
 WARP = 32
 MOST_IN_YZ = 65_535  # CUDA's limit of blocks of a grid in y and in z
 MOST_THREADS = 256  # most threads per block, except as below
+MOST_QUANTISING_THREADS = 1024  # threads per block of quantise_inputs.cu
 MOST_ROW_THREADS = 512  # most threads per block of NORM and SOFTMAX; a thread holds 16 bytes of a row in registers
 ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
@@ -100,6 +102,16 @@ def gemv_geometry(
     grid = (-(-shape.m // rows), 1)
     args = _args(shape, row_elements, stride_bytes, None, None)
     return OpLaunch(name, _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)
+
+
+def quantising_geometry(shape: ShapeKey, row_elements: Three) -> OpLaunch:
+    """Return the launch that quantises the inputs of a GEMM as its weight is, per channel or per tensor."""
+    blocks, values = (shape.n, shape.k) if shape.packing.scales is Scales.channel else (1, shape.n * shape.k)
+    if shape.packing.scales is Scales.block or (blocks < shape.n and row_elements[1] != shape.k):
+        raise ValueError(f"no quantised inputs: {shape}, {shape.packing}, columns {row_elements[1]} apart")
+    threads = _threads(values // _width(shape), MOST_QUANTISING_THREADS)
+    args = _args(shape, row_elements, (0, 0, 0), None, None)
+    return OpLaunch("quantise_inputs", (blocks, 1, 1), (threads, 1, 1), 0, args)
 
 
 def _args(

@@ -44,6 +44,7 @@ BODIES = {
     "__device__ inline float widen(storage value) {\n    float wide;": "return half_bits(value);",
     "__device__ inline storage narrow(float value) {\n    storage result;": "return bits_of_half(value);",
     "__device__ inline float half_value(u32 bits) {": "return half_bits((unsigned short)bits);",
+    "__device__ inline u32 fp8_pair(float first, float second) {": "return fp8_bits(first) | fp8_bits(second) << 8;",
     "__device__ inline void group_barrier(int group) {": "__barrier_sync_count(group + 1, 32 * GROUP_WARPS);",
 }
 PTX = "common/ptx.cuh"  # cuda_on_host.h replaces its functions

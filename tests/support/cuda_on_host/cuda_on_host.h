@@ -222,6 +222,15 @@ inline float half_bits(unsigned short bits) {
     memcpy(&value, &bits, 2);
     return (float)value;
 }
+// e4m3, rounded to nearest, ties to even, at most 448.
+inline u32 fp8_bits(float wide) {
+    const u32 sign = __float_as_uint(wide) >> 24 & 0x80u;
+    if (wide != wide) return sign | 0x7Fu;
+    const float size = fabsf(wide);
+    const int exponent = size < 0x1p-6f ? -6 : ilogbf(fminf(size, 448.0f));
+    const int steps = (int)nearbyintf(fminf(size, 512.0f) / ldexpf(1.0f, exponent - 3));  // 16: the next power of two
+    return sign | (u32)min((exponent + 6) * 8 + steps, 0x7E);
+}
 inline unsigned short bits_of_half(float wide) {
     const _Float16 value = (_Float16)wide;
     unsigned short bits;
