@@ -77,16 +77,24 @@ class Verification:
 
 
 def verify(
-    stream: CommandStream, arenas: Arenas, settings: CheckSettings, own: NDArray[np.bool_] | None = None
+    stream: CommandStream,
+    arenas: Arenas,
+    settings: CheckSettings,
+    own: NDArray[np.bool_] | None = None,
+    quantised_inputs: bool = False,
 ) -> Verification:
-    """Check the outputs of `stream` on the device that holds them. own: only these commands, [commands]."""
+    """Check the outputs of `stream` on the device that holds them.
+
+    own: only these commands, [commands]. quantised_inputs: the run quantised its inputs as the weights are; outputs are
+    then compared with products of the quantised inputs.
+    """
     generator = np.random.default_rng([settings.seed, 0xC4EC])
     parts = []
     for shape, slots in _slots_by_shape(stream, own).items():
         if not len(slots):
             continue
         columns = columns_of(generator, shape.n, settings.max_columns)
-        compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers)
+        compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers, quantised_inputs)
         parts.append(_Part(compared, generator))
     blas = threadpool_limits(1, user_api="blas") if settings.workers > 1 else contextlib.nullcontext()
     with blas, ThreadPoolExecutor(settings.workers) as pool:
