@@ -41,7 +41,7 @@ MARKS = ("<!-- matrix -->", "<!-- /matrix -->")
 LEGEND = (
     "`yes`: the mode runs the workload, in every dtype unless some are named. A letter: it does not, for the reason "
     "below. `trace`: a trace of one thread, whose GEMMs have one column. `list`: GEMMs of one column, without groups, "
-    "some of which share a weight. A list with groups is one request."
+    "some of which share a weight. A list with groups is one request. No weights are quantised."
 )
 _MEMORY_BYTES, _CACHE_BYTES, _PACK_BYTES = 8 << 30, 1 << 20, 1 << 20  # sizes of an imagined device
 

@@ -100,7 +100,8 @@ def table_of(rows: Sequence[Row], modes: Sequence[str], factors: Iterable[Factor
         calls = line.median("launch_calls")
         numbers = [f"{len(line.rows)}", number(line.median("wall_ms")), NOTHING if calls is None else f"{calls:,.0f}"]
         judged = [factor.shown, factor.verdict] if factor else [NOTHING, NOTHING]
-        cells.append([mode, *numbers, *judged, "yes" if is_verified else "NO"])
+        named = f"{mode} (inputs {line['quantised_inputs']})" if line["quantised_inputs"] else mode
+        cells.append([named, *numbers, *judged, "yes" if is_verified else "NO"])
     title = escaped(f"{stream_title(rows[0])}, {stream_subtitle(rows[0])}")
     return f"{title}\n\n{pipe_table(headings, cells)}\n"
 

@@ -71,6 +71,7 @@ class Mode:
     ops: ClassVar[frozenset[Op]] = frozenset(Op) - EXPERT_OPS  # ops that it can launch
     dtypes: ClassVar[tuple[Dtype, ...]] = tuple(Dtype)
     quantised: ClassVar[tuple[str, ...]] = ("cpu",)  # kinds of device on which it computes with quantised weights
+    quantises_inputs: ClassVar[bool] = False  # quantises inputs, too, as the weights are, in the timed region
 
     stack: ClassVar[Stack] = Stack()  # its choices; `modes.stack.PRESETS` has those of every mode
     options: ModeOptions = ModeOptions()

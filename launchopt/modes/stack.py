@@ -24,6 +24,7 @@ PRESETS: Mapping[str, Stack] = {
     "baseline": Stack(),
     "batched": Stack(),
     "coalesced": Stack(coalesce=True),
+    "cublaslt_fp8": Stack(),
     "engine": Stack(coalesce=True, fuse=AS_VLLM),
     "expert_kernel": Stack(kernels=Kernels.own),
     "fused_elementwise": Stack(coalesce=True, fuse=frozenset({Fusion.epilogue})),
@@ -75,6 +76,7 @@ _PERSISTENT = "a persistent kernel takes single commands, without launches to ch
 _TRITON = "our Triton kernel for steps computes bias, ReLU and scale only, and waits for no earlier launch"
 _SILU = "cuBLASLt has no epilogue for SiLU(gate) * up, which stays a launch of its own: use mode.kernels=own, on a GPU"
 _STREAMS = "spreads single commands over CUDA streams, and a stack has one stream: begin with baseline"
+_FP8 = "makes two launches per independent command, and only whole steps can be stacked: begin with baseline or graph"
 _EXPERTS = (
     "launches a step of a layer with experts by kernels of our own, and its only choices are "
     f"mode.fuse=[{','.join(EXPERT_FUSIONS)}]: use mode=graph for a graph of them"
@@ -88,6 +90,7 @@ _OTHER = "has launches of its own, which are no stack of choices: begin with bas
 RULES: tuple[Rule, ...] = (
     _rule(_OTHER, CHANGED, OTHER),
     *(_rule(_BATCHES, CHANGED, f"mode={name}") for name in ("batched", "grouped", "pointer_array", "triton_batched")),
+    _rule(_FP8, CHANGED, "mode=cublaslt_fp8"),
     _rule(_STREAMS, CHANGED, "mode=multistream"),
     *(
         _rule(_EXPERTS, "mode=expert_kernel", each)
@@ -119,8 +122,8 @@ SPLIT_RULES: tuple[Rule, ...] = (  # choices that cannot execute a model that se
 )
 QUANTISED_BY: Mapping[str, str] = {  # what runs quantised weights, by kind of device
     "cpu": "mode=baseline, batched, coalesced, engine or graph",
-    "cuda": "mode=baseline, batched, multistream, kernel, pdl or triton_batched, for decode steps mode.kernels=own, "
-    "for workload=moe mode=graph or expert_kernel",
+    "cuda": "mode=baseline, batched, multistream, kernel, pdl or triton_batched, for independent commands in fp8 "
+    "cublaslt_fp8, for decode steps mode.kernels=own, for workload=moe mode=graph or expert_kernel",
 }
 SAME_BATCHES = "forms batches of one shape as commands come, so that GPUs may form different ones: use mode=coalesced"
 

@@ -63,6 +63,12 @@ SUMMARY_COLUMNS = (
         TEXT,
         "format of quantised weights and what shares a scale, as fp8 per channel; null: weights have dtype",
     ),
+    column(
+        "quantised_inputs",
+        TEXT,
+        "format and scales to which the mode quantises inputs while it is timed, as fp8 per channel: less accurate than"
+        " other modes; null: inputs have dtype",
+    ),
     required("shapes", TEXT, "m x n x k of each shape, or the number of shapes"),
     required("layers", INT32, "transformer layers in the stream; null for a workload without layers"),
     required("cache", TEXT, "cold: inputs cycle over at least 4x the last-level cache; hot: they fit in half of it"),
@@ -281,7 +287,12 @@ SUMMARY_COLUMNS = (
         " 0.05, or where the job shared its cores with other jobs",
     ),
     required("read_gb_per_s", FLOAT, "measured by this run: a kernel that only reads; null as above"),
-    required("peak_tflops", FLOAT, "measured by this run: the largest square GEMM tried, same dtype; null as above"),
+    required(
+        "peak_tflops",
+        FLOAT,
+        "measured by this run: the largest square GEMM tried, same dtype; null as above, and where quantised_inputs is"
+        " not null",
+    ),
     column(
         "ceilings_change",
         FLOAT,

@@ -95,7 +95,7 @@ def _refused(name: object, label: object, own: str) -> ConfigError:
         why = "is the mode itself" if name == own else f"is mode={own} itself, which has these choices"
         return ConfigError("against", name, explained(why, allowed))
     why = "no such mode" if isinstance(name, str) else "not a list of modes"
-    why = f"{ALL} goes alone, without other modes" if name == ALL else why
+    why = f"{ALL} goes alone" if name == ALL else why
     meant = [f"against={each}" for each in nearest(str(name), others)]
     return ConfigError("against", name, explained(why, allowed, meant))
 

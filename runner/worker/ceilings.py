@@ -7,7 +7,7 @@ something else used the memory, and no result of the job may be compared with th
 
 from __future__ import annotations
 
-from dataclasses import asdict, astuple
+from dataclasses import asdict, astuple, replace
 
 from launchopt.command import Dtype
 from launchopt.devices.base import Device
@@ -21,6 +21,7 @@ from runner.plan.sharing import Sharing
 _Key = tuple[str, int, int | None, Dtype]
 _highest: dict[_Key, Ceilings] = {}
 _latest: dict[_Key, Bandwidths] = {}
+NO_ROW: Row = {}
 
 
 class DeviceCeilings:
@@ -45,9 +46,13 @@ class DeviceCeilings:
         """The largest measured bandwidth of this job over the smallest, less 1: of copy or read, whichever is more."""
         return max(float(max(rates) / min(rates)) for rates in zip(*map(astuple, self._seen), strict=True)) - 1
 
-    def columns(self) -> dict[str, float]:
-        """Return the ceilings by their columns of summary.parquet."""
-        return asdict(self.now)
+    def columns(self, row: Row = NO_ROW) -> dict[str, float | None]:
+        """Return the ceilings by their columns of summary.parquet, for a row. Null: not measured."""
+        return {name: value or None for name, value in asdict(self._of(row)).items()}
+
+    def _of(self, row: Row) -> Ceilings:
+        """Return the ceilings of a row. Its peak is 0, for unknown, if inputs were quantised: that of fp8 is higher."""
+        return replace(self.now, peak_tflops=0.0) if row.get("quantised_inputs") else self.now
 
     def after(self) -> Manifest:
         """Measure the bandwidths again, behind the last run. Return them, and their change over the job."""
@@ -61,16 +66,16 @@ class DeviceCeilings:
         """
         if self._sharing.so_far():
             return None, False
-        found = above_ceiling(row, self._limits())
+        found = above_ceiling(row, self._limits(row))
         if not found[1]:
             return found
         again = self._device.ceilings(self._key[-1])
         _highest[self._key] = Ceilings(*(max(pair) for pair in zip(astuple(self.now), astuple(again), strict=True)))
         self._add(again.bandwidths)
-        return above_ceiling(row, self._limits())
+        return above_ceiling(row, self._limits(row))
 
-    def _limits(self) -> Limits:
-        return Limits(self.now, self._key[0], self._residency, self.change)
+    def _limits(self, row: Row) -> Limits:
+        return Limits(self._of(row), self._key[0], self._residency, self.change)
 
     def _add(self, measured: Bandwidths) -> None:
         _latest[self._key] = measured

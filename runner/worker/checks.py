@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.base import Device, is_gpu
+from launchopt.modes.base import Mode
 from launchopt.recording.results import Row
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.stream import commands_of
@@ -49,13 +50,12 @@ class Checks:
         workers = 1 if is_gpu(self._device) else len(os.sched_getaffinity(0))
         return CheckSettings(job.verify_columns, job.seed, self._report, budget_s, math.isinf(budget_s), workers)
 
-    def of_run(
-        self, arm: int, repeat: int, unwritten: frozenset[str], wall_s: float, own: NDArray[np.bool_] | None = None
-    ) -> Checked:
-        """Check the run that just ended, of the arm with this index. unwritten: as in `Chains.verify`.
+    def of_run(self, arm: int, repeat: int, mode: Mode, wall_s: float, own: NDArray[np.bool_] | None = None) -> Checked:
+        """Check the run of a mode that just ended, of the arm with this index.
 
         own: the independent commands that this consumer has executed, [commands]; None: all.
         """
+        unwritten = mode.unwritten_of(self._job.stream)
         laps, run = Laps(), f"{self._job.arms[arm].label}, repeat {repeat}"
         laps.begin("operands")
         changed, settings = self._operands.fault() or self._share_fault(), self.settings(wall_s)
@@ -65,7 +65,8 @@ class Checks:
         elif isinstance(self._job.stream, ExpertStream):
             outputs = verify_experts(self._job.stream, self._device.arenas, settings, unwritten)
         else:
-            outputs = verify(commands_of(self._job.stream), self._device.arenas, settings, own)
+            stream = commands_of(self._job.stream)
+            outputs = verify(stream, self._device.arenas, settings, own, mode.quantises_inputs)
         audited = self._chains.audited(arm) if self._chains else None
         wrong = f"{outputs.wrong} of {outputs.commands} outputs wrong (first: {outputs.first_wrong})"
         faults = [changed, None if outputs.ok else wrong, audited.fault if audited else None]
@@ -78,6 +79,7 @@ class Checks:
             "as_audited_share": self._chains.as_audited(arm) if self._chains and audited else None,
             "max_rel_error": outputs.max_rel_error,
             "tolerance": outputs.tolerance,
+            "quantised_inputs": str(self._job.stream.packing) if mode.quantises_inputs else None,
         }
         return Checked(columns, found, laps.seconds(), run)
 

@@ -228,7 +228,8 @@ class Consumer:
         faults += self.recorder.faults(counted, announced)
         faults += clock_faults(self.recorder, self._timing)
         wall_s = (self._timing.span.end_ns - self._timing.start_ns) / 1e9
-        checked = self._checks.of_run(index, repeat, prepared.mode.unwritten_of(self._stream), wall_s, own)
+        checked = self._checks.of_run(index, repeat, prepared.mode, wall_s, own)
+        row |= checked.columns
         faults += checked.faults
         together = arm.max_batch * prepared.path.stream_count
         row["least_memory_bytes"] = least_memory_bytes(self._stream, together, self.device.info.cache_bytes)
@@ -251,9 +252,8 @@ class Consumer:
             "above_ceiling": why,
             **cost_columns(prepared, self._setups[index]),
             **collective_columns(self.device),
-            **checked.columns,
             "status": "ok" if not faults else f"failed: {'; '.join(faults)}",
-            **self._ceilings.columns(),
+            **self._ceilings.columns(row),
         }
         self._tables.add(arm.label, repeat, self.recorder, self._timing)
         found = {name: each.rows() for name, each in histograms.items()}

@@ -145,7 +145,7 @@ def test_every_mode_can_be_asked_for(name: str) -> None:
         (["mode=engine", "mode.submit=graph_loop", "mode.tokens=0"], "mode.tokens=0: out of range; allowed: from 1"),
         (
             ["against=[all,batched]", "mode=baseline"],
-            "against=all: all goes alone, without other modes; allowed: all alone, or modes other than",
+            "against=all: all goes alone; allowed: all alone, or modes other than",
         ),
         (
             ["against=[baseline]", "mode=baseline"],

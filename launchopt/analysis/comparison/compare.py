@@ -211,7 +211,8 @@ def _notes(a: Arm, b: Arm, metric: str, shared: list[int] | None) -> list[str]:
     if "closed" not in (a["arrival"], b["arrival"]):
         found += on_open_loop(metric, overloaded=is_overloaded([*a.rows, *b.rows]))
     found += [f"{side}: {text}" for side, arm in (("A", a), ("B", b)) if (text := disorder(arm.rows[0]))]
-    found += [differing(name, a[name], b[name]) for name in ("max_batch", "timeout_us") if a[name] != b[name]]
+    unlike = ("max_batch", "timeout_us", "quantised_inputs")
+    found += [differing(name, a[name], b[name]) for name in unlike if a[name] != b[name]]
     found.append(f"throttled repeats: {_throttling(a)} in A, {_throttling(b)} in B")
     if a.run.identity != b.run.identity and a.run.manifest is not None and b.run.manifest is not None:
         found += remarks(a.run.manifest, b.run.manifest)

@@ -41,6 +41,7 @@ ENGINE = "engine"
 # Modes that others are compared with, the first that ran: for independent commands, and for workloads of steps.
 BASES, BASES_OF_STEPS = (BASELINE, "coalesced"), (ENGINE, BASELINE, "coalesced")
 
+QUANTISED_INPUTS = "inputs are quantised, too ({}): less accurate than the modes that quantise weights alone"
 SEPARATE_RUNS = "not interleaved: taken in separate runs"
 SAME_RUN = "not interleaved: taken one after the other in one run"
 NO_VERDICT = f"{SEPARATE_RUNS}; a verdict needs processes={FEWEST_PROCESSES} in both"
@@ -145,7 +146,7 @@ def _line_order(line: Line) -> tuple[object, ...]:
 
 
 def _table(rows: list[Row]) -> Table:
-    base = _base_of({str(row["mode"]) for row in rows}, bases_of(rows[0]))
+    base = _base_of(rows)
     lines = [
         Line(members, problem_of(members), is_baseline=members[0]["mode"] == base)
         for members in grouped(rows, CONFIGURATION)
@@ -162,6 +163,8 @@ def _table(rows: list[Row]) -> Table:
     for line in lines:
         if why := unsteady(line.rows):
             line.remarks.append(why)
+        if line["quantised_inputs"]:
+            line.remarks.append(QUANTISED_INPUTS.format(line["quantised_inputs"]))
         if above := [row for row in line.rows if row["above_ceiling"] and _is_above(row)]:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
             # The rate is left out: a column has it, and without it lines can share one remark.
@@ -182,9 +185,14 @@ def bases_of(row: Row) -> tuple[str, ...]:
     return BASES if is_independent(row) else BASES_OF_STEPS
 
 
-def _base_of(modes: set[str], bases: Sequence[str]) -> str:
-    """Return the mode that the others are compared with: the first of `bases` that ran, else the first by name."""
-    known = next((mode for mode in bases if mode in modes), min(modes))
+def _base_of(rows: Sequence[Row]) -> str:
+    """Return the mode that the others are compared with: the first of `bases_of` that ran, else the first by name.
+
+    A mode that quantises inputs is the base only if all do.
+    """
+    modes = {str(row["mode"]) for row in rows}
+    exact = {str(row["mode"]) for row in rows if not row["quantised_inputs"]}
+    known = next((mode for mode in bases_of(rows[0]) if mode in modes), min(exact or modes))
     return known if len(modes) > 1 else BASELINE
 
 

@@ -79,6 +79,7 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
     if not subject.is_sound:
         return None
     gains = [each for each in lines if each.strategy.line.verdict is Verdict.FASTER and each.is_sound]
+    gains = [each for each in gains if not each.strategy.line["quantised_inputs"]]  # their outputs are other ones
     gains = [each for each in gains if each.strategy.line.disorder in (None, subject.strategy.line.disorder)] or gains
     if gains:
         times_of = _times(gains)

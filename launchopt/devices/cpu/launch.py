@@ -21,7 +21,7 @@ from launchopt.streams.attention import Attention
 from launchopt.streams.chain import Stream, chain_of
 from launchopt.streams.operands import Operand
 from launchopt.types import Array
-from launchopt.weights.quantiser import dequantised
+from launchopt.weights.quantiser import dequantised, rounded
 
 VECTOR_A = frozenset({Op.BIAS, Op.SCALE, Op.NORM})  # ops whose A is one vector
 
@@ -81,6 +81,12 @@ class CpuLaunch:
         else:
             wide = np.matmul(to_float32(b, dtype), self.weights(shape_index, a).transpose(0, 2, 1))
             c[:] = from_float32(wide, dtype)
+
+    def multiply_quantised(self, shape_index: int, a: Array, b: Array, c: Array) -> None:
+        """Compute c[i] = q(b[i]) @ a[i].T, where q quantises inputs as the weights of the shape are."""
+        packing = self._shapes[shape_index].packing
+        given = rounded(np, to_float32(b, self._dtype), packing)
+        c[:] = from_float32(np.matmul(given, self.weights(shape_index, a).transpose(0, 2, 1)), self._dtype)
 
     def weights(self, shape_index: int, a: Array) -> Array:
         """Return a stack of weights of a shape as fp32, [n, m, k]. The weights of fp32 are returned as they are."""

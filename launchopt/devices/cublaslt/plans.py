@@ -3,6 +3,9 @@
 cuBLASLt is column-major. Our row-major A [m, k], B [n, k] and C [n, m] are its A (k x m, transposed), B (k x n) and
 C (m x n). Both inputs are therefore contiguous along k. Products accumulate in fp32, without TF32. If cuBLASLt splits
 k, it may not use its scheme OUTPUT_TYPE, which adds the partial sums in half precision.
+
+With `Gemm.scaling`, A and B are fp8 (e4m3), and cuBLASLt multiplies sums by the scales of both. FAST_ACCUM stays off:
+partial sums are added in fp32 from time to time.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ CUDA_TYPES = {
     Dtype.fp16: CudaDataType.CUDA_R_16F,
     Dtype.bf16: CudaDataType.CUDA_R_16BF,
 }
+FP8 = CudaDataType.CUDA_R_8F_E4M3
 Strides = tuple[int, int, int]  # strides of A, B and C
 PlanRow = tuple[list[int], bytes]  # a row of the plans table, and bytes that identify its kernel
 
@@ -36,11 +40,20 @@ class Epilogue(NamedTuple):
     bias_address: int
 
 
+class Scaling(NamedTuple):
+    """What shares a scale of a GEMM's fp8 operands, and the addresses of the scales of A and of B, fp32."""
+
+    mode: int  # value of cublasLtMatmulMatrixScale_t, for both operands
+    a_address: int
+    b_address: int
+
+
 class Gemm(NamedTuple):
     """A GEMM of `batch` commands in one call.
 
     stride_bytes: from the A, B and C of one command to those of the next; None: each operand is an array of pointers.
-    leading: elements from one row of A, B, C to the next; None: rows are contiguous.
+    leading: elements from one row of A, B, C to the next; None: rows are contiguous. scaling: of fp8 operands, for one
+    command; None: A and B have the dtype of C.
     """
 
     shape: ShapeKey
@@ -48,11 +61,15 @@ class Gemm(NamedTuple):
     stride_bytes: Strides | None
     leading: Strides | None = None
     epilogue: Epilogue | None = None
+    scaling: Scaling | None = None
 
     @property
     def key(self) -> Hashable:
         """Return a key that GEMMs share if one algorithm is the fastest for all of them."""
-        return self._replace(epilogue=self.epilogue and self.epilogue._replace(bias_address=0))
+        return self._replace(
+            epilogue=self.epilogue and self.epilogue._replace(bias_address=0),
+            scaling=self.scaling and self.scaling._replace(a_address=0, b_address=0),
+        )
 
 
 def matmul_address() -> int:
@@ -88,7 +105,7 @@ class Plans:
         self._layouts: list[int] = []
         self._algorithms: list[Any] = []
 
-    def _describe(self, epilogue: Epilogue | None = None) -> int:
+    def _describe(self, epilogue: Epilogue | None = None, scaling: Scaling | None = None) -> int:
         """Return a new cublasLtMatmulDesc_t, with A transposed."""
         scalar = int(CudaDataType.CUDA_R_32F)
         made: int = cublasLt.matmul_desc_create(int(cublas.ComputeType.COMPUTE_32F), scalar)
@@ -99,6 +116,11 @@ class Plans:
             self._set(setter, made, _ATTR.EPILOGUE, np.int32(epilogue.number))
             self._set(setter, made, _ATTR.BIAS_POINTER, np.int64(epilogue.bias_address))
             self._set(setter, made, _ATTR.BIAS_DATA_TYPE, np.int32(CUDA_TYPES[self.dtype]))
+        if scaling is not None:
+            self._set(setter, made, _ATTR.A_SCALE_MODE, np.int32(scaling.mode))
+            self._set(setter, made, _ATTR.B_SCALE_MODE, np.int32(scaling.mode))
+            self._set(setter, made, _ATTR.A_SCALE_POINTER, np.int64(scaling.a_address))
+            self._set(setter, made, _ATTR.B_SCALE_POINTER, np.int64(scaling.b_address))
         return made
 
     @staticmethod
@@ -106,13 +128,13 @@ class Plans:
         buffer = np.array([value])
         setter(target, int(attribute), buffer.ctypes.data, buffer.nbytes)
 
-    def _layout(self, rows: int, cols: int, leading: int, batch: int, stride_elements: int | None) -> int:
+    def _layout(self, kind: int, sizes: Strides, batch: int, stride_elements: int | None) -> int:
         """Return a new cublasLtMatrixLayout_t of `batch` matrices.
 
-        leading: elements from one column to the next. stride_elements: from one matrix to the next; None: the operand
-        is an array of pointers.
+        kind: value of cudaDataType_t. sizes: rows, columns, and elements from one column to the next. stride_elements:
+        from one matrix to the next; None: the operand is an array of pointers.
         """
-        layout: int = cublasLt.matrix_layout_create(int(CUDA_TYPES[self.dtype]), rows, cols, leading)
+        layout: int = cublasLt.matrix_layout_create(kind, *sizes)
         self._layouts.append(layout)
         attributes, setter = cublasLt.MatrixLayoutAttribute, cublasLt.matrix_layout_set_attribute
         if batch > 1 or stride_elements is None:
@@ -129,40 +151,59 @@ class Plans:
         choice: index into the algorithms that cuBLASLt proposes, which are in its order of preference. RunError:
         cuBLASLt proposes no such algorithm.
         """
-        shape, batch, epilogue = gemm.shape, gemm.batch, gemm.epilogue
-        a: int | None = None
-        b, c = a, a
-        if gemm.stride_bytes is not None:
-            a, b, c = (stride // self.dtype.itemsize for stride in gemm.stride_bytes)
-        leading = gemm.leading or (shape.k, shape.k, shape.m)
-        description = self._description if epilogue is None else self._describe(epilogue)
-        layouts = [
-            self._layout(rows, cols, lead, batch, stride)
-            for rows, cols, lead, stride in (
-                (shape.k, shape.m, leading[0], a),
-                (shape.k, shape.n, leading[1], b),
-                (shape.m, shape.n, leading[2], c),
-            )
-        ]
+        description = self._description
+        if gemm.epilogue or gemm.scaling:
+            description = self._describe(gemm.epilogue, gemm.scaling)
+        layouts = self._layouts_of(gemm)
         found = np.zeros(choice + 1, cublasLt.matmul_heuristic_result_dtype)
         count = np.zeros(1, np.int32)
-        cublasLt.matmul_algo_get_heuristic(
-            self.handle,
-            description,
-            *layouts,
-            layouts[2],
-            self._preference,
-            choice + 1,
-            found.ctypes.data,
-            count.ctypes.data,
-        )
+        try:
+            cublasLt.matmul_algo_get_heuristic(
+                self.handle,
+                description,
+                *layouts,
+                layouts[2],
+                self._preference,
+                choice + 1,
+                found.ctypes.data,
+                count.ctypes.data,
+            )
+        except cublasLt.cuBLASLtError as error:
+            if gemm.scaling is None:
+                raise
+            raise RunError(f"{self._none_for(gemm)}: {error}") from error
         if count[0] <= choice or found["state"][choice] != 0:
-            raise RunError(f"cuBLASLt has no algorithm for {batch} x {shape} {self.dtype.name}")
+            raise RunError(self._none_for(gemm))
         algorithm = found["algo"][choice : choice + 1].copy()
         self._algorithms.append(algorithm)
         workspace_bytes = int(found["workspace_size"][choice])
         row = [description, *layouts, algorithm.ctypes.data, workspace_bytes]
         return row, algorithm.tobytes()
+
+    def with_scales(self, row: list[int], scaling: Scaling) -> list[int]:
+        """Return a row that is like the row of a GEMM of fp8 operands, but has scales at other addresses."""
+        return [self._describe(scaling=scaling), *row[1:]]
+
+    def _layouts_of(self, gemm: Gemm) -> list[int]:
+        """Return new layouts of A, B and C."""
+        shape, own = gemm.shape, int(CUDA_TYPES[self.dtype])
+        given = own if gemm.scaling is None else int(FP8)
+        strides: list[int | None] = [None] * 3
+        if gemm.stride_bytes is not None:
+            strides = [stride // self.dtype.itemsize for stride in gemm.stride_bytes]
+        leading = gemm.leading or (shape.k, shape.k, shape.m)
+        return [
+            self._layout(kind, (rows, cols, lead), gemm.batch, stride)
+            for kind, rows, cols, lead, stride in (
+                (given, shape.k, shape.m, leading[0], strides[0]),
+                (given, shape.k, shape.n, leading[1], strides[1]),
+                (own, shape.m, shape.n, leading[2], strides[2]),
+            )
+        ]
+
+    def _none_for(self, gemm: Gemm) -> str:
+        stored = f", {gemm.shape.packing} by fp8 inputs" if gemm.scaling else ""
+        return f"cuBLASLt has no algorithm for {gemm.batch} x {gemm.shape} {self.dtype.name}{stored}"
 
     def close(self) -> None:
         """Destroy all cuBLASLt objects."""

@@ -70,17 +70,24 @@ def by_strides(device: GpuDevice, index: int, gemm: Gemm, size: int, most: int, 
     if not is_tuned(device, device.work.shapes[index], size, most):
         return device.lt.make(gemm)
 
-    def operands() -> list[Addresses]:
-        if packed is not None:
-            return [packed]
-        row, shape = device.base.shapes[index].tolist(), device.work.shapes[index]
-        slots = max(1, size * row[ShapeColumn.MOVE_A])  # slots of A of one call
-        calls = device.work.arenas[device.work.operands(shape)[0].arena] // slots
-        step = slots * row[ShapeColumn.BYTES_A]
-        b, c = row[ShapeColumn.BASE_B], row[ShapeColumn.BASE_C] + device.work.spared_bytes
-        return [(row[ShapeColumn.BASE_A] + i * step, b, c) for i in range(max(1, min(MOST_WEIGHTS, calls)))]
+    return _fastest(device, gemm, lambda: _in_turn(device, index, size) if packed is None else [packed])
 
-    return _fastest(device, gemm, operands)
+
+def of_inputs_at(device: GpuDevice, index: int, gemm: Gemm, inputs: int) -> Row:
+    """Return the plan of one command of shape number `index` whose inputs are at an address outside of the arenas."""
+    if not is_tuned(device, device.work.shapes[index], 1, 1):
+        return device.lt.make(gemm)
+    return _fastest(device, gemm, lambda: [(a, inputs, c) for a, _, c in _in_turn(device, index, 1)])
+
+
+def _in_turn(device: GpuDevice, index: int, size: int) -> list[Addresses]:
+    """Return the operands of calls of `size` commands each, which use the weights of the arena in turn."""
+    row, shape = device.base.shapes[index].tolist(), device.work.shapes[index]
+    slots = max(1, size * row[ShapeColumn.MOVE_A])  # slots of A of one call
+    calls = device.work.arenas[device.work.operands(shape)[0].arena] // slots
+    step = slots * row[ShapeColumn.BYTES_A]
+    b, c = row[ShapeColumn.BASE_B], row[ShapeColumn.BASE_C] + device.work.spared_bytes
+    return [(row[ShapeColumn.BASE_A] + i * step, b, c) for i in range(max(1, min(MOST_WEIGHTS, calls)))]
 
 
 def _fastest(device: GpuDevice, gemm: Gemm, operands: Callable[[], list[Addresses]]) -> Row:

@@ -145,6 +145,7 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
         "packed MB": "-" if not first["packed_bytes"] else f"{first['packed_bytes'] / 1e6:,.1f}",
         **(_token_lines(shown, first) if first["tokens"] else {}),
         **(_arrival_lines(rows) if first["arrival_rate_per_s"] is not None else {}),
+        **({"inputs": first["quantised_inputs"] or first["dtype"]} if first["weights"] else {}),
         "order": "independent" if is_independent(first) else order,
         "verified (max error)": f"{verified} ({shown('.1e', 'max_rel_error')})",
     }

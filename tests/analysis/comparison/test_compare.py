@@ -138,6 +138,12 @@ def test_an_open_loop_is_remarked() -> None:
     assert OPEN_LOOP in found.notes
 
 
+def test_inputs_that_only_one_side_quantises_are_remarked() -> None:
+    other = repeats(*NINE, mode="cublaslt_fp8", quantised_inputs="fp8 per channel")
+    (found,) = compare(*in_turn(repeats(*NINE), other)).comparisons
+    assert "quantised_inputs: null in A, fp8 per channel in B" in found.notes
+
+
 def test_what_is_undecided_says_what_would_decide() -> None:
     noise = np.random.default_rng(0).normal(0, 0.02, (2, 40))
     ours, theirs = 10 * np.exp(noise)

@@ -84,6 +84,21 @@ def test_a_rate_above_a_peak_is_noted_beside_the_share_that_the_table_shows(
     assert table.lines[0].remarks == (["above the measured 4200 GB/s: shared weights"] if is_noted else [])
 
 
+def test_a_mode_that_quantises_inputs_is_noted_beside_its_speedup() -> None:
+    rows = repeats(10.0, 10.1, mode="baseline") + repeats(
+        5.0, 5.1, mode="cublaslt_fp8", quantised_inputs="fp8 per channel"
+    )
+    (table,) = build_tables(rows)
+    _, cells, notes = grid(table, "terminal")
+    assert table.lines[0].remarks == []
+    assert notes[0].startswith("inputs are quantised, too (fp8 per channel): less accurate")
+    assert any("(1)" in cell for cell in cells[1])
+    for each in rows:
+        each["mode"] = each["mode"].replace("baseline", "triton_batched")
+    (table,) = build_tables(rows)
+    assert table.lines[0]["mode"] == "triton_batched", "it is compared with a mode that does not quantise inputs"
+
+
 def test_lines_follow_the_numbers_of_the_jobs_whatever_was_swept_first() -> None:
     swept = [(timeout, size) for timeout in (50.0, 150.0) for size in (16, 64)] + [(300.0, 16)] * 7
     rows = [

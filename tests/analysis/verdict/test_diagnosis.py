@@ -28,6 +28,12 @@ def line(found: Diagnosis, mode: str) -> DiagnosedLine:
     return one
 
 
+def test_a_mode_that_quantises_inputs_is_not_recommended() -> None:
+    rows = [*repeats("baseline", 100.0, 101.0, 99.0), *few("batched", 5.1, 5.2, 5.0)]
+    rows += few("cublaslt_fp8", 2.0, 2.1, 1.9, quantised_inputs="fp8 per channel")
+    assert only(rows).first_to_try == "batched"
+
+
 def test_launch_bound_by_the_host_and_what_to_try() -> None:
     rows = [*repeats("baseline", 100.0, 101.0, 99.0), *few("batched", 5.1, 5.2, 5.0), *few("graph", 5.05, 5.1, 5.0)]
     found = only(rows)

@@ -96,7 +96,7 @@ MISTAKES = {
     "repeats=often": "allowed: whole numbers from 1 to 10000, or auto",
     "against=grph": "against=grph: no such mode; allowed: all alone, or modes other than mode=batched:",
     "against=[grph]": "did you mean against=graph?",
-    "against=[all,baseline]": "against=all: all goes alone, without other modes; allowed: all alone, or",
+    "against=[all,baseline]": "against=all: all goes alone; allowed: all alone, or",
     "against=[baseline,baseline]": "against=baseline: is named twice; name each mode once",
     "against=graph,baseline,graph": "against=graph: is named twice; name each mode once",
     "mode=graph against=baseline,graph": "against=graph: is the mode itself",

@@ -53,6 +53,14 @@ def test_what_stays_above_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None
     assert measured.ceilings.above(ROW) == ("0.002 TFLOP/s is above the measured peak of 0.0015", True)
 
 
+def test_fp8_products_have_no_measured_peak(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = Measured(Ceilings(8.0, 12.0, 0.0015), monkeypatch)
+    row = ROW | {"quantised_inputs": "fp8 per channel"}
+    assert measured.ceilings.above(row) == (None, False)
+    assert measured.ceilings.columns(row)["peak_tflops"] is None
+    assert measured.ceilings.columns(row)["read_gb_per_s"] == BUSY.read_gb_per_s
+
+
 def test_what_is_possible_is_not_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
     measured = Measured(Ceilings(8.0, 12.0, 0.1), monkeypatch)
     assert measured.ceilings.above(ROW | {"achieved_tflops": 0.0005}) == (None, False)

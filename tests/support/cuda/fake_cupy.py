@@ -21,7 +21,7 @@ from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.kernels.shared import ROW_DRAW, ROW_HISTORY, ROW_ID, STEP_LOOP
 from launchopt.sampling import Sampling, SamplingKind
-from support.cuda import fake_quantised
+from support.cuda import fake_fp8, fake_quantised
 from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_expert_fusions import expert_fused, expert_route
@@ -219,6 +219,8 @@ class FakeCupy:
                 return self.kernels.raw(fake_quantised.step_gemm(fake_quantised.macros_of(options)))
             if name in (QUANTISED_GEMV, TENSOR_GEMV):
                 return self.kernels.kernel(fake_quantised.gemv_quantised(fake_quantised.macros_of(options)))
+            if name == "quantise_inputs":
+                return self.kernels.kernel(fake_fp8.quantise_inputs(fake_quantised.macros_of(options)))
             is_indirect = "-DINDIRECT=1" in options
             if name == "next_operands":
                 return self.kernels.raw(next_operands)

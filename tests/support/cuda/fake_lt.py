@@ -25,6 +25,8 @@ from launchopt.recording.launch_rows import RecordingArrays, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.streams.chain import Stream
 from launchopt.timing.sampling import Sampler
+from support.cuda import fake_fp8
+from support.cuda.fake_fp8 import scaling_of
 from support.cuda.fake_kernels import Captured, FakeKernels, elementwise, rows_at
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
@@ -32,7 +34,8 @@ FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
 # A layout is the address of 5 int64: rows, columns, batch, and in elements stride and leading dimension.
 BATCH, STRIDE, LEADING = 2, 3, 4
 POINTERS = -1  # a stride: the operand is an array of addresses
-# A description is 0, or the address of 2 int64: the number of an epilogue (0: none), and the address of its bias.
+# A description is 0, or the address of 6 int64: the number of an epilogue (0: none), the address of its bias, and modes
+# and addresses of the scales of fp8 operands.
 RELU_BIAS = 6  # CUBLASLT_EPILOGUE_RELU_BIAS
 
 
@@ -71,6 +74,9 @@ class FakeMatmul:
         if self.calls == self._fail_at:
             return FAILURE
         a, layout_a, b, layout_b, c, layout_c = (arguments[i] for i in (3, 4, 5, 6, 10, 11))
+        if scaling := scaling_of(arguments[1]):
+            fake_fp8.multiply(scaling, (a, b, c), (layout_a, layout_b, layout_c))
+            return lt.OK
         matrices = (_matrices(address, layout) for address, layout in ((a, layout_a), (b, layout_b), (c, layout_c)))
         bias = self._bias(arguments[1])
         for of_a, of_b, of_c in zip(*matrices, strict=True):

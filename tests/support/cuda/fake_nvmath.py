@@ -16,10 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from support.cuda.fake_fp8 import OUTER_VECTOR, SCALAR
 from support.cuda.fake_lt import BATCH, POINTERS, RELU_BIAS, STRIDE
 
 PROPOSALS = 3  # algorithms that cuBLASLt proposes for any shape
 EPILOGUE, BIAS_POINTER = 7, 8  # attributes of a description
+A_SCALE_POINTER, B_SCALE_POINTER, A_SCALE_MODE, B_SCALE_MODE = 17, 18, 31, 32
+# Where a description keeps the attributes that `fake_lt` reads.
+PLACES = {EPILOGUE: 0, BIAS_POINTER: 1, A_SCALE_MODE: 2, B_SCALE_MODE: 3, A_SCALE_POINTER: 4, B_SCALE_POINTER: 5}
 RESULT = np.dtype([("algo", "<u8", (8,)), ("workspace_size", "<u8"), ("state", "<i4"), ("waves", "<f4")])
 
 alive: dict[int, NDArray[np.int64]] = {}  # cuBLASLt objects by their handle, until they are destroyed
@@ -49,8 +53,8 @@ def _set_layout(handle: int, attribute: int, address: int, size: int) -> None:
 
 
 def _set_description(handle: int, attribute: int, address: int, size: int) -> None:
-    if attribute in (EPILOGUE, BIAS_POINTER):
-        alive[handle][attribute - EPILOGUE] = _value(address, size)
+    if attribute in PLACES:
+        alive[handle][PLACES[attribute]] = _value(address, size)
 
 
 def _propose(handle: int, description: int, *rest: int) -> None:
@@ -71,7 +75,12 @@ def _cublaslt() -> ModuleType:
         assert handle in alive
 
     attributes = SimpleNamespace(
-        MatmulDescAttribute=SimpleNamespace(TRANSA=3, EPILOGUE=EPILOGUE, BIAS_POINTER=BIAS_POINTER, BIAS_DATA_TYPE=26),
+        MatmulDescAttribute=SimpleNamespace(
+            **{"TRANSA": 3, "EPILOGUE": EPILOGUE, "BIAS_POINTER": BIAS_POINTER, "BIAS_DATA_TYPE": 26},
+            **{"A_SCALE_POINTER": A_SCALE_POINTER, "B_SCALE_POINTER": B_SCALE_POINTER},
+            **{"A_SCALE_MODE": A_SCALE_MODE, "B_SCALE_MODE": B_SCALE_MODE},
+        ),
+        MatmulMatrixScale=SimpleNamespace(SCALAR_32F=SCALAR, OUTER_VEC_32F=OUTER_VECTOR),
         MatmulPreferenceAttribute=SimpleNamespace(MAX_WORKSPACE_BYTES=1, REDUCTION_SCHEME_MASK=3),
         MatrixLayoutAttribute=SimpleNamespace(BATCH_COUNT=BATCH, STRIDED_BATCH_OFFSET=STRIDE, BATCH_MODE=-1),
         ReductionScheme=SimpleNamespace(COMPUTE_TYPE=2, INPLACE=1),
@@ -84,13 +93,13 @@ def _cublaslt() -> ModuleType:
         matmul_heuristic_result_dtype=RESULT,
         create=lambda: _create([0]),
         destroy=_destroy,
-        matmul_desc_create=lambda compute, scale: _create([0, 0]),
+        matmul_desc_create=lambda compute, scale: _create([0] * len(PLACES)),
         matmul_desc_set_attribute=_set_description,
         matmul_desc_destroy=_destroy,
         matmul_preference_create=lambda: _create([0]),
         matmul_preference_set_attribute=set_preference,
         matmul_preference_destroy=_destroy,
-        matrix_layout_create=lambda kind, rows, cols, leading: _create([rows, cols, 1, 0, leading]),
+        matrix_layout_create=lambda kind, rows, cols, leading: _create([rows, cols, 1, 0, leading, kind]),
         matrix_layout_set_attribute=_set_layout,
         matrix_layout_destroy=_destroy,
         matmul_algo_get_heuristic=_propose,
@@ -111,7 +120,7 @@ def _module(name: str, **members: Any) -> ModuleType:
 def library_modules() -> dict[str, ModuleType]:
     """Return the stand-ins, by the names under which they are imported."""
     cublas = _module("nvmath.bindings.cublas", ComputeType=SimpleNamespace(COMPUTE_32F=68))
-    lt, types = _cublaslt(), SimpleNamespace(CUDA_R_32F=0, CUDA_R_16F=2, CUDA_R_16BF=14)
+    lt, types = _cublaslt(), SimpleNamespace(CUDA_R_32F=0, CUDA_R_16F=2, CUDA_R_16BF=14, CUDA_R_8F_E4M3=28)
     bindings = _module("nvmath.bindings", cublas=cublas, cublasLt=lt)
     capture = SimpleNamespace(cudaStreamCaptureModeRelaxed=2)
     runtime = _module("cuda.bindings.runtime", cudaStreamCaptureMode=capture)

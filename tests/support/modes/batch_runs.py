@@ -96,7 +96,9 @@ class Run:
             unwritten = self.mode.unwritten_of(self.stream)
             found = verify_experts(self.stream, self.device.arenas, CheckSettings(64), unwritten)
         else:
-            found = verify(self.stream, self.device.arenas, CheckSettings(64))
+            found = verify(
+                self.stream, self.device.arenas, CheckSettings(64), quantised_inputs=self.mode.quantises_inputs
+            )
         assert found.ok, found.first_wrong
         self.prepared.close()
         self.device.close()

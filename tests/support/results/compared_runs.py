@@ -64,7 +64,7 @@ def sides(ours: list[Row], theirs: list[Row], **changes: Any) -> tuple[Side, Sid
 def in_turn(a: list[Row], b: list[Row]) -> tuple[Side, Side]:
     """Return two modes of one run as the two sides."""
     both = run([*a, *b])
-    return Side("run:baseline", "baseline", [both]), Side("run:batched", "batched", [both])
+    return Side("run:baseline", "baseline", [both]), Side(f"run:{b[0]['mode']}", b[0]["mode"], [both])
 
 
 NINE = (10.0, 10.01, 9.99, 10.02, 9.98, 10.0, 10.01, 9.99, 10.0)

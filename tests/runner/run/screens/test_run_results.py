@@ -46,6 +46,13 @@ def pairs(factors: list[float], **columns: object) -> list[Row]:
     return rows
 
 
+def test_runs_of_quantised_weights_show_the_format_of_the_inputs(capsys: pytest.CaptureFixture[str]) -> None:
+    fp8 = "fp8 per channel"
+    rows = [row(mode="baseline", weights=fp8, dtype="bf16"), row(mode="batched", weights=fp8, quantised_inputs=fp8)]
+    assert shown(rows, capsys)["inputs"] == ["bf16", fp8]
+    assert "inputs" not in shown([row()], capsys)
+
+
 def many() -> list[Row]:
     values = {"latency_p50_us": 2_311_061.4, "latency_p99_us": 2_663_383.0, "launch_calls": 8192, "commands": 8192}
     return [row(mode=mode, device="cpu", gpu=None, repeat=0, arrival="poisson", **values) for mode in MODES]
