@@ -49,9 +49,10 @@ def _gemv_name(rows: int, columns: int, weights: str) -> str:
 
 def _gemv(rows: int, columns: int, weights: str) -> Part:
     size = f"workload=gemv_micro workload.m={rows} workload.k={columns} workload.dtype=bf16"
-    words = f"{size} workload.weights={weights} workload.commands=2000 mode=pdl 'against=[kernel]' repeats=5"
+    rivals = "triton_batched,cublaslt_fp8" if weights == "fp8" else "triton_batched"
+    words = f"{size} workload.weights={weights} workload.commands=2000 mode=pdl 'against=[{rivals}]' repeats=5"
     command = run_words(f"{words} timing=host record.launches=none")
-    return Part(f"{QUANTISED}/{_gemv_name(rows, columns, weights)}", "cuda", 3, (command,), seconds=20)
+    return Part(f"{QUANTISED}/{_gemv_name(rows, columns, weights)}", "cuda", 3, (command,), seconds=30)
 
 
 def _steps() -> Part:
