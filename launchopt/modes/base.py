@@ -48,6 +48,15 @@ class Takes(enum.Enum):
     steps = "steps"
 
 
+def no_steps(stream: Stream) -> str:
+    """Return why a mode that takes whole steps of requests cannot run a stream that has none."""
+    if stream.independent:
+        return "takes whole steps: this workload's commands are independent of each other"
+    if stream.has_groups:
+        return "takes whole steps of requests, and this workload is groups of commands: use mode=grouped or graph"
+    return "takes whole steps of requests, and this workload has none"
+
+
 class Mode:
     """An execution strategy. A subclass overrides attributes and methods.
 
@@ -91,12 +100,17 @@ class Mode:
         return label_of(cls.name, cls.stack)
 
     @classmethod
+    def stack_on(cls, stream: Stream) -> Stack:
+        """Return the choices that hold for `stream`, as results have them."""
+        return cls.stack
+
+    @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot run `stream` on a device of `kind` (cpu, cuda), or None if it can."""
         if kind not in cls.devices:
             return f"needs a GPU: on the {kind} device it has no meaning"
         if cls.takes_of(stream) is Takes.steps and not stream.has_steps:
-            return "takes whole steps: this workload's commands are independent of each other"
+            return no_steps(stream)
         if stream.tensor > 1 and (rule := split_conflict(cls.stack)) is not None:
             return rule.reason
         if stream.tensor > 1 and cls.takes_of(stream) is Takes.batches:

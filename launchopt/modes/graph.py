@@ -39,7 +39,7 @@ from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
-from launchopt.stack import EXPERT_FUSIONS, Fusion
+from launchopt.stack import EXPERT_FUSIONS, Fusion, Kernels, Stack
 from launchopt.streams.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.list_stream import ListStream
@@ -72,6 +72,12 @@ class Graph(Stacked):
     own_strategy = "graph"
     options: Options = Options()
     ops = frozenset(Op)
+
+    @classmethod
+    def stack_on(cls, stream: Stream) -> Stack:
+        """Return the choices that hold for `stream`: our own kernels launch a layer with experts, in its own order."""
+        is_of_experts = isinstance(stream, ExpertStream)
+        return replace(cls.stack, coalesce=False, kernels=Kernels.own) if is_of_experts else cls.stack
 
     @classmethod
     def refusal(cls, kind: str, stream: Stream) -> str | None:

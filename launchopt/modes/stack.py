@@ -54,6 +54,11 @@ def preset_stack(name: str) -> Stack:
     return PRESETS.get(name, Stack())
 
 
+def shown_on(kind: str, stack: Stack) -> str:
+    """Return a stack as results have it. On a CPU, NumPy stands for cuBLASLt's kernels and for our own."""
+    return str(stack) if kind == "cuda" else re.sub("kernels=(cublaslt|own)", "kernels=numpy", str(stack))
+
+
 class Rule(NamedTuple):
     """Choices that cannot be combined, and the reason. A stack that has all of them is refused.
 

@@ -14,7 +14,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.devices.steps.gemm_plan import MOST_COLUMNS, StepGemm
 from launchopt.errors import explained
-from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes
+from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes, no_steps
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
 from launchopt.stack import EXPERT_FUSIONS, LOOPS, Fusion, Kernels, Stack, Submit
@@ -70,7 +70,7 @@ class Stacked(Mode):
         if stream.has_steps:
             return cls._lacking(chain_of(stream)) or (cls._unsupported(chain_of(stream)) if kind == "cuda" else None)
         if cls.stack != preset_stack(cls.name) and not cls.can_change(stream):
-            why = "takes whole steps: this workload's commands are independent of each other, and have nothing to stack"
+            why = no_steps(stream).partition(": use")[0] + ", and have nothing to stack" * stream.independent
             return f"{why}; use mode={cls.name} as it is, or a workload of steps, such as workload=layer"
         return None
 

@@ -21,6 +21,7 @@ from launchopt.devices.loops.runner import BatchLoop, CommandLoop, ConsumerLoop,
 from launchopt.errors import Interrupted, RunError
 from launchopt.modes import mode_class
 from launchopt.modes.base import Mode, Prepared, Takes
+from launchopt.modes.stack import shown_on
 from launchopt.producing.production import RunKind
 from launchopt.queue.ring import MOST_AT_ONCE, Ring
 from launchopt.queue.segment import CLOSED_BIT, HeaderWord
@@ -240,10 +241,9 @@ class Consumer:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
             row |= summary.completion(self.recorder, self._timing, held(self._job, arm, prepared.mode))
-        stack = str(prepared.mode.stack)
         row |= {
             "mode": arm.label,
-            "stack": stack if self.device.info.kind == "cuda" else stack.replace("kernels=cublaslt", "kernels=numpy"),
+            "stack": shown_on(self.device.info.kind, prepared.mode.stack_on(self._stream)),
             "repeat": repeat,
             "ordering": self._stream.ordering(self._job.violated, prepared.mode.keeps_order),
             "sampling_ms": self.device.sampling_ns() / 1e6

@@ -14,7 +14,7 @@ from launchopt.command import EXPERT_OPS, Dtype, Op
 from launchopt.devices.steps.expert_fusions import MOST_TOKENS
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
-from launchopt.modes.stack import check_stack
+from launchopt.modes.stack import check_stack, shown_on
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.stack import EXPERT_FUSIONS, Fusion
 from launchopt.streams.experts.layout import ExpertLayer
@@ -246,8 +246,18 @@ def test_dependent_launches_are_the_only_choice_of_a_graph() -> None:
     assert early.refusal("cuda", stream) is None
     assert str(early.refusal("cpu", stream)).startswith("mode.pdl needs a GPU")
     fused = mode_class("graph", {"fuse": ["norm"], "pdl": True})
-    assert str(fused.refusal("cuda", stream)).startswith("takes whole steps: this workload's commands are independent")
+    why = "takes whole steps of requests, and this workload is groups of commands"
+    assert str(fused.refusal("cuda", stream)).startswith(f"{why}; use mode=graph as it is")
+    assert mode_class("engine").refusal("cpu", stream) == f"{why}: use mode=grouped or graph"
     assert str(early.refusal("cuda", gemv(4, 1, 4, 8, Dtype.bf16, 2))).startswith("takes whole steps")
+
+
+def test_results_have_the_kernels_that_launch_a_layer_with_experts() -> None:
+    stream, gemms = layer_stream(ExpertLayer(64, 32, 8, 2, 5), 2, Dtype.bf16), gemv(4, 1, 4, 8, Dtype.bf16, 2)
+    graph = mode_class("graph", {"pdl": True})
+    assert shown_on("cuda", graph.stack_on(stream)) == "submit=graph pdl kernels=own"
+    assert shown_on("cpu", mode_class("graph").stack_on(stream)) == "submit=graph kernels=numpy"
+    assert shown_on("cuda", mode_class("graph").stack_on(gemms)) == "coalesce submit=graph kernels=cublaslt"
 
 
 @pytest.mark.parametrize("pdl", [False, True])

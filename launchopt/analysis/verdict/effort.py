@@ -11,12 +11,13 @@ from launchopt.stack import preset_of
 EFFORT = (
     *("batched", "coalesced", "pointer_array", "grouped", "multistream", "fused_epilogue", "fused_qkv", "engine"),
     *("graph", "graph_loop", "graph_device", "kernel", "pdl", "fused_elementwise", "triton_batched", "fused_triton"),
-    *("triton_experts", "torch_graph", "torch_eager"),
+    *("expert_kernel", "triton_experts", "torch_graph", "torch_eager"),
 )
 # A mode that is a choice of a stack; a choice that is the name of a mode stands for that mode.
 PRESET_OF_CHOICE = {"coalesce": "coalesced", "own": "kernel", "triton": "triton_batched", "torch": "torch_graph"} | {
     **dict.fromkeys(("qkv", "gate_up", "norm", "rope_kv", "attention"), "engine"),
     **{"silu": "kernel", "epilogue": "fused_epilogue"},
+    **dict.fromkeys(("route", "activate", "combine"), "expert_kernel"),
 }
 _WORD = re.compile(r"\w+(?=[ ,]|$)")  # a choice in `coalesce fuse=qkv,norm submit=graph pdl kernels=own`
 
