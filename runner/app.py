@@ -7,6 +7,7 @@ not compose or whose folder is in use. A job of a sweep that is refused gets a m
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -84,10 +85,11 @@ class Precheck(Callback):
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
             is_published = any(config.hydra.runtime.choices.get(group) for group in ("experiment", "table"))
-            require_gpu(config, typed(config.hydra))
-            self._prepare_run(without_hydra(config), config.hydra.run, is_published)
+            require_gpu(config, words := typed(config.hydra))
+            has_mode = any(re.match(r"mode\b", word) for word in words)
+            self._prepare_run(without_hydra(config), config.hydra.run, is_published, has_mode)
 
-    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool) -> None:
+    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool, has_mode: bool) -> None:
         folder = chosen_folder(RUN_KEY, place.dir)
         check_writable(RUN_KEY, folder)
         settings = to_config(task)
@@ -98,7 +100,7 @@ class Precheck(Callback):
             _start.hold(folder, RUN_KEY)
         with uncollected():
             from runner.auto.resolving import plan_of_run
-        _start.plan = plan = plan_of_run(task, is_published)
+        _start.plan = plan = plan_of_run(task, is_published, has_mode)
         _start.folder = folder
         if settings.resume and is_done(folder, plan.composed, RUN_KEY, plan.notices):
             say(f"skipped: finished before, in {folder}")

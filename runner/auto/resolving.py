@@ -50,10 +50,30 @@ def resolved(task: DictConfig) -> tuple[DictConfig, tuple[str, ...]]:
     return chosen, (f"{CHOSEN}{choice.mode}, {choice.why}",)
 
 
-def plan_of_run(task: DictConfig, is_published: bool) -> Plan:
-    """Return the plan of a single run, with a base unless it is an experiment or a table."""
+def plan_of_run(task: DictConfig, is_published: bool, has_mode: bool = True) -> Plan:
+    """Return the plan of a single run, with a base unless it is an experiment or a table.
+
+    has_mode: False if the user named no mode. A waterfall then runs its own modes alone.
+    """
+    if not has_mode and not is_published and (orders := to_config(task).waterfall):
+        return _plan_of_waterfall(task, orders[0])
     task, chosen = resolved(task)
     return _noted(plan_of(settled(task)) if is_published else plan_with_base(to_config(task), task), chosen)
+
+
+def _plan_of_waterfall(task: DictConfig, order: Sequence[str]) -> Plan:
+    """Return the plan of a run whose mode is the first one of an order that can run the work."""
+    refused: ConfigError | None = None
+    for label in order:
+        chosen = _with(task, mode_of_label(label))
+        try:
+            return plan_with_base(to_config(chosen), chosen)
+        except ConfigError as error:
+            if error.key != "mode":
+                raise
+            refused = refused or error
+    assert refused is not None
+    raise ConfigError("waterfall", refused.value, refused.allowed)
 
 
 def plan_of_job(task: DictConfig) -> Plan:

@@ -65,6 +65,31 @@ def test_a_base_that_is_chosen_runs_once() -> None:
     assert [arm.label for arm in plan.arms] == ["coalesced", "engine"]
 
 
+@pytest.mark.parametrize(
+    ("has_mode", "order", "labels"),
+    [
+        (False, "[coalesced,engine]", ["engine", "coalesced"]),
+        (True, "[coalesced,engine]", ["coalesced", "engine", "batched"]),
+        (False, "[megakernel,engine,graph]", ["graph", "engine"]),
+    ],
+)
+def test_a_waterfall_runs_its_own_modes_alone_unless_a_mode_is_named(
+    has_mode: bool, order: str, labels: list[str]
+) -> None:
+    with hydra_of():
+        task = compose("config", [*DECODE, f"waterfall=[{order}]"])
+    plan = plan_of_run(task, is_published=False, has_mode=has_mode)
+    assert [arm.label for arm in plan.arms] == labels
+    assert len(plan.orders) == 1
+
+
+def test_a_waterfall_without_a_mode_that_runs_here_says_why() -> None:
+    with hydra_of():
+        task = compose("config", [*DECODE, "waterfall=[[megakernel,persistent]]"])
+    with pytest.raises(ConfigError, match="waterfall=megakernel: needs a GPU"):
+        plan_of_run(task, is_published=False, has_mode=False)
+
+
 @pytest.mark.parametrize("unknown", ["auto", "of_a_plugin", "", "a\nb", "engine+graph+graph", "graph+nothing"])
 def test_a_measured_mode_that_this_program_does_not_have_is_passed_over(unknown: str) -> None:
     add(default_path(DEVICE), [Entry(work(), "mine", {unknown: 1.0, "coalesced": 2.0, "engine": 3.0})])
