@@ -95,12 +95,12 @@ def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
             numbers[key] = _number(key, value)
     if "tokens_per_day" not in numbers:
         raise ConfigError("tokens_per_day", "", "missing: the number of tokens generated per day")
-    weights = [] if model is None else [m * k for _, m, k in model.linears()]
     ask = Ask(
         tokens_per_day=numbers["tokens_per_day"],
         model=None if model is None else model.name,
         layers=None if model is None else model.layers,
-        linear_weights=sum(weights) / len(weights) if weights else None,
+        linears=() if model is None else tuple(model.linear_sizes()),
+        experts_per_token=0 if model is None or not model.experts else model.experts_per_token,
         launches_per_token=numbers.get("launches_per_token"),
         launches_per_layer=numbers.get("launches_per_layer"),
         launch_us=numbers.get("launch_us"),

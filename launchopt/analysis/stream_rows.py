@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from launchopt.command import Dtype
 from launchopt.errors import DataError
 from launchopt.recording.results import Row
-from launchopt.weights.packing import BITS, WeightFormat
+from launchopt.weights.packing import PLAIN, Packing, Scales, WeightFormat
 
 DEPENDENCIES_IGNORED = "dependencies ignored"
 OWN_FILES = ("list", "trace")  # workloads whose column `model` has the name of the file that was read
@@ -43,11 +43,11 @@ def number_types(row: Row) -> str:
     return f"{row['dtype']}{stored}"
 
 
-def weight_element_bytes(row: Row) -> float:
-    """Return the bytes of an element of a weight, without its scales."""
-    if row["weights"] is not None:
-        return BITS[WeightFormat(str(row["weights"]).partition(" ")[0])] / 8
-    return Dtype[str(row["dtype"])].itemsize
+def weight_bytes(row: Row, m: int, k: int) -> int:
+    """Return the bytes of a weight of k inputs and m outputs, stored as in the run, scales included."""
+    form, _, scales = str(row["weights"] or "").partition(" per ")
+    packing = Packing(WeightFormat(form), Scales(scales)) if form else PLAIN
+    return packing.bytes(m, k, Dtype[str(row["dtype"])].itemsize)
 
 
 def stream_subtitle(row: Row) -> str:
@@ -64,6 +64,7 @@ def stream_subtitle(row: Row) -> str:
     parts += [] if is_independent(row) or row["expert_routing"] else [counted(row["requests"], "request")]
     parts += [f"{row['cache']} cache", arrivals(row)]
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
+    parts += [] if row["cached_tokens"] is None else [cached(row)]
     parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
     return ", ".join(parts)
 
@@ -85,6 +86,11 @@ def routing_of(row: Row) -> list[str]:
         f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}",
         f"{row['experts_per_token']} of {row['experts']} experts, routing {row['expert_routing']}: {spread}",
     ]
+
+
+def cached(row: Row) -> str:
+    """Return what a cache of prefixes had: `448 tokens of prompts cached (87.5% of full blocks)`."""
+    return f"{row['cached_tokens']:,} tokens of prompts cached ({row['prefix_hit_rate'] or 0.0:.1%} of full blocks)"
 
 
 def arrivals(row: Row) -> str:

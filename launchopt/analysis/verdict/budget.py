@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
-from launchopt.analysis.stream_rows import number_types, stream_title, weight_element_bytes
+from launchopt.analysis.stream_rows import cached, counted, number_types, stream_title, weight_bytes
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
 from launchopt.analysis.verdict.evidence import launching_ms
@@ -26,9 +27,11 @@ from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launch
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.stack import preset_of
+from launchopt.streams.experts.stream import SINGLE
 
 US_AN_HOUR = 3600e6
 OPS_A_LAYER = 14  # launches per layer of workload=layer: norms, linears, attention, activation, residuals
+OPS_OF_MLP = 3  # of them: gate and up, activation, down
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +40,15 @@ class Ask:
 
     Raises ConfigError for impossible values.
 
-    layers: of the model. linear_weights: mean number of weights of its linear layers.
+    layers: of the model. linears: (out features, in features) of the linear layers that a token uses in each.
+    experts_per_token: 0 for a model without experts.
     """
 
     tokens_per_day: float
     model: str | None = None
     layers: int | None = None
-    linear_weights: float | None = None
+    linears: tuple[tuple[int, int], ...] = ()
+    experts_per_token: int = 0
     launches_per_token: float | None = None
     launches_per_layer: float | None = None
     launch_us: float | None = None
@@ -102,8 +107,7 @@ def textbook(ask: Ask) -> Budget:
             raise ConfigError(
                 "launches_per_token", "", "missing: give it, or model=, or from=RUN with measured launches"
             )
-        per_layer = ask.launches_per_layer or OPS_A_LAYER
-        kind = "as given" if ask.launches_per_layer else "the operations of workload=layer, one launch each"
+        per_layer, kind = (ask.launches_per_layer, "as given") if ask.launches_per_layer else _ops_a_layer(ask)
         launches = per_layer * ask.layers
         source = f"launches a token: {per_layer:g} a layer ({kind}) x {ask.layers} layers of {ask.model}"
     host = hours(ask.tokens_per_day, launches, ask.launch_us)
@@ -111,11 +115,21 @@ def textbook(ask: Ask) -> Budget:
         source,
         f"{ask.launch_us:g} us a launch as given, all one after the other",
         "GPU idle: at most the host hours, if the GPU waits for every launch and runs nothing meanwhile",
+        f"{_tokens_a_day(ask)}; prompts are not counted",
         *_shared_assumptions(ask),
     ]
     return Budget(
         [BudgetLine("as given", "—", launches, ask.launch_us, host, host, True, _cost(ask, host))], assumptions
     )
+
+
+def _ops_a_layer(ask: Ask) -> tuple[int, str]:
+    """Return the operations of a layer for a token alone, and which ones they are."""
+    if not ask.experts_per_token:
+        return OPS_A_LAYER, "the operations of workload=layer, one launch each"
+    others, experts = OPS_A_LAYER - OPS_OF_MLP, 2 * ask.experts_per_token
+    of_experts = f"{SINGLE} + {experts} of workload=moe, with {ask.experts_per_token} experts for a token"
+    return others + SINGLE + experts, f"{others} operations of workload=layer, {of_experts}, one launch each"
 
 
 def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
@@ -130,7 +144,7 @@ def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     if not lines:
         raise DataError(source, None, "no run that is verified, and whose launches were timed")
     left_out = [
-        f"left out: {each.line['mode']} of {stream_title(table.stream)}, {_reason(each)}"
+        f"left out: {each.line['mode']} of {_work(table.stream)}, {_reason(each)}"
         for table, each, line in pairs
         if line is None
     ]
@@ -185,7 +199,7 @@ def commands_per_token(ask: Ask, stream: Row) -> CommandsPerToken:
 
 def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine | None:
     line, stream = strategy.line, table.stream
-    calls, commands, own_ms = recorded_launches(line), line.median("commands"), launching_ms(line)
+    calls, commands, own_ms = line.median("launch_calls"), line.median("commands"), launching_ms(line)
     if line.problem is not None or not calls or not commands or own_ms is None:
         return None
     was, wanted = commands_per_token(ask, stream)
@@ -199,9 +213,15 @@ def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine 
     idle = None if idle_ms is None else ask.tokens_per_day * wanted * idle_ms / commands * 1e3 / US_AN_HOUR
     is_bound = is_bound or was != wanted or is_scaled(ask, stream)
     host = hours(ask.tokens_per_day, launches, us)
-    return BudgetLine(
-        stream_title(stream), _name(strategy, table), launches, us, host, idle, is_bound, _cost(ask, idle)
-    )
+    return BudgetLine(_work(stream), _name(strategy, table), launches, us, host, idle, is_bound, _cost(ask, idle))
+
+
+def _work(stream: Row) -> str:
+    """Return the title of a stream, with the tokens of a step with experts and how prompts share prefixes."""
+    parts = [stream_title(stream)]
+    parts += [] if stream["step_tokens"] is None else [f"steps of {counted(stream['step_tokens'], 'token')}"]
+    parts += [] if stream["cached_tokens"] is None else [str(stream["scheduler"]).rpartition("continuous, ")[2]]
+    return ", ".join(parts)
 
 
 def is_scaled(ask: Ask, stream: Row) -> bool:
@@ -236,9 +256,12 @@ def _cost(ask: Ask, gpu_idle_hours: float | None) -> float | None:
     return None if ask.gpu_hour_cost is None or gpu_idle_hours is None else ask.gpu_hour_cost * gpu_idle_hours
 
 
+def _tokens_a_day(ask: Ask) -> str:
+    return f"{ask.tokens_per_day:,.0f} generated tokens a day"
+
+
 def _shared_assumptions(ask: Ask) -> list[str]:
-    notes = [f"{ask.tokens_per_day:,.0f} generated tokens a day; prompts are not counted"]
-    notes.append("one GPU and one thread that launches; with tensor parallelism every rank launches as much again")
+    notes = ["one GPU and one thread that launches; with tensor parallelism every rank launches as much again"]
     if ask.gpu_hour_cost is not None:
         notes.append(f"cost: {ask.gpu_hour_cost:g} an hour of a GPU x its idle hours")
     return notes
@@ -252,21 +275,23 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
     )
     notes = [f"us a launch: {cost}"]
     if any(table.stream["device"] == "cpu" for table in tables):
-        notes.append("on the CPU a launch call is also its work: host hours hold both")
+        notes.append("on the CPU a launch call is also its work: host hours hold both, of the layers that ran")
     for table in tables:
         stream = table.stream
         was, wanted = commands_per_token(ask, stream)
         how = "as measured" if was == wanted else "as given" if ask.launches_per_token else _scaling(ask, stream)
-        notes.append(f"{stream_title(stream)}: {wanted or 0:.4g} commands a token, {how}")
+        notes.append(f"{_work(stream)}: {wanted or 0:.4g} commands a token, {how}")
         if stream["expert_routing"] is not None:
             notes.append(f"{stream['workload']}: the experts of a layer, without its attention")
+        if stream["cached_tokens"] is not None:
+            notes.append(f"{_work(stream)}: {cached(stream)}, so they had no launches")
         if is_scaled(ask, stream):
             notes.append(_kernels(ask, table))
     if any(preset_of(each.line["mode"]) in GRAPHS for table in tables for each in table.strategies):
         notes.append("a graph is replayed once a step: its launches a token do not grow with the layers")
     notes.append("GPU idle: wall time less GPU busy (of a traced run; else less the roofline), a command, x commands")
     notes.append("GPU idle holds all waiting: for launches, between kernels, and for the token before; ≤: a bound")
-    return notes
+    return [*notes, f"{_tokens_a_day(ask)}; launches of prompts count with the tokens that they led to in the run"]
 
 
 def _kernels(ask: Ask, table: StrategyTable) -> str:
@@ -277,9 +302,10 @@ def _kernels(ask: Ask, table: StrategyTable) -> str:
     own_ms, calls = launching_ms(baseline), recorded_launches(baseline)
     if why := unsteady(baseline.rows):
         return f"{ran}; {why}"
-    if ask.linear_weights is None or not rates or own_ms is None or not calls:
+    if not ask.linears or not rates or own_ms is None or not calls:
         return f"{ran}; larger ones hide more launches"
-    least_us, us = ask.linear_weights * weight_element_bytes(stream) / max(rates) / 1e3, own_ms / calls * 1e3
+    least_us = fmean(weight_bytes(stream, m, k) for m, k in ask.linears) / max(rates) / 1e3
+    us = own_ms / calls * 1e3
     verdict = "which can hide: expect far less GPU idle" if least_us > us else "which cannot hide"
     return (
         f"{ran}; a linear of {ask.model} asks {least_us:.3g} us or more of one GPU ({number_types(stream)},"

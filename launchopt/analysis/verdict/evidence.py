@@ -105,7 +105,10 @@ def _launches(line: Line) -> str | None:
         return None
     share = _percent(total_ms, line.median("wall_ms"))
     capped = " at most: calls that copy are not counted apart" if calls * mean_ns / 1e6 > total_ms else ""
-    return f"launch calls: {count(calls)} x {number(mean_ns / 1e3)} us = {number(total_ms)} ms, {share}{capped}"
+    copies = (line.median("launch_calls") or 0.0) - calls
+    packing = f"; {count(copies)} more calls pack for them, in that time" if copies else ""
+    each = f"{count(calls)} x {number(mean_ns / 1e3)} us = {number(total_ms)} ms"
+    return f"launch calls: {each}, {share}{capped}{packing}"
 
 
 def _blocked(line: Line) -> str | None:

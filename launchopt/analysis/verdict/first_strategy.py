@@ -120,6 +120,10 @@ def _candidates(subject: Judged) -> Sequence[str]:
     line = subject.strategy.line
     if subject.bound not in (Bound.LAUNCH, Bound.COMMAND, Bound.LATENCY):
         return ()
+    if line["expert_routing"] is not None:
+        return ("grouped",) if line["dtype"] == "fp32" and line["device"] == "cuda" else ("graph", "grouped")
+    if line["weights"] is not None and line["device"] == "cuda":
+        return ("batched", "triton_batched") if is_independent(line.rows[0]) else ("engine+graph+own",)
     if is_independent(line.rows[0]):
         return ("batched", "triton_batched", "pointer_array", "graph")
     if line["requests"] and line["requests"] > 1:
@@ -230,11 +234,19 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     if subject.side is Side.ARRIVALS:
         return "No strategy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
     if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
-        less = "a smaller dtype, quantised weights, more sharing"
-        return f"No launch strategy removes that: fewer bytes or FLOPs would ({less})."
+        return f"No launch strategy removes that: fewer bytes or FLOPs would ({_fewer_bytes(subject)})."
     if _lacks_repeats(lines):
         return f"The other modes were measured too few times for a verdict: repeats={FEWEST_REPEATS} gives one."
     return _open(lines)
+
+
+def _fewer_bytes(subject: Judged) -> str:
+    """Return what would need fewer bytes than the run: weights that are quantised already can at most become int4."""
+    line = subject.strategy.line
+    stored = str(line["weights"] or "")
+    weights = "quantised weights" if not stored else "" if stored.startswith("int4") else "int4 weights"
+    shared = "more sharing" if line["expert_routing"] is None else "more tokens a step"
+    return ", ".join(filter(None, ("a smaller dtype" if not stored else "", weights, shared)))
 
 
 def _open(lines: Sequence[Judged]) -> str:

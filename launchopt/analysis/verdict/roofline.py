@@ -210,7 +210,8 @@ def _calibrated(strategy: StrategyLine, launches: float, calibration: Calibratio
         nodes_ms = 0.0 if counted is None or node_us is None else counted * node_us / 1e3
         left_out = "" if counted is not None else "; GPU time of nodes left out: not counted in a traced run"
         return LaunchCost(launches, host_us, nodes_ms, f"{made}: graph_replay_host_us {host_us:.2f}{left_out}")
-    name = "null_launch_host_us" if mode in OWN_KERNELS else "lt_launch_host_us" if mode in CUBLASLT else None
+    is_own = mode in OWN_KERNELS or strategy.line["weights"] is not None  # cuBLASLt reads no quantised weights
+    name = "null_launch_host_us" if is_own else "lt_launch_host_us" if mode in CUBLASLT else None
     host_us = calibration.value(name) if name else None
     if name is None or host_us is None:
         return None

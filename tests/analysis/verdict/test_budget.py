@@ -51,6 +51,9 @@ def test_a_model_without_a_run_takes_the_operations_of_a_layer() -> None:
     found = textbook(Ask(1e6, "any", 80, launch_us=5))
     assert found.lines[0].launches_per_token == OPS_A_LAYER * 80
     assert "14 a layer (the operations of workload=layer, one launch each) x 80 layers of any" in found.assumptions[0]
+    experts = textbook(Ask(1e6, "mixture", 48, launch_us=5, experts_per_token=8))
+    assert experts.lines[0].launches_per_token == (14 - 3 + 6 + 2 * 8) * 48, "router, top-k, map, permutation, sums"
+    assert "33 a layer (11 operations of workload=layer, 6 + 16 of workload=moe" in experts.assumptions[0]
     given_ = textbook(Ask(1e6, "any", 80, launches_per_layer=15, launch_us=5))
     assert given_.lines[0].launches_per_token == 1200
     assert "15 a layer (as given)" in given_.assumptions[0]
@@ -77,6 +80,30 @@ def test_a_layer_with_experts_counts_its_tokens_and_is_scaled_to_the_layers_of_t
     found = measured(Ask(3.6e6, "any", 48), rows, "run")
     assert line(found, "baseline").launches_per_token == pytest.approx(8.0 * 48)
     assert "moe: the experts of a layer, without its attention" in found.assumptions
+    assert line(found, "baseline").work == "moe fp16, 8,000 commands, steps of 4 tokens"
+
+
+def test_calls_that_pack_are_launch_calls_and_share_the_time_of_their_launches() -> None:
+    """As in summary.parquet: 146 calls, of which 32 pack for 114 launches of 10 us."""
+    calls = {"commands": 480, "tokens": 32, "launch_calls": 146, "submits": 114, "host_submit_burst_ns": 10_000.0}
+    rows = decode("engine", 100.0, requests=8, host_submit_ns_per_launch=10_000.0, **calls)
+    found = measured(Ask(3.6e6), rows, "run").lines[0]
+    assert found.launches_per_token == pytest.approx(146 / 32)
+    assert found.host_hours == pytest.approx(3.6e6 / 32 * 114 * 10e-6 / 3600)
+    assert found.launch_us == pytest.approx(114 * 10 / 146)
+
+
+def test_cached_tokens_of_prompts_are_named_and_tell_two_streams_apart() -> None:
+    cached = {"scheduler": "continuous, prefixes hash", "cached_tokens": 448, "prefix_hit_rate": 0.875}
+    rows = [*decode("engine", 100.0, scheduler="continuous"), *decode("engine", 90.0, run_id="other", **cached)]
+    found = measured(Ask(1e6), rows, "runs")
+    plain = "decode fp16, 8,000 commands of 16 requests"
+    assert {each.work for each in found.lines} == {plain, f"{plain}, prefixes hash"}
+    why = "448 tokens of prompts cached (87.5% of full blocks), so they had no launches"
+    assert f"{plain}, prefixes hash: {why}" in found.assumptions
+    assert any(
+        each.startswith("1,000,000 generated tokens a day; launches of prompts count") for each in found.assumptions
+    )
 
 
 def own() -> dict[str, Any]:
@@ -99,10 +126,18 @@ def test_another_model_is_scaled_by_its_layers_but_a_replay_is_not() -> None:
     assert line(same, "baseline").launches_per_token == pytest.approx(8.0)
 
 
-@pytest.mark.parametrize(("weights", "words"), [(4e6, "which cannot hide"), (4e9, "which can hide")])
-def test_whether_the_models_kernels_hide_a_launch(weights: float, words: str) -> None:
-    found = measured(Ask(1e6, "large", 80, linear_weights=weights), chain(), "run")
+@pytest.mark.parametrize(("features", "words"), [(2_000, "which cannot hide"), (60_000, "which can hide")])
+def test_whether_the_models_kernels_hide_a_launch(features: int, words: str) -> None:
+    found = measured(Ask(1e6, "large", 80, ((features, features),)), chain(), "run")
     assert any(words in assumption for assumption in found.assumptions)
+
+
+def test_a_quantised_linear_asks_for_its_codes_and_scales() -> None:
+    """int4: half a byte a value, and 2 bytes for 128 of them, at 4,000 GB/s."""
+    rows = decode("baseline", 100.0, 100.0, requests=1, weights="int4 per block")
+    found = measured(Ask(1e6, "large", 80, ((16384, 16384),)), rows, "run")
+    us = 16384 * 16384 * (1 / 2 + 2 / 128) / 4e12 * 1e6
+    assert any(f"a linear of large asks {us:.3g} us or more of one GPU" in each for each in found.assumptions)
 
 
 def test_given_figures_replace_measured_ones() -> None:

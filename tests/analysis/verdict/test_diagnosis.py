@@ -306,3 +306,39 @@ def test_reference_runs_say_what_was_found_on_the_h200() -> None:
             if each.speedup is not None and line(one, "baseline").headroom is not None:
                 most = line(one, "baseline").headroom or 0
                 assert each.speedup.value <= most * 1.02, "a strategy that beats the roofline's bound"
+
+
+EXPERTS: dict[str, Any] = {
+    **{"workload": "moe", "expert_routing": "balanced", "experts": 16, "experts_per_token": 4, "requests": 1},
+    **{"steps": 250, "step_tokens": 4, "active_experts": 13.0, "largest_expert_tokens": 3.0, "dtype": "bf16"},
+}
+STEPS: dict[str, Any] = {"workload": "decode", "model": "tiny", "layers": 2, "tokens": 1000, "requests": 16}
+
+
+@pytest.mark.parametrize(
+    ("columns", "mode"),
+    [
+        (EXPERTS, "graph"),
+        (EXPERTS | {"dtype": "fp32"}, "grouped"),
+        (EXPERTS | {"weights": "fp8 per channel"}, "graph"),
+        ({"weights": "fp8 per channel"}, "batched"),
+        (STEPS | {"weights": "int4 per block"}, "engine+graph+own"),
+        (STEPS, "graph"),
+    ],
+)
+def test_what_to_try_can_run_the_work(columns: dict[str, Any], mode: str) -> None:
+    assert only(repeats("baseline", 100.0, 101.0, 99.0, **columns)).first_to_try == mode
+
+
+@pytest.mark.parametrize(
+    ("columns", "less"),
+    [
+        ({}, "a smaller dtype, quantised weights, more sharing"),
+        ({"weights": "fp8 per channel"}, "int4 weights, more sharing"),
+        ({"weights": "int4 per block"}, "more sharing"),
+        (EXPERTS, "a smaller dtype, quantised weights, more tokens a step"),
+    ],
+)
+def test_what_would_need_fewer_bytes_is_no_format_that_the_weights_have(columns: dict[str, Any], less: str) -> None:
+    found = only(repeats("baseline", 100.0, 101.0, 99.0, bytes_ms=70.0, **columns))
+    assert f"fewer bytes or FLOPs would ({less})." in found.sentence

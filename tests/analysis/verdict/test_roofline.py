@@ -162,3 +162,11 @@ def test_what_was_not_measured_is_not_predicted() -> None:
 def test_a_rate_above_a_ceiling_needs_a_reason(columns: dict[str, Any], expected: str | None) -> None:
     found = roofline.impossible(row(**columns))
     assert (found is None) if expected is None else (found is not None and expected in found)
+
+
+def test_quantised_weights_are_launched_by_kernels_of_our_own() -> None:
+    known = calibration(lt_launch_host_us=3.0, null_launch_host_us=2.0)
+    assert "lt_launch_host_us 3.00" in source(predicted(repeats("baseline", 100.0), known=known))
+    assert "null_launch_host_us 2.00" in source(
+        predicted(repeats("baseline", 100.0, weights="fp8 per channel"), known=known)
+    )
