@@ -17,7 +17,7 @@ from launchopt.files import read_json, reason
 from launchopt.huggingface.class_defaults import CLASS_DEFAULTS
 from launchopt.huggingface.families import ALIASES, FAMILIES, Mixture
 from launchopt.huggingface.fields import Fields, as_word
-from launchopt.huggingface.left_out import left_out
+from launchopt.huggingface.left_out import SEPARATOR, left_out
 from launchopt.sampling import MOST_VOCAB
 from launchopt.streams.model import MOST_LAYERS, Model
 
@@ -46,7 +46,7 @@ def read_model(path: Path) -> Model:
         vocab=text.whole("vocab_size", 1, MOST_VOCAB) if "vocab_size" in text else None,
         rope_theta=_theta(text),
         dtype=next((word for each in (text, whole) if (word := each.word("dtype") or each.word("torch_dtype"))), None),
-        left_out="; ".join(left_out(text, whole, family, mixture)) or None,
+        left_out=SEPARATOR.join(left_out(text, whole, family, mixture)) or None,
         **sizes,
     )
 

@@ -7,6 +7,8 @@ from launchopt.huggingface.fields import Fields
 
 SILU = ("silu", "swish")
 QUANTIZED = ("quantization_config", "compression_config")
+SEPARATOR = "; "  # between phrases
+ONLY_MOE, ONLY_WEIGHTS = "(only workload=moe does)", "(only workload.weights does)"  # end what a run may have
 ROTATED = ("full_attention", "sliding_attention")  # kinds of layers whose rotation `rope_parameters` may give
 
 
@@ -78,8 +80,7 @@ def _of_experts(text: Fields, mixture: Mixture | None) -> list[str]:
     if mixture is None:
         return found
     found.append(
-        f"the choice of {mixture.per_token} of {mixture.experts} experts, and the sum of their outputs"
-        " (only workload=moe does)"
+        f"the choice of {mixture.per_token} of {mixture.experts} experts, and the sum of their outputs {ONLY_MOE}"
     )
     if mixture.dense_layers:
         found.append(f"{_layers(mixture.dense_layers)} with an MLP instead of experts, run like the others")
@@ -92,7 +93,7 @@ def _of_file(text: Fields, whole: Fields) -> list[str]:
         found.append(f"{_layers(predicted)} for the prediction of further tokens")
     sections = [each.section(name) for name in QUANTIZED for each in (text, whole)]
     if quantized := next((each for each in sections if each), None):
-        found.append(f"quantized weights ({quantized.word('quant_method') or 'unnamed'})")
+        found.append(f"quantized weights ({quantized.word('quant_method') or 'unnamed'}) {ONLY_WEIGHTS}")
     encoders = [name for name in ("vision", "audio") if whole.section(f"{name}_config") is not None]
     return [*found, f"the encoders of {' and '.join(encoders)}"] if encoders else found
 

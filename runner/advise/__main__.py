@@ -3,10 +3,12 @@
     launchopt advise --model config.json --requests 16 --slo-tpot-ms 10
     launchopt advise --trace trace.json.gz
     launchopt advise --list gemms.csv --budget-s 30
+    launchopt advise --model config.json --trace conversation_trace.jsonl
 
 In: a config.json (Hugging Face), a PyTorch profiler trace, or a list of GEMMs (docs/models-and-traces.md). Short trials
 of every stack that runs here take turns; the better half goes on, until the choice is decided or the budget ends. Out:
 five lines, and in the folder of --output a YAML to run the advised stack again, a page to show, and all measurements.
+A Mooncake trace of requests beside a model adds a line: what prefix caching would save of its prompts.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 GPU_BUDGET_S, CPU_BUDGET_S = 120.0, 60.0
 LEAST_BUDGET_S = 10.0
+WORK = ("model", "trace", "list")  # options that name it
 MOST_REQUESTS = 1024
 RESERVE_S = 6.0  # of the budget, for the page, and more on a busy machine:
 PAGE_LOADS = 4.0  # the page takes at most this many times as long as loading this program
@@ -39,7 +42,13 @@ PAGE_LOADS = 4.0  # the page takes at most this many times as long as loading th
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; `argv` without the program's name. Returns the exit code."""
-    options = _parser().parsed(argv)
+    parser = _parser()
+    options = parser.parsed(argv)
+    given = [name for name in WORK if getattr(options, name)]
+    if not given:
+        parser.error(f"one of the arguments {' '.join(f'--{name}' for name in WORK)} is required")
+    if len(given) > 1 and given != ["model", "trace"]:
+        parser.error(f"argument --{given[1]}: not allowed with argument --{given[0]}")
     return exit_code(lambda: _advise(options))
 
 
@@ -49,17 +58,20 @@ def _advise(options: argparse.Namespace) -> int:
     from runner.advise.candidates import candidates
     from runner.advise.compiling import compile_loops
     from runner.advise.floors import floors_of
+    from runner.advise.prefixes import prefixes_line
     from runner.advise.question import base_of, settled_for
     from runner.advise.saving import save
     from runner.advise.search import search
     from runner.advise.trials import Trials, require_memory
     from runner.plan.plan import left_out
+    from runner.plan.streams import model_notices
 
     loading_s = _running_s()
     question = _question(options)
     config = question.config()
     info, why = find_device(config.device.kind.value, config.device.index)
     question = settled_for(question, config, info)
+    prefixes = [prefixes_line(options.trace)] if options.model and options.trace else []
     budget_s = options.budget_s or (GPU_BUDGET_S if info.kind == "cuda" else CPU_BUDGET_S)
     if budget_s < LEAST_BUDGET_S:
         raise ConfigError(
@@ -67,6 +79,8 @@ def _advise(options: argparse.Namespace) -> int:
         )
     note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
     print(f"device: {info.kind} ({info.name}), {why}{note}; budget {budget_s:g} s", file=sys.stderr)
+    for notice in model_notices(question.config()) if options.model else ():
+        print(one_line(notice, 1000), file=sys.stderr)
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     if "${" in str(folder):
         raise ConfigError("--output", folder, "has ${ in its name, which Hydra reads: name another folder")
@@ -86,7 +100,7 @@ def _advise(options: argparse.Namespace) -> int:
     print(f"{len(able)} stacks can run this here, {len(refused)} cannot", file=sys.stderr)
     if trials.dropped:
         print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
-    answer = lines_of(found, calibration)
+    answer = [*lines_of(found, calibration), *prefixes]
     print("\n".join(answer), flush=True)  # whatever becomes of the files
     print("\n".join(save(found, answer, folder)))
     return 0
@@ -94,8 +108,15 @@ def _advise(options: argparse.Namespace) -> int:
 
 def _question(options: argparse.Namespace) -> Question:
     """Return what the options ask; ConfigError for options that do not go together."""
+    from runner.advise.prefixes import has_requests
     from runner.advise.question import of_file, of_model, p99, tpot
 
+    if options.trace and options.model and not has_requests(options.trace):
+        why = "only a Mooncake trace of requests, with hash_ids, goes with --model: leave one of them out"
+        raise ConfigError("--trace", options.trace, why)
+    if options.trace and not options.model and has_requests(options.trace):
+        why = "holds requests, not launches: add --model config.json, or type launchopt prefixes TRACE"
+        raise ConfigError("--trace", options.trace, why)
     limit = tpot(options.slo_tpot_ms) if options.slo_tpot_ms else None
     limit = p99(options.slo_p99_ms) if options.slo_p99_ms else limit
     if options.slo_tpot_ms and not options.model:
@@ -107,9 +128,6 @@ def _question(options: argparse.Namespace) -> Question:
     if not options.model:
         return of_file("trace" if options.trace else "list", options.trace or options.list, options.device, limit)
     question = of_model(options.model, options.requests or 1, options.device, limit)
-    if options.weights and question.settings["workload"] == "moe":
-        why = f"{options.model} has experts, whose weights are not quantised here: leave it out"
-        raise ConfigError("--weights", options.weights, why)
     question = question.with_settings({"workload.weights": options.weights}) if options.weights else question
     if options.slo_tpot_ms and not question.requests:
         why = "GEMMs without order, and experts of a layer, have no tokens: use --slo-p99-ms"
@@ -124,6 +142,8 @@ def _smaller_named(question: Question) -> Iterator[None]:
         yield
     except ArenaMemoryError as error:
         smaller = "a smaller model, or fewer --requests" if "model" in question.settings else "a smaller file"
+        if "model" in question.settings and "workload.weights" not in question.settings:
+            smaller += ", or quantised --weights"
         raise ArenaMemoryError(f"{str(error).rpartition(': ')[0]}: give {smaller}") from None
 
 
@@ -150,15 +170,19 @@ def _running_s() -> float:
 
 def _parser() -> CommandParser:
     parser = CommandParser("advise", __doc__)
-    work = parser.add_mutually_exclusive_group(required=True)
-    work.add_argument("--model", type=Path, metavar="CONFIG.json", help="a model's config.json, or its folder")
-    work.add_argument("--trace", type=Path, metavar="TRACE", help="a PyTorch profiler trace, plain or gzip")
-    work.add_argument("--list", type=Path, metavar="GEMMS", help="a list of GEMMs, CSV or JSON")
+    parser.add_argument("--model", type=Path, metavar="CONFIG.json", help="a model's config.json, or its folder")
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="TRACE",
+        help="a PyTorch profiler trace, plain or gzip; beside --model a Mooncake trace of its requests",
+    )
+    parser.add_argument("--list", type=Path, metavar="GEMMS", help="a list of GEMMs, CSV or JSON")
     parser.add_argument(
         "--requests", type=whole_number(1, MOST_REQUESTS), help="requests of a model side by side; default 1"
     )
     formats = [str(each) for each in BITS]
-    parser.add_argument("--weights", choices=formats, help="quantised weights of a model; default: as published")
+    parser.add_argument("--weights", choices=formats, help="quantised weights of a model; default: not quantised")
     limit = parser.add_mutually_exclusive_group()
     limit.add_argument("--slo-tpot-ms", type=positive, metavar="MS", help="most p99 time per output token")
     limit.add_argument(

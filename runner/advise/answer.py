@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.submits import submit_ms
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.verdict.bound import Bound
@@ -50,7 +51,7 @@ def _median(rows: Sequence[Row], column: str) -> float | None:
 def _now(found: Found) -> str:
     rows = found.arms[found.base]
     wall, calls, times = wall_ms(rows), _median(rows, "launch_calls"), [*map(submit_ms, rows)]
-    text = f"now: {found.base} takes {number(wall)} ms"
+    text = f"now: {found.base} takes {number(wall)} ms{_modelled(rows[0])}"
     ran = rows[0]["layers"]
     is_cut = bool(found.layers and ran and ran < found.layers)
     if (tpot := _median(rows, "tpot_p50_ms")) is not None:
@@ -62,6 +63,15 @@ def _now(found: Found) -> str:
     if is_cut:
         text += f"; measured with {ran} of {found.layers} layers, but TPOT is that of all"
     return text
+
+
+def _modelled(row: Row) -> str:
+    """Return what ran of a model with experts; nothing for other work."""
+    if row["expert_routing"] is None:
+        return ""
+    steps = f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}"
+    experts = f"{row['experts_per_token']} of {row['experts']} experts a token"
+    return f" for {steps} through the experts of one layer ({experts}), without attention or a shared expert"
 
 
 def _bound(found: Found, calibration: Calibration | None) -> str:
@@ -130,15 +140,22 @@ def _set(found: Found) -> str:
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"
-    if found.question.settings["workload"] == "moe":
-        return "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch the GEMMs of all experts together"
+    if found.question.is_of_experts:
+        if stack.submit not in GRAPHS:
+            return "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch the GEMMs of all experts together"
+        return _switches(["graph", *([PDL] if stack.pdl else [])], int(str(found.question.settings["workload.tokens"])))
     if not stack.coalesce:
         return (
             f"set: nothing in vLLM, SGLang or TensorRT-LLM, which coalesce always: {found.best} is for other programs"
         )
-    chosen = [SWITCHES[name] for name in _names(stack)]
+    return _switches(_names(stack), found.batching.max_batch)
+
+
+def _switches(names: Sequence[str], batch: int) -> str:
+    """Return the line with the switches of each engine for some choices. batch: requests side by side."""
+    chosen = [SWITCHES[name] for name in names]
     engines = ", ".join
-    texts = (engines(each[at].format(batch=found.batching.max_batch) for each in chosen) for at in range(len(ENGINES)))
+    texts = (engines(each[at].format(batch=batch) for each in chosen) for at in range(len(ENGINES)))
     return "set: " + "; ".join(f"{engine} {text}" for engine, text in zip(ENGINES, texts, strict=True))
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launchopt.recording.results import Row
 from runner.advise.halving import MARGIN, wall_ms
-from runner.advise.question import PLAIN_BATCH, TIMEOUT_US, Question
+from runner.advise.question import TIMEOUT_US, Question
 from runner.advise.trials import Trials
 
 REPEATS = 3
@@ -50,7 +50,7 @@ def batching_of(question: Question, best: str, layers: int | None, trials: Trial
     Without time for the whole sweep, only other sizes are tried. A gain counts only if a second
     sweep, in which that batching runs before the default, shows it again.
     """
-    most = question.requests or PLAIN_BATCH
+    most = int(str(question.settings["batching.max_batch"]))
     sizes = sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True)
     timeouts = [0.0, TIMEOUT_US]
     jobs = max(0, int(trials.left_s / trials.job_s(REPEATS)))
@@ -74,7 +74,7 @@ def batching_of(question: Question, best: str, layers: int | None, trials: Trial
 
 def _swept(question: Question, best: str, grid: Grid, layers: int | None, trials: Trials) -> Batching:
     """Return the best batching of one sweep: the default, unless another one that keeps the limit gains."""
-    most = question.requests or PLAIN_BATCH
+    most = int(str(question.settings["batching.max_batch"]))
     axes: dict[str, Sequence[object]] = {"batching.max_batch": grid.sizes, "batching.timeout_us": grid.timeouts}
     rows: dict[tuple[int, float], list[Row]] = {}
     for row in trials.sweep(question, best, axes, REPEATS):

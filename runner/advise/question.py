@@ -21,7 +21,7 @@ from runner.config.schema import Config, to_config
 from runner.plan.streams import DTYPES
 
 TOKENS, LEAST_TOKENS = 16, 4  # of each request in a trial
-EXPERT_STEPS = 32  # of a layer with experts in a trial
+EXPERT_STEPS, LEAST_EXPERT_STEPS = 32, 4  # of a layer with experts in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
 TIMEOUT_US = 150.0
 CHECK_S = 0.1  # to check an audit run, or a trial of independent commands; the advised experiment has the usual time
@@ -64,6 +64,11 @@ class Question:
     settings: Settings
     requests: int
     limit: Limit | None
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether the experts of a layer run."""
+        return self.settings.get("workload") == "moe"
 
     def with_settings(self, settings: Settings) -> Question:
         """Return the question with other values of some settings."""
@@ -115,9 +120,10 @@ def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Ques
 
 def base_of(question: Question, kind: str) -> str:
     """Return the base of the gain on a kind of device: without launch strategies, and able to read the weights."""
+    is_quantised = kind == "cuda" and "workload.weights" in question.settings
     if not question.requests:
-        return "baseline"
-    return "engine+own" if kind == "cuda" and "workload.weights" in question.settings else "engine"
+        return "expert_kernel" if is_quantised and question.is_of_experts else "baseline"
+    return "engine+own" if is_quantised else "engine"
 
 
 def _common(device: str) -> dict[str, object]:
@@ -131,7 +137,7 @@ def settled_for(question: Question, config: Config, info: DeviceInfo) -> Questio
     """
     if "model" not in question.settings:
         return question
-    if question.settings["workload"] == "moe":
+    if question.is_of_experts:
         dtype = DTYPES.get(config.model.dtype or "") if info.kind == "cuda" else None
         return question.with_settings({"workload.dtype": dtype}) if dtype else question
     if info.kind != "cuda":

@@ -16,7 +16,7 @@ from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
 from runner.advise.batching import Batching, batching_of
 from runner.advise.halving import FINALISTS, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
-from runner.advise.question import LEAST_TOKENS, TOKENS, Question
+from runner.advise.question import EXPERT_STEPS, LEAST_EXPERT_STEPS, LEAST_TOKENS, TOKENS, Question
 from runner.advise.trials import Trials
 
 TRIAL_SHARE = 1 / 400  # of the seconds left: wall time of one trial; around it are checks and data
@@ -68,6 +68,11 @@ def search(
         question = question.with_settings({"workload.tokens": tokens})
         question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
         trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / ran)
+    elif question.is_of_experts:
+        steps = int(trials.left_s * TRIAL_SHARE * 1e3 / wall_ms(pilot) * EXPERT_STEPS)
+        steps = max(LEAST_EXPERT_STEPS, min(EXPERT_STEPS, steps))
+        question = question.with_settings({"workload.steps": steps})
+        trials.cost = trials.cost.scaled(steps / EXPERT_STEPS)
     first = trials.last
     arms, folder = _halved(question, [label for label in able(question) if label != base], base, layers, trials)
     arms, folder = (arms, folder) if arms else (by_arm(pilot), first)

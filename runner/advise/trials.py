@@ -22,7 +22,7 @@ from launchopt.errors import ArenaMemoryError, ConfigError, Interrupted, Launcho
 from launchopt.files import read_json
 from launchopt.recording import results
 from launchopt.recording.results import Row
-from runner.advise.cost import UNKNOWN, Cost, Phases, cost_of
+from runner.advise.cost import FILLED, FIRST_CHECK, UNKNOWN, Cost, Phases, cost_of
 from runner.advise.question import Question
 from runner.calling.caller import call
 from runner.calling.words import words_of
@@ -153,7 +153,12 @@ class Trials:
         seconds, compared = dict[str, float](), 0
         for path in self.last.rglob("manifest.json"):
             manifest = read_json(path)
-            for phase, each_s in manifest.get("seconds", {}).items():
+            checks = [run["check_seconds"]["operands"] for run in manifest["runs"] if "check_seconds" in run]
+            phases = manifest.get("seconds", {}) | {
+                FILLED: manifest.get("set_up_seconds", {}).get("operands", 0.0),
+                FIRST_CHECK: max(checks, default=0.0) - (min(checks) if len(checks) > 1 else 0.0),
+            }
+            for phase, each_s in phases.items():
                 seconds[phase] = seconds.get(phase, 0.0) + each_s
             compared += len({run.get("compared_run") for run in manifest["runs"]})
         return Phases(seconds, compared)

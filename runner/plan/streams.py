@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
+from launchopt.huggingface.left_out import ONLY_MOE, ONLY_WEIGHTS, SEPARATOR
 from launchopt.sampling import SamplingKind
 from launchopt.streams.chain import Stream
+from launchopt.weights.packing import PLAIN
 from launchopt.workloads.base import Setting
 from runner.config.groups import Ordering
 from runner.config.schema import Config
@@ -83,7 +85,10 @@ def model_notices(config: Config) -> list[str]:
     model, ran = config.model, config.workload.dtype.name
     is_other = model.dtype is not None and DTYPES.get(model.dtype, model.dtype) != ran
     other = [f"{model.name}: published in {model.dtype}, run in workload.dtype={ran}"] if is_other else []
-    return [*other, f"{model.name}: no workload runs {model.left_out}"] if model.left_out else other
+    ran_here = [ONLY_MOE] if config.workload.name == "moe" else []
+    ran_here += [ONLY_WEIGHTS] if getattr(config.workload, "packing", PLAIN) else []
+    left_out = [each for each in (model.left_out or "").split(SEPARATOR) if not each.endswith(tuple(ran_here))]
+    return [*other, f"{model.name}: no workload runs {SEPARATOR.join(left_out)}"] if any(left_out) else other
 
 
 def stream_on(config: Config, info: DeviceInfo) -> Stream:

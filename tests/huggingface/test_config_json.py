@@ -16,6 +16,7 @@ from support.paths import ROOT
 
 from launchopt.errors import DataError
 from launchopt.huggingface.config_json import MOST_BYTES, name_of, read_model
+from launchopt.huggingface.left_out import ONLY_WEIGHTS
 from launchopt.streams.model import Model
 
 SHARED = ROOT.parent / "shared/data/models/hf"
@@ -246,8 +247,12 @@ LEFT_OUT: list[tuple[str, dict[str, Any], str | None]] = [
     ("llama", {"rope_scaling": {"rope_type": "default"}}, None),
     ("phi3", {"partial_rotary_factor": 0.75}, "rotation of only 0.75 of each head"),
     ("qwen2_vl", {"vision_config": {"depth": 32}}, "the biases of q, k and v; the encoders of vision"),
-    ("llama", {"quantization_config": {"quant_method": "awq"}}, "quantized weights (awq)"),
-    ("llama", {"compression_config": {"quant_method": "w4a16"}}, "quantized weights (w4a16)"),
+    ("llama", {"quantization_config": {"quant_method": "awq"}}, f"quantized weights (awq) {ONLY_WEIGHTS}"),
+    (
+        "llama",
+        {"compression_config": {"quant_method": "w4a16"}},
+        f"quantized weights (w4a16) {ONLY_WEIGHTS}",
+    ),
     ("phi3", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "rotation of only 0.5 of each head"),
     (
         "llama",

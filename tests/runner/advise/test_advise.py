@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from runner import commands
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
+from runner.advise.prefixes import has_requests, prefixes_line
 from runner.advise.question import Question, base_of, of_file, of_model, settled_for, tpot
 from runner.advise.saving import experiment_text, save
 from runner.advise.search import Batching, Found
@@ -36,6 +38,12 @@ EXPERTS = {
     **{"model_type": "qwen3_moe", "decoder_sparse_step": 1, "head_dim": 16},
     **{"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
 }
+
+# 1,100 and 1,300 tokens of prompts: two full blocks of 512 tokens each, the first one alike, and a part of a block.
+CHAT = """\
+{"timestamp": 0, "input_length": 1100, "output_length": 5, "hash_ids": [0, 1, 2]}
+{"timestamp": 9, "input_length": 1300, "output_length": 5, "hash_ids": [0, 3, 4]}
+"""
 
 
 @pytest.fixture
@@ -217,9 +225,12 @@ def _no_gpu(index: int) -> DeviceInfo:
         (["--list", "/dev/zero"], "/dev/zero: cannot be read: a device"),
         (["--list", "gemms.csv", "--slo-tpot-ms", "1"], "only a model has tokens"),
         (["--list", "gemms.csv", "--requests", "2"], "only a model has requests"),
+        (["--model", "own", "--list", "gemms.csv"], "--list: not allowed with argument --model"),
+        (["--requests", "2"], "one of the arguments --model --trace --list is required"),
+        (["--model", "own", "--trace", "gemms.csv"], "only a Mooncake trace of requests, with hash_ids, goes with"),
         (
-            ["--model", "experts.json", "--weights", "fp8"],
-            "experts.json has experts, whose weights are not quantised here",
+            ["--trace", "chat.jsonl"],
+            "holds requests, not launches: add --model config.json, or type launchopt",
         ),
         (["--model", "experts.json", "--slo-tpot-ms", "1"], "and experts of a layer, have no tokens"),
         (["--model", "nowhere.json", "--budget-s", "0"], "--budget-s: 0: must be a number above 0"),
@@ -240,6 +251,7 @@ def test_bad_input_is_one_line(
     Path("broken.json").write_text('{"hidden_size": ')
     Path("negative.json").write_text(json.dumps(MODEL | {"hidden_size": -64}))
     Path("experts.json").write_text(json.dumps(MODEL | EXPERTS))
+    Path("chat.jsonl").write_text(CHAT)
     Path("large.json").write_text(json.dumps(MODEL | {"hidden_size": 2 << 20}))
     monkeypatch.setattr("launchopt.devices.cuda.info.cuda_info", _no_gpu)
     monkeypatch.setattr("runner.advise.__main__._running_s", lambda: 0.0)  # the tests' process is older than a budget
@@ -293,6 +305,40 @@ def test_of_a_model_with_experts_the_experts_of_a_layer_run(tmp_path: Path) -> N
     assert {"baseline", "batched", "graph", "grouped"} <= set(able)
     assert refused["graph+route+activate+combine+pdl"].startswith("mode.fuse=[route,activate,combine] needs a GPU")
     assert refused["torch_eager"] == "cannot launch COMBINE, EXPERT_MAP, PERMUTE, TOP_K"
-    assert lines_of(found(question, "graph"))[4].startswith(
+    assert lines_of(found(question, "grouped"))[4].startswith(
         "set: nothing in vLLM, SGLang or TensorRT-LLM, which launch"
     )
+    graph = lines_of(found(question, "graph+pdl"))[4]
+    assert (
+        "SGLang --cuda-graph-max-bs 4, no switch for pdl; TensorRT-LLM cuda_graph_config={max_batch_size: 4}" in graph
+    )
+
+
+def test_the_first_line_says_what_runs_of_a_model_with_experts(model: Path) -> None:
+    experts = {"expert_routing": "power_law 1.2", "experts": 8, "experts_per_token": 2, "steps": 32, "step_tokens": 4}
+    experts |= {"active_experts": 5.5, "largest_expert_tokens": 3.0}
+    whole = found(of_model(model, 4, "cpu", None))
+    arms = {label: [row | experts for row in rows] for label, rows in whole.arms.items()}
+    first = lines_of(replace(whole, arms=arms))[0]
+    assert "for 32 steps of 4 tokens through the experts of one layer (2 of 8 experts a token), without" in first
+
+
+def test_quantised_weights_of_experts_leave_our_own_kernels(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    wide = {"hidden_size": 256, "moe_intermediate_size": 128}
+    path.write_text(json.dumps(MODEL | EXPERTS | wide))
+    question = of_model(path, 16, "cuda", None).with_settings({"workload.weights": "int4", "workload.dtype": "bf16"})
+    able, _ = candidates(question.config(), DeviceInfo("cuda", 0, "none", 1 << 34, 1 << 20, "no memory", 1 << 20))
+    assert set(able) == {"expert_kernel", "graph", "graph+pdl", "graph+route+activate+combine+pdl"}
+    assert base_of(question, "cuda") == "expert_kernel"
+    assert base_of(question, "cpu") == "baseline"
+
+
+def test_a_trace_of_requests_says_what_prefix_caching_saves(tmp_path: Path) -> None:
+    path = tmp_path / "chat.jsonl"
+    path.write_text(CHAT)
+    assert has_requests(path)
+    line = prefixes_line(path)
+    assert "has 21.3% of 2,400 prompt tokens (25.0% of full blocks of 512)" in line, "512 of 2,400; 1 of 4"
+    assert not has_requests(Path("tests/corpus/kineto.json.gz"))
+    assert not has_requests(tmp_path)

@@ -90,7 +90,7 @@ class Noisy(MadeUp):
 
 def found(trials: MadeUp, limit: Limit | None = None, layers: int | None = None) -> Found:
     labels = [label for label in trials.wall_ms if label != "engine"]
-    return search(Question({}, 16, limit), lambda question: labels, "engine", layers, trials)
+    return search(Question({"batching.max_batch": 16}, 16, limit), lambda question: labels, "engine", layers, trials)
 
 
 ARMS = {"engine": 10.0, "coalesced": 12.0, "graph": 5.0, "pdl": 7.0, "kernel": 30.0, "baseline": 90.0, "pointer": 60.0}
@@ -102,6 +102,20 @@ def test_the_fastest_arm_is_found_and_decided_with_the_base_beside_it() -> None:
     assert (result.best, result.decision) == ("graph", Decision.decided)
     assert "engine" in result.arms
     assert trials.ran[-1][1] >= 5
+
+
+def test_a_layer_with_experts_runs_as_many_steps_as_fit() -> None:
+    settings = {"workload": "moe", "workload.steps": 32, "batching.max_batch": 128}
+    for wall_ms, steps in ((10.0, 32), (1000.0, 4)):  # of 60 s, a trial may take about 0.15 s
+        trials = MadeUp(60.0, {"engine": wall_ms, "graph": wall_ms / 2})
+        question = search(Question(settings, 0, None), lambda _: ["graph"], "engine", None, trials).question
+        assert question.settings["workload.steps"] == steps
+
+
+def test_batching_is_swept_from_that_of_the_trials_on() -> None:
+    settings = {"workload": "moe", "workload.steps": 32, "batching.max_batch": 128}
+    result = search(Question(settings, 0, None), lambda _: ["graph"], "engine", None, MadeUp(60.0, ARMS))
+    assert (result.batching.max_batch, result.batching.tried) == (128, 6)
 
 
 def test_batching_that_gains_more_than_the_margin_is_advised() -> None:

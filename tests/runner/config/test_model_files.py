@@ -143,6 +143,16 @@ def test_experts_run_as_gemms_without_order_and_nothing_else_does(
     assert notice == f"m: no workload runs {unmodelled}"
 
 
+def test_a_run_does_not_say_that_it_lacks_what_it_has(tmp_path: Path) -> None:
+    config = TINY_MIXTURE | {"quantization_config": {"quant_method": "fp8"}}
+    write_config(tmp_path / "m", config)
+    words = f"model={tmp_path}/m workload=moe workload.steps=2"
+    (plain,) = tried(tmp_path, words).plans
+    assert "m: no workload runs quantized weights (fp8) (only workload.weights does)" in plain.notices
+    (packed,) = tried(tmp_path, f"{words} workload.weights=fp8").plans
+    assert not any("no workload runs" in each for each in packed.notices)
+
+
 def test_the_user_reads_in_which_dtype_a_model_was_published(tmp_path: Path) -> None:
     write_config(tmp_path / "m", TINY | {"torch_dtype": "bfloat16"})
     (plan,) = tried(tmp_path, f"model={tmp_path}/m").plans
