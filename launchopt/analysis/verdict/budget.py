@@ -284,7 +284,7 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
         if stream["expert_routing"] is not None:
             notes.append(f"{stream['workload']}: the experts of a layer, without its attention")
         if stream["cached_tokens"] is not None:
-            notes.append(f"{_work(stream)}: {cached(stream)}, so they had no launches")
+            notes.append(f"{_work(stream)}: {cached(stream)}, so launches of prompts have fewer columns")
         if is_scaled(ask, stream):
             notes.append(_kernels(ask, table))
     if any(preset_of(each.line["mode"]) in GRAPHS for table in tables for each in table.strategies):

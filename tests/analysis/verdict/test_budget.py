@@ -99,7 +99,7 @@ def test_cached_tokens_of_prompts_are_named_and_tell_two_streams_apart() -> None
     found = measured(Ask(1e6), rows, "runs")
     plain = "decode fp16, 8,000 commands of 16 requests"
     assert {each.work for each in found.lines} == {plain, f"{plain}, prefixes hash"}
-    why = "448 tokens of prompts cached (87.5% of full blocks), so they had no launches"
+    why = "448 tokens of prompts cached (87.5% of full blocks), so launches of prompts have fewer columns"
     assert f"{plain}, prefixes hash: {why}" in found.assumptions
     assert any(
         each.startswith("1,000,000 generated tokens a day; launches of prompts count") for each in found.assumptions
