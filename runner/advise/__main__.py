@@ -87,7 +87,7 @@ def _advise(options: argparse.Namespace) -> int:
     if folder.exists():
         raise ConfigError("--output", folder, "is there already: name a new folder")
     base = base_of(question, info.kind)
-    with _smaller_named(question), _removed_without_results(folder):
+    with _own_options_named(question), _removed_without_results(folder):
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
         reserve_s = max(RESERVE_S, min(PAGE_LOADS * loading_s, budget_s / 5))
@@ -136,10 +136,16 @@ def _question(options: argparse.Namespace) -> Question:
 
 
 @contextlib.contextmanager
-def _smaller_named(question: Question) -> Iterator[None]:
-    """Let an ArenaMemoryError name the options of advise that ask for less."""
+def _own_options_named(question: Question) -> Iterator[None]:
+    """Let an error name options of advise: those that ask for less memory, or for weights of other formats."""
     try:
         yield
+    except ConfigError as error:
+        if error.key not in ("workload.weights", "workload.scales"):
+            raise
+        others = "use fp8 or int8, or leave it out" if error.key == "workload.scales" else "leave it out"
+        why = f"{error.allowed.partition(': use')[0]}: {others}"
+        raise ConfigError("--weights", question.settings.get("workload.weights"), why) from None
     except ArenaMemoryError as error:
         smaller = "a smaller model, or fewer --requests" if "model" in question.settings else "a smaller file"
         if "model" in question.settings and "workload.weights" not in question.settings:

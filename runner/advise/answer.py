@@ -66,12 +66,13 @@ def _now(found: Found) -> str:
 
 
 def _modelled(row: Row) -> str:
-    """Return what ran of a model with experts; nothing for other work."""
+    """Return what ran of a model with experts, and how weights were stored; nothing for other work."""
+    stored = "" if row["weights"] is None else ", with {} weights{}{}".format(*str(row["weights"]).partition(" "))
     if row["expert_routing"] is None:
-        return ""
+        return stored
     steps = f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}"
     experts = f"{row['experts_per_token']} of {row['experts']} experts a token"
-    return f" for {steps} through the experts of one layer ({experts}), without attention or a shared expert"
+    return f" for {steps} through the experts of one layer ({experts}), without attention or a shared expert{stored}"
 
 
 def _bound(found: Found, calibration: Calibration | None) -> str:

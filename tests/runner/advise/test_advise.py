@@ -14,10 +14,11 @@ from support.results.summary_rows import repeats
 from launchopt.analysis.choice import Entry, Work
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
-from launchopt.errors import DeviceError
+from launchopt.errors import ConfigError, DeviceError
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, conflict, stack_of
 from runner import commands
+from runner.advise.__main__ import _own_options_named
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
@@ -321,6 +322,8 @@ def test_the_first_line_says_what_runs_of_a_model_with_experts(model: Path) -> N
     arms = {label: [row | experts for row in rows] for label, rows in whole.arms.items()}
     first = lines_of(replace(whole, arms=arms))[0]
     assert "for 32 steps of 4 tokens through the experts of one layer (2 of 8 experts a token), without" in first
+    packed = {label: [row | {"weights": "int4 per block"} for row in rows] for label, rows in whole.arms.items()}
+    assert "10.00 ms, with int4 weights per block, p50 TPOT" in lines_of(replace(whole, arms=packed))[0]
 
 
 def test_quantised_weights_of_experts_leave_our_own_kernels(tmp_path: Path) -> None:
@@ -332,6 +335,15 @@ def test_quantised_weights_of_experts_leave_our_own_kernels(tmp_path: Path) -> N
     assert set(able) == {"expert_kernel", "graph", "graph+pdl", "graph+route+activate+combine+pdl"}
     assert base_of(question, "cuda") == "expert_kernel"
     assert base_of(question, "cpu") == "baseline"
+
+
+def test_weights_that_cannot_be_quantised_are_refused_by_the_option_of_advise(model: Path) -> None:
+    question = of_model(model, 1, "cpu", None).with_settings({"workload.weights": "int4"})
+    with pytest.raises(ConfigError) as refused, _own_options_named(question):
+        candidates(question.config(), find_device("cpu", 0)[0])
+    assert str(refused.value) == (
+        "--weights=int4: k of qkv=64 is no multiple of a block: use fp8 or int8, or leave it out"
+    )
 
 
 def test_a_trace_of_requests_says_what_prefix_caching_saves(tmp_path: Path) -> None:
