@@ -104,7 +104,7 @@ def test_refusals(settings: list[str], message: str, capsys: pytest.CaptureFixtu
 def test_a_run_without_tokens_is_refused_with_what_helps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     gemv = write(tmp_path / "gemv", repeats("baseline", 100.0))
     assert budget.main([f"from={gemv}", "tokens_per_day=1e6"]) == 2
-    assert "take decode or layer, or give launches_per_token=" in capsys.readouterr().err
+    assert "take decode, layer or moe, or give launches_per_token=" in capsys.readouterr().err
     assert budget.main([f"from={gemv}", "tokens_per_day=1e6", "launches_per_token=9"]) == 0
 
 

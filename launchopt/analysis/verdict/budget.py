@@ -137,7 +137,7 @@ def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     tables = build_strategies(rows)
     usable = [table for table in tables if commands_per_token(ask, table.stream).asked is not None]
     if not usable:
-        why = "no untraced run generated tokens of a model: take decode or layer, or give launches_per_token="
+        why = "no untraced run generated tokens of a model: take decode, layer or moe, or give launches_per_token="
         raise DataError(source, None, why)
     pairs = [(table, each, _line(ask, table, each)) for table in usable for each in table.strategies]
     lines = [line for _, _, line in pairs if line is not None]

@@ -170,3 +170,13 @@ def test_quantised_weights_are_launched_by_kernels_of_our_own() -> None:
     assert "null_launch_host_us 2.00" in source(
         predicted(repeats("baseline", 100.0, weights="fp8 per channel"), known=known)
     )
+
+
+@pytest.mark.parametrize("batch", [1.0, 16.0])
+def test_each_expert_is_read_once_a_step_however_its_gemms_are_launched(batch: float) -> None:
+    """The commands of a step with experts read different weights: no batch shares one, and codes count as bytes."""
+    moe = {"workload": "moe", "expert_routing": "balanced", "steps": 8, "step_tokens": 4, "requests": 1}
+    moe |= {"weights": "fp8 per channel", "weight_bytes": 8 * (8192 + 16 * 25_600), "batch_size_mean": batch}
+    found = predicted(repeats("baseline", 100.0, **moe) + repeats("graph", 50.0, **moe), "graph")
+    assert found.work.bytes_ms == found.work.least_bytes_ms == pytest.approx(5.0)
+    assert found.headroom == pytest.approx(10.0)
