@@ -7,7 +7,6 @@ not compose or whose folder is in use. A job of a sweep that is refused gets a m
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -25,7 +24,7 @@ from launchopt.files import reason
 from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.against import settled
-from runner.config.composed import typed, without_hydra
+from runner.config.composed import has_mode, typed, without_hydra
 from runner.config.launchers import LAUNCHER, SWEEPER, is_other
 from runner.config.loading import start
 from runner.config.schema import to_config
@@ -86,10 +85,9 @@ class Precheck(Callback):
         with _refusing():
             is_published = any(config.hydra.runtime.choices.get(group) for group in ("experiment", "table"))
             require_gpu(config, words := typed(config.hydra))
-            has_mode = any(re.match(r"mode\b", word) for word in words)
-            self._prepare_run(without_hydra(config), config.hydra.run, is_published, has_mode)
+            self._prepare_run(without_hydra(config), config.hydra.run, is_published, has_mode(words))
 
-    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool, has_mode: bool) -> None:
+    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool, is_named: bool) -> None:
         folder = chosen_folder(RUN_KEY, place.dir)
         check_writable(RUN_KEY, folder)
         settings = to_config(task)
@@ -100,7 +98,7 @@ class Precheck(Callback):
             _start.hold(folder, RUN_KEY)
         with uncollected():
             from runner.auto.resolving import plan_of_run
-        _start.plan = plan = plan_of_run(task, is_published, has_mode)
+        _start.plan = plan = plan_of_run(task, is_published, is_named)
         _start.folder = folder
         if settings.resume and is_done(folder, plan.composed, RUN_KEY, plan.notices):
             say(f"skipped: finished before, in {folder}")

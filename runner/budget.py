@@ -32,7 +32,8 @@ from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
-    from launchopt.analysis.verdict.budget import Ask, Budget, BudgetLine
+    from launchopt.analysis.verdict.budget import Budget, BudgetLine
+    from launchopt.analysis.verdict.budget_question import Ask
     from launchopt.streams.model import ModelShape
 
 NUMBERS = ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost")
@@ -68,7 +69,7 @@ def budget(settings: Iterable[str]) -> Budget:
 
 def read_settings(settings: Iterable[str]) -> tuple[Ask, list[Path]]:
     """Return the budget's inputs, and the folders with measurements."""
-    from launchopt.analysis.verdict.budget import Ask
+    from launchopt.analysis.verdict.budget_question import Ask
 
     numbers: dict[str, float] = {}
     folders: list[Path] = []

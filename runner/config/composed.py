@@ -159,6 +159,11 @@ def typed(about: DictConfig | HydraConf) -> list[str]:
     return list(map(str, overrides))
 
 
+def has_mode(words: list[str]) -> bool:
+    """Return whether overrides name a mode, or an option of it."""
+    return any(re.match(r"mode\b", word) for word in words)
+
+
 def without_hydra(config: DictConfig) -> DictConfig:
     """Return a copy of a composed config without Hydra's node."""
     task = config.copy()

@@ -13,58 +13,29 @@ launches.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
-from launchopt.analysis.stream_rows import cached, counted, number_types, stream_title, weight_bytes
+from launchopt.analysis.stream_rows import cached, number_types, weight_bytes
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.analysis.tables.strategies import StrategyLine, StrategyTable, build_strategies
+from launchopt.analysis.verdict.budget_question import (
+    Ask,
+    commands_per_token,
+    is_scaled,
+    ops_a_layer,
+    scaling_of,
+    title_of,
+    tokens_of,
+)
 from launchopt.analysis.verdict.evidence import launching_ms
 from launchopt.analysis.verdict.roofline import GRAPHS, predict, recorded_launches
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.stack import preset_of
-from launchopt.streams.experts.stream import SINGLE
 
 US_AN_HOUR = 3600e6
-OPS_A_LAYER = 14  # launches per layer of workload=layer: norms, linears, attention, activation, residuals
-OPS_OF_MLP = 3  # of them: gate and up, activation, down
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """The question: tokens per day, the model, and figures that replace measured ones.
-
-    Raises ConfigError for impossible values.
-
-    layers: of the model. linears: (out features, in features) of the linear layers that a token uses in each.
-    experts_per_token: 0 for a model without experts.
-    """
-
-    tokens_per_day: float
-    model: str | None = None
-    layers: int | None = None
-    linears: tuple[tuple[int, int], ...] = ()
-    experts_per_token: int = 0
-    launches_per_token: float | None = None
-    launches_per_layer: float | None = None
-    launch_us: float | None = None
-    gpu_hour_cost: float | None = None
-
-    def __post_init__(self) -> None:
-        for key in ("tokens_per_day", "launches_per_token", "launches_per_layer", "launch_us", "gpu_hour_cost"):
-            value, is_cost = getattr(self, key), key == "gpu_hour_cost"
-            if value is not None and not (math.isfinite(value) and (value > 0 or (is_cost and value == 0))):
-                raise ConfigError(key, value, "must be finite and " + ("0 or more" if is_cost else "above 0"))
-        if self.launches_per_layer is not None and self.layers is None:
-            raise ConfigError("launches_per_layer", self.launches_per_layer, "needs model=, which has the layers")
-        if self.launches_per_layer is not None and self.launches_per_token is not None:
-            raise ConfigError(
-                "launches_per_layer", self.launches_per_layer, "not together with launches_per_token: give one of them"
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +78,7 @@ def textbook(ask: Ask) -> Budget:
             raise ConfigError(
                 "launches_per_token", "", "missing: give it, or model=, or from=RUN with measured launches"
             )
-        per_layer, kind = (ask.launches_per_layer, "as given") if ask.launches_per_layer else _ops_a_layer(ask)
+        per_layer, kind = (ask.launches_per_layer, "as given") if ask.launches_per_layer else ops_a_layer(ask)
         launches = per_layer * ask.layers
         source = f"launches a token: {per_layer:g} a layer ({kind}) x {ask.layers} layers of {ask.model}"
     host = hours(ask.tokens_per_day, launches, ask.launch_us)
@@ -123,15 +94,6 @@ def textbook(ask: Ask) -> Budget:
     )
 
 
-def _ops_a_layer(ask: Ask) -> tuple[int, str]:
-    """Return the operations of a layer for a token alone, and which ones they are."""
-    if not ask.experts_per_token:
-        return OPS_A_LAYER, "the operations of workload=layer, one launch each"
-    others, experts = OPS_A_LAYER - OPS_OF_MLP, 2 * ask.experts_per_token
-    of_experts = f"{SINGLE} + {experts} of workload=moe, with {ask.experts_per_token} experts for a token"
-    return others + SINGLE + experts, f"{others} operations of workload=layer, {of_experts}, one launch each"
-
-
 def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     """Return the budget of every mode in `rows`; DataError naming `source` where no row gives one."""
     tables = build_strategies(rows)
@@ -144,7 +106,7 @@ def measured(ask: Ask, rows: Iterable[Row], source: str) -> Budget:
     if not lines:
         raise DataError(source, None, "no run that is verified, and whose launches were timed")
     left_out = [
-        f"left out: {each.line['mode']} of {_work(table.stream)}, {_reason(each)}"
+        f"left out: {each.line['mode']} of {title_of(table.stream)}, {_reason(each)}"
         for table, each, line in pairs
         if line is None
     ]
@@ -157,46 +119,6 @@ def _reason(strategy: StrategyLine) -> str:
     return " ".join((strategy.line.problem or "its launches were not timed").split())
 
 
-class CommandsPerToken(NamedTuple):
-    """Commands per token. None: unknown.
-
-    measured: in the run. asked: for the model of `ask`, as the user gave it, or else the measured number. If `ask` has
-    a number of layers, the measured number is scaled to it.
-    """
-
-    measured: float | None
-    asked: float | None
-
-
-def _tokens(stream: Row) -> int | None:
-    """Return the tokens that a stream generates, or that pass through a layer with experts; None: none of a model.
-
-    A stream that generates only the token behind each prompt has none.
-    """
-    if stream["expert_routing"] is not None:
-        return int(stream["steps"] * stream["step_tokens"])
-    generates = stream["model"] and stream["tokens"] and stream["tokens"] > stream["requests"]
-    return int(stream["tokens"]) if generates else None
-
-
-def _layers(stream: Row) -> int | None:
-    """Return the layers of a stream; None: it has no layers. `workload=moe` runs the experts of one layer."""
-    return 1 if stream["expert_routing"] is not None else stream["layers"]
-
-
-def commands_per_token(ask: Ask, stream: Row) -> CommandsPerToken:
-    """Return the commands per token of a stream."""
-    tokens, layers = _tokens(stream), _layers(stream)
-    measured_ = stream["commands"] / tokens if tokens else None
-    if ask.launches_per_token is not None:
-        return CommandsPerToken(measured_, ask.launches_per_token)
-    if ask.launches_per_layer is not None and ask.layers is not None:
-        return CommandsPerToken(measured_, ask.launches_per_layer * ask.layers)
-    if measured_ is None or ask.layers is None or not layers:
-        return CommandsPerToken(measured_, measured_)
-    return CommandsPerToken(measured_, measured_ / layers * ask.layers)
-
-
 def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine | None:
     line, stream = strategy.line, table.stream
     calls, commands, own_ms = line.median("launch_calls"), line.median("commands"), launching_ms(line)
@@ -206,27 +128,14 @@ def _line(ask: Ask, table: StrategyTable, strategy: StrategyLine) -> BudgetLine 
     if wanted is None:
         return None
     is_replayed = was is not None and preset_of(line["mode"]) in GRAPHS and bool(line.median("graph_replays"))
-    launches = calls / (_tokens(stream) or 1) if is_replayed else wanted * calls / commands
+    launches = calls / (tokens_of(stream) or 1) if is_replayed else wanted * calls / commands
     us = own_ms / calls * 1e3 if ask.launch_us is None else ask.launch_us
     idle_ms, is_bound = _idle_ms(strategy)
     # Idle time scales with commands, not with launches: a graph has gaps between its nodes, too.
     idle = None if idle_ms is None else ask.tokens_per_day * wanted * idle_ms / commands * 1e3 / US_AN_HOUR
     is_bound = is_bound or was != wanted or is_scaled(ask, stream)
     host = hours(ask.tokens_per_day, launches, us)
-    return BudgetLine(_work(stream), _name(strategy, table), launches, us, host, idle, is_bound, _cost(ask, idle))
-
-
-def _work(stream: Row) -> str:
-    """Return the title of a stream, with the tokens of a step with experts and how prompts share prefixes."""
-    parts = [stream_title(stream)]
-    parts += [] if stream["step_tokens"] is None else [f"steps of {counted(stream['step_tokens'], 'token')}"]
-    parts += [] if stream["cached_tokens"] is None else [str(stream["scheduler"]).rpartition("continuous, ")[2]]
-    return ", ".join(parts)
-
-
-def is_scaled(ask: Ask, stream: Row) -> bool:
-    """Return whether the model asked for is not the one that ran."""
-    return ask.model is not None and stream["model"] != ask.model
+    return BudgetLine(title_of(stream), _name(strategy, table), launches, us, host, idle, is_bound, _cost(ask, idle))
 
 
 def _name(strategy: StrategyLine, table: StrategyTable) -> str:
@@ -279,12 +188,12 @@ def _measured_assumptions(ask: Ask, tables: Sequence[StrategyTable]) -> list[str
     for table in tables:
         stream = table.stream
         was, wanted = commands_per_token(ask, stream)
-        how = "as measured" if was == wanted else "as given" if ask.launches_per_token else _scaling(ask, stream)
-        notes.append(f"{_work(stream)}: {wanted or 0:.4g} commands a token, {how}")
+        how = "as measured" if was == wanted else "as given" if ask.launches_per_token else scaling_of(ask, stream)
+        notes.append(f"{title_of(stream)}: {wanted or 0:.4g} commands a token, {how}")
         if stream["expert_routing"] is not None:
             notes.append(f"{stream['workload']}: the experts of a layer, without its attention")
         if stream["cached_tokens"] is not None:
-            notes.append(f"{_work(stream)}: {cached(stream)}, so launches of prompts have fewer columns")
+            notes.append(f"{title_of(stream)}: {cached(stream)}, so launches of prompts have fewer columns")
         if is_scaled(ask, stream):
             notes.append(_kernels(ask, table))
     if any(preset_of(each.line["mode"]) in GRAPHS for table in tables for each in table.strategies):
@@ -311,10 +220,3 @@ def _kernels(ask: Ask, table: StrategyTable) -> str:
         f"{ran}; a linear of {ask.model} asks {least_us:.3g} us or more of one GPU ({number_types(stream)},"
         f" {max(rates):,.0f} GB/s), a launch {us:.3g} us of the host, {verdict}"
     )
-
-
-def _scaling(ask: Ask, stream: Row) -> str:
-    if ask.launches_per_layer is not None:
-        return f"{ask.launches_per_layer:g} a layer as given x {ask.layers} layers of {ask.model}"
-    per_layer = stream["commands"] / (_tokens(stream) or 1) / (_layers(stream) or 1)
-    return f"{per_layer:.4g} a layer of {stream['workload']}, measured, x {ask.layers} layers of {ask.model}"

@@ -92,6 +92,14 @@ def evidence_of(strategy: StrategyLine, prediction: Prediction) -> list[str]:
     return [fact for fact in (*facts, *_queues(strategy.line), _explained(strategy, prediction)) if fact]
 
 
+def fewer_bytes(line: Line) -> str:
+    """Return what would need fewer bytes than a line: weights that are quantised already can at most become int4."""
+    stored = str(line["weights"] or "")
+    less = ["int4 weights"] if stored else ["a smaller dtype", "quantised weights"]
+    shared = "more sharing" if line["expert_routing"] is None else "more tokens a step"
+    return ", ".join([*([] if stored.startswith("int4") else less), shared])
+
+
 def _percent(ms: float, wall_ms: float | None) -> str:
     if not wall_ms:
         return "of an unknown wall time"

@@ -19,7 +19,7 @@ from launchopt.analysis.tables.columns import count, number, speedup
 from launchopt.analysis.tables.strategies import StrategyLine
 from launchopt.analysis.verdict.bound import Bound, Shares, Side
 from launchopt.analysis.verdict.effort import effort
-from launchopt.analysis.verdict.evidence import call_time_ms
+from launchopt.analysis.verdict.evidence import call_time_ms, fewer_bytes
 from launchopt.analysis.verdict.roofline import Prediction, recorded_launches
 from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdict
 
@@ -234,19 +234,10 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     if subject.side is Side.ARRIVALS:
         return "No strategy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
     if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
-        return f"No launch strategy removes that: fewer bytes or FLOPs would ({_fewer_bytes(subject)})."
+        return f"No launch strategy removes that: fewer bytes or FLOPs would ({fewer_bytes(subject.strategy.line)})."
     if _lacks_repeats(lines):
         return f"The other modes were measured too few times for a verdict: repeats={FEWEST_REPEATS} gives one."
     return _open(lines)
-
-
-def _fewer_bytes(subject: Judged) -> str:
-    """Return what would need fewer bytes than the run: weights that are quantised already can at most become int4."""
-    line = subject.strategy.line
-    stored = str(line["weights"] or "")
-    weights = "quantised weights" if not stored else "" if stored.startswith("int4") else "int4 weights"
-    shared = "more sharing" if line["expert_routing"] is None else "more tokens a step"
-    return ", ".join(filter(None, ("a smaller dtype" if not stored else "", weights, shared)))
 
 
 def _open(lines: Sequence[Judged]) -> str:

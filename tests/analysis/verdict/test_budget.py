@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.diagnosed_rows import decode, few, repeats, row, traced
 
-from launchopt.analysis.verdict.budget import OPS_A_LAYER, Ask, Budget, BudgetLine, hours, measured, textbook
+from launchopt.analysis.verdict.budget import Budget, BudgetLine, hours, measured, textbook
+from launchopt.analysis.verdict.budget_question import OPS_A_LAYER, Ask
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
 from launchopt.streams.model import ModelShape
