@@ -84,7 +84,7 @@ class Op(enum.IntEnum):
     AV = 10  # C = probabilities B times the values in the KV cache A
     ADD = 11  # C = A + B
     SILU_MUL = 12  # C = silu(gate) * up, where B = [gate | up]
-    ALL_REDUCE = 13  # C = the sum of the B of all GPUs that split a model (`streams.tensor`)
+    ALL_REDUCE = 13  # C = the sum of the B of all GPUs that split a model (`streams.chains.tensor`)
     ALL_GATHER = 14  # C = the B of all of these GPUs, side by side
     # Ops of a layer with experts (`streams.experts.stream`). Each column of the step uses some of the experts.
     TOP_K = 15  # C = the m experts of the largest B + A of a column, ascending, and the softmax of their B

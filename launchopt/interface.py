@@ -14,9 +14,9 @@ from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import ModeOptions
 from launchopt.options import REQUIRED, option
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
+from launchopt.streams.chains.program import INPUT, Node, Program
 from launchopt.streams.model import Model, ModelShape
-from launchopt.streams.program import INPUT, Node, Program
 from launchopt.workloads.base import OwnSize, Steps
 
 __all__ = [

@@ -36,7 +36,7 @@ from launchopt.batching.step_buckets import (
 from launchopt.batching.step_policy import land_step, let_go, next_kind, stamp_left
 from launchopt.command import WORDS, Records, as_words
 from launchopt.errors import RunError
-from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
+from launchopt.streams.chains.chain_table import NO_PROMPT, ChainColumn
 
 # Kinds that requests share: whole chunks of prompts, output tokens, and the largest number of steps together.
 SHARED_KINDS = 3

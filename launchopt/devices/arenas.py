@@ -18,7 +18,7 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.prefixes.sharing import SharedPrefixes
-from launchopt.streams.attention import Attention
+from launchopt.streams.chains.attention import Attention
 from launchopt.streams.operands import ArenaKey, Fixed, Operand
 from launchopt.types import Array
 from launchopt.weights.quantiser import dequantised, quantised

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # the process that plans a run imports this module, and must 
     from launchopt.recording.launch_rows import RecordingArrays, Strategy
     from launchopt.recording.recorder import Recorder
     from launchopt.sampling import Sampling
-    from launchopt.streams.chain import ChainStream, Stream
+    from launchopt.streams.chains.chain import ChainStream, Stream
     from launchopt.timing.activity import Bandwidths, Ceilings, Span
     from launchopt.types import Table
 

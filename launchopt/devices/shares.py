@@ -15,10 +15,10 @@ import numpy as np
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas, Sources
 from launchopt.devices.peers.segment import Collectives
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.placement import Row
+from launchopt.streams.chains.program import HEAD
 from launchopt.streams.operands import ArenaKey
-from launchopt.streams.placement import Row
-from launchopt.streams.program import HEAD
 from launchopt.types import Array
 
 

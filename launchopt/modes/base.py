@@ -36,8 +36,8 @@ from launchopt.stack import Stack
 if TYPE_CHECKING:
     from launchopt.batching.batch import Batch, StepBatch
     from launchopt.devices.base import Device
-    from launchopt.streams.chain import Stream
-    from launchopt.streams.groups import LeftOut
+    from launchopt.streams.chains.chain import Stream
+    from launchopt.streams.chains.groups import LeftOut
 
 
 class Takes(enum.Enum):

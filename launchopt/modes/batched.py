@@ -15,7 +15,7 @@ from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device, LaunchPath
 from launchopt.modes.base import Mode, Prepared
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.operands import arenas_of
 
 NEVER = 1 << 40  # limit on launches of a batch that is never packed: more than any batch has commands

@@ -15,7 +15,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.stacked import Stacked
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.operands import is_shared
 
 

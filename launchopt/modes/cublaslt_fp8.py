@@ -20,7 +20,7 @@ from launchopt.devices.base import Device, HostDevice, LaunchPath, gpu_of, is_ho
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.types import Words
 from launchopt.weights.packing import Scales, WeightFormat
 

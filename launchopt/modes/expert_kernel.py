@@ -16,7 +16,7 @@ from launchopt.devices.base import Device, GpuDevice, gpu_of
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.graph import NO_FP32
 from launchopt.modes.stacked import Stacked
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from launchopt.modes.stacked import Stacked
 from launchopt.stack import Fusion
-from launchopt.streams.chain import Stream
-from launchopt.streams.groups import GEMM_BIAS_RELU, has_rows
+from launchopt.streams.chains.chain import Stream
+from launchopt.streams.chains.groups import GEMM_BIAS_RELU, has_rows
 
 
 class FusedEpilogue(Stacked):

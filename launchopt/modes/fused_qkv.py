@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from launchopt.modes.stacked import Stacked
 from launchopt.stack import Fusion
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 
 class FusedQkv(Stacked):

@@ -7,8 +7,8 @@ inside the launch.
 from __future__ import annotations
 
 from launchopt.modes.stacked import Stacked
-from launchopt.streams.chain import Stream
-from launchopt.streams.groups import BIAS_RELU_SCALE, has_rows
+from launchopt.streams.chains.chain import Stream
+from launchopt.streams.chains.groups import BIAS_RELU_SCALE, has_rows
 
 
 class FusedTriton(Stacked):

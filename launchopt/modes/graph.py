@@ -40,7 +40,7 @@ from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.recording.launch_rows import Strategy
 from launchopt.stack import EXPERT_FUSIONS, Fusion, Kernels, Stack
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.list_stream import ListStream
 from launchopt.types import Array
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from launchopt.devices.steps.expert_steps import ExpertSteps
     from launchopt.devices.steps.graphs import BatchGraphs
     from launchopt.devices.steps.pass_graph import PassGraph
-    from launchopt.streams.groups import LeftOut
+    from launchopt.streams.chains.groups import LeftOut
 
 NO_FP32 = "multiplies the rows of experts by a kernel of our own, which takes fp16 and bf16: use workload.dtype=bf16"
 MOST_PASS = 1 << 14  # most commands of a pass that is one launch

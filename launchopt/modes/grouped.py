@@ -21,7 +21,7 @@ from launchopt.command import Op, ShapeKey, as_records
 from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.modes.base import Mode, Prepared
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.cublaslt.grouped import LtGrouped

@@ -14,7 +14,7 @@ from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 MOST_COLUMNS = 8
 

@@ -33,7 +33,7 @@ from launchopt.devices.instructions.fusion import NORM_BYTES
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.timing import nvtx_ranges
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 
 @dataclass(slots=True)

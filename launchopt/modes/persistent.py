@@ -27,7 +27,7 @@ from launchopt.modes.baseline import shape_of_all
 from launchopt.modes.options import ModeOptions
 from launchopt.options import option
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.resident.kernel import Resident

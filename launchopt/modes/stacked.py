@@ -18,8 +18,8 @@ from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes, no_steps
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
 from launchopt.stack import EXPERT_FUSIONS, LOOPS, Fusion, Kernels, Stack, Submit
-from launchopt.streams.chain import ChainStream, Stream, chain_of
-from launchopt.streams.groups import Kind, fused_in, unwritten_of
+from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.groups import Kind, fused_in, unwritten_of
 
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import CpuSteps

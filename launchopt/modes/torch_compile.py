@@ -26,8 +26,8 @@ from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_eager import TorchPrepared, torch_bytes
 from launchopt.modes.torch_graph import PreparedGraphSteps
-from launchopt.streams.chain import ChainStream, Stream
-from launchopt.streams.program import INPUT
+from launchopt.streams.chains.chain import ChainStream, Stream
+from launchopt.streams.chains.program import INPUT
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.compiled import CompiledBatches

@@ -22,8 +22,8 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
-from launchopt.streams.chain import Stream, chain_of
-from launchopt.streams.placement import UNIT_BYTES
+from launchopt.streams.chains.chain import Stream, chain_of
+from launchopt.streams.chains.placement import UNIT_BYTES
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.commands import Commands

@@ -23,7 +23,7 @@ from launchopt.devices.base import Counters, Device
 from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_eager import UNWRITTEN, PreparedTorchSteps, TorchPrepared, torch_bytes
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.pytorch.batches import GraphBatches

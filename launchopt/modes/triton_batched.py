@@ -20,7 +20,7 @@ from launchopt.devices.triton.tuning import MOST_COLUMNS, scratch_bytes
 from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode
 from launchopt.modes.pointer_array import Launch, PreparedPointers
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 if TYPE_CHECKING:
     from launchopt.devices.triton.gemm import TritonGemms

@@ -21,7 +21,7 @@ from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
 from launchopt.stack import Submit
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
 
 if TYPE_CHECKING:

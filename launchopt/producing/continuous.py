@@ -15,7 +15,7 @@ from launchopt.native import compiled
 from launchopt.producing.early_records import steps_together
 from launchopt.producing.prepared_steps import DriverSetting, ProgressColumn, StreamArrays, kind_of
 from launchopt.records import columns_of
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.types import Int, Table
 
 

@@ -44,8 +44,8 @@ from launchopt.producing.production import RunKind, Schedule, Tokens
 from launchopt.producing.request_steps import DriverFields, IssueWord, TimeArrays
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord, RingArrays
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.types import Table
 
 WARM_UP_REQUESTS = 8  # requests of a warm-up run: enough that scattered inputs are copied

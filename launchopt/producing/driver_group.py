@@ -25,8 +25,8 @@ from launchopt.producing.production import Routing, RunKind, Schedule, Tokens, a
 from launchopt.producing.request_steps import FAR_NS
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.types import Int, Table
 
 TURN_US = 1.0  # a driver without work spins for this long before the next one has its turn

@@ -25,7 +25,7 @@ from launchopt.producing.prepared_steps import (
 from launchopt.queue.ring import free_slots
 from launchopt.queue.segment import HeaderWord, RingWords
 from launchopt.records import GOES_ON
-from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
+from launchopt.streams.chains.chain_table import NO_PROMPT, ChainColumn
 from launchopt.types import Int, Table
 
 

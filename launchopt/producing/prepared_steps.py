@@ -20,8 +20,8 @@ from launchopt.native import compiled, store_release
 from launchopt.queue.ring import free_slots
 from launchopt.queue.segment import HeaderWord
 from launchopt.records import join_halves, slot_a_of, slot_b_of, slot_c_of, token_of
-from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
-from launchopt.streams.placement import Origin
+from launchopt.streams.chains.chain_table import NO_PROMPT, ChainColumn
+from launchopt.streams.chains.placement import Origin
 from launchopt.types import Int, Table, Words
 
 

@@ -25,7 +25,7 @@ from launchopt.producing.prepared_steps import (
     under_way,
 )
 from launchopt.records import GOES_ON, ROUND_END, request_of, token_of
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.types import Int, Table, Words
 
 FAR_NS = 1 << 62  # in WAKE_NS if no further request will be due

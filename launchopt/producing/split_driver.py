@@ -34,7 +34,7 @@ from launchopt.queue.ring import (
 )
 from launchopt.queue.segment import HEADER_WORDS, HeaderWord, RingArrays
 from launchopt.records import request_of, token_of
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.types import Int, Table, Words
 
 TURN_US = 1.0  # the driver without work spins for this long before records and notifications are looked for again

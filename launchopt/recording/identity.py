@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import RecordWord, as_words
-from launchopt.streams.chain import ChainStream, Stream, chain_of
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.stream import CommandStream, commands_of
 

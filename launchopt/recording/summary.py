@@ -18,7 +18,7 @@ from launchopt.recording.columns import PERCENTILES, Columns, Row
 from launchopt.recording.launch_rows import POSTED, CommandColumn, LaunchColumn, Strategy
 from launchopt.recording.spool import Rows
 from launchopt.statistics.histogram import LogHistogram
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.timing.activity import Activity, Span
 
 if TYPE_CHECKING:  # the parent of a run imports this module, and must not load Numba

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 
 from launchopt.command import ShapeKey
-from launchopt.streams.chain import ChainStream, Stream
+from launchopt.streams.chains.chain import ChainStream, Stream
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.operands import arenas_of
 from launchopt.streams.stream import CommandStream

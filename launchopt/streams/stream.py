@@ -19,8 +19,8 @@ from launchopt.streams.operands import ArenaKey, Fixed, Operand, Operands, arena
 from launchopt.weights.packing import PLAIN, Packing
 
 if TYPE_CHECKING:
-    from launchopt.streams.attention import Attention
-    from launchopt.streams.program import Program
+    from launchopt.streams.chains.attention import Attention
+    from launchopt.streams.chains.program import Program
 
 BLOCK_RECORDS = 4096
 

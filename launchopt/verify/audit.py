@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from launchopt.devices.arenas import Arenas
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
-from launchopt.streams.placement import NO_LAYER
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import NO_PROMPT, ChainColumn
+from launchopt.streams.chains.placement import NO_LAYER
 from launchopt.types import Array, Table, Words
 from launchopt.verify.commands import CheckSettings, unreported
 from launchopt.verify.findings import CheckProgress, Findings

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, to_float32
-from launchopt.streams.attention import Attention
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.placement import NO_LAYER
+from launchopt.streams.chains.attention import Attention
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.placement import NO_LAYER
 from launchopt.types import Array
 from launchopt.verify.columns import Columns
 from launchopt.verify.ops import Graded, exact

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from launchopt.devices.arenas import Arenas, from_float32, to_float32, to_host
 from launchopt.devices.feedback.host import scaled, signed
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.placement import UNIT_BYTES
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.placement import UNIT_BYTES
 from launchopt.types import Array, Words
 
 Numbers = NDArray[np.int64]
@@ -24,7 +24,7 @@ class Inputs:
 
     ids: id of each token, [tokens]; or the words of `Flights.done`, to which a run under way writes ids.
 
-    A unit is the granularity of offsets into the arena of activations (`streams.placement.UNIT_BYTES`).
+    A unit is the granularity of offsets into the arena of activations (`streams.chains.placement.UNIT_BYTES`).
     """
 
     def __init__(self, stream: ChainStream, arenas: Arenas, ids: Numbers | Words) -> None:

@@ -16,11 +16,11 @@ import numpy as np
 
 from launchopt.command import Op
 from launchopt.devices.arenas import Arenas, to_float32
-from launchopt.streams.attention import Attention
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.placement import NO_LAYER, Row
-from launchopt.streams.program import HEAD, INPUT, Node
-from launchopt.streams.tensor import Split
+from launchopt.streams.chains.attention import Attention
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.placement import NO_LAYER, Row
+from launchopt.streams.chains.program import HEAD, INPUT, Node
+from launchopt.streams.chains.tensor import Split
 from launchopt.types import Array
 from launchopt.verify import ops as vo
 from launchopt.verify.caches import Cache, LeftCache, SequenceCache

@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import Op
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.lengths import StepKind
-from launchopt.streams.placement import NO_LAYER, Origin, Place, Row
-from launchopt.streams.program import HEAD
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.placement import NO_LAYER, Origin, Place, Row
+from launchopt.streams.chains.program import HEAD
 from launchopt.types import Array
 from launchopt.verify.columns import Columns
 from launchopt.verify.findings import Findings

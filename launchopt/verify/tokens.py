@@ -32,8 +32,8 @@ import numpy as np
 from launchopt.devices.arenas import Arenas, to_host
 from launchopt.devices.shares import WeightShares
 from launchopt.sampling import Sampling, SamplingKind, plausible, plausible_greedy
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.verify.caches import LeftCache
 from launchopt.verify.columns import Columns
 from launchopt.verify.commands import CheckSettings, Verification

@@ -21,11 +21,11 @@ from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, check_options, option
 from launchopt.prefixes.sharing import SharedPrefixes
-from launchopt.streams.chain import ChainSettings, ChainStream, Stream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream, Stream
+from launchopt.streams.chains.program import Program, linear_program
+from launchopt.streams.chains.tensor import Split
 from launchopt.streams.footprint import Cache, replicas_for
 from launchopt.streams.model import MOST_LAYERS, ModelShape
-from launchopt.streams.program import Program, linear_program
-from launchopt.streams.tensor import Split
 from launchopt.weights.packing import PLAIN, Packing
 
 REQUESTS_HELP = "requests at a time in a closed loop, else their total number; a replay takes those of its trace"

@@ -12,7 +12,7 @@ from typing import ClassVar
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.options import option
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.gemm_stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.streams.model import ModelShape
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from launchopt.arrivals.requests import Requests
 from launchopt.options import option
+from launchopt.streams.chains.program import Program, elementwise_program
 from launchopt.streams.footprint import Cache
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Program, elementwise_program
 from launchopt.workloads.base import OwnSize
 
 

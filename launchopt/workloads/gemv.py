@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from launchopt.command import Dtype
 from launchopt.options import REQUIRED, option
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.gemm_stream import IN_TURN, CommandOrder, GemmStream, Segment
 from launchopt.streams.operands import aligned_bytes
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import ConfigError
 from launchopt.options import option
+from launchopt.streams.chains.program import Program, layer_program
 from launchopt.streams.model import MOST_LAYERS, ModelShape
-from launchopt.streams.program import Program, layer_program
 from launchopt.weights.packing import Packing, Scales, WeightFormat, packing_of
 from launchopt.workloads.base import SCALES_HELP, WEIGHTS_HELP, Steps, Workload
 

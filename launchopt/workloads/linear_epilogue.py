@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from launchopt.arrivals.requests import Requests
+from launchopt.streams.chains.program import Program, linear_epilogue_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Program, linear_epilogue_program
 from launchopt.workloads.base import OwnSize
 
 

@@ -13,7 +13,7 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.errors import ConfigError
 from launchopt.options import option
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.gemm_stream import GemmStream, Segment
 from launchopt.streams.model import ModelShape
 from launchopt.workloads.base import Asked, OfModel, Setting

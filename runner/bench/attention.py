@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from launchopt.devices.cuda.floors.attention import AttentionTime
-from launchopt.streams.attention import AttentionShape
+from launchopt.streams.chains.attention import AttentionShape
 from runner.bench.figures import Figure, in_turn, ratios
 
 TOKENS = 4096

@@ -23,7 +23,7 @@ from launchopt.devices.base import gpu_of
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.gemm_stream import GemmStream
 from launchopt.workloads.gemv import gemv
 from runner.bench.figures import Figure, in_turn, ratios

@@ -31,9 +31,9 @@ from launchopt.modes.base import Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import LaunchColumn
-from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import elementwise_program, linear_epilogue_program, linear_program, qkv_program
 from launchopt.streams.stream import commands_of
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job

@@ -33,8 +33,8 @@ from launchopt.producing.production import Schedule
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import RingWords
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.program import linear_program
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import linear_program
 from launchopt.types import Int, Table, Words
 from runner.bench.peers import with_peer
 

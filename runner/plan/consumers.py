@@ -12,8 +12,8 @@ from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError, DeviceError
 from launchopt.producing.production import Routing
-from launchopt.streams.chain import Stream, chain_of
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import Stream, chain_of
+from launchopt.streams.chains.chain_table import ChainColumn
 from runner.config.groups import Ordering, Prefixes, Record
 from runner.config.schema import Config
 from runner.plan.job import Job

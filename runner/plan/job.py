@@ -12,7 +12,7 @@ from launchopt.modes.base import Mode, Takes
 from launchopt.modes.stack import label_of, stack_of
 from launchopt.producing.production import Routing, Schedule
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 NO_SAMPLING = Sampling(SamplingKind.none)
 

@@ -15,7 +15,7 @@ from launchopt.devices.cpu.info import reported_cache_bytes
 from launchopt.devices.shares import whole_weight_bytes
 from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.modes import mode_class
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chains.chain import Stream, chain_of
 from launchopt.streams.footprint import COLD_CACHES, Cache
 from runner.config.groups import Ordering
 from runner.config.schema import Config

@@ -26,7 +26,7 @@ from launchopt.modes.stack import CHOICES
 from launchopt.producing.production import Schedule
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.stack import preset_of
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
 from runner.config.groups import AllReduce, DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where

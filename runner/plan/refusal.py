@@ -10,7 +10,7 @@ from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.base import Takes
 from launchopt.modes.stack import stack_of
 from launchopt.stack import Fusion
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chains.chain import Stream, chain_of
 from runner.config.groups import AllReduce, TimingKind, Where
 from runner.config.schema import Config
 from runner.plan.job import Arm

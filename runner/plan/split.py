@@ -9,7 +9,7 @@ from launchopt.devices.peers.nccl_library import require
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.errors import ConfigError
 from launchopt.kernels.shared_peers import MOST_RANKS
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chains.chain import Stream, chain_of
 from runner.config.groups import AllReduce, Ordering, Record
 from runner.config.schema import Config
 from runner.plan.job import Job

@@ -12,7 +12,7 @@ from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.huggingface.left_out import ONLY_MOE, ONLY_WEIGHTS, SEPARATOR
 from launchopt.sampling import SamplingKind
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.weights.packing import PLAIN
 from launchopt.workloads.base import Setting
 from runner.config.groups import Ordering

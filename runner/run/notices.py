@@ -67,7 +67,7 @@ def own_strategy_of(label: str) -> str:
 def left_out_lines(runs: Iterable[Manifest]) -> list[str]:
     """Return a line for each arm, and reason, that some rows are not launched as the arm's stack asks.
 
-    `runs` are the manifest's entries of repeats: mode, and the fields of each `streams.groups.LeftOut`.
+    `runs` are the manifest's entries of repeats: mode, and the fields of each `streams.chains.groups.LeftOut`.
     """
     found: dict[tuple[str, str], dict[str, None]] = {}
     for run in runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.identity import stream_hash
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chains.chain import Stream, chain_of
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.timing.nvtx_ranges import is_profiled
 from runner.config.groups import Prefixes, Scheduler

@@ -14,7 +14,7 @@ from launchopt.producing.production import Tokens
 from launchopt.recording import results
 from launchopt.recording.manifest import Manifest
 from launchopt.recording.token_times import token_columns, token_table
-from launchopt.streams.chain import ChainStream, chain_of
+from launchopt.streams.chains.chain import ChainStream, chain_of
 from runner.config.groups import Record
 from runner.plan.plan import Plan
 from runner.worker.messages import HistogramRows

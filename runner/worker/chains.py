@@ -23,8 +23,8 @@ from launchopt.producing.driver import AUDITED_TOKENS, table_of
 from launchopt.producing.production import RunKind, at_start
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.types import Words
 from launchopt.verify.audit import Audit, Audited

@@ -33,7 +33,7 @@ from launchopt.recording.manifest import Manifest
 from launchopt.recording.recorder import Counted, Recorder
 from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
-from launchopt.streams.chain import chain_of
+from launchopt.streams.chains.chain import chain_of
 from launchopt.streams.footprint import least_memory_bytes
 from launchopt.timing.cupti import tracer
 from launchopt.timing.laps import Laps

@@ -19,8 +19,8 @@ from launchopt.producing.routing import produce_routed
 from launchopt.producing.split_driver import SplitDriver
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
-from launchopt.streams.chain import chain_of
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import chain_of
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.stream import Block, commands_of
 from runner.plan.job import Arm, Job
 

@@ -9,7 +9,7 @@ from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, is_gpu
 from launchopt.modes.base import Mode, Prepared
 from launchopt.recording.columns import Row
-from launchopt.streams.chain import chain_of
+from launchopt.streams.chains.chain import chain_of
 from runner.plan.job import Arm, Job
 
 COSTS = ("capture", "instantiate", "upload", "update", "compile")  # costs of modes that have a column

@@ -23,8 +23,8 @@ from launchopt.batching.batch import FlushReason, FlushRules
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import Dtype, Records
 from launchopt.errors import RunError
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 
 
 def batcher_of(

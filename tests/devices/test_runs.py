@@ -13,7 +13,7 @@ from launchopt.command import COMMAND_DTYPE, Op, Records, as_words
 from launchopt.devices.cpu.ops import STATEFUL
 from launchopt.devices.runs import FIRST_SEQUENCE_OP, LAST_SEQUENCE_OP, run_end
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 
 moves = st.tuples(*[st.integers(0, 3)] * 3)
 

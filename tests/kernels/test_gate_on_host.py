@@ -9,7 +9,7 @@ from support.megakernel.kernel_runs import PROGRAMS, TOKENS, KernelRun, after_al
 from support.steps.programs import requests_of
 
 from launchopt.command import Dtype
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 

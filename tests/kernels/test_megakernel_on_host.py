@@ -34,9 +34,9 @@ from launchopt.devices.instructions.words import Word
 from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import layer_program, linear_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program, linear_program
 
 Weights = NDArray[np.float32]
 

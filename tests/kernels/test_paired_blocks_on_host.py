@@ -25,9 +25,9 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import Program, layer_program, linear_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Program, layer_program, linear_program
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")
 

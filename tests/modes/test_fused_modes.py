@@ -25,10 +25,10 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import Origin
-from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.placement import Origin
+from launchopt.streams.chains.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.gemv import gemv

@@ -11,9 +11,9 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.modes.fused_elementwise import FusedElementwise
 from launchopt.modes.fused_triton import FusedTriton
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import Program, elementwise_program, linear_epilogue_program
 from launchopt.streams.gemm_stream import GemmStream, Segment
-from launchopt.streams.program import Program, elementwise_program, linear_epilogue_program
 
 REFUSAL = "fuses bias, ReLU and scale in a row: this workload has none"
 

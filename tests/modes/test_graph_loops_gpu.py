@@ -15,7 +15,7 @@ from launchopt.command import Dtype
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 TOKENS, TOGETHER = 9, 4
 NONE, GREEDY = Sampling(SamplingKind.none), Sampling(SamplingKind.greedy)

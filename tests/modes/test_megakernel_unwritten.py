@@ -11,9 +11,9 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import Word
 from launchopt.devices.steps.stages import step_of
 from launchopt.modes.megakernel import MegakernelMode
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program
 
 
 @pytest.mark.parametrize(

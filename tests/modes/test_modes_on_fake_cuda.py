@@ -18,9 +18,9 @@ from launchopt.devices.steps.likely import padded_sizes
 from launchopt.modes import mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.groups import groups_of
 from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
-from launchopt.streams.groups import groups_of
 from launchopt.workloads.gemv import gemv
 
 properties = settings(deadline=None, max_examples=25)

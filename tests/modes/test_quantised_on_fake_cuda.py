@@ -18,9 +18,9 @@ from launchopt.command import Dtype, as_words
 from launchopt.modes import mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.gemm_stream import CommandOrder
-from launchopt.streams.program import layer_program
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.workloads.gemv import gemv
 

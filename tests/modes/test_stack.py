@@ -28,10 +28,10 @@ from launchopt.modes.stack import (
 )
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.stack import EXPERT_FUSIONS, LOOPS, Fusion, Kernels, Stack, Submit
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.program import Node, Program, layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Node, Program, layer_program
 
 MODEL = ModelShape("all", 128, 2, 2, 1, 64, 96, norm_epsilon=0.1)
 CHOICES = ("coalesce", "no coalesce", *map(str, Fusion), *map(str, Submit), "pdl", *map(str, Kernels))

@@ -12,9 +12,9 @@ from launchopt.command import Dtype
 from launchopt.devices import open_device
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program
 
 pytestmark = pytest.mark.gpu
 

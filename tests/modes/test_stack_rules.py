@@ -19,7 +19,7 @@ from launchopt.modes.stack import (
     values_of,
 )
 from launchopt.stack import Stack, parts_of, preset_of
-from launchopt.streams.groups import Kind, groups_of, unwritten_of
+from launchopt.streams.chains.groups import Kind, groups_of, unwritten_of
 from launchopt.workloads.gemv import gemv
 
 

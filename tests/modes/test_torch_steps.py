@@ -30,8 +30,8 @@ from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.program import Program
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import Program
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's warnings do not concern this program
 

@@ -14,9 +14,9 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.modes.triton_batched import MOST_COMMANDS, TritonBatched
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import elementwise_program, linear_epilogue_program
 from launchopt.streams.gemm_stream import GemmStream, Segment
-from launchopt.streams.program import elementwise_program, linear_epilogue_program
 from launchopt.weights.packing import Packing
 
 

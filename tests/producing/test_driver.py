@@ -24,8 +24,8 @@ from launchopt.producing.driver_loop import drive
 from launchopt.producing.production import RunKind, Schedule
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 
 MS = 1_000_000
 properties = settings(deadline=None, max_examples=40)

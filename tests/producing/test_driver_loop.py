@@ -16,7 +16,7 @@ from launchopt.producing.driver import Driver
 from launchopt.producing.production import Schedule
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 MARKED = 2**40  # in the word of a slot that is stored to
 

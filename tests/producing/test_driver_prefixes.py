@@ -8,8 +8,8 @@ from support.steps.program_interpreter import steps_of
 from support.steps.shared_prompts import stream_of
 
 from launchopt.producing.production import RunKind, Schedule
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 
 
 class Watching(Peer):

@@ -13,8 +13,8 @@ from support.steps.driver_runs import PATIENCE_S, expected_records, running, str
 from launchopt.command import COMMAND_DTYPE, NO_TOKEN, Flag
 from launchopt.producing.production import Schedule, Tokens
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 
 TOGETHER = 3
 

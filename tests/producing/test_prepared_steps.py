@@ -18,7 +18,7 @@ from launchopt.producing.driver import Driver
 from launchopt.producing.production import Schedule
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 MARK = np.uint64(1 << 63)  # in a word that would be 0 otherwise
 properties = settings(deadline=None, max_examples=40)

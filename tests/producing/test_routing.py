@@ -16,7 +16,7 @@ from launchopt.producing.production import Routing, at_start, by_turns
 from launchopt.producing.routing import produce_routed
 from launchopt.queue.ring import Ring
 from launchopt.queue.waiter import Waiter
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.stream import Block
 
 CAPACITY = 1024

@@ -20,7 +20,7 @@ from launchopt.producing.production import Schedule, Tokens
 from launchopt.producing.split_driver import SplitDriver
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 SIZES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4)).filter(any), min_size=1, max_size=6)
 

@@ -15,7 +15,7 @@ from support.steps.programs import PROGRAMS, requests_of, stream_of
 from support.steps.step_runs import batches
 
 from launchopt.command import WORDS, Dtype, Op, ShapeKey, as_records
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.footprint import COLD_CACHES, Cache, least_memory_bytes, replicas_for
 from launchopt.streams.gemm_stream import CommandOrder, GemmStream, Segment
 from launchopt.workloads.gemv import gemv

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from launchopt.command import Dtype
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import Program, layer_program, linear_program
 from launchopt.streams.gemm_stream import CommandOrder, GemmStream
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Program, layer_program, linear_program
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.workloads.gemv import gemv
 from support.steps.programs import requests_of

@@ -17,7 +17,7 @@ from support.steps.programs import PROGRAMS, stream_of
 from launchopt.command import Dtype, Records
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.verify import audit as auditing
 from launchopt.verify.audit import Audit, Audited
 from launchopt.verify.commands import CheckSettings

@@ -15,7 +15,7 @@ from support.steps.programs import stream_of
 from launchopt.command import Dtype, Op, Records
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.verify import tokens as checking
 
 GREEDY = Sampling(SamplingKind.greedy)

@@ -13,8 +13,8 @@ from support.steps.programs import PROGRAMS, stream_of
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.lengths import StepKind
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.lengths import StepKind
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain

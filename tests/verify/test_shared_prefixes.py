@@ -9,7 +9,7 @@ from support.steps.shared_prompts import CACHED, stream_of
 
 from launchopt.command import Dtype
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 SHARER = 2  # its first 12 tokens are cached: 8 by request 0, 4 by request 1
 GREEDY = Sampling(SamplingKind.greedy)

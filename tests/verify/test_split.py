@@ -10,7 +10,7 @@ from support.steps.split_runs import split_runs, streams_of
 
 from launchopt.command import Dtype, Op, Records
 from launchopt.sampling import Sampling
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 
 PROGRAMS = pytest.mark.parametrize("name", ["layer", "linear"])
 

@@ -25,8 +25,8 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
 from launchopt.verify import tokens as checking
 from launchopt.verify.commands import CheckSettings, Verification

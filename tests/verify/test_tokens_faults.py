@@ -24,7 +24,7 @@ from support.steps.program_interpreter import NONE, Change, Run, steps_of
 
 from launchopt.command import Dtype, Records
 from launchopt.sampling import Sampling
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.verify import tokens as checking
 
 

@@ -10,9 +10,9 @@ from support.steps.programs import GATED, SPLIT, requests_of
 from launchopt.command import Dtype, Op
 from launchopt.errors import ConfigError
 from launchopt.recording.identity import stream_hash
-from launchopt.streams.chain import ChainSettings, ChainStream, chain_of
+from launchopt.streams.chains.chain import ChainSettings, ChainStream, chain_of
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program
 from launchopt.weights.packing import PLAIN, Packing, Scales, WeightFormat
 from launchopt.workloads.base import Setting
 from launchopt.workloads.decode import Decode

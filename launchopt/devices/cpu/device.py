@@ -37,7 +37,7 @@ from launchopt.recording.launch_rows import Facts, Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
 from launchopt.timing.sampling import Sampler

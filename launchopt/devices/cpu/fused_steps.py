@@ -18,8 +18,8 @@ from launchopt.devices.cpu.coalesced import CpuCoalesced
 from launchopt.devices.cpu.groups import Bind, Binder
 from launchopt.recording.launch_rows import Strategy
 from launchopt.stack import Stack
-from launchopt.streams.chain import chain_of
-from launchopt.streams.groups import groups_of
+from launchopt.streams.chains.chain import chain_of
+from launchopt.streams.chains.groups import groups_of
 from launchopt.types import Words
 
 # Words of a record by which a recorded list is found again. NumPy takes longer to index with members of an enumeration.

@@ -16,8 +16,8 @@ from launchopt.command import COLLECTIVES, HALF_BITS, LOW_HALF, Op, RecordWord
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.base import HostDevice
 from launchopt.devices.cpu.ops import Place, Sequences, Wide, attend, keep, norm, rotated, silu_mul
-from launchopt.streams.groups import Group, Kind
-from launchopt.streams.placement import Row
+from launchopt.streams.chains.groups import Group, Kind
+from launchopt.streams.chains.placement import Row
 from launchopt.types import Array, Words
 
 Bind = Callable[[Words], Callable[[], None]]

@@ -17,8 +17,8 @@ from launchopt.devices.arenas import Arenas, SeqState, from_float32, to_float32
 from launchopt.devices.cpu import expert_ops
 from launchopt.devices.cpu.ops import STATEFUL, Sequences, apply
 from launchopt.devices.peers.host import HostPeers
-from launchopt.streams.attention import Attention
-from launchopt.streams.chain import Stream, chain_of
+from launchopt.streams.chains.attention import Attention
+from launchopt.streams.chains.chain import Stream, chain_of
 from launchopt.streams.operands import Operand
 from launchopt.types import Array
 from launchopt.weights.quantiser import dequantised, rounded

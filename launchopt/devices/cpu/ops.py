@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import SeqState, from_float32, to_float32
-from launchopt.streams.attention import Attention
+from launchopt.streams.chains.attention import Attention
 from launchopt.streams.model import NORM_EPSILON
 from launchopt.types import Array
 

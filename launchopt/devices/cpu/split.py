@@ -8,7 +8,7 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.peers.host import HostPeers
 from launchopt.devices.peers.segment import Collectives, Team
 from launchopt.devices.shares import WeightShares, sources_of
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 
 class CpuSplit:

@@ -14,7 +14,7 @@ from launchopt.devices.arenas import Arenas
 from launchopt.devices.cublaslt.launch_tables import BYTES, MOVES, PlanColumn, PlanKind, ResidentColumn, ShapeColumn
 from launchopt.devices.resident.ring import PostedShape
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.types import Table
 
 PLENTY = 1 << 40  # number of slots that stands for "no limit"

@@ -41,7 +41,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
 from launchopt.types import Words
 

@@ -20,7 +20,7 @@ from launchopt.devices.base import LaunchPath
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import request_of
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.timing import nvtx_ranges
 from launchopt.timing.activity import Span
 from launchopt.timing.events import EventTimer

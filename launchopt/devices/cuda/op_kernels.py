@@ -15,7 +15,7 @@ from launchopt.errors import ConfigError
 from launchopt.kernels import shared
 from launchopt.kernels.shared import ATTENTION_WARPS, AV_LANES, KEY_LANES, KEYS, QUERIES
 from launchopt.kernels.shared_experts import MAP_THREADS
-from launchopt.streams.attention import Attention
+from launchopt.streams.chains.attention import Attention
 from launchopt.types import Table
 from launchopt.weights.packing import Scales
 

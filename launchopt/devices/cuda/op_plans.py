@@ -22,7 +22,7 @@ from launchopt.devices.cuda.op_kernels import (
 )
 from launchopt.devices.peers.launches import all_reduce_launch
 from launchopt.devices.peers.nccl import NcclPlans
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
 DEPENDENT: Mapping[str, int] = {"PDL": 1}  # macros of kernels that wait for earlier launches by themselves

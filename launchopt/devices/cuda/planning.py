@@ -26,7 +26,7 @@ from launchopt.devices.cuda.op_plans import OpPlans, three
 from launchopt.devices.peers.cuda import CudaSplit
 from launchopt.devices.peers.nccl import NcclPlans
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.types import Table
 
 if TYPE_CHECKING:

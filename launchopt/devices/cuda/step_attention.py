@@ -30,7 +30,7 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.kernels.shared import MOST_SPLITS, QUERIES, STEP_ATTENTION
-from launchopt.streams.attention import Attention
+from launchopt.streams.chains.attention import Attention
 from launchopt.types import Array, Table
 
 NAME = "step_attention"  # the source and its function

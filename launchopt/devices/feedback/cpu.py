@@ -13,7 +13,7 @@ from launchopt.devices.feedback.flights import Flights, Staged, facts_of, places
 from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.landing import StagedRow
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 WITHOUT = Sampling(SamplingKind.none)
 HISTORY_AT = 1  # byte offset at which a history begins; not 0, which means that no history is kept

@@ -30,7 +30,7 @@ from launchopt.devices.feedback.landing import FeedbackFact, StagedRow
 from launchopt.devices.feedback.stages import STAGES, WORDS, FeedbackStages
 from launchopt.queue.ring import Ring
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.types import Array
 
 Scalar = TypeVar("Scalar", bound=np.generic)

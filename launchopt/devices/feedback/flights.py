@@ -12,7 +12,7 @@ import numpy as np
 from launchopt.command import WORDS
 from launchopt.devices.feedback.landing import NOT_YET, FeedbackFact, FlightWord, collect_ends, take_off
 from launchopt.queue.ring import Ring
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.types import Table, Words
 
 Staged = Words  # [StagedRow, steps]: feedback arguments, one column per step

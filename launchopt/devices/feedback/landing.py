@@ -20,8 +20,8 @@ from launchopt.native import compiled, load_acquire
 from launchopt.queue.ring import push_words
 from launchopt.queue.segment import RingArrays, RingWords
 from launchopt.records import columns_of, ends_step, join_halves, request_of, slot_c_of, token_of
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import UNIT_BYTES
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.placement import UNIT_BYTES
 from launchopt.types import Int, Table, Words
 
 QUIET_NS = 250_000_000  # time without progress of steps in flight after which the device is checked for errors

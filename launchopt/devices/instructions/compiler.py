@@ -26,7 +26,7 @@ from launchopt.devices.runs import run_end
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.kernels.shared_megakernel import TILE_ROWS
 from launchopt.records import slots_of
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 
 class StepCompiler:

@@ -23,7 +23,7 @@ from launchopt.devices.instructions.words import Instructions
 from launchopt.devices.megakernel.step_account import clock_mhz
 from launchopt.devices.steps.stages import step_of
 from launchopt.errors import RunError
-from launchopt.streams.chain import chain_of
+from launchopt.streams.chains.chain import chain_of
 from launchopt.types import Array
 
 if TYPE_CHECKING:

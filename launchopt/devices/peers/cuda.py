@@ -18,7 +18,7 @@ from launchopt.devices.peers.segment import Collectives, PeerSegment, PeerWord, 
 from launchopt.devices.shares import WeightShares, sources_of
 from launchopt.errors import ConfigError, Interrupted, RunError
 from launchopt.kernels.shared_peers import ALL_REDUCE_BLOCKS, AllReduceAccount
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.operands import aligned_bytes
 from launchopt.types import Array
 

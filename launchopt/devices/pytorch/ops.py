@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from launchopt.command import Op
 from launchopt.devices.pytorch.views import Tensor
-from launchopt.streams.attention import Attention
+from launchopt.streams.chains.attention import Attention
 
 HALF_BYTES = 2  # bytes of an element in half precision
 MASK_ALIGNMENT = 16  # positions; the row length of a mask that PyTorch's attention kernels take without a padded copy

@@ -22,10 +22,10 @@ from launchopt.devices.pytorch.calls import Call, Reading, Step
 from launchopt.devices.pytorch.ops import ATTENTION, CALLS, Function, Heads, Sequences
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.placement import VECTOR_ROLES, Origin, Place, Row
+from launchopt.streams.chains.program import HEAD
 from launchopt.streams.operands import Operand
-from launchopt.streams.placement import VECTOR_ROLES, Origin, Place, Row
-from launchopt.streams.program import HEAD
 
 INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
 PART = -1  # value of `Kind.behind`

@@ -22,9 +22,9 @@ from launchopt.devices.pytorch.ops import Heads, plain
 from launchopt.devices.pytorch.step import Kind, Maker, Site, joined, wires_of
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, as_tensor
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import ChainStream, chain_of
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import Origin
+from launchopt.streams.chains.chain import ChainStream, chain_of
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.placement import Origin
 
 KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
 STRATEGY = Strategy.torch

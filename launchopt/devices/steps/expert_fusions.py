@@ -16,8 +16,8 @@ from launchopt.command import INDEX_BYTES, Records
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.kernels.shared_experts import EXPERT_FUSED, EXPERT_ROUTE, ROUTE_EXPERTS, ROUTE_ROWS, ROUTE_WARPS
 from launchopt.stack import EXPERT_FUSIONS, Fusion
+from launchopt.streams.chains.groups import LeftOut
 from launchopt.streams.experts.layout import DOWN, GATE_UP, UNIT_BYTES, ExpertLayout
-from launchopt.streams.groups import LeftOut
 from launchopt.types import Table
 
 FUSED = ROUTE, FUSED_GATE_UP, FUSED_DOWN = "route", "fused_gate_up", "fused_down"

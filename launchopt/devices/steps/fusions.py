@@ -1,4 +1,4 @@
-"""Fuse the rows of every kind of step as a stack asks: the groups of `streams.groups`, made by the makers in `makers`.
+"""Fuse the rows of every kind of step as a stack asks: groups of `streams.chains.groups`, made by those in `makers`.
 
 A maker takes an `LtSteps` and a `Place`, and returns a `Fused`: one launch for the rows of a group. It returns the
 reason to decline, for example a shape that its kernel does not support. Then a smaller group is tried, or rows are
@@ -20,7 +20,7 @@ from launchopt.devices.steps.own_reduce import reduce_add
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
 from launchopt.stack import Fusion, Kernels, Stack
-from launchopt.streams.groups import Group, Kind, LeftOut, groups_of, left_out
+from launchopt.streams.chains.groups import Group, Kind, LeftOut, groups_of, left_out
 
 Maker = Callable[[LtSteps, Place], Fused | str]
 

@@ -5,7 +5,7 @@ A small model can have hundreds of copies of its weights. That may be more than 
 
 from __future__ import annotations
 
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 
 def copies_used(stream: ChainStream) -> int:

@@ -18,7 +18,7 @@ from launchopt.devices.cuda.step_attention import Addresses, Parts
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.attention import Attention
+from launchopt.streams.chains.attention import Attention
 
 
 def attention(steps: LtSteps, place: Place) -> Fused | str:

@@ -12,7 +12,7 @@ from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.kernels.shared import ADD_NORM
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.placement import UNIT_BYTES
+from launchopt.streams.chains.placement import UNIT_BYTES
 
 FUSED = int(Strategy.fused)
 FILE = "step_elementwise"

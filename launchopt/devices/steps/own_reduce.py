@@ -8,7 +8,7 @@ from launchopt.devices.peers.launches import reduce_add_launch
 from launchopt.devices.steps.own_elementwise import FUSED
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps
-from launchopt.streams.placement import UNIT_BYTES
+from launchopt.streams.chains.placement import UNIT_BYTES
 
 
 def reduce_add(steps: LtSteps, place: Place) -> Fused | str:

@@ -27,7 +27,7 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import by_pointers
 from launchopt.devices.cuda.graph_cache import Graphs
 from launchopt.recording.launch_rows import Strategy
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.stream import commands_of
 from launchopt.types import Table, Words
 

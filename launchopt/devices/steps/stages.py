@@ -36,9 +36,9 @@ from launchopt.recording.launch_rows import (
     CursorWord,
 )
 from launchopt.records import columns_of, slot_a_of
-from launchopt.streams.chain import ChainStream, chain_of
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.placement import Origin
+from launchopt.streams.chains.chain import ChainStream, chain_of
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.placement import Origin
 from launchopt.types import Table
 
 UNRECORDED_ROWS = 16  # rows of the dummy recording, which launches of a graph capture get

@@ -13,8 +13,8 @@ from launchopt.analysis.verdict.budget import Budget, BudgetLine, hours, measure
 from launchopt.analysis.verdict.budget_question import OPS_A_LAYER, Ask
 from launchopt.errors import ConfigError, DataError
 from launchopt.recording.results import Row
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program
 
 numbers = st.floats(1e-3, 1e9)
 

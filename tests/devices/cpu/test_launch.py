@@ -16,15 +16,15 @@ from launchopt.devices.arenas import to_float32
 from launchopt.devices.cpu.device import CpuDevice
 from launchopt.devices.cpu.launch import gather
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.model import ModelShape
-from launchopt.streams.program import (
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import (
     Program,
     elementwise_program,
     layer_program,
     linear_epilogue_program,
     qkv_program,
 )
+from launchopt.streams.model import ModelShape
 
 MODEL = ModelShape("tiny", 64, 2, 4, 2, 16, 96)
 PROGRAMS = {

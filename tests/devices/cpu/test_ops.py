@@ -15,7 +15,7 @@ from support.steps.programs import NORM_EPSILON
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import STORAGE, SeqState, from_float32, to_float32
 from launchopt.devices.cpu.ops import Sequences, apply
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 
 Floats = NDArray[np.float64]
 properties = settings(deadline=None, max_examples=60)

@@ -21,7 +21,7 @@ from launchopt.devices.cuda.op_kernels import (
 )
 from launchopt.errors import ConfigError
 from launchopt.kernels import source
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 
 ROWS, STRIDES = (1, 2, 3), (4, 5, 6)
 MOST_BLOCKS_X, MOST_SHARED_BYTES = 2**31 - 1, 48 << 10

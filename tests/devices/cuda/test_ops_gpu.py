@@ -19,7 +19,7 @@ from launchopt.command import COLLECTIVES, Dtype, Op, ShapeKey
 from launchopt.devices.arenas import SeqState
 from launchopt.devices.cpu.ops import Sequences, apply
 from launchopt.devices.cuda.op_kernels import SeqAddresses, fused_geometry, geometry
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 
 
 class OnGpu:

@@ -17,7 +17,7 @@ from support.steps.attention_step import ALONE, ROPE, Step, on_gpu, on_host
 from launchopt.command import Dtype
 from launchopt.devices.cuda import step_attention
 from launchopt.devices.cuda.step_attention import MULTIPROCESSORS, splits_of, sums_shape
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 
 gpu = pytest.param(on_gpu, marks=pytest.mark.gpu, id="gpu")
 host = pytest.param(on_host, marks=pytest.mark.skipif(not can_build(), reason="needs g++"), id="host")

@@ -14,7 +14,7 @@ from launchopt.batching.batch import StepBatch
 from launchopt.devices.feedback.flights import Flights, facts_of, places_needed
 from launchopt.devices.feedback.landing import StagedRow
 from launchopt.devices.feedback.stages import WORDS, FeedbackStages
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 COUNT = 3  # stages
 BASE, HISTORY, DONE = 1 << 20, 1 << 30, 1 << 40

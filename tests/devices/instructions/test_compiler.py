@@ -21,7 +21,7 @@ from launchopt.devices.instructions.order import waits_of, with_dependencies
 from launchopt.devices.instructions.words import NOBODY, WORDS, Instructions, Word
 from launchopt.devices.steps.stages import step_of
 from launchopt.kernels.shared_megakernel import JOIN, MOST_WAITS
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 ROLES = "ABC"
 # The nodes of a decode step of one layer, and the nodes that each waits for.

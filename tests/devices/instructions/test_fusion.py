@@ -26,9 +26,9 @@ from launchopt.devices.instructions import fusion
 from launchopt.devices.instructions.fusion import attention_bytes, fused, merged
 from launchopt.devices.instructions.words import PART, Word, groups_of
 from launchopt.kernels.shared import MOST_COLUMNS
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program
 
 Words = Mapping[tuple[str, Word], int]
 LAYER = ["slots", *STAGES]

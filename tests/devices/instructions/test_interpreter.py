@@ -21,7 +21,7 @@ from launchopt.devices.instructions.dependencies import Span
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import Instructions
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 NAMES = ("linear", "layer", "paged", "qkv", "linear_epilogue", "elementwise")
 SIZES = {1: [(0, 4)], 2: [(3, 2), (0, 4)], 4: [(0, 3)] * 3 + [(2, 3)]}

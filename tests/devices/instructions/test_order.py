@@ -20,7 +20,7 @@ from launchopt.devices.instructions.fusion import fused
 from launchopt.devices.instructions.order import waits_of, with_dependencies
 from launchopt.devices.instructions.words import NOBODY, PART, WORDS, Instruction, Instructions, Word, groups_of
 from launchopt.kernels.shared_megakernel import JOIN
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.model import ModelShape
 
 FEATURES, ITEMSIZE = 128, 2

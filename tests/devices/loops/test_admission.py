@@ -24,7 +24,7 @@ from launchopt.devices.feedback.stages import WORDS, FeedbackStages
 from launchopt.devices.loops.admission import Admission, ExpectedWord, admit, look, store_gate_word
 from launchopt.devices.steps.keys import StepKeys
 from launchopt.native import compiled
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 STAGES, PLACES, PLACE, TAG, LATER_NS = 3, 4, 2, 0xF00D, 1 << 62
 BASE, HISTORY, DONE = 1 << 20, 1 << 30, 1 << 40

@@ -14,7 +14,7 @@ from launchopt.devices.feedback.landing import FlightWord
 from launchopt.devices.loops.admission import ExpectedWord
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 
 SIDE_BY_SIDE = [(0, 4)] * 6
 MOST_ASKED = 8  # checks of the device, during which the loop has certainly looked at the records once

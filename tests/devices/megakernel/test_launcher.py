@@ -22,8 +22,8 @@ from launchopt.modes import mode_class
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.program import linear_program
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import linear_program
 from launchopt.workloads.gemv import gemv
 from runner.config.modes import mode_settings
 

@@ -19,9 +19,9 @@ from launchopt.devices.megakernel.memory import place_boxes
 from launchopt.devices.megakernel.task_structs import TaskWord, packed, weights_of
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
 from launchopt.kernels.shared_megakernel import PIECE_BYTES
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import linear_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import linear_program
 
 OUT, DOWN = (1 + STAGES.index(name) for name in ("o+add1", "down+add2"))
 TILES = [TaskWord.SPLIT, TaskWord.TILES_EACH, TaskWord.TILES_MORE]

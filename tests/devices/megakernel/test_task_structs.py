@@ -17,7 +17,7 @@ from launchopt.devices.megakernel.task_structs import Tasks, TaskWord, packed
 from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.errors import RunError
 from launchopt.kernels.shared_megakernel import MOST_WAITS, TASK, TaskFlag
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 SAME = {name: TaskWord[name.upper()] for name in TASK.names or () if name.upper() in TaskWord.__members__}
 ASKED = {

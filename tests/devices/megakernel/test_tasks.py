@@ -31,7 +31,7 @@ from launchopt.devices.instructions.words import NOBODY, WORDS, Word
 from launchopt.devices.megakernel.task_structs import TASK_WORDS, TaskWord, weights_of
 from launchopt.devices.megakernel.tasks import ALIGNMENT_BYTES, tasks_of
 from launchopt.kernels.shared_megakernel import JOIN, TILE_ROWS
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 APART = {1: 2, 3: 1}  # sectors of a box, by number of requests
 

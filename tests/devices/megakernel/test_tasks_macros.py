@@ -12,9 +12,9 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.instructions.words import NOBODY, Word
 from launchopt.devices.megakernel.task_structs import TaskWord
 from launchopt.devices.megakernel.tasks import defines_of, tasks_of
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import linear_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import linear_program
 
 # -- Macros of the compiler, and weights
 

@@ -18,7 +18,7 @@ from launchopt.command import Op
 from launchopt.errors import ConfigError
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain_table import ChainColumn
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from support.cuda.libraries import imported
 from launchopt.command import Dtype
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans
 from launchopt.devices.cuda import step_attention
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 
 
 @pytest.mark.parametrize(("ctx", "page", "most"), [(40, None, 1), (5000, 16, 3), (70_000, None, 64)])

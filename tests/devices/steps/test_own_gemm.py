@@ -14,7 +14,7 @@ from launchopt.devices.steps.gemm_plan import MOST_COLUMNS
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps, step_of
 from launchopt.stack import Fusion, Kernels, Stack
-from launchopt.streams.groups import Kind, groups_of
+from launchopt.streams.chains.groups import Kind, groups_of
 
 OWN = Stack(True, frozenset({Fusion.norm, Fusion.silu, Fusion.epilogue}), kernels=Kernels.own)
 HIDDEN, INNER, Q = 64, 96, 64  # of the program layer

@@ -28,7 +28,7 @@ from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn, Strategy
 from launchopt.records import SHAPE_MASK
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 
 PATIENCE_S = 120.0
 NAMES = ("linear", "qkv", "square", "linear_epilogue", "elementwise")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launchopt.streams.attention import AttentionShape
+from launchopt.streams.chains.attention import AttentionShape
 from runner.bench import attention
 from runner.bench.__main__ import main
 

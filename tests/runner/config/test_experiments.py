@@ -16,7 +16,7 @@ from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
 from launchopt.stack import preset_of
-from launchopt.streams.chain import chain_of
+from launchopt.streams.chains.chain import chain_of
 from launchopt.streams.experts.stream import ExpertStream
 from runner.config.modes import options_of_label
 from runner.config.schema import Config, register, to_config

@@ -11,7 +11,7 @@ from support.processes.ended_runs import Keeper
 
 from launchopt.errors import LaunchoptError
 from launchopt.recording.results import Row
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
 from runner.help import help_text
 

@@ -12,7 +12,7 @@ from support.paths import ROOT
 from launchopt.command import COLLECTIVES, EXPERT_OPS, Dtype, Op
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.workloads.base import Steps
 from runner.app import main
 from runner.config.schema import Config, register, to_config

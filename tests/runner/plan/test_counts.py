@@ -7,7 +7,7 @@ from support.config.composing import configured
 
 from launchopt.command import Op
 from launchopt.devices import find_device
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
 from runner.plan.streams import stream_on
 

@@ -15,7 +15,7 @@ from launchopt.producing.production import RunKind
 from launchopt.queue.ring import Ring
 from launchopt.recording.results import Row
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from runner.bench.dispatch import job
 from runner.plan.job import Arm
 from runner.worker.consumer import Consumer

@@ -18,7 +18,7 @@ from launchopt.devices.cpu.info import CACHE_VARIABLE
 from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import LaunchColumn
 from launchopt.recording.results import Row
-from launchopt.streams.chain import ChainStream, Stream
+from launchopt.streams.chains.chain import ChainStream, Stream
 from launchopt.timing.activity import Bandwidths, Ceilings
 from launchopt.workloads.gemv import gemv
 from runner.bench.dispatch import job

@@ -23,7 +23,7 @@ from launchopt.devices.cuda.op_kernels import ARGS, OpLaunch, geometry
 from launchopt.devices.loops.runner import Launcher
 from launchopt.recording.launch_rows import RecordingArrays, Strategy
 from launchopt.recording.recorder import Recorder
-from launchopt.streams.chain import Stream
+from launchopt.streams.chains.chain import Stream
 from launchopt.timing.sampling import Sampler
 from support.cuda import fake_fp8
 from support.cuda.fake_fp8 import scaling_of

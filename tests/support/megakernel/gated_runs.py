@@ -9,7 +9,7 @@ import numpy as np
 
 from launchopt.kernels.shared_megakernel import GATE
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from support.megakernel.kernel_runs import KernelRun, Launched
 from support.steps.program_interpreter import NONE
 

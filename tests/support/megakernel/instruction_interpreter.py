@@ -25,8 +25,8 @@ from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import VECTOR_OPS, Instruction, Instructions, Word
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.kernels.shared_megakernel import JOIN
-from launchopt.streams.attention import Attention
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.attention import Attention
+from launchopt.streams.chains.chain import ChainStream
 
 FIRST_ADDRESS = 1 << 32
 GAP_BYTES = 1 << 20  # between two arrays, so that an access past the end of one hits no other

@@ -16,7 +16,7 @@ from launchopt.devices.instructions.compiler import StepCompiler
 from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from support.megakernel.instruction_interpreter import Placed, run

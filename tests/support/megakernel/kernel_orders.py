@@ -20,9 +20,9 @@ from functools import partial
 from launchopt.command import Dtype
 from launchopt.kernels import source
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import Program, layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import Program, layer_program
 from support.cuda_on_host import built_of
 from support.megakernel import kernel_runs
 from support.megakernel.gated_runs import Gated

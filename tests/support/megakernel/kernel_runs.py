@@ -22,9 +22,8 @@ from launchopt.kernels.shared import FEEDBACK, word_of
 from launchopt.kernels.shared_megakernel import GATE, LAUNCH
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.model import ModelShape
-from launchopt.streams.program import (
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import (
     INPUT,
     Node,
     Program,
@@ -32,6 +31,7 @@ from launchopt.streams.program import (
     linear_epilogue_program,
     linear_program,
 )
+from launchopt.streams.model import ModelShape
 from support.cuda_on_host import built_of, launch
 from support.megakernel.instruction_interpreter import Placed
 from support.megakernel.instruction_runs import InstructionRun, Ordered, in_order

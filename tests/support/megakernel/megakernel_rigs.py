@@ -9,7 +9,7 @@ import numpy as np
 from launchopt.batching.batch import StepBatch
 from launchopt.devices.steps.stages import step_of
 from launchopt.modes.megakernel import MegakernelMode, Options
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from support.megakernel.fake_megakernel import FakeMegakernel
 from support.steps.step_runs import StepRun
 

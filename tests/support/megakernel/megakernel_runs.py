@@ -12,9 +12,8 @@ from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype
 from launchopt.modes.megakernel import MegakernelMode
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.model import ModelShape
-from launchopt.streams.program import (
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import (
     Program,
     elementwise_program,
     layer_program,
@@ -22,6 +21,7 @@ from launchopt.streams.program import (
     linear_program,
     qkv_program,
 )
+from launchopt.streams.model import ModelShape
 from support.megakernel.fake_megakernel import fake_megakernel
 from support.steps.programs import NORM_EPSILON, requests_of
 from support.steps.step_runs import StepRun, batches

@@ -12,15 +12,15 @@ import pytest
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.devices.base import Counters
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.model import ModelShape
-from launchopt.streams.program import (
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import (
     Program,
     elementwise_program,
     layer_program,
     linear_epilogue_program,
     qkv_program,
 )
+from launchopt.streams.model import ModelShape
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="needs torch: pip install -e '.[torch]'")
 in_each_dtype = pytest.mark.parametrize("dtype", Dtype, ids=lambda dtype: dtype.name)

@@ -14,7 +14,7 @@ from launchopt.devices.arenas import STORAGE, SeqState, from_float32, to_float32
 from launchopt.devices.cuda import step_attention
 from launchopt.devices.cuda.step_attention import Addresses, Parts
 from launchopt.kernels import source
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 from launchopt.types import Table
 from launchopt.verify import ops as vo
 from launchopt.verify.ops import Graded, exact

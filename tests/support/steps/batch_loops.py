@@ -28,7 +28,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import CommandColumn, LaunchColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Records, ShapeKey
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.lengths import StepKind
-from launchopt.streams.placement import UNIT_BYTES, Origin
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.placement import UNIT_BYTES, Origin
 
 
 def requests_of(*sizes: tuple[int, int]) -> Requests:

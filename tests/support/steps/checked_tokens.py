@@ -10,7 +10,7 @@ import pytest
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
 from support.steps.program_interpreter import NONE, Run
 

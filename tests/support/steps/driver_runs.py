@@ -17,8 +17,8 @@ from launchopt.producing.driver import Driver
 from launchopt.producing.production import RunKind, Schedule, Tokens
 from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from support.steps.program_interpreter import records_of
 from support.steps.program_interpreter import steps_of as kinds_of
 

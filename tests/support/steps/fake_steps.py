@@ -12,7 +12,7 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.records import SHAPE_MASK
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt

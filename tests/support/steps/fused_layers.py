@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from launchopt.command import Dtype
 from launchopt.devices.instructions.words import Instructions, groups_of
 from launchopt.devices.steps.stages import step_of
-from launchopt.streams.chain import ChainStream
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.program import layer_program
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import layer_program
 from support.megakernel.instruction_runs import InstructionRun
 from support.steps.programs import requests_of
 

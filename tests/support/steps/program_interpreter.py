@@ -20,10 +20,10 @@ from launchopt.devices.cpu.split import CpuSplit
 from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.lengths import StepKind
-from launchopt.streams.placement import UNIT_BYTES, Origin
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.placement import UNIT_BYTES, Origin
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.tokens import verify_chain
 from support.steps.no_driver import NO_DRIVER

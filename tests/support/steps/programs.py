@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.model import ModelShape
-from launchopt.streams.program import (
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import (
     Program,
     elementwise_program,
     layer_program,
@@ -19,6 +18,7 @@ from launchopt.streams.program import (
     linear_program,
     qkv_program,
 )
+from launchopt.streams.model import ModelShape
 
 NORM_EPSILON = 0.1  # so large that a norm with the usual one is wrong in every dtype
 GATED = ModelShape("gated", 64, 8, 4, 2, 16, 96)

@@ -11,7 +11,7 @@ from launchopt.command import Dtype
 from launchopt.prefixes.cache import PrefixCache
 from launchopt.prefixes.hash_cache import HashCache
 from launchopt.prefixes.sharing import SharedPrefixes, share
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from support.steps.programs import PROGRAMS, requests_of
 
 BLOCK = 4  # tokens of a page of the program "paged"

@@ -14,10 +14,10 @@ from launchopt.command import Dtype, Op
 from launchopt.devices.cpu.split import CpuSplit
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import INPUT, Node, Program, layer_program, linear_program
+from launchopt.streams.chains.tensor import Split
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import INPUT, Node, Program, layer_program, linear_program
-from launchopt.streams.tensor import Split
 from support.steps.program_interpreter import NONE, SEED, Change, Run, unchanged
 
 Result = TypeVar("Result")

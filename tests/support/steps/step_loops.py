@@ -32,7 +32,7 @@ from launchopt.recording.launch_rows import CommandColumn
 from launchopt.recording.recorder import Recorder
 from launchopt.records import SHAPE_MASK
 from launchopt.sampling import Sampling, SamplingKind
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
 from launchopt.timing.sampling import Sampler
 from launchopt.verify.commands import CheckSettings

@@ -27,8 +27,8 @@ from launchopt.prefixes.sharing import NO_DONOR
 from launchopt.queue.ring import Ring
 from launchopt.recording.recorder import LEAST_ROWS, Recorder
 from launchopt.sampling import Sampling
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.tokens import verify_chain
 from support.steps.launching import recorded

@@ -17,7 +17,7 @@ from launchopt.devices.arenas import SeqState
 from launchopt.devices.cuda import step_attention as kernel
 from launchopt.devices.cuda.step_attention import Addresses, Parts
 from launchopt.kernels import source
-from launchopt.streams.attention import Attention, AttentionShape
+from launchopt.streams.chains.attention import Attention, AttentionShape
 from launchopt.streams.model import NORM_EPSILON
 from launchopt.types import Table
 

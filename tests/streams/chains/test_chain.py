@@ -13,9 +13,9 @@ from support.steps.chain_steps import Span, inputs_and_outputs, requests_of, sha
 
 from launchopt.command import NO_TOKEN, Dtype, Flag, ShapeKey
 from launchopt.errors import ArenaMemoryError, ConfigError
-from launchopt.streams.chain import ChainSettings, ChainStream
-from launchopt.streams.chain_table import NO_PROMPT, ChainColumn
-from launchopt.streams.lengths import StepKind
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain_table import NO_PROMPT, ChainColumn
+from launchopt.streams.chains.lengths import StepKind
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import ArenaKey
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from launchopt.command import Op
 from launchopt.stack import EXPERT_FUSIONS, Fusion, Kernels, Stack
-from launchopt.streams.chain import ChainStream, Stream, chain_of
-from launchopt.streams.placement import Row
+from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.placement import Row
 
 ATTENTION = (Op.QK, Op.SOFTMAX, Op.AV)
 ROPE_KV = (Op.ROPE, Op.KV_WRITE)

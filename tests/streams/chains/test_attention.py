@@ -11,9 +11,9 @@ from support.steps.program_interpreter import steps_of
 from support.steps.programs import program_streams, stream_of
 
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.streams.attention import Attention, AttentionShape
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.lengths import Lengths, StepKind, lengths_of
+from launchopt.streams.chains.attention import Attention, AttentionShape
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.lengths import Lengths, StepKind, lengths_of
 
 properties = settings(deadline=None, max_examples=60)
 ATTENDING = ("layer", "paged")

@@ -12,10 +12,10 @@ from support.steps.programs import GATED, PLAIN
 from launchopt.arrivals.requests import Requests
 from launchopt.command import COLLECTIVES, Dtype, Op
 from launchopt.errors import ConfigError
-from launchopt.streams.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.chain import ChainSettings, ChainStream
+from launchopt.streams.chains.program import GATHERED, HEAD, Program, layer_program, linear_program, qkv_program
+from launchopt.streams.chains.tensor import Split
 from launchopt.streams.model import ModelShape
-from launchopt.streams.program import GATHERED, HEAD, Program, layer_program, linear_program, qkv_program
-from launchopt.streams.tensor import Split
 
 AT_START, VOCAB = np.zeros(2, np.int64), 100
 

@@ -9,8 +9,8 @@ from support.steps.programs import GATED, PLAIN, PROGRAMS, WIDE
 
 from launchopt.command import Op
 from launchopt.errors import ConfigError
-from launchopt.streams.attention import AttentionShape
-from launchopt.streams.program import (
+from launchopt.streams.chains.attention import AttentionShape
+from launchopt.streams.chains.program import (
     INPUT,
     SLOTS,
     Node,

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from launchopt.command import Op
 from launchopt.errors import ConfigError
-from launchopt.streams.attention import AttentionShape
+from launchopt.streams.chains.attention import AttentionShape
 from launchopt.streams.model import NORM_EPSILON, ModelShape
 from launchopt.weights.packing import PLAIN, Packing
 

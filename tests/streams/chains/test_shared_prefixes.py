@@ -12,8 +12,8 @@ from support.steps.program_interpreter import steps_of
 from support.steps.shared_prompts import BLOCK, CACHED, DONORS, OUTPUTS, PROMPTS, alike_prompts, stream_of
 
 from launchopt.recording.identity import stream_hash
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.lengths import Lengths, StepKind, lengths_of
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.lengths import Lengths, StepKind, lengths_of
 
 
 @pytest.mark.parametrize(

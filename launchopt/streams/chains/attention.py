@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.errors import ConfigError
-from launchopt.streams.lengths import Lengths
+from launchopt.streams.chains.lengths import Lengths
 
 ATTENTION_OPS = (Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)  # their work depends on the position of a step in its request
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.errors import ConfigError
-from launchopt.streams.attention import Attention
-from launchopt.streams.lengths import StepKind
+from launchopt.streams.chains.attention import Attention
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.program import GATHERED, HEAD, INPUT, SLOTS, Node, Program
 from launchopt.streams.operands import SLOT_ALIGNMENT_BYTES, ArenaKey, Operand, Operands
-from launchopt.streams.program import GATHERED, HEAD, INPUT, SLOTS, Node, Program
 from launchopt.weights.packing import PLAIN, Packing
 
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES

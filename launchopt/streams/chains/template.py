@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from launchopt.command import COMMAND_DTYPE, MOST_LAYOUTS, NO_TOKEN, Dtype, Flag, Records, ShapeKey
 from launchopt.errors import ConfigError
-from launchopt.streams.lengths import StepKind
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.placement import Placement, Row
 from launchopt.streams.operands import Operands
-from launchopt.streams.placement import Placement, Row
 
 PLACED_LAYERS = 5  # the first one, whose input is that of the step, and two pairs of alternating layers
 ORIGINS = ("a", "b", "c")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from launchopt.command import Op
-from launchopt.streams.program import Node, Program
+from launchopt.streams.chains.program import Node, Program
 
 
 class Cut(NamedTuple):

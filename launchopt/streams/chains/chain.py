@@ -22,15 +22,15 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.prefixes.sharing import SharedPrefixes
-from launchopt.streams.attention import ATTENTION_OPS, Attention, attention_work
-from launchopt.streams.chain_table import ChainColumn, count_steps, place_activations
-from launchopt.streams.lengths import StepKind
+from launchopt.streams.chains.attention import ATTENTION_OPS, Attention, attention_work
+from launchopt.streams.chains.chain_table import ChainColumn, count_steps, place_activations
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.placement import UNIT_BYTES, Placement, Row
+from launchopt.streams.chains.program import Program, linear_program
+from launchopt.streams.chains.template import Templates
+from launchopt.streams.chains.tensor import Split, head_share
 from launchopt.streams.operands import ArenaKey, Fixed, Operands
-from launchopt.streams.placement import UNIT_BYTES, Placement, Row
-from launchopt.streams.program import Program, linear_program
 from launchopt.streams.stream import CommandStream
-from launchopt.streams.template import Templates
-from launchopt.streams.tensor import Split, head_share
 from launchopt.weights.packing import PLAIN, Packing
 
 LEAST_TABLE_ROWS = 1024  # fewest rows of the embedding table

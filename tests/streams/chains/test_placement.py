@@ -14,13 +14,13 @@ from support.steps.programs import PROGRAMS, SPLIT, WIDE, program_streams, reque
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32
 from launchopt.errors import ConfigError
-from launchopt.streams.chain import ChainStream
-from launchopt.streams.chain_table import ChainColumn
-from launchopt.streams.lengths import StepKind
+from launchopt.streams.chains.chain import ChainStream
+from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.streams.chains.lengths import StepKind
+from launchopt.streams.chains.placement import NO_LAYER, UNIT_BYTES, Origin, Row
+from launchopt.streams.chains.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
 from launchopt.streams.model import ModelShape
 from launchopt.streams.operands import ArenaKey
-from launchopt.streams.placement import NO_LAYER, UNIT_BYTES, Origin, Row
-from launchopt.streams.program import HEAD, INPUT, SLOTS, layer_program, linear_program, qkv_program
 
 properties = settings(deadline=None, max_examples=60)
 TABLE, NOBODY = -1, 0

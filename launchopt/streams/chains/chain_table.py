@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import ArenaMemoryError
 from launchopt.prefixes.sharing import NO_DONOR, SharedPrefixes
-from launchopt.streams.lengths import Lengths, StepKind, lengths_of
-from launchopt.streams.placement import UNIT_BYTES, Placement
+from launchopt.streams.chains.lengths import Lengths, StepKind, lengths_of
+from launchopt.streams.chains.placement import UNIT_BYTES, Placement
 from launchopt.types import Table
 
 MOST_UNITS = 2**32 - 1  # most units of the arena, since a record has 32 bits for a slot

@@ -1,0 +1,1 @@
+"""Streams of requests: a model's program, the steps of each request, and their commands in order."""
