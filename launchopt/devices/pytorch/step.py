@@ -23,8 +23,9 @@ from launchopt.devices.pytorch.ops import ATTENTION, CALLS, Function, Heads, Seq
 from launchopt.devices.pytorch.views import Tensor, TorchArenas, apart
 from launchopt.errors import RunError
 from launchopt.streams.chains.chain import ChainStream
-from launchopt.streams.chains.placement import VECTOR_ROLES, Origin, Place, Row
+from launchopt.streams.chains.placement import Origin, Place, Row
 from launchopt.streams.chains.program import HEAD
+from launchopt.streams.chains.weights import VECTOR_ROLES
 from launchopt.streams.operands import Operand
 
 INPUT, NOTHING = -1, -2  # values of `Wire.row`: the step's input, no tensor
