@@ -78,7 +78,7 @@ GPU_ROWS = (
 )
 SPLIT = "split"  # folder of the parts of a model that two GPUs split, below GPUS
 NCCL = "nccl"  # the run whose all-reduce is NCCL's, for the first two stacks and one request
-SPLIT_S = {1: 290, 16: 450}  # time of each part, by requests
+SPLIT_S = {1: 200, 16: 300}  # time of each part, by requests
 SPLIT_REQUESTS = tuple(SPLIT_S)
 SPLIT_STACKS = "engine", "engine+graph", "engine+silu+graph+own+pdl"
 SPLIT_REDUCED = {  # for stacks on one GPU, their likes on two that fuse the all-reduce

@@ -60,7 +60,7 @@ def _steps() -> Part:
         run_words(f"{_MODEL} workload.weights=fp8", f"{{folder}}/{STEP}"),
         run_words(_MODEL, f"{{folder}}/{PLAIN}"),
     )
-    return Part(f"{QUANTISED}/llama_3_8b_1", "cuda", 8, commands, seconds=110)
+    return Part(f"{QUANTISED}/llama_3_8b_1", "cuda", 8, commands, seconds=140)
 
 
 def _experts(weights: str, tokens: int) -> Part:
