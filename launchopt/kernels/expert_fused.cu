@@ -65,7 +65,7 @@ __device__ __forceinline__ void multiply(
 #pragma unroll
         for (int own = 0; own < 2 * TILES; ++own) {  // a row of this thread: half `own % 2` of tile `own / 2`
             const i64 row = item.weight_row(8 * own + threadIdx.x % 32 / 4, p);
-            const float scale = weight.scale(row, at / CODES);
+            const float scale = widen_scale(weight.scale(row, at / CODES));
 #pragma unroll
             for (int i = 0; i < 2 * GROUPS; ++i) {
                 float& sum = sums[own / 2][i / 2][2 * (own % 2) + i % 2];
@@ -87,13 +87,13 @@ __device__ __forceinline__ float sum_of(int row, int column) {
 // The scales of the rows whose results a thread stores: of an output, or of a gate and its up. They are loaded before the
 // products.
 struct RowScales {
-    float of[2];
-    __device__ __forceinline__ RowScales(const Item& item, const QuantisedWeight& weight, const ExpertFused& p)
-        : of{1.0f, 1.0f} {
+    stored_scale of[2];
+    __device__ __forceinline__ RowScales(const Item& item, const QuantisedWeight& weight, const ExpertFused& p) : of{} {
         const int row = threadIdx.x % OUT_ROWS;
         if (BY_ROW) of[0] = weight.scale(item.weight_row(row, p));
         if (BY_ROW && GATED) of[1] = weight.scale(item.weight_row(16 + row, p));
     }
+    __device__ __forceinline__ float wide(int i) const { return BY_ROW ? widen_scale(of[i]) : 1.0f; }
 };
 
 // Add up the sums of the warps, and store the results of an item.
@@ -114,10 +114,10 @@ store(const Sums& sums, const Item& item, const RowScales& scales, storage* c, c
     for (int column = threadIdx.x / OUT_ROWS; column < item.work.columns; column += THREADS / OUT_ROWS) {
         const i64 at = item.work.column + column;
         storage* const to = c + at * p.ldc + row;
-        const storage first = narrow(scales.of[0] * sum_of(of_item, column));
+        const storage first = narrow(scales.wide(0) * sum_of(of_item, column));
         *to = first;
         if (GATED) {
-            const storage second = narrow(scales.of[1] * sum_of(16 + of_item, column));
+            const storage second = narrow(scales.wide(1) * sum_of(16 + of_item, column));
             to[p.m] = second;
             const float gate = widen(first);
             ((storage*)(d + p.activated_at))[at * p.ld_activated + row] = narrow(gate / (1.0f + expf(-gate)) * widen(second));

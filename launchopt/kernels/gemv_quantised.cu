@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS)
 #pragma unroll
     for (int i = 0; i < DEPTH; ++i)
         if (own + i * step < vectors) load(loaded[i], weight, codes, row, own + i * step);
-    const stored_scale scale = SCALES == PER_BLOCK || !exists ? 0 : weight.scale(row);
+    const stored_scale scale = SCALES == PER_BLOCK || !exists ? stored_scale{} : weight.scale(row);
     if (PDL) wait_for_earlier();
     float sums[N] = {};
     for (int at = own; at < vectors; at += DEPTH * step) {

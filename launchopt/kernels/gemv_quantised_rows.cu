@@ -128,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     // The threads of a block finish its outputs. Neighbours have neighbouring rows, and each thread has one row and column.
     const int in_block = threadIdx.x % ROWS, column = threadIdx.x / ROWS;
     const i64 row = (i64)blockIdx.x * ROWS + in_block;
-    const stored_scale scale = BY_BLOCK || row >= p.m ? 0 : weight.scale(row);
+    const stored_scale scale = BY_BLOCK || row >= p.m ? stored_scale{} : weight.scale(row);
     if (PDL) wait_for_earlier();
     const storage* const inputs = B_OF;
     uint4 x[N];

@@ -71,6 +71,16 @@ def test_gemv_of_tensor_cores_without_spilled_registers(packing: Packing, column
     assert found.spilled == [0]
 
 
+@pytest.mark.parametrize("packing", [FP8, INT4], ids=str)
+def test_a_scale_is_no_number_before_it_is_widened(packing: Packing) -> None:
+    """Code that multiplies by the bits of an int4 scale does not compile."""
+    for used, is_ok in (("widen_scale(scale)", True), ("scale", False)):
+        text = source("gemv_quantised") + f"__device__ float used(stored_scale scale) {{ return {used}; }}\n"
+        found = compiled(text, DTYPE=Dtype.bf16, **GEMV, **packing.macros)
+        assert found.is_ok == is_ok, found.log[:2000]
+        assert ("StoredScale" in found.log) != is_ok
+
+
 @each_dtype
 @pytest.mark.parametrize("scales", [Scales.channel, Scales.tensor])
 def test_quantised_inputs_without_spilled_registers(scales: Scales, dtype: Dtype) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from support.cuda_on_host import can_build, can_find_races
+from support.quantised import PACKINGS
 from support.steps.expert_layers import LayerRun, layer_stream
 from support.steps.fused_experts import FusedOnHost, How
 
@@ -55,18 +56,14 @@ def test_each_fusion_without_others(fuse: frozenset[Fusion]) -> None:
 
 
 @pytest.mark.parametrize("fuse", [frozenset[Fusion](), ALL], ids=["no fusion", "all"])
-@pytest.mark.parametrize(
-    "packing",
-    [
-        Packing(WeightFormat.fp8, Scales.channel),
-        Packing(WeightFormat.fp8, Scales.block),
-        Packing(WeightFormat.int8, Scales.tensor),
-        Packing(WeightFormat.int4, Scales.block),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_quantised_weights(packing: Packing, fuse: frozenset[Fusion]) -> None:
     steps_of(ExpertLayer(256, 128, 6, 2, 5), fuse, packing=packing)
+
+
+@pytest.mark.parametrize("scales", Scales)
+def test_quantised_rows_of_several_rounds_of_which_the_last_is_not_full(scales: Scales) -> None:
+    steps_of(ExpertLayer(2304, 128, 3, 2, 3), ALL, packing=Packing(WeightFormat.int4, scales), how=How.table)
 
 
 @pytest.mark.skipif(not can_find_races(), reason="needs g++ 11")

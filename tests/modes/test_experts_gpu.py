@@ -19,6 +19,7 @@ PACKINGS = [
     Packing(WeightFormat.fp8, Scales.channel),
     Packing(WeightFormat.fp8, Scales.block),
     Packing(WeightFormat.int8, Scales.tensor),
+    Packing(WeightFormat.int4, Scales.channel),
     Packing(WeightFormat.int4, Scales.block),
 ]
 

@@ -60,17 +60,17 @@ __device__ inline void unpack(float (&to)[CODES], const uint4& codes) {
 }
 
 // A scale as it is stored: fp32, or fp16 with int4. A kernel that loads scales ahead widens them where it multiplies by them,
-// because widening waits for the load.
+// because widening waits for the load. A scale is a struct, so that no kernel can multiply by the bits of a half.
 template <bool IS_HALF> struct StoredScale {
-    typedef float type;
+    float stored;
 };
 template <> struct StoredScale<true> {
-    typedef unsigned short type;
+    unsigned short stored;
 };
-typedef StoredScale<IS_INT4>::type stored_scale;
+typedef StoredScale<IS_INT4> stored_scale;
 __device__ inline float widen_scale(stored_scale scale) {
-    if constexpr (IS_INT4) return half_value(scale);
-    else return scale;
+    if constexpr (IS_INT4) return half_value(scale.stored);
+    else return scale.stored;
 }
 
 // Return the scale of a row, or of one of its blocks. across: scales of a row of blocks.
