@@ -11,7 +11,6 @@ from launchopt.batching.batch import WHOLE, WHOLE_STEPS, FlushRules
 from launchopt.batching.order import OrderArrays, order_arrays
 from launchopt.batching.step_batcher import StepBatcher, steps_of_requests
 from launchopt.command import COMMAND_DTYPE
-from launchopt.devices.arenas import to_host
 from launchopt.devices.base import Device
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.feedback.landing import NOT_YET
@@ -29,6 +28,7 @@ from launchopt.streams.experts.stream import ExpertStream
 from launchopt.types import Words
 from launchopt.verify.audit import Audit, Audited
 from launchopt.verify.commands import CheckSettings, Verification
+from launchopt.verify.hashes import Hashes
 from launchopt.verify.inputs import ids_of
 from launchopt.verify.tokens import verify_chain
 from runner.plan.job import Arm, Job
@@ -52,6 +52,7 @@ class Chains:
         self._audit_own: dict[int, NDArray[np.int64]] = {}  # requests of that run that this consumer had
         self._table = stream.table
         self._audit: Audit | None = None
+        self._hashes = Hashes(device.arenas.xp, job.seed)
 
     def start(self, kind: RunKind, unwritten: frozenset[str], settings: CheckSettings) -> None:
         """Begin a run. unwritten, settings: as in `verify`."""
@@ -98,7 +99,7 @@ class Chains:
         A token is the same if its id is; without sampling, if every bit of the last layer's output is.
         """
         before = self._outputs[arm]
-        is_same = self._last_outputs(len(before)) == before
+        is_same: NDArray[np.bool_] = (self._last_outputs(len(before)) == before).reshape(len(before), -1).all(axis=1)
         if self._job.consumers > 1:  # the other tokens belong to other consumers
             requests = np.repeat(np.arange(self._stream.requests), self._stream.outputs)[: len(before)]
             is_same = is_same[np.isin(requests, np.intersect1d(self.own(), self._audit_own[arm]))]
@@ -109,9 +110,7 @@ class Chains:
         if self._stream.vocab is not None:
             return self._plain.flights.done[:count].copy()
         history = self._device.arenas.arrays[self._stream.history][:count]
-        words = history.view(np.uint64)  # rows are whole units of 256 bytes
-        odd = 2 * np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(1)
-        hashes: Words = to_host((words * self._device.arenas.xp.asarray(odd)).sum(axis=1, dtype=np.uint64))
+        hashes: Words = self._hashes.of_rows(history)
         return hashes
 
     def _expected(self) -> NDArray[np.bool_] | None:

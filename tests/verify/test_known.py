@@ -58,6 +58,19 @@ def test_outputs_with_one_other_word_are_compared(data: st.DataObject) -> None:
     assert not compared(known, "third")
 
 
+@given(st.data())
+def test_outputs_with_other_signs_are_compared(data: st.DataObject) -> None:
+    """A sign is the highest bit of a word, whose product with an odd number is the same for all of them."""
+    made = arenas()
+    known, outputs = KnownOutputs(made, SEED), made.arrays[OUTPUTS].reshape(-1).view(np.uint16)
+    outputs[...] = np.arange(1, len(outputs) + 1)
+    assert compared(known, "first")
+    changed = data.draw(st.lists(st.integers(0, len(outputs) - 1), min_size=1, max_size=64, unique=True))
+    bit = data.draw(st.integers(10, 15))
+    outputs[changed] ^= np.uint16(1 << bit)
+    assert compared(known, "second")
+
+
 def test_two_exchanged_slots_are_compared() -> None:
     made = arenas()
     made.arrays[OUTPUTS][...] = np.arange(made.arrays[OUTPUTS].size).reshape(made.arrays[OUTPUTS].shape)

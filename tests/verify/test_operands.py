@@ -51,11 +51,17 @@ def two_slots_exchanged(values: Array) -> None:
     values[[3, 9]] = values[[9, 3]]
 
 
+def every_second_sign(values: Array) -> None:
+    values.reshape(-1).view(np.uint8)[7::8] ^= 0x80
+
+
 def one_sign(values: Array) -> None:
     values[5:6].view(np.uint8)[0, 7] ^= 0x80
 
 
-@pytest.mark.parametrize("change", [zeroed, copies_of_the_first, strays, two_slots_exchanged, one_sign])
+@pytest.mark.parametrize(
+    "change", [zeroed, copies_of_the_first, strays, two_slots_exchanged, one_sign, every_second_sign]
+)
 @pytest.mark.parametrize("repeats_before", [0, 2])
 def test_a_change_is_found_and_its_slot_is_named(
     dtype: Dtype, change: Callable[[Array], None], repeats_before: int

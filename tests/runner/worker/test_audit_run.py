@@ -128,3 +128,29 @@ def test_a_wrong_repeat_between_right_ones_fails_alone(of: str) -> None:
     found = results_of(stream, "coalesced", kinds=[*KINDS, RunKind.RUN], ended=ended)
     assert [each.row["verified"] for each in found] == [True, False, True]
     assert [each.extra["compared_run"] for each in found] == [f"coalesced, repeat {each}" for each in (0, 1, 0)]
+
+
+def test_outputs_of_changed_weights_are_not_known_to_later_repeats() -> None:
+    """Repeat 0 ends with changed weights. Repeat 1 has the same outputs, but its weights are right again at its end."""
+    stream, timed = stream_of("layer", SIZES, layers=3, vocab=None), list[RunKind]()
+
+    def scale_weights(consumer: Consumer, factor: float) -> None:
+        for arena, array in consumer.device.arenas.arrays.items():
+            if arena.role == "a":
+                array *= array.dtype.type(factor)
+
+    def prepare(consumer: Consumer, kind: RunKind) -> None:
+        if kind is RunKind.RUN:
+            timed.append(kind)
+            if len(timed) == 1:
+                scale_weights(consumer, 2.0)  # exact, and so is its inverse
+
+    def ended(consumer: Consumer, repeat: int) -> None:
+        if repeat == 1:
+            scale_weights(consumer, 0.5)
+
+    found = results_of(stream, "coalesced", prepare, ended=ended)
+    assert [each.row["verified"] for each in found] == [False, False]
+    assert "operands are not what the seed gives" in found[0].row["status"]
+    assert "outputs wrong" in found[1].row["status"]
+    assert found[1].extra["compared_run"] == "coalesced, repeat 1"
