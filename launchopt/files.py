@@ -30,7 +30,7 @@ from typing import Any, BinaryIO
 from launchopt.errors import ConfigError, DataError, RunError, explained, nearest
 
 JsonObject = dict[str, Any]
-RESERVE_BYTES = 4 << 20  # twice the manifest and summary of hundreds of repeats, since old and new files exist together
+RESERVE_BYTES = 4 << 20  # twice the files of hundreds of repeats, since old and new ones exist together
 JSON_DEPTH_MAX = 50
 JSON_BYTES_MAX = 8 << 20  # manifests and calibrations have less than 1 MiB; Python's objects take up to 25 times that
 _CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems that cannot allocate blocks
@@ -126,11 +126,18 @@ class Reserve:
     def __init__(self, folder: Path, size: int = RESERVE_BYTES) -> None:
         try:
             with contextlib.ExitStack() as files:
-                file = files.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
-                allocate(file.fileno(), size)
-                self._files = files.pop_all()
+                self._file = files.enter_context(tempfile.TemporaryFile(dir=folder, buffering=0))
+                allocate(self._file.fileno(), size)
+                self._files, self._size = files.pop_all(), size
         except OSError as error:
             raise RunError(f"{folder} cannot be written to: {reason(error)}") from None
+
+    def grow(self, size: int) -> None:
+        """Allocate `size` bytes in all, if the disk has them and they are not released."""
+        if size > self._size and not self._file.closed:
+            with contextlib.suppress(OSError):
+                allocate(self._file.fileno(), size)
+                self._size = size
 
     def release(self) -> None:
         """Free the bytes. A second call does nothing."""

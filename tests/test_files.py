@@ -73,6 +73,16 @@ def test_a_folder_that_takes_nothing_is_named(kind: str, tmp_path: Path) -> None
         Reserve(folder)
 
 
+def test_a_reserve_grows_until_it_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = list[int]()
+    monkeypatch.setattr("launchopt.files.allocate", lambda _, size: sizes.append(size))
+    with Reserve(tmp_path, 1 << 20) as reserve:
+        reserve.grow(1 << 19)
+        reserve.grow(64 << 20)
+    reserve.grow(128 << 20)
+    assert sizes == [1 << 20, 64 << 20]
+
+
 @can_claim
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "posix_fallocate", full)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -88,7 +89,11 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
     """
     if "${" in str(path.absolute()):
         raise ConfigError("--model", path.absolute(), "has ${ in its name, which Hydra reads: copy it to another path")
-    own: dict[str, object] = {"model": str(path.absolute()), "workload.tokens": TOKENS, "workload.layers": 1}
+    own: dict[str, object] = {
+        "model": os.path.normpath(path.absolute()),
+        "workload.tokens": TOKENS,
+        "workload.layers": 1,
+    }
     whole = own | {"workload": "layer", "workload.requests": requests, "batching.max_batch": requests}
     with hydra_of():
         model = compose("config", words_of(whole)).model

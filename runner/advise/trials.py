@@ -160,7 +160,7 @@ class Trials:
             }
             for phase, each_s in phases.items():
                 seconds[phase] = seconds.get(phase, 0.0) + each_s
-            compared += len({run.get("compared_run") for run in manifest["runs"]})
+            compared += len({str(run.get("compared_run")) for run in manifest["runs"]})
         return Phases(seconds, compared)
 
     def _broken(self, error: LaunchoptError, labels: Sequence[str]) -> dict[str, str]:

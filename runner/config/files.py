@@ -12,6 +12,7 @@ can name the line.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from importlib import import_module
@@ -121,8 +122,15 @@ def _check_defaults(path: Path, node: yaml.Node) -> None:
         line = int(each.start_mark.line) + 1
         if HYDRA_DEFAULT.match(each.value):
             raise DataError(path, line, f"defaults: {each.value} sets what Hydra itself runs: refused")
-        if HIDDEN_DEFAULT.match(each.value):
+        if HIDDEN_DEFAULT.match(each.value) and not _is_model(each.value):
             raise DataError(path, line, f"defaults: {each.value} is in a hidden folder or above this one: refused")
+
+
+def _is_model(named: str) -> bool:
+    """Return whether an entry names the config.json of a model by its whole path: no YAML is read there."""
+    path = Path(named)
+    is_whole = path.is_absolute() and os.path.normpath(named) == named
+    return is_whole and (path.suffix == ".json" or (path / "config.json").is_file())
 
 
 def _scalars(node: yaml.Node, seen: set[int]) -> Iterator[yaml.ScalarNode]:

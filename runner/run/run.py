@@ -1,8 +1,7 @@
 """One job from plan to folder: runs its repeats and saves their results.
 
-summary.parquet and manifest.json are replaced after repeats, so often that it takes a tenth of the time at most, and at
-the end. However the run ends, the folder holds the finished repeats, and the manifest says how it ended. Only SIGKILL
-loses those behind the last save.
+Its files are replaced after repeats, so often that it takes a tenth of the time at most, and at the end. However the
+run ends, they hold the finished repeats and how it ended; but signals that end a process at once lose the latest ones.
 """
 
 from __future__ import annotations
@@ -57,6 +56,8 @@ from runner.screen.pager import Voice
 from runner.worker.messages import RepeatResult
 
 SAVES_SHARE = 0.1  # of the time of a run
+SUMMARY, HISTOGRAMS, GPUS = "summary.parquet", "histograms.parquet", "gpus.parquet"
+FILES = (SUMMARY, HISTOGRAMS, GPUS, "manifest.json")
 
 
 @dataclass
@@ -95,11 +96,12 @@ class Run:
         self.manifest["notices"] = [*self.notices, *self.late_notices()]
         if self.rows:
             config = self.plan.composed
-            results.write_rows(self.folder / "summary.parquet", results.SUMMARY, self.rows, config)
-            results.write_rows(self.folder / "histograms.parquet", results.HISTOGRAMS, self.histograms, config)
+            results.write_rows(self.folder / SUMMARY, results.SUMMARY, self.rows, config)
+            results.write_rows(self.folder / HISTOGRAMS, results.HISTOGRAMS, self.histograms, config)
             if self.gpus:
-                results.write_rows(self.folder / "gpus.parquet", results.GPUS, self.gpus, config)
+                results.write_rows(self.folder / GPUS, results.GPUS, self.gpus, config)
         results.write_manifest(self.folder, self.manifest)
+        self.reserve.grow(2 * sum(path.stat().st_size for path in map(self.folder.joinpath, FILES) if path.is_file()))
 
     def repeats(self) -> Manifest:
         """Return the manifest's entry on repeats: of the process that runs, with the number taken by all."""
@@ -192,6 +194,9 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         foreseen = error if isinstance(error, LaunchoptError) else RunError(f"{folder}: {reason(error)}")
         _keep_error(run, foreseen)
         raise foreseen from None
+    except BaseException as error:
+        _keep_error(run, RunError(f"{type(error).__name__}: {error}"))
+        raise
     if failed:
         wrong = f"{failed[0]['mode']} repeat {failed[0]['repeat']}: {failed[0]['status']}"
         raise VerificationError(f"{len(failed)} of {len(run.rows)} repeats failed; {wrong}")

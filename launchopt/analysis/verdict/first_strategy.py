@@ -242,7 +242,9 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
 
 def _open(lines: Sequence[Judged]) -> str:
     """Return which modes may be faster than the first line, or as fast, although no interval shows it."""
-    others = [each.strategy.line for each in lines[1:] if each.is_sound]
+    quantises = bool(lines[0].strategy.line["quantised_inputs"])  # else outputs of modes that do are other ones
+    sound = [each.strategy.line for each in lines[1:] if each.is_sound]
+    others = [line for line in sound if quantises or not line["quantised_inputs"]]
     undecided = [(line.speedup.value, line) for line in others if line.speedup and line.verdict is Verdict.UNDECIDED]
     likely = sorted((each for each in undecided if each[0] >= 1 - SMALLEST_EFFECT), key=lambda each: -each[0])
     if likely:

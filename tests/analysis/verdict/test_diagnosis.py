@@ -34,6 +34,13 @@ def test_a_mode_that_quantises_inputs_is_not_recommended() -> None:
     assert only(rows).first_to_try == "batched"
 
 
+def test_a_mode_that_quantises_inputs_is_not_said_to_be_perhaps_faster() -> None:
+    rows = [*repeats("baseline", 100.0, 140.0, 70.0), *repeats("kernel", 99.0, 141.0, 71.0)]
+    rows += few("cublaslt_fp8", 60.0, 130.0, 101.0, quantised_inputs="fp8 per channel")
+    assert "kernel may be" in only(rows).sentence
+    assert "cublaslt_fp8" not in only(rows).sentence
+
+
 def test_launch_bound_by_the_host_and_what_to_try() -> None:
     rows = [*repeats("baseline", 100.0, 101.0, 99.0), *few("batched", 5.1, 5.2, 5.0), *few("graph", 5.05, 5.1, 5.0)]
     found = only(rows)

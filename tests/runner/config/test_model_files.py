@@ -77,6 +77,21 @@ def test_an_experiment_of_the_user_may_name_a_path(tmp_path: Path) -> None:
         composed(["experiment=night"], "mine")
 
 
+@pytest.mark.parametrize("named", ["{folder}/.cache/a", "{folder}/.cache/a/config.json"])
+def test_an_experiment_of_the_user_may_name_a_model_in_a_hidden_folder_by_its_whole_path(
+    named: str, tmp_path: Path
+) -> None:
+    """Downloads of Hugging Face are in ~/.cache."""
+    write_config(tmp_path / ".cache/a", TINY)
+    path = named.format(folder=tmp_path)
+    text = f"# @package _global_\ndefaults:\n  - override /workload: decode\n  - override /model: {path}\n"
+    write_config(tmp_path / "mine/experiment", text, "night.yaml")
+    assert composed(["experiment=night"], "mine").model.name == "a"
+    write_config(tmp_path / "mine/experiment", text.replace("/.cache/", "/.cache/../.cache/"), "night.yaml")
+    with pytest.raises(DataError, match="hidden folder or above"):
+        composed(["experiment=night"], "mine")
+
+
 @pytest.mark.parametrize(
     ("path", "message"),
     [

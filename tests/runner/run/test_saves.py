@@ -57,3 +57,19 @@ def test_all_repeats_are_saved_at_the_end(tmp_path: Path, monkeypatch: pytest.Mo
     words = ("workload=gemv_micro", "workload.commands=50", "mode=batched", "repeats=4")
     execute(planned(*words, "device=cpu"), tmp_path, list(words))
     assert len(results.read_summaries([tmp_path])) == read_json(tmp_path / "manifest.json")["repeats_done"] == 4
+
+
+def test_an_error_that_nobody_foresaw_keeps_the_finished_repeats(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "save_if_due", lambda run: len(run.rows) == 3 and 1 / 0)
+    words = ("workload=gemv_micro", "workload.commands=50", "mode=batched", "repeats=4", "device=cpu")
+    with pytest.raises(ZeroDivisionError):
+        execute(planned(*words), tmp_path, list(words))
+    about = read_json(tmp_path / "manifest.json")
+    assert (about["status"], about["repeats_done"], about["error"]) == (
+        "failed",
+        3,
+        "ZeroDivisionError: division by zero",
+    )
+    assert len(results.read_summaries([tmp_path])) == 3
