@@ -7,8 +7,8 @@ filling a table of pointers, belongs to the call.
 
 Every mode that can run here is measured. A mode that takes commands or batches runs on gemv_256. A mode that takes
 whole steps runs on the first workload of requests that it can run, since its Python is the same on all. Modes of a
-compiled loop (`compiled_loop`) have no Python of their own and are skipped. On the cpu device workloads are tiny, and
-there is no goal.
+compiled loop (`compiled_loop`) have no Python of their own and are skipped; so is a mode of quantised weights alone. On
+the cpu device workloads are tiny, and there is no goal.
 """
 
 from __future__ import annotations

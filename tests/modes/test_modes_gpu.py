@@ -153,6 +153,8 @@ def test_what_cannot_run_is_refused_in_its_own_words(everything: Everything) -> 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
 def test_no_mode_is_left_out(kind: str) -> None:
-    """Some job here runs each mode."""
+    """Some job here runs each mode, but for one of quantised weights (test_cublaslt_fp8.py)."""
     for mode in PLAIN:
+        if mode_class(mode).quantises_inputs:
+            continue
         assert any(mode in able(job, kind) for job in JOBS) == (kind in mode_class(mode).devices), mode

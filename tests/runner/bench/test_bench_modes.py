@@ -26,12 +26,12 @@ BATCH = 16
 
 
 def measurable(device: str) -> set[str]:
-    """Modes that can run here, and do so from Python."""
+    """Modes that can run here, and do so from Python; but for those of quantised weights alone."""
     classes = {name: mode_class(name) for name in MODES}
     return {
         name
         for name, mode in classes.items()
-        if not mode.compiled_loop and device in mode.devices and mode.lacks() is None
+        if not (mode.compiled_loop or mode.quantises_inputs) and device in mode.devices and mode.lacks() is None
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,11 +26,12 @@ class TimedRun(Run):
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> TimedRun:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TimedRun]:
     folder = tmp_path_factory.mktemp("run")
-    made = TimedRun(planned("workload=gemv_micro", "mode=batched"), folder, [], [], Reserve(folder))
-    made.clock = lambda: made.now_s
-    return made
+    with Reserve(folder) as reserve:
+        made = TimedRun(planned("workload=gemv_micro", "mode=batched"), folder, [], [], reserve)
+        made.clock = lambda: made.now_s
+        yield made
 
 
 @given(repeats_s=st.lists(st.floats(0.001, 5.0), min_size=1, max_size=200), save_s=st.floats(0.001, 1.0))
