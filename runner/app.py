@@ -87,7 +87,7 @@ class Precheck(Callback):
             require_gpu(config, words := typed(config.hydra))
             self._prepare_run(without_hydra(config), config.hydra.run, is_published, has_mode(words))
 
-    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool, is_named: bool) -> None:
+    def _prepare_run(self, task: DictConfig, place: DictConfig, is_published: bool, names_mode: bool) -> None:
         folder = chosen_folder(RUN_KEY, place.dir)
         check_writable(RUN_KEY, folder)
         settings = to_config(task)
@@ -98,7 +98,7 @@ class Precheck(Callback):
             _start.hold(folder, RUN_KEY)
         with uncollected():
             from runner.auto.resolving import plan_of_run
-        _start.plan = plan = plan_of_run(task, is_published, is_named)
+        _start.plan = plan = plan_of_run(task, is_published, names_mode)
         _start.folder = folder
         if settings.resume and is_done(folder, plan.composed, RUN_KEY, plan.notices):
             say(f"skipped: finished before, in {folder}")

@@ -53,7 +53,7 @@ def no_steps(stream: Stream) -> str:
     if stream.independent:
         return "takes whole steps: this workload's commands are independent of each other"
     if stream.has_groups:
-        return "takes whole steps of requests, and this workload is groups of commands: use mode=grouped or graph"
+        return "takes whole steps of requests, and this workload is groups of commands"
     return "takes whole steps of requests, and this workload has none"
 
 
@@ -110,7 +110,7 @@ class Mode:
         if kind not in cls.devices:
             return f"needs a GPU: on the {kind} device it has no meaning"
         if cls.takes_of(stream) is Takes.steps and not stream.has_steps:
-            return no_steps(stream)
+            return no_steps(stream) + (": use mode=grouped or graph" if stream.has_groups else "")
         if stream.tensor > 1 and (rule := split_conflict(cls.stack)) is not None:
             return rule.reason
         if stream.tensor > 1 and cls.takes_of(stream) is Takes.batches:

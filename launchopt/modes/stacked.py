@@ -70,8 +70,7 @@ class Stacked(Mode):
         if stream.has_steps:
             return cls._lacking(chain_of(stream)) or (cls._unsupported(chain_of(stream)) if kind == "cuda" else None)
         if cls.stack != preset_stack(cls.name) and not cls.can_change(stream):
-            why = no_steps(stream).partition(": use")[0] + ", and have nothing to stack" * stream.independent
-            return f"{why}; use mode={cls.name} as it is, or a workload of steps, such as workload=layer"
+            return f"{no_steps(stream)}; use mode={cls.name} as it is, or a workload of steps, such as workload=layer"
         return None
 
     @classmethod

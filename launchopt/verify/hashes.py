@@ -16,7 +16,7 @@ from launchopt.devices.arenas import to_host
 from launchopt.types import Array
 
 HASHED_BYTES = 2 << 20  # bytes hashed at a time: words, multipliers and products stay in the cache of a CPU
-GPU_HASHED_BYTES = 32 << 20  # the same on a GPU, where small pieces take as long as their launches
+GPU_HASHED_BYTES = 16 << 20  # the same on a GPU, where small pieces take as long as their launches
 HALF = np.uint64(32)
 
 

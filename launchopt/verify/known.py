@@ -23,10 +23,10 @@ class Known(NamedTuple):
 
 
 class KnownOutputs:
-    """The right outputs that one job has seen. seed: of the hashes."""
+    """The right outputs that one job has seen."""
 
-    def __init__(self, arenas: Arenas, seed: int) -> None:
-        self._arenas, self._hashing = arenas, Hashes(arenas.xp, seed)
+    def __init__(self, arenas: Arenas, hashing: Hashes) -> None:
+        self._arenas, self._hashing = arenas, hashing
         self._known: dict[bytes, Known] = {}
 
     def check(self, run: str, also: bytes, compare: Callable[[], Verification]) -> Known:

@@ -28,9 +28,9 @@ KINDS = {  # names of operands by the role of their arena
 class OperandCheck:
     """Checks the operands of one job after each of its runs. seed: the seed that filled `arenas`."""
 
-    def __init__(self, arenas: Arenas, seed: int) -> None:
+    def __init__(self, arenas: Arenas, seed: int, hashing: Hashes | None = None) -> None:
         self._arenas, self._seed = arenas, seed
-        self._hashing = Hashes(arenas.xp, seed)
+        self._hashing = hashing or Hashes(arenas.xp, seed)
         self._hashes: dict[ArenaKey, list[int]] = {}  # hashes of operands that were compared with what the seed gives
 
     def fault(self) -> str | None:

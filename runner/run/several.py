@@ -139,8 +139,10 @@ def _extra(plan: Plan, found: Sequence[RepeatResult]) -> Manifest:
     gpus, extras = plan.consumers, [each.extra for each in found]
     named = list(zip(gpus, extras, strict=True))
     extra = {key: value for key, value in extras[0].items() if key != "gpu"}
-    for name in ("compared_run", "check_seconds"):  # each GPU checks its own outputs
-        extra[name] = {str(gpu): each[name] for gpu, each in named if name in each}
+    extra["compared_run"] = {str(gpu): each["compared_run"] for gpu, each in named}  # each GPU checks its own outputs
+    extra["check_seconds"] = {
+        check: max(each["check_seconds"][check] for each in extras) for check in extras[0]["check_seconds"]
+    }
     states = {f"{when}, GPU {gpu}": of for gpu, each in named for when, of in each.get("state", {}).items()}
     readings = {str(gpu): each["gpu"] for gpu, each in named if "gpu" in each}
     extra |= {"state": states} if states else {}

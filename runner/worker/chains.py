@@ -52,7 +52,7 @@ class Chains:
         self._audit_own: dict[int, NDArray[np.int64]] = {}  # requests of that run that this consumer had
         self._table = stream.table
         self._audit: Audit | None = None
-        self._hashes = Hashes(device.arenas.xp, job.seed)
+        self.hashing = Hashes(device.arenas.xp, job.seed)
 
     def start(self, kind: RunKind, unwritten: frozenset[str], settings: CheckSettings) -> None:
         """Begin a run. unwritten, settings: as in `verify`."""
@@ -110,7 +110,7 @@ class Chains:
         if self._stream.vocab is not None:
             return self._plain.flights.done[:count].copy()
         history = self._device.arenas.arrays[self._stream.history][:count]
-        hashes: Words = self._hashes.of_rows(history)
+        hashes: Words = self.hashing.of_rows(history)
         return hashes
 
     def _expected(self) -> NDArray[np.bool_] | None:

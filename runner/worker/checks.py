@@ -17,6 +17,7 @@ from launchopt.streams.stream import commands_of
 from launchopt.timing.laps import Laps
 from launchopt.verify.commands import CheckSettings, Report, Verification, verify
 from launchopt.verify.experts import verify_experts
+from launchopt.verify.hashes import Hashes
 from launchopt.verify.known import KnownOutputs
 from launchopt.verify.operands import OperandCheck
 from runner.plan.job import Job
@@ -39,9 +40,10 @@ class Checks:
 
     def __init__(self, job: Job, device: Device, chains: Chains | None, report: Report) -> None:
         self._job, self._device, self._chains, self._report = job, device, chains, report
-        self._operands = OperandCheck(device.arenas, job.seed)
-        self._known = KnownOutputs(device.arenas, job.seed)
-        self._whole = None if device.split is None else OperandCheck(device.split.shares.whole, job.seed)
+        hashing = chains.hashing if chains else Hashes(device.arenas.xp, job.seed)  # one for all: it takes memory
+        self._operands = OperandCheck(device.arenas, job.seed, hashing)
+        self._known = KnownOutputs(device.arenas, hashing)
+        self._whole = None if device.split is None else OperandCheck(device.split.shares.whole, job.seed, hashing)
 
     def settings(self, wall_s: float) -> CheckSettings:
         """Return the settings of a check, which may take as long as the run, `wall_s`, but at least LEAST_BUDGET_S."""

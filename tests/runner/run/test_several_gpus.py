@@ -93,6 +93,7 @@ def found(own: list[int], commands: int = 300, **changed: Any) -> RepeatResult:
     mask = np.zeros(commands, np.bool_)
     mask[own] = True
     extra = {"counts": {"pushed": len(own)}, "commands_by_strategy": {"single": len(own)}}
+    extra |= {"compared_run": "graph, repeat 0", "check_seconds": {"operands": 0.1, "outputs": 0.2}}
     latency = {"latency": [(1000, 1003, len(own))], "queue_wait": [], "batch_wait": []}
     return RepeatResult(row, extra, latency, np.packbits(mask).tobytes())
 
@@ -161,10 +162,13 @@ def test_the_manifest_has_the_state_and_the_readings_of_each_gpu() -> None:
     for number, each in enumerate(halves):
         each.extra.update(state={"before": {"sm_clock_mhz": 1000 + number}}, gpu={"looks": number})
         each.extra["device_clock_error_ns"] = 10 * number
+    halves[1].extra.update(compared_run="graph, repeat 2", check_seconds={"operands": 0.3, "outputs": 0.1})
     extra = merged(plan_of_two(), halves).extra
     assert extra["state"] == {"before, GPU 4": {"sm_clock_mhz": 1000}, "before, GPU 7": {"sm_clock_mhz": 1001}}
     assert (extra["gpus"], extra["device_clock_error_ns"]) == ({"4": {"looks": 0}, "7": {"looks": 1}}, 10)
     assert "gpu" not in extra
+    assert extra["compared_run"] == {"4": "graph, repeat 0", "7": "graph, repeat 2"}
+    assert extra["check_seconds"] == {"operands": 0.3, "outputs": 0.2}, "they check side by side"
 
 
 def test_clocks_are_read_until_a_gpu_is_done_and_energy_until_the_last_one_is() -> None:
