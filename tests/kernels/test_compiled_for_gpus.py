@@ -67,7 +67,7 @@ def test_gemv_without_spilled_registers(weights: str, dtype: Dtype) -> None:
 @pytest.mark.parametrize("columns", range(1, 9) if is_thorough() else (1, 2, 4, 8))
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_gemv_of_tensor_cores_without_spilled_registers(packing: Packing, columns: int, dtype: Dtype) -> None:
-    found = is_compiled(source("gemv_quantised_rows"), DTYPE=dtype, N=columns, PDL=1, **packing.macros)
+    found = is_compiled(source("gemv_quantised_rows"), DTYPE=dtype, N=columns, WARPS=8, PDL=1, **packing.macros)
     assert found.spilled == [0]
 
 
@@ -79,6 +79,15 @@ def test_a_scale_is_no_number_before_it_is_widened(packing: Packing) -> None:
         found = compiled(text, DTYPE=Dtype.bf16, **GEMV, **packing.macros)
         assert found.is_ok == is_ok, found.log[:2000]
         assert ("StoredScale" in found.log) != is_ok
+
+
+@halves
+@pytest.mark.parametrize("columns", [1, 2])
+@pytest.mark.parametrize("packing", [each for each in PACKINGS if each.bits == 8 and each.scales != "block"], ids=str)
+def test_two_blocks_of_16_warps_without_spilled_registers(packing: Packing, columns: int, dtype: Dtype) -> None:
+    found = is_compiled(source("gemv_quantised_rows"), DTYPE=dtype, N=columns, WARPS=16, PDL=1, **packing.macros)
+    assert found.spilled == [0]
+    assert found.registers[0] * 2 * 512 <= REGISTERS
 
 
 @each_dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import product, starmap
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from support.quantised import PACKINGS
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.devices.cuda.op_kernels import GEMV_WARPS, QUANTISED_GEMV, TENSOR_GEMV, gemv_geometry
-from launchopt.devices.cuda.op_plans import gemv_of, warps_per_row
+from launchopt.devices.cuda.op_plans import gemv_of, tensor_warps, warps_per_row
 from launchopt.verify.products import Tolerance
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.weights.quantiser import dequantised, quantised
@@ -23,7 +23,15 @@ CALL = (
     "struct Given {{ char *a, *b, *c; i64 request; Args p; }}; const Given& given = *(const Given*)arguments; "
     "{}(given.a, given.b, given.c, given.request, given.p)"
 )
+WARPS_MACRO = {QUANTISED_GEMV: "WARPS_PER_ROW", TENSOR_GEMV: "WARPS"}
 COMMANDS = 2
+
+
+def is_wide(packing: Packing) -> bool:
+    """Return whether 16 warps may share rows of a weight."""
+    return tensor_warps(ShapeKey(4096, 1, 4096, Dtype.bf16, packing=packing), 1) == 16
+
+
 # Every packing, each with another dtype, number of columns, warps a row, and launch.
 CASES = [
     (packing, dtype, n, warps, pdl)
@@ -67,9 +75,7 @@ def kernel_products(
     c = from_float32(np.full((COMMANDS, n, m + 3), np.nan, np.float32), dtype)
     made = gemv_geometry(shape, COMMANDS, (k, k + 16, m + 3), (stride, b.strides[0], c.strides[0]), warps, name)
     words = np.array([packed.ctypes.data + first, b.ctypes.data, c.ctypes.data, 0, *made.args], np.int64)
-    macros = {"DTYPE": int(dtype), "N": n, "PDL": pdl, **packing.macros}
-    if name != TENSOR_GEMV:
-        macros["WARPS_PER_ROW"] = warps
+    macros = {"DTYPE": int(dtype), "N": n, "PDL": pdl, **packing.macros, WARPS_MACRO[name]: warps}
     launch(built(name, CALL.format(name), **macros), made.grid, made.block[0], 0, words.ctypes.data, seed=n)
     weights = dequantised(np, a, m, k, packing, np.float64)
     expected = to_float32(b[:, :, :k], dtype).astype(np.float64) @ weights.transpose(0, 2, 1)
@@ -90,6 +96,15 @@ def test_products_of_tensor_cores_agree_with_float64(packing: Packing, dtype: Dt
     halves = Dtype.fp16 if dtype is Dtype.fp32 else dtype
     for m, k in ((130, 256), (3, 1024), (33, 2176)):
         kernel_products(packing, halves, n, GEMV_WARPS, pdl, m, k, TENSOR_GEMV)
+
+
+@pytest.mark.parametrize("pdl", [0, 1])
+@pytest.mark.parametrize("packing", [each for each in PACKINGS if is_wide(each)], ids=str)
+def test_products_of_16_warps_agree_with_float64(packing: Packing, pdl: int) -> None:
+    """Their rounds have 2,048 inputs: some warps have none, or the last one ends within a round."""
+    for n, dtype in ((1, Dtype.bf16), (2, Dtype.fp16)):
+        for m, k in ((17, 128), (33, 2176), (16, 4160)):
+            kernel_products(packing, dtype, n, 16, pdl, m, k, TENSOR_GEMV)
 
 
 @pytest.mark.parametrize("largest", [1e30, 1e-10, 1e-36])
@@ -133,9 +148,7 @@ def test_every_code_is_unpacked_exactly(weight_format: WeightFormat, name: str, 
     slot[packing.scales_at(256, k) :][: packing.scale_bytes] = np.frombuffer(one.tobytes(), np.uint8)
     values = dequantised(np, slot[None], 256, k, packing)[0]
     made = gemv_geometry(ShapeKey(256, 1, k, dtype, packing=packing), 1, (k, k, 256), (0, 0, 0), GEMV_WARPS, name)
-    macros = {"DTYPE": int(dtype), "N": 1, "PDL": 0, **packing.macros}
-    if name != TENSOR_GEMV:
-        macros["WARPS_PER_ROW"] = GEMV_WARPS
+    macros = {"DTYPE": int(dtype), "N": 1, "PDL": 0, **packing.macros, WARPS_MACRO[name]: GEMV_WARPS}
     library = built(name, CALL.format(name), **macros)
     for place in (0, 1, 2, 3, k - 1):
         b, c = (from_float32(np.zeros((1, size), np.float32), dtype) for size in (k, 256))
@@ -161,3 +174,13 @@ def test_tensor_cores_multiply_weights_of_many_rows_on_a_gpu_that_can() -> None:
     assert gemv_of(many, 1, 90) == gemv_of(few, 64, 90) == TENSOR_GEMV
     assert {gemv_of(many, 1, 80), gemv_of(few, 1, 90), gemv_of(odd, 1, 90), gemv_of(wide, 1, 90)} == {QUANTISED_GEMV}
     assert gemv_of(ShapeKey(4096, 1, 4096, Dtype.bf16), 1, 90) == "gemv"
+
+
+def test_16_warps_share_rows_if_blocks_are_few_and_have_enough_registers() -> None:
+    def warps(m: int, n: int = 1, k: int = 4096, packing: Packing = PACKINGS[0], size: int = 1) -> int:
+        return tensor_warps(ShapeKey(m, n, k, Dtype.bf16, packing=packing), size)
+
+    assert warps(4096) == warps(2 * 132 * 16, 2) == warps(2112, k=1088, size=2) == 16
+    assert warps(2 * 132 * 16 + 1) == warps(4096, 3) == warps(4096, k=1024) == warps(2112, size=3) == 8
+    formats, scales = (WeightFormat.fp8, WeightFormat.int8), (Scales.channel, Scales.tensor)
+    assert [packing for packing in PACKINGS if is_wide(packing)] == list(starmap(Packing, product(formats, scales)))

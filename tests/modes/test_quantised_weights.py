@@ -91,7 +91,10 @@ def test_a_sum_in_half_precision_is_wrong() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     ("dtype", "rows", "columns"),
-    [("bf16", 1000, 2), ("bf16", 2200, 1), ("bf16", 2200, 4), ("fp16", 2200, 8), ("fp32", 1000, 2)],
+    [
+        *(("bf16", 1000, 2), ("bf16", 4240, 1), ("bf16", 2200, 4), ("fp16", 2200, 8), ("fp32", 1000, 2)),
+        *(("bf16", 4096, 1), ("fp16", 2200, 2)),  # single commands with codes of 8 bits: blocks of 16 warps
+    ],
 )
 @pytest.mark.parametrize("packing", PACKINGS, ids=str)
 def test_our_kernels_compute_with_quantised_weights_on_a_gpu(

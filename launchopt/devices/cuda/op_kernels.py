@@ -28,7 +28,8 @@ MOST_QUANTISING_THREADS = 1024  # threads per block of quantise_inputs.cu
 MOST_ROW_THREADS = 512  # most threads per block of NORM and SOFTMAX; a thread holds 16 bytes of a row in registers
 ATTENTION_THREADS = WARP * ATTENTION_WARPS
 GEMV_WARPS, GEMV_MOST_COLUMNS = 8, 8
-QUANTISED_GEMV, TENSOR_GEMV, TENSOR_ROWS = "gemv_quantised", "gemv_quantised_rows", 16
+QUANTISED_GEMV, TENSOR_GEMV = "gemv_quantised", "gemv_quantised_rows"
+TENSOR_ROWS, TENSOR_WARPS = 16, (8, 16)  # rows, and warps to choose from, of a block of TENSOR_GEMV
 
 Three = tuple[int, int, int]
 
@@ -88,20 +89,22 @@ def gemv_geometry(
     batch: int,
     row_elements: Three,
     stride_bytes: Three,
-    warps_per_row: int,
+    warps: int,
     name: str = "gemv",
 ) -> OpLaunch:
     """Return the launch of GEMMs of up to 8 columns, whose kernel is compiled with N = shape.n.
 
-    warps_per_row: 1, 2, 4 or 8 of a block's 8 warps share a row of A. name: of the kernel and its file: gemv, or for
-    quantised weights gemv_quantised or gemv_quantised_rows, whose 8 warps share 16 rows.
+    name: of the kernel and its file: gemv, or for quantised weights gemv_quantised or gemv_quantised_rows. warps: 1, 2,
+    4 or 8 of a block's 8 warps share a row of A; the 8 or 16 warps of a block of gemv_quantised_rows share 16 rows.
     """
-    if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps_per_row not in (1, 2, 4, 8):
-        raise ValueError(f"no GEMV: {shape}, {warps_per_row} warps a row")
-    rows = TENSOR_ROWS if name == TENSOR_GEMV else GEMV_WARPS // warps_per_row  # of a block
+    is_tensor = name == TENSOR_GEMV
+    allowed = TENSOR_WARPS if is_tensor else (1, 2, 4, 8)
+    if shape.op is not Op.GEMM or shape.n > GEMV_MOST_COLUMNS or warps not in allowed:
+        raise ValueError(f"no GEMV: {shape}, {name} with {warps} warps")
+    rows, of_block = (TENSOR_ROWS, warps) if is_tensor else (GEMV_WARPS // warps, GEMV_WARPS)
     grid = (-(-shape.m // rows), 1)
     args = _args(shape, row_elements, stride_bytes, None, None)
-    return OpLaunch(name, _whole_grid(shape, grid, batch), (GEMV_WARPS * WARP, 1, 1), 0, args)
+    return OpLaunch(name, _whole_grid(shape, grid, batch), (of_block * WARP, 1, 1), 0, args)
 
 
 def quantising_geometry(shape: ShapeKey, row_elements: Three) -> OpLaunch:

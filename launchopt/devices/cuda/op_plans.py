@@ -14,6 +14,7 @@ from launchopt.devices.cuda.op_kernels import (
     QUANTISED_GEMV,
     TENSOR_GEMV,
     TENSOR_ROWS,
+    TENSOR_WARPS,
     OpLaunch,
     SeqAddresses,
     Three,
@@ -23,6 +24,7 @@ from launchopt.devices.cuda.op_kernels import (
 from launchopt.devices.peers.launches import all_reduce_launch
 from launchopt.devices.peers.nccl import NcclPlans
 from launchopt.streams.chains.chain import Stream
+from launchopt.weights.packing import Scales
 
 MULTIPROCESSORS = 132  # multiprocessors of an H200; on other GPUs, a GEMV may be divided slightly worse
 DEPENDENT: Mapping[str, int] = {"PDL": 1}  # macros of kernels that wait for earlier launches by themselves
@@ -30,6 +32,7 @@ WARPS_WANTED = 8 * MULTIPROCESSORS  # warps that keep the GPU busy
 WARP_BYTES = 512  # bytes of a row that a warp reads at a time
 TENSOR_CAPABILITY = 90  # lowest compute capability that multiplies and subtracts pairs of bf16, times 10
 TENSOR_STEP_BITS = 4 * 128  # of a row of codes: what the four lanes of a row read in a step
+TENSOR_ROUND_BITS = 2 * TENSOR_STEP_BITS
 
 
 class OpPlans:
@@ -84,12 +87,12 @@ class OpPlans:
         early: with programmatic dependent launch (PDL).
         """
         name = gemv_of(shape, size, self._capability)
-        warps = GEMV_WARPS if name == TENSOR_GEMV else warps_per_row(shape, size)
+        warps, macro = warps_per_row(shape, size), "WARPS_PER_ROW"
+        if name == TENSOR_GEMV:
+            warps, macro = tensor_warps(shape, size), "WARPS"
         launch = gemv_geometry(shape, size, self._rows(shape), strides_bytes, warps, name)
         macros = shape.packing.macros if shape.packing else {}
-        if name != TENSOR_GEMV:
-            macros = {**macros, "WARPS_PER_ROW": warps}
-        function = self._kernels.function(name, name, "", N=shape.n, PDL=int(early), **macros)
+        function = self._kernels.function(name, name, "", N=shape.n, PDL=int(early), **macros, **{macro: warps})
         return self._kernels.row(
             function, to_launch(launch), early
         ), f"{name} {shape.packing} {shape.n} {warps}".encode()
@@ -111,6 +114,19 @@ def gemv_of(shape: ShapeKey, size: int, capability: int) -> str:
     whole = shape.k * shape.packing.bits % TENSOR_STEP_BITS == 0
     able = shape.dtype is not Dtype.fp32 and capability >= TENSOR_CAPABILITY
     return TENSOR_GEMV if able and whole and has_rows else QUANTISED_GEMV
+
+
+def tensor_warps(shape: ShapeKey, size: int) -> int:
+    """Return the number of warps of a block of TENSOR_GEMV.
+
+    Sixteen are faster if a multiprocessor has at most two blocks. Two such blocks have enough registers if codes have 8
+    bits, no scale is per block, and there are at most two columns. Eight suffice for rows that they read in one round.
+    """
+    few_blocks = -(-shape.m // TENSOR_ROWS) * size <= 2 * MULTIPROCESSORS
+    fits = shape.packing.bits == 8 and shape.packing.scales is not Scales.block and shape.n <= 2
+    eight, sixteen = TENSOR_WARPS
+    has_rounds = shape.k * shape.packing.bits > eight * TENSOR_ROUND_BITS
+    return sixteen if few_blocks and fits and has_rounds else eight
 
 
 def warps_per_row(shape: ShapeKey, size: int) -> int:

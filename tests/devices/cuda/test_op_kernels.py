@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from launchopt.command import COLLECTIVES, Dtype, Op, ShapeKey
 from launchopt.devices.cuda import op_kernels as ok
 from launchopt.devices.cuda.op_kernels import (
-    GEMV_WARPS,
     TENSOR_GEMV,
+    TENSOR_WARPS,
     SeqAddresses,
     fused_geometry,
     gemv_geometry,
@@ -151,9 +151,10 @@ def test_gemv_has_a_warp_or_more_for_every_row(warps: int) -> None:
     assert launch.args[:9].tolist() == [1001, 3, 64, *ROWS, *STRIDES]
 
 
-def test_all_warps_of_a_block_share_16_rows_of_tensor_cores() -> None:
-    launch = gemv_geometry(ShapeKey(1001, 3, 64, Dtype.bf16), 5, ROWS, STRIDES, GEMV_WARPS, TENSOR_GEMV)
-    assert (launch.function_name, launch.grid, launch.block) == (TENSOR_GEMV, (63, 1, 5), (256, 1, 1))
+@pytest.mark.parametrize("warps", TENSOR_WARPS)
+def test_all_warps_of_a_block_share_16_rows_of_tensor_cores(warps: int) -> None:
+    launch = gemv_geometry(ShapeKey(1001, 3, 64, Dtype.bf16), 5, ROWS, STRIDES, warps, TENSOR_GEMV)
+    assert (launch.function_name, launch.grid, launch.block) == (TENSOR_GEMV, (63, 1, 5), (32 * warps, 1, 1))
 
 
 def test_fused() -> None:
@@ -170,3 +171,5 @@ def test_what_cannot_be_launched() -> None:
         gemv_geometry(ShapeKey(4, 9, 4, Dtype.fp32), 1, ROWS, STRIDES, 1)
     with pytest.raises(ValueError, match="no GEMV"):
         gemv_geometry(ShapeKey(4, 1, 4, Dtype.fp32), 1, ROWS, STRIDES, 3)
+    with pytest.raises(ValueError, match="gemv_quantised_rows with 4 warps"):
+        gemv_geometry(ShapeKey(4, 1, 4, Dtype.bf16), 1, ROWS, STRIDES, 4, TENSOR_GEMV)
