@@ -99,13 +99,15 @@ def test_workers_try_the_same_inputs_and_another_campaign_is_refused(
 def test_workers_end_with_the_script(tmp_path: Path) -> None:
     call = [sys.executable, str(ROOT / "scripts/fuzz.py"), "csv", "--workers", "2", "--minutes", "9", "--keep"]
     with subprocess.Popen([*call, str(tmp_path)], start_new_session=True) as script:
-        workers = eventually(lambda: _workers(script.pid))
-        eventually(lambda: list(tmp_path.glob("rounds-*/*")))  # they are bound before their first round
-        script.kill()
+        try:
+            workers = eventually(lambda: _workers(script.pid))
+            eventually(lambda: list(tmp_path.glob("rounds-*/*")))  # they are bound before their first round
+        finally:
+            script.kill()
     psutil.wait_procs(workers, 20)
     assert not [each for each in workers if each.is_running()]
 
 
 def _workers(pid: int) -> list[psutil.Process]:
-    found = psutil.Process(pid).children()
+    found = [each for each in psutil.Process(pid).children() if each.status() != psutil.STATUS_ZOMBIE]
     return found if sum("--multiprocessing-fork" in each.cmdline() for each in found) == 2 else []

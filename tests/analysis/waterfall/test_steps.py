@@ -85,9 +85,9 @@ def test_both_orders_have_the_same_whole() -> None:
 @given(st.lists(st.lists(st.floats(1e-3, 1e7), min_size=5, max_size=5), min_size=len(TIMES_MS), max_size=len(TIMES_MS)))
 def test_the_sum_is_the_whole(times: list[list[float]]) -> None:
     for one in both(rows(**{mode: tuple(ms) for mode, ms in zip(TIMES_MS, times, strict=True)})):
-        total = sum(each.brings.value for each in one.steps)
-        assert total == pytest.approx(one.whole.brings.value, abs=1e-6 * max(map(max, times)))
-        assert one.whole.brings.value == pytest.approx(one.whole.before_us - one.whole.after_us)
+        total, rounding = sum(each.brings.value for each in one.steps), 1e-6 * max(map(max, times))
+        assert total == pytest.approx(one.whole.brings.value, abs=rounding)
+        assert one.whole.brings.value == pytest.approx(one.whole.before_us - one.whole.after_us, abs=rounding)
 
 
 def test_a_choice_that_costs_time_and_one_that_may_do_nothing_are_told_apart() -> None:
