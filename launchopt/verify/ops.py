@@ -194,7 +194,11 @@ def silu_mul(xp: ModuleType, b: Graded, dtype: Dtype) -> Graded:
     gate, up = b.value[:, :half], b.value[:, half:]
     sigmoid = 1.0 / (1.0 + xp.exp(-gate))
     slope = sigmoid * (1.0 + gate * (1.0 - sigmoid))
-    variance = (slope * up) ** 2 * b.variance[:, :half] + (gate * sigmoid) ** 2 * b.variance[:, half:]
+    bend = sigmoid * (1.0 - sigmoid) * (2.0 + gate * (1.0 - 2.0 * sigmoid))  # the second derivative of silu
+    of_gate, of_up = b.variance[:, :half], b.variance[:, half:]
+    variance = (slope * up) ** 2 * of_gate + (gate * sigmoid) ** 2 * of_up
+    # The first derivatives vanish where gate and up are near 0, and at the minimum of silu; the second ones remain.
+    variance += slope**2 * of_gate * of_up + 0.75 * (bend * up * of_gate) ** 2
     roundings = 4.0 + 2.0 * xp.abs(gate)  # exp amplifies the rounding of its argument
     return stored(gate * sigmoid * up, variance, dtype, roundings, stores=2)
 
