@@ -14,18 +14,17 @@ MODELS = {
     CPU: ("smollm2_135m", "smollm2_360m", "qwen3_0_6b"),
 }
 REQUESTS = (1, 16, 64, 4)  # the most wanted first
-# Device, options, most minutes, and seconds. The seconds are estimates.
-LIMITS = {
-    GPU: ("cuda", "--budget-s 90 --repeats-s 20", 5.0, 190),
-    CPU: ("cpu", "--budget-s 60 --repeats-s 40", 6.0, 120),
-}
+# Device, options, and most minutes. The budgets are those of launchopt advise.
+LIMITS = {GPU: ("cuda", "--budget-s 120 --repeats-s 20", 8.0), CPU: ("cpu", "--budget-s 60 --repeats-s 40", 6.0)}
+SECONDS = {GPU: {1: 200, 4: 200, 16: 260, 64: 400}, CPU: dict.fromkeys(REQUESTS, 120)}  # estimates
 
 
 def _part(machine: str, model: str, requests: int) -> Part:
-    device, options, minutes, seconds = LIMITS[machine]
+    device, options, minutes = LIMITS[machine]
     work = f"scripts/advised_models/{model}.json --requests {requests} --device {device}"
     command = f"python -m scripts.advised {work} {options} --output {{folder}}"
-    return Part(f"{ADVISED}/{machine}/{model}_{requests}", device, minutes, (command,), seconds=seconds)
+    folder, seconds = f"{ADVISED}/{machine}/{model}_{requests}", SECONDS[machine][requests]
+    return Part(folder, device, minutes, (command,), seconds=seconds)
 
 
 ADVISED_PARTS = tuple(

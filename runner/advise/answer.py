@@ -115,7 +115,8 @@ def _gain(found: Found) -> str:
 
 def _certainty(found: Found) -> str:
     """Return how sure the best arm is."""
-    return f"{found.decision.value}{_again(found) if found.decision is Decision.unknown else ''}"
+    lacks_time = found.decision in (Decision.unknown, Decision.left_out)
+    return f"{found.decision.value}{_again(found) if lacks_time else ''}"
 
 
 def _again(found: Found) -> str:

@@ -29,6 +29,7 @@ class Decision(Enum):
     decided = "no other stack of the last round can be more than 5% faster"
     open = "others may be over 5% faster: undecided"
     alone = "no other stack of the last round keeps the limit"
+    left_out = "others came as far and had no time for repeats: undecided"
     unknown = "too few repeats for an interval: undecided"
 
 

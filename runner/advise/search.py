@@ -74,7 +74,8 @@ def search(
         question = question.with_settings({"workload.steps": steps})
         trials.cost = trials.cost.scaled(steps / EXPERT_STEPS)
     first = trials.last
-    arms, folder = _halved(question, [label for label in able(question) if label != base], base, layers, trials)
+    others = [label for label in able(question) if label != base]
+    arms, folder, left_out = _halved(question, others, base, layers, trials)
     arms, folder = (arms, folder) if arms else (by_arm(pilot), first)
     if base not in arms:
         raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
@@ -87,11 +88,11 @@ def search(
         base,
         order,
         fits,
-        decision(arms, order[0], eligible),
+        Decision.left_out if left_out else decision(arms, order[0], eligible),
         batching_of(question, order[0], layers, trials),
         layers,
         folder,
-        _enough_s(arms, trials),
+        _enough_s({} if left_out else arms, trials),
     )
 
 
@@ -120,8 +121,11 @@ def _fitting(
 
 def _halved(
     question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials
-) -> tuple[Arms, Path]:
-    """Return the arms of the last round that ran, and its folder. Arms for which there is no time are dropped."""
+) -> tuple[Arms, Path, list[str]]:
+    """Return the arms of the last round that ran, its folder, and finalists for which it had no time.
+
+    Arms for which there is no time at all are dropped.
+    """
     every: Arms = {}
     arms: Arms = {}
     folder = trials.last
@@ -138,11 +142,12 @@ def _halved(
             break
         arms, folder, order = found, trials.last, ranked(found, question.limit, layers)
     others = [label for label in order[:FINALISTS] if label != base and label not in trials.dropped]
+    left_out = list[str]()
     while len(others) > 1 and _final_s(len(others), trials) > trials.left_s:
-        others.pop()
+        left_out.append(others.pop())
     final, its_folder = _final(question, _with(base, others), layers, trials)
     trials.dropped |= {label: NO_TIME for label in labels if not every and label not in final}
-    return (final, its_folder) if final else (arms, folder)
+    return (final, its_folder, left_out if every else []) if final else (arms, folder, [])
 
 
 def _final(question: Question, going: Sequence[str], layers: int | None, trials: Trials) -> tuple[Arms, Path]:

@@ -200,6 +200,13 @@ def test_with_time_for_one_round_the_likely_stacks_get_the_repeats_of_an_interva
     assert trials.dropped == dict.fromkeys(["kernel", "baseline", "pointer"], "no time within --budget-s")
 
 
+def test_without_time_to_repeat_all_that_came_as_far_nothing_is_decided() -> None:
+    result = found(MadeUp(7.6, ARMS))
+    assert {label: len(rows) for label, rows in result.arms.items()} == {"engine": 5, "graph": 5}
+    assert (result.best, result.decision, result.enough_s) == ("graph", Decision.left_out, 20.0)
+    assert found(MadeUp(20.0, ARMS)).decision is Decision.decided
+
+
 def test_a_longer_round_that_has_time_for_fewer_repeats_does_not_replace_the_last_one() -> None:
     trials = Noisy(22.0, {name: 15 * wall for name, wall in ARMS.items() if wall < 12})
     result = found(trials)
