@@ -39,6 +39,10 @@ EXCEPTIONS = {
     ("llama_3_8b_16/run", "megakernel", "engine+silu+epilogue+graph+own+pdl"),
     ("qwen3_0_6b_4/launches_first", "megakernel", "engine+silu+epilogue+graph_loop+own+pdl"),
     ("qwen3_0_6b_16/launches_first", "engine+silu+epilogue+graph_loop+own+pdl", "megakernel"),
+    ("qwen3_0_6b_4/fusions_first", "megakernel", "engine+silu+epilogue+graph+own+pdl"),
+    ("llama_3_2_1b_4/sweep", "megakernel", "engine+silu+epilogue+graph+own+pdl"),
+    ("llama_3_2_1b_16/sweep", "engine+silu+epilogue+own+pdl", "megakernel"),
+    ("qwen3_0_6b_1/sweep", "engine+silu+epilogue+graph+own+pdl", "megakernel"),
     ("llama_3_2_1b_16/fusions_first", "engine+silu+epilogue+graph+own", "megakernel"),
     ("llama_3_8b_1/one", "engine+graph", "engine+silu+graph+own+pdl"),  # the only entry with that stack
     ("readme/decode_1", "torch_graph", "megakernel"),  # few other works have both
@@ -55,6 +59,10 @@ UNDECIDED = {
     ("qkv/4", "coalesced", "fused_qkv"),
     ("smollm2_360m_1/sweep", "graph_loop", "graph_device"),
     ("remedies/7", "graph", "fused_triton"),
+    ("smollm2_135m_1/sweep", "engine+graph", "graph_loop"),
+    ("smollm2_360m_1/sweep", "engine+graph", "graph_device"),
+    ("llama_3_8b_8_layers_1/sweep", "engine+silu+epilogue+own+pdl", "megakernel"),
+    ("llama_3_2_1b_4/launches_first", "engine+silu+graph_loop+own+pdl", "megakernel"),
     ("llama_3_2_1b_4/fusions_first", "engine+silu+epilogue+graph+own+pdl", "megakernel"),
     ("llama_3_2_1b_64/fusions_first", "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph+own"),
     ("qwen3_0_6b_64/fusions_first", "engine+silu+epilogue+graph+own+pdl", "engine+silu+graph+own"),
