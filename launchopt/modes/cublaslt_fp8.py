@@ -65,6 +65,8 @@ class CublasltFp8(Mode):
             most = f"quantises up to {MOST_COLUMNS} columns with one scale"
             return f"{most}, and this workload has {widest}: use workload.scales=channel"
         for shape in stream.shapes:
+            if not shape.packing:
+                return f"multiplies fp8, and this workload has weights that are not quantised: {shape}"
             if shape.m % MULTIPLE or shape.k % MULTIPLE:
                 return f"multiplies fp8 if m and k are multiples of {MULTIPLE}, and this workload has {shape}"
         return None
