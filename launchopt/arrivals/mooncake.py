@@ -68,14 +68,14 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     """Return the prompts of the first `limit` requests; None: of all.
 
     Raises DataError, with the line if there is one, as `read_mooncake` does, and for hash_ids that contradict the
-    length of the prompt or those of an earlier line.
+    length of the prompt or those of an earlier line: an id stands for the same tokens in all lines.
     """
     prompts: list[Prompt] = []
-    before: dict[int, int] = {}  # the id before each id
+    known: dict[int, _Block] = {}
     with closing(text_lines(path, LINE_BYTES_MAX)) as lines:
         for number, text in islice(lines, limit):
             try:
-                prompts.append(_prompt(text, before))
+                prompts.append(_prompt(text, known))
             except ValueError as error:
                 raise DataError(path, number, str(error)) from None
     if not prompts:
@@ -85,7 +85,14 @@ def read_prompts(path: Path, limit: int | None = None) -> list[Prompt]:
     return prompts
 
 
-def _prompt(text: str, before: dict[int, int]) -> Prompt:
+class _Block(NamedTuple):
+    """What an id stands for. before: the id in front of it; -1: none. tokens: of the block, fewer in a last one."""
+
+    before: int
+    tokens: int
+
+
+def _prompt(text: str, known: dict[int, _Block]) -> Prompt:
     """Return the prompt of a line, and add its ids to those known; ValueError if the line is wrong."""
     request = _object(text)
     prompt, answer, ids = (
@@ -99,9 +106,12 @@ def _prompt(text: str, before: dict[int, int]) -> Prompt:
         raise ValueError(f"hash_ids is not a list of integers from 0 to {MOST_ID}")
     if len(ids) != (needed := -(-prompt // HASH_BLOCK)):
         raise ValueError(f"has {len(ids)} hash_ids; input_length={prompt} needs {needed}, of {HASH_BLOCK} tokens each")
-    for one, other in zip([-1, *ids], ids, strict=False):
-        if (known := before.setdefault(other, one)) != one:
-            raise ValueError(f"hash_ids: {other} follows {_place(one)}, and in an earlier line {_place(known)}")
+    for number, (before, own) in enumerate(zip([-1, *ids], ids, strict=False)):
+        block = _Block(before, min(HASH_BLOCK, prompt - number * HASH_BLOCK))
+        if (first := known.setdefault(own, block)).before != before:
+            raise ValueError(f"hash_ids: {own} follows {_place(before)}, and in an earlier line {_place(first.before)}")
+        if first.tokens != block.tokens:
+            raise ValueError(f"hash_ids: {own} has {block.tokens} tokens here, and {first.tokens} in an earlier line")
     return Prompt(prompt, answer, np.array(ids, np.int64))
 
 

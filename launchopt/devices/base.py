@@ -54,6 +54,7 @@ class DeviceInfo:
     cache_bytes: int  # size of the last-level cache: L2 of a GPU, L3 of a CPU
     memory_name: str  # name of its memory in error messages
     pack_bytes_per_launch: int  # bytes that the device can copy in the time of one launch call
+    compute_capability: int = 0  # of a GPU, times 10; 0: a CPU, or unknown
 
     def as_dict(self) -> JsonObject:
         """Return the fields as entries of the manifest."""

@@ -48,6 +48,15 @@ class Takes(enum.Enum):
     steps = "steps"
 
 
+HOPPER = 90  # compute capability, times 10, of GPUs that copy in bulk, and that unpack weights for tensor cores
+
+
+def too_old(what: str, capability: int, instead: str) -> str:
+    """Return why kernels for Hopper do not run on a GPU of this compute capability, times 10."""
+    needed = f"needs compute capability {HOPPER / 10} or newer"
+    return f"{what} {needed}, and this GPU has {capability / 10}: use {instead}"
+
+
 def no_steps(stream: Stream) -> str:
     """Return why a mode that takes whole steps of requests cannot run a stream that has none."""
     if stream.independent:
@@ -133,6 +142,11 @@ class Mode:
             return f"our GEMV reads quantised weights for up to {GEMV_MOST_COLUMNS} columns, and this has {widest}"
         why = f"has no kernels for {stream.packing.format} weights on the {kind} device"
         return f"{why}: use {QUANTISED_BY[kind]}, or workload.weights=none"
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, cannot run what `refusal` let pass; or None."""
+        return None
 
     @classmethod
     def lacks(cls) -> str | None:

@@ -25,6 +25,8 @@ from launchopt.types import Words
 from launchopt.weights.packing import Scales, WeightFormat
 
 MULTIPLE = 16  # of which cuBLASLt needs m and k of fp8 operands
+FP8_SINCE = 89  # compute capability whose tensor cores multiply fp8, times 10
+OUTER_VECTOR = 90  # the only one for which cuBLASLt takes a scale per row
 MOST_COLUMNS = 16  # that share a scale: one block of threads quantises them
 
 Launch = Callable[[Words, NDArray[np.int32], int], None]  # records, their shapes, and the time of their flush, ns
@@ -63,8 +65,22 @@ class CublasltFp8(Mode):
             most = f"quantises up to {MOST_COLUMNS} columns with one scale"
             return f"{most}, and this workload has {widest}: use workload.scales=channel"
         for shape in stream.shapes:
+            if not shape.packing:
+                return f"multiplies fp8, and this workload has weights that are not quantised: {shape}"
             if shape.m % MULTIPLE or shape.k % MULTIPLE:
                 return f"multiplies fp8 if m and k are multiples of {MULTIPLE}, and this workload has {shape}"
+        return None
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, has no such product; or None if it has."""
+        own = f"and this GPU has {capability / 10}"
+        if capability < FP8_SINCE:
+            return f"needs compute capability 8.9 or newer for fp8, {own}: use mode=kernel or batched"
+        if stream.packing.scales is Scales.channel and capability != OUTER_VECTOR:
+            return (
+                f"multiplies fp8 with a scale per channel on compute capability 9.0, {own}: use workload.scales=tensor"
+            )
         return None
 
     @classmethod

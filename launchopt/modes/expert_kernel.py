@@ -14,7 +14,7 @@ from launchopt.batching.batch import Batch
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.base import Device, GpuDevice, gpu_of
 from launchopt.modes.base import Mode, Prepared, Takes
-from launchopt.modes.graph import NO_FP32
+from launchopt.modes.graph import NO_FP32, quantised_experts
 from launchopt.modes.stacked import Stacked
 from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
@@ -49,6 +49,11 @@ class ExpertKernel(Stacked):
     def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return None: our own kernels multiply quantised weights of experts."""
         return None
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, cannot multiply quantised weights; or None."""
+        return quantised_experts(stream, capability)
 
     @classmethod
     def whole_pass(cls, stream: Stream) -> int:

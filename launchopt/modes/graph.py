@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batch import Batch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, RecordWord, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.modes.base import Mode, Prepared, Takes
+from launchopt.modes.base import HOPPER, Mode, Prepared, Takes, too_old
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.stack import preset_stack
 from launchopt.modes.stacked import Stacked
@@ -56,6 +56,14 @@ MOST_PASS = 1 << 14  # most commands of a pass that is one launch
 # Words of a record by which a list is found again. Plain integers, since NumPy takes longer to index with members.
 KEY_WORDS = [int(word) for word in (RecordWord.MN, RecordWord.SLOTS_AB, RecordWord.SLOT_C_REQUEST)]
 _Call = tuple[int, Array, Array, Array]  # shape index, and views of A, B and C
+
+
+def quantised_experts(stream: Stream, capability: int) -> str | None:
+    """Return why our GEMM of experts cannot read quantised weights on a GPU of this compute capability, or None."""
+    if capability >= HOPPER or not (stream.packing and isinstance(stream, ExpertStream)):
+        return None
+    instead = "mode=baseline, or workload.weights=none"
+    return too_old(f"our GEMM of experts with {stream.packing.format} weights", capability, instead)
 
 
 @dataclass(slots=True)
@@ -94,6 +102,11 @@ class Graph(Stacked):
     def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot compute with quantised weights. Our own kernels multiply those of experts."""
         return None if isinstance(stream, ExpertStream) else super().quantised_refusal(kind, stream)
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, cannot multiply quantised weights; or None."""
+        return quantised_experts(stream, capability) or super().capability_refusal(stream, capability)
 
     @classmethod
     def can_change(cls, stream: Stream) -> bool:

@@ -30,7 +30,7 @@ from launchopt.batching.batch import StepBatch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
 from launchopt.devices.instructions.fusion import NORM_BYTES
-from launchopt.modes.base import Mode, Prepared, Takes
+from launchopt.modes.base import HOPPER, Mode, Prepared, Takes, too_old
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option
 from launchopt.streams.chains.chain import Stream
@@ -57,6 +57,17 @@ class MegakernelMode(Mode):
     own_strategy = "megakernel"
     options: Options = Options()
     unwritten = frozenset({"norm1", "norm2"})  # norms that are fused into a GEMM, so that their outputs are not stored
+
+    @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot compute with the quantised weights of `stream`."""
+        why = f"copies weights as {stream.dtype.name} into shared memory, and unpacks no {stream.packing.format}"
+        return f"{why}: use mode=graph mode.kernels=own, or workload.weights=none"
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, cannot run the kernel; or None if it can."""
+        return None if capability >= HOPPER else too_old("its kernel", capability, "mode=graph")
 
     @classmethod
     def unwritten_of(cls, stream: Stream) -> frozenset[str]:

@@ -14,7 +14,7 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
 from launchopt.devices.steps.gemm_plan import MOST_COLUMNS, StepGemm
 from launchopt.errors import explained
-from launchopt.modes.base import Mode, Prepared, PreparedSteps, Takes, no_steps
+from launchopt.modes.base import HOPPER, Mode, Prepared, PreparedSteps, Takes, no_steps, too_old
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
 from launchopt.modes.stack import conflict, preset_stack
 from launchopt.stack import EXPERT_FUSIONS, LOOPS, Fusion, Kernels, Stack, Submit
@@ -92,6 +92,17 @@ class Stacked(Mode):
             most = f"our GEMM of decode steps takes up to {MOST_COLUMNS} requests with quantised weights"
             return f"{most}, and this workload has {stream.requests}"
         return next(filter(None, map(_misfit, stream.shapes)), None)
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, lacks our GEMM of quantised weights; or None.
+
+        Without quantised weights, the library's GEMM takes its place.
+        """
+        if capability >= HOPPER or not (stream.packing and stream.has_steps and cls.stack.kernels is Kernels.own):
+            return None
+        instead = "mode=kernel or batched, or workload.weights=none"
+        return too_old(f"our GEMM of decode steps with {stream.packing.format} weights", capability, instead)
 
     @classmethod
     def _lacking(cls, stream: Stream) -> str | None:

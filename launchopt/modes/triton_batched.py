@@ -21,10 +21,12 @@ from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode
 from launchopt.modes.pointer_array import Launch, PreparedPointers
 from launchopt.streams.chains.chain import Stream
+from launchopt.weights.packing import WeightFormat
 
 if TYPE_CHECKING:
     from launchopt.devices.triton.gemm import TritonGemms
 
+FP8_SINCE = 89  # compute capability that converts fp8, times 10
 MOST_COMMANDS = 65_535  # CUDA's limit on the blocks of a grid in y
 
 
@@ -52,6 +54,14 @@ class TritonBatched(Mode):
     def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
         """Return why the mode cannot compute with quantised weights, or None if it can."""
         return None if kind in cls.quantised else super().quantised_refusal(kind, stream)
+
+    @classmethod
+    def capability_refusal(cls, stream: Stream, capability: int) -> str | None:
+        """Return why a GPU of this compute capability, times 10, cannot convert the codes of weights; or None."""
+        if stream.packing.format is not WeightFormat.fp8 or capability >= FP8_SINCE:
+            return None
+        able = "use workload.weights=int8 or int4, or mode=kernel"
+        return f"Triton reads fp8 on compute capability 8.9 or newer, and this GPU has {capability / 10}: {able}"
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:

@@ -51,6 +51,12 @@ class TritonExperts(Stacked):
         return super().refusal(kind, stream)
 
     @classmethod
+    def quantised_refusal(cls, kind: str, stream: Stream) -> str | None:
+        """Return why the mode cannot compute with the quantised weights of `stream`."""
+        why = f"reads weights as {stream.dtype.name} in Triton, and unpacks no {stream.packing.format}"
+        return f"{why}: use mode=graph or expert_kernel, or workload.weights=none"
+
+    @classmethod
     def can_change(cls, stream: Stream) -> bool:
         """Return whether the changes to the preset have a meaning for a stream without steps of requests."""
         return replace(cls.stack, pdl=False, submit=Submit.stream) == preset_stack(cls.name)

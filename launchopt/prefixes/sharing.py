@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.errors import RunError
-from launchopt.prefixes.cache import Admitted, PrefixCache, admit
+from launchopt.prefixes.cache import Admitted, PrefixCache, admit, warm_up
 from launchopt.prefixes.chain import keys_of
 
 NO_DONOR = -1  # in `donors`: the request finds nothing
@@ -129,7 +129,7 @@ def share(
     places = [_Place(cache) for cache in caches]
     found = list[tuple[int, int, int, int]]()  # of each prompt: cached tokens, donor, consumer, pages
     tokens = blocks = hits = too_large = host_ns = 0
-    keys_of(np.zeros(block, np.int32), block)  # the first call takes longer
+    warm_up(caches, block)
     for request, (prompt, answer) in enumerate(prompts):
         began_ns = time.perf_counter_ns()
         keys = keys_of(prompt, block)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from launchopt.arrivals.mooncake import HASH_BLOCK, Prompt
-from launchopt.prefixes.cache import PrefixCache, admit
+from launchopt.prefixes.cache import PrefixCache, admit, warm_up
 from launchopt.prefixes.chain import keys_of
 
 
@@ -49,8 +49,7 @@ class Simulation:
 def simulate(prompts: Sequence[Prompt], caches: Sequence[PrefixCache], block: int) -> Simulation:
     """Run the requests through empty caches with blocks of `block` tokens."""
     found = Simulation({cache.name: Hits() for cache in caches})
-    for each in prompts[:1]:
-        keys_of(each.tokens(), block)  # the first call takes longer
+    warm_up(caches, block)
     for each in prompts:
         tokens = each.tokens()
         began_ns = time.perf_counter_ns()

@@ -59,7 +59,8 @@ class CommandOrder:
     seed: int = 0  # fixes the random order
     due_ns: NDArray[np.int64] | None = None  # [commands]: since the start; None: the times of the segments
     independent: bool = False  # True: every command is a request
-    packing: Packing = PLAIN  # of all weights
+    packing: Packing = PLAIN  # of all weights, but for those of `plain`
+    plain: frozenset[int] = frozenset()  # indices of linears whose weights are not quantised
 
 
 IN_TURN = CommandOrder()
@@ -80,8 +81,9 @@ class GemmStream(CommandStream):
         self.independent, self._due_ns = order.independent, order.due_ns
         self.linears, self.layers, self.segments = tuple(linears), layers, tuple(segments)
         self.dtype, self.replicas, self.packing = dtype, replicas, order.packing
-        for _, k in self.linears:
-            self.packing.check(k)
+        self._packings = [PLAIN if at in order.plain else self.packing for at in range(len(self.linears))]
+        for (_, k), packing in zip(self.linears, self._packings, strict=True):
+            packing.check(k)
         self._uses = Counter[int]()  # number of steps by their columns n
         for segment in self.segments:
             self._uses[segment.n] += segment.steps
@@ -95,9 +97,8 @@ class GemmStream(CommandStream):
         self._order = self._weight_order(order.seed) if order.shuffle else {}
 
     def _step(self, n: int) -> _Step:
-        shapes = [
-            ShapeKey(m, n, k, self.dtype, packing=self.packing) for _ in range(self.layers) for m, k in self.linears
-        ]
+        layer = zip(self.linears, self._packings, strict=True)
+        shapes = [ShapeKey(m, n, k, self.dtype, packing=packing) for (m, k), packing in layer] * self.layers
         template = np.zeros(len(shapes), COMMAND_DTYPE)
         ranks: Counter[ArenaKey] = Counter()
         for row, shape in zip(template, shapes, strict=True):

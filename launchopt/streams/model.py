@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 from launchopt.errors import ConfigError
 from launchopt.options import REQUIRED, check_options, option
 from launchopt.sampling import MOST_VOCAB
+from launchopt.weights.packing import PLAIN, Packing
 
 NORM_EPSILON = 1e-5  # of models that do not say another one
 MOST_LAYERS = 1024  # maximum layers of a model; the deepest published ones have under 130
@@ -66,6 +67,28 @@ class ModelShape:
         """
         attention = self._latent_attention() if self.kv_rank else self._attention()
         return attention + (self._experts() if self.experts else self._mlp("", self.intermediate))
+
+    def packings(self, packing: Packing) -> list[Packing]:
+        """Return the packing of each of `linears`; ConfigError, with the option, for inputs that cannot be quantised.
+
+        Engines do not quantise a router.
+        """
+        found = [PLAIN if name == "router" else packing for name, _, _ in self.linears()]
+        for (name, _, k), own in zip(self.linears(), found, strict=True):
+            own.check(k, self._inputs_option(name))
+        return found
+
+    def _inputs_option(self, linear: str) -> str:
+        """Return the options that say how many inputs a linear has."""
+        by_name = {
+            "o": f"model.q_heads*model.{'v_dim' if self.kv_rank else 'head_dim'}",
+            "q_b": "model.q_rank",
+            "kv_b": "model.kv_rank",
+            "down": "model.intermediate",
+            "shared_down": "model.shared_intermediate",
+        }
+        of_expert = linear.startswith("expert") and linear.endswith("_down")
+        return "model.expert_intermediate" if of_expert else by_name.get(linear, "model.hidden")
 
     def linear_sizes(self) -> list[tuple[int, int]]:
         """Return (m, k) of each of `linears`."""

@@ -196,6 +196,7 @@ class OfModel(Workload):
             split = Split(program, share, setting.tensor)
             program = split.program
         packing = self.packing
+        setting.model.packings(packing)  # a ConfigError with the option to change
         copies = self.copies(program.weight_bytes(self.dtype.itemsize, packing) * layers, setting)
         vocab, chunk = setting.vocab, setting.chunk_tokens
         return ChainStream(

@@ -103,9 +103,12 @@ class Decode(OfModel):
         if setting.is_ordered:
             return OfModel.stream(self, layers, setting)
         model, requests, packing = setting.model, setting.requests, self.packing
-        of_layer = sum(packing.bytes(m, k, self.dtype.itemsize) for m, k in model.linear_sizes())
+        packings = model.packings(packing)
+        layer = zip(model.linear_sizes(), packings, strict=True)
+        of_layer = sum(own.bytes(m, k, self.dtype.itemsize) for (m, k), own in layer)
         copies = self.copies(of_layer * layers, setting)
-        order = CommandOrder(packing=packing)
+        plain = frozenset(at for at, own in enumerate(packings) if own != packing)
+        order = CommandOrder(packing=packing, plain=plain)
         if requests is None:
             return decode(model, layers, self.tokens, self.users, self.dtype, copies, order)
         return decode_requests(model, layers, requests, setting.speed, self.dtype, copies, order)

@@ -89,7 +89,9 @@ class Moe(Workload):
         stream = ExpertStream(layer, Routing(self.routing_name, layer.experts, experts), self.dtype, 1, packing)
         copies = self._copies(stream, setting)
         if setting.model.shared_intermediate:
-            setting.notices.append(f"{setting.model.name}: workload=moe runs no shared expert")
+            setting.notices.append(
+                f"{setting.model.name}: workload=moe runs no shared expert, an MLP that every token takes"
+            )
         return stream if copies == 1 else ExpertStream(layer, stream.routing, self.dtype, copies, packing)
 
     def _layer(self, model: ModelShape) -> ExpertLayer:

@@ -61,6 +61,8 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
         name, options = choices_of(label)
         kind = mode_class(name, options)
         why = kind.refusal(info.kind, stream) or kind.lacks()
+        if why is None and info.compute_capability:
+            why = kind.capability_refusal(stream, info.compute_capability)
         if why is None and config.workload.name == "trace" and stream.ordering(False, kind.keeps_order) == "none":
             why = REORDERS
         if why is None:

@@ -103,7 +103,7 @@ def _choice(plan: Plan, *, has_ahead: bool) -> Choice:
             options = options_of_label(label)
             arm = Arm(name, batching.max_batch, batching.timeout_us, batching.idle_us, options)
             takes = mode_class(name, options).takes_of(stream)
-            return refusal_of(config, arm, info.kind, stream) is None and (takes is Takes.steps or not has_ahead)
+            return refusal_of(config, arm, info, stream) is None and (takes is Takes.steps or not has_ahead)
         except ConfigError:  # a mode of another version, or of a plugin that is not installed
             return False
 

@@ -174,7 +174,7 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
     stream = _fitting(config, info, requests, arms, notices)
     require_routable(config, stream)
     require_same_batches(config, stream, info.kind)
-    arms, refused = _able(config, arms, info.kind, stream)
+    arms, refused = _able(config, arms, info, stream)
     refused = broken | refused
     if refused:
         notices.append(f"{left_out(refused)}. `launchopt matrix` shows which mode runs which workload")
@@ -211,7 +211,9 @@ def _arms(config: Config, broken: Container[str] = ()) -> tuple[Arm, ...]:
     return (*(other for other in others if other.label != own.label), own)
 
 
-def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> tuple[tuple[Arm, ...], dict[str, str]]:
+def _able(
+    config: Config, arms: tuple[Arm, ...], info: DeviceInfo, stream: Stream
+) -> tuple[tuple[Arm, ...], dict[str, str]]:
     """Return the arms that can run the stream here, and the modes that cannot, with their reasons.
 
     Raises ConfigError if the config's own mode cannot, or one that `against` names.
@@ -219,7 +221,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
     able, refused = [], {}
     for arm in arms:
         is_own = arm is arms[-1]
-        why = refusal_of(config, arm, kind, stream)
+        why = refusal_of(config, arm, info, stream)
         takes = mode_class(arm.mode, arm.options).takes_of(stream)
         if why is None and config.ordering is Ordering.violated:
             asked = is_own or takes is Takes.steps  # another mode of against= may keep the order
@@ -227,7 +229,7 @@ def _able(config: Config, arms: tuple[Arm, ...], kind: str, stream: Stream) -> t
         if why is None:
             arm = replace(arm, together=together_of(arm, stream))
             require_held(arm, stream)
-            able.append(replace(arm, ahead=gets_ahead(config, arm, kind, stream, is_own)))
+            able.append(replace(arm, ahead=gets_ahead(config, arm, info.kind, stream, is_own)))
         elif is_own or arm.label in config.against:
             raise ConfigError("mode" if is_own else "against", arm.label, why)
         else:

@@ -5,6 +5,7 @@ The mode answers for the device and the stream; this module adds what depends on
 
 from __future__ import annotations
 
+from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.base import Takes
@@ -22,12 +23,16 @@ def together_of(arm: Arm, stream: Stream) -> int:
     return min(together, int(chain_of(stream).outputs.max())) if stream.has_steps else together
 
 
-def refusal_of(config: Config, arm: Arm, kind: str, stream: Stream) -> str | None:
-    """Return why an arm cannot run the stream with this config on a kind of device, or None if it can."""
+def refusal_of(config: Config, arm: Arm, info: DeviceInfo, stream: Stream) -> str | None:
+    """Return why an arm cannot run the stream with this config on a device, or None if it can."""
     mode = mode_class(arm.mode, arm.options)
     if config.parallel.all_reduce is AllReduce.nccl and Fusion.reduce in stack_of(arm.mode, arm.options).fuse:
         return "fuses our own all-reduce: leave reduce out of mode.fuse, or use parallel.all_reduce=own"
-    return mode.refusal(kind, stream) or mode.lacks() or _unfit(config, kind, together_of(arm, stream))
+    if (why := mode.refusal(info.kind, stream) or mode.lacks()) is not None:
+        return why
+    if info.compute_capability and (why := mode.capability_refusal(stream, info.compute_capability)) is not None:
+        return why
+    return _unfit(config, info.kind, together_of(arm, stream))
 
 
 def gets_ahead(config: Config, arm: Arm, kind: str, stream: Stream, is_own: bool) -> bool:

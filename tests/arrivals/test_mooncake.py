@@ -162,6 +162,14 @@ def test_round_trip(
             "1 follows 8, and in an earlier line 0",
         ),
         ('{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [1]}', "1 follows nothing, and in an"),
+        (
+            '{"timestamp": 0, "input_length": 700, "output_length": 1, "hash_ids": [0, 1]}',
+            "hash_ids: 1 has 188 tokens here, and 88 in an earlier line",
+        ),
+        (
+            '{"timestamp": 0, "input_length": 9, "output_length": 1, "hash_ids": [0]}',
+            "hash_ids: 0 has 9 tokens here, and 512 in an earlier line",
+        ),
         ("[]", "expected a JSON object"),
     ],
 )

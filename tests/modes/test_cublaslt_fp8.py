@@ -18,7 +18,7 @@ from support.steps.straight import records_of
 
 from launchopt.command import Dtype, as_words
 from launchopt.devices.arenas import to_host
-from launchopt.errors import ConfigError, RunError
+from launchopt.errors import RunError
 from launchopt.modes import mode_class
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.gemm_stream import CommandOrder, GemmStream
@@ -201,14 +201,12 @@ def test_what_it_cannot_multiply_is_refused_in_one_line(kind: str) -> None:
 def test_a_gpu_that_cannot_multiply_such_weights_is_refused_in_one_line(
     capability: int, scales: Scales, why: str
 ) -> None:
-    with fake_cuda():
-        from launchopt.devices.cuda.fp8_gemms import check_capability
-
-        with pytest.raises(ConfigError) as caught:
-            check_capability(scales, capability)
-        assert why in str(caught.value)
-        for able in (89, 90, 100):
-            check_capability(Scales.tensor, able)
+    found = mode_class(NAME).capability_refusal(fp8_gemv(Packing(WeightFormat.fp8, scales)), capability)
+    assert found is not None
+    assert why in found
+    assert "\n" not in found
+    for able in (89, 90, 100):
+        assert mode_class(NAME).capability_refusal(fp8_gemv(Packing(WeightFormat.fp8, Scales.tensor)), able) is None
 
 
 def test_a_version_of_cublaslt_without_such_scales_ends_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

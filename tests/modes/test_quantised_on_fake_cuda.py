@@ -20,11 +20,15 @@ from launchopt.modes.stack import stack_of
 from launchopt.recording.launch_rows import LaunchColumn, Strategy
 from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.chains.program import layer_program
+from launchopt.streams.experts.layout import ExpertLayer
+from launchopt.streams.experts.routing import Routing, RoutingKind, draw
+from launchopt.streams.experts.stream import ExpertStream
 from launchopt.streams.gemm_stream import CommandOrder
 from launchopt.weights.packing import Packing, Scales, WeightFormat
 from launchopt.workloads.gemv import gemv
 
 FP8, INT4 = Packing(WeightFormat.fp8, Scales.channel), Packing(WeightFormat.int4, Scales.block)
+EXPERTS = ExpertLayer(256, 128, 4, 2, 3)
 OWN = {"kernels": "own"}
 
 
@@ -73,6 +77,23 @@ def test_what_our_gemm_cannot_read_is_refused(stream: ChainStream, why: str) -> 
     assert found is not None
     assert why in found
     assert "\n" not in found
+
+
+def test_modes_that_read_no_codes_say_so() -> None:
+    asked = requests_of([(0, 3)] * 4)
+    layer = ChainStream(layer_program(WHOLE, 4), 1, asked, Dtype.bf16, 1, ChainSettings(512, packing=INT4))
+    why = mode_class("megakernel").refusal("cuda", layer)
+    assert why == (
+        "copies weights as bf16 into shared memory, and unpacks no int4: "
+        "use mode=graph mode.kernels=own, or workload.weights=none"
+    )
+    experts = ExpertStream(
+        EXPERTS, Routing("drawn", 4, draw(RoutingKind.balanced, 0, (2, 3, 2), 4, 1)), Dtype.bf16, 1, FP8
+    )
+    why = mode_class("triton_experts").refusal("cuda", experts)
+    assert why == (
+        "reads weights as bf16 in Triton, and unpacks no fp8: use mode=graph or expert_kernel, or workload.weights=none"
+    )
 
 
 def test_whole_layers_run_on_our_kernels_only() -> None:

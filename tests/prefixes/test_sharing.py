@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,7 +13,7 @@ from support.steps.shared_prompts import BLOCK, CACHED, DONORS, OUTPUTS, PROMPTS
 
 from launchopt.arrivals.mooncake import HASH_BLOCK, Prompt
 from launchopt.errors import RunError
-from launchopt.prefixes.cache import PrefixCache
+from launchopt.prefixes.cache import WARM_UPS, Held, PrefixCache
 from launchopt.prefixes.hash_cache import HashCache
 from launchopt.prefixes.radix_cache import RadixCache
 from launchopt.prefixes.sharing import NO_DONOR, share
@@ -144,3 +147,19 @@ def test_a_request_larger_than_the_cache_finds_nothing() -> None:
     assert found.cached.tolist() == [0, 8]
     found = shared_by(["aaaabbbb", "aaaabbbbc"], [1, 1], HashCache(2))
     assert (found.cached.tolist(), found.too_large) == ([0, 0], 2)
+
+
+def test_the_first_calls_of_a_cache_are_made_in_another_one_and_are_not_timed() -> None:
+    class Seen(HashCache):
+        takes: ClassVar[dict[int, int]] = {}
+
+        def take(self, keys: Sequence[bytes], more: int = 0) -> Held | None:
+            self.takes[id(self)] = self.takes.get(id(self), 0) + 1
+            return super().take(keys, more)
+
+    cache = Seen()
+    found = share([(np.arange(2 * BLOCK, dtype=np.int32), 1)], [cache], BLOCK)
+    assert (found.hits, found.blocks) == (0, 2), "the warm-up left nothing in the cache"
+    own = Seen.takes.pop(id(cache))
+    assert own == 1
+    assert sum(Seen.takes.values()) == WARM_UPS

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from support.quantised import WHOLE, quantised_gemv, quantised_steps
@@ -9,6 +11,7 @@ from support.steps.programs import GATED, SPLIT, requests_of
 
 from launchopt.command import Dtype, Op
 from launchopt.errors import ConfigError
+from launchopt.modes import mode_class
 from launchopt.recording.identity import stream_hash
 from launchopt.streams.chains.chain import ChainSettings, ChainStream, chain_of
 from launchopt.streams.chains.program import layer_program
@@ -90,11 +93,39 @@ def test_a_split_model_is_refused() -> None:
         Decode(weights=WeightFormat.fp8).stream(1, setting(tensor=2))
 
 
-def test_inputs_that_fill_no_block_are_refused_by_the_name_of_their_gemm() -> None:
-    with pytest.raises(ConfigError, match=r"^workload.scales=block: k of qkv=64 is no multiple of a block"):
+def test_inputs_that_fill_no_block_are_refused_by_the_name_of_their_option() -> None:
+    with pytest.raises(ConfigError, match=r"^workload.scales=block: model.hidden=64 is no multiple of a block"):
         Layer(weights=WeightFormat.int4).stream(1, setting(GATED))
     with pytest.raises(ConfigError, match=r"^workload.scales=block: k=192 is no multiple of a block"):
         Gemv(name="gemv", m=64, k=192, weights=WeightFormat.fp8, scales=Scales.block).stream(1, setting())
+
+
+@pytest.mark.parametrize(
+    ("model", "why"),
+    [
+        (replace(GATED, hidden=72), "model.hidden=72 is no multiple of 16"),
+        (replace(GATED, head_dim=6), r"model.q_heads\*model.head_dim=24 is no multiple of 16"),
+        (replace(GATED, intermediate=200), "model.intermediate=200 is no multiple of 16"),
+    ],
+    ids=["hidden", "head_dim", "intermediate"],
+)
+def test_inputs_that_fill_no_vector_are_refused_by_the_name_of_their_option(model: ModelShape, why: str) -> None:
+    for workload in (Layer(weights=WeightFormat.fp8), Decode(weights=WeightFormat.fp8)):
+        with pytest.raises(
+            ConfigError, match=f"^workload.weights=fp8: {why}, the values in 16 bytes: use such a model"
+        ):
+            workload.stream(1, setting(model))
+
+
+def test_the_router_of_experts_is_not_quantised_without_order() -> None:
+    model = replace(WHOLE, experts=4, experts_per_token=2, expert_intermediate=128)
+    stream = Decode(weights=WeightFormat.fp8, dtype=Dtype.bf16, tokens=3).stream(
+        2, setting(model, requests=None, is_ordered=False)
+    )
+    packings = {(shape.m, shape.k): shape.packing for shape in stream.shapes}
+    assert packings.pop((4, model.hidden)) == PLAIN
+    assert set(packings.values()) == {FP8}
+    assert "weights that are not quantised: 4x1x" in (mode_class("cublaslt_fp8").refusal("cpu", stream) or "")
 
 
 def test_the_default_number_of_commands_reads_a_gigabyte_of_quantised_weights() -> None:

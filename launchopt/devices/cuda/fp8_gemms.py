@@ -26,31 +26,14 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import of_inputs_at
 from launchopt.devices.cuda.op_kernels import quantising_geometry
 from launchopt.devices.cuda.op_plans import to_launch
-from launchopt.errors import ConfigError
 from launchopt.types import Table, Words
 from launchopt.weights.packing import Scales
-
-FP8_SINCE = 89  # compute capability whose tensor cores multiply fp8, times 10
-OUTER_VECTOR = 90  # the only one for which cuBLASLt takes a scale per row
-
-
-def check_capability(scales: Scales, capability: int) -> None:
-    """Raise ConfigError if cuBLASLt cannot multiply such fp8 weights. capability: compute capability, times 10."""
-    own = f"and this GPU has {capability / 10}"
-    if capability < FP8_SINCE:
-        why = f"needs compute capability 8.9 or newer for fp8, {own}: use mode=kernel or batched"
-        raise ConfigError("mode", "cublaslt_fp8", why)
-    if scales is Scales.channel and capability != OUTER_VECTOR:
-        why = f"cuBLASLt multiplies such fp8 weights on compute capability 9.0, {own}: use workload.scales=tensor"
-        raise ConfigError("workload.scales", scales, why)
 
 
 class Fp8Gemms:
     """Plans both launches of commands of some shapes, and makes them. codes: the inputs of the last command, as fp8."""
 
     def __init__(self, device: GpuDevice, shapes: Sequence[ShapeKey]) -> None:
-        for shape in shapes:
-            check_capability(shape.packing.scales, int(cupy.cuda.Device().compute_capability))
         self._device, self.tables = device, device.base.fork()
         self.codes = cupy.empty(max(shape.packing.end(shape.n, shape.k) for shape in shapes), np.uint8)
         self._quantising: Table = np.zeros((len(shapes), len(PlanColumn)), np.int64)

@@ -62,12 +62,15 @@ def cuda_info(index: int = 0) -> DeviceInfo:
         raise DeviceError(f"device.index={index}: this machine has {count} GPU(s), numbered from 0")
     device = _ok(driver.cuDeviceGet(index))
     uuid = bytes(_ok(driver.cuDeviceGetUuid(device)).bytes)
-    attribute = driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-    cache_bytes = _ok(driver.cuDeviceGetAttribute(attribute, device))
+    asked = driver.CUdevice_attribute
+    cache_bytes = _ok(driver.cuDeviceGetAttribute(asked.CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE, device))
+    major = _ok(driver.cuDeviceGetAttribute(asked.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device))
+    minor = _ok(driver.cuDeviceGetAttribute(asked.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device))
     name = _ok(driver.cuDeviceGetName(128, device)).split(b"\0")[0].decode()
     total = _ok(driver.cuDeviceTotalMem(device))
     free = _free_bytes(uuid, total)
-    return DeviceInfo("cuda", index, name, free, cache_bytes, f"memory of {name}", PACK_BYTES_PER_LAUNCH)
+    memory = f"memory of {name}"
+    return DeviceInfo("cuda", index, name, free, cache_bytes, memory, PACK_BYTES_PER_LAUNCH, 10 * major + minor)
 
 
 def _reason(error: Exception) -> str:

@@ -30,7 +30,6 @@ from launchopt.types import Table
 
 UPLOAD_CALLS = 1  # calls besides a replay
 WORD_BYTES = 8
-LEAST_CAPABILITY = 90  # of kernels that unpack quantised weights, times 10
 
 
 class ExpertSteps:
@@ -45,8 +44,6 @@ class ExpertSteps:
         if not isinstance(stream, ExpertStream):
             raise RunError("these kernels need a stream of a layer with experts")
         gpu = cupy.cuda.Device()
-        if stream.packing and int(gpu.compute_capability) < LEAST_CAPABILITY:
-            raise RunError("our GEMM of experts needs compute capability 9.0 for quantised weights: use weights=none")
         self._device, self._stream, self._captured, self._early = device, stream, captured, stack.pdl
         self.counters = Counters(graph_replays=0) if captured else Counters()
         fuse, self.left_out = fusions_for(stack.fuse, stream.layer.columns)

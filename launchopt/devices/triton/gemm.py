@@ -17,7 +17,7 @@ from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.tables import Row, Tables
 from launchopt.devices.triton.kernels import dot_gemm, sum_gemm
 from launchopt.devices.triton.plans import TYPES, Loaded, Variant, load_variants
-from launchopt.devices.triton.quantised import check_capability, quantised_variant
+from launchopt.devices.triton.quantised import quantised_variant
 from launchopt.devices.triton.timed import ns_a_launch
 from launchopt.devices.triton.tuning import (
     Config,
@@ -80,7 +80,6 @@ class TritonGemms:
         shape = device.work.shapes[index]
         shared = bool(device.base.shapes[index, ShapeColumn.MOVE_A] == 0)
         self._limits[shape], self._shared[shape] = limit, shared
-        check_capability(shape.packing, self._capability)
         tried = configs(shape)
         kernels = load_variants([self._variant(shape, config) for config in tried])
         usable = [(config, kernel) for config, kernel in zip(tried, kernels, strict=True) if kernel]

@@ -6,8 +6,8 @@ from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.triton.plans import TYPES, Variant
 from launchopt.devices.triton.quantised_kernels import quantised_dot, quantised_sum
 from launchopt.devices.triton.tuning import Config, dot_columns
-from launchopt.errors import ConfigError, RunError
-from launchopt.weights.packing import Packing, WeightFormat
+from launchopt.errors import RunError
+from launchopt.weights.packing import WeightFormat
 
 # PTX that turns four bytes of int4 codes into halves: two pairs of lower ones, then two of upper ones. A code + 8 goes
 # into the lowest bits of the mantissa of a power of two, which is then subtracted with the 8.
@@ -32,14 +32,6 @@ UNPACK = {  # 1024 and 1032 in fp16, 128 and 136 in bf16
     Dtype.fp32: "",
 }
 OLDEST = {Dtype.fp16: 80, Dtype.bf16: 90, Dtype.fp32: 80}  # compute capability that has these instructions, times 10
-FP8_SINCE = 89  # compute capability that converts fp8, times 10
-
-
-def check_capability(packing: Packing, capability: int) -> None:
-    """Raise ConfigError if a GPU cannot convert the codes of weights. capability: compute capability, times 10."""
-    if packing.format is WeightFormat.fp8 and capability < FP8_SINCE:
-        why = "Triton reads fp8 on GPUs of compute capability 8.9 or newer: use int8 or int4, or mode=kernel"
-        raise ConfigError("workload.weights", packing.format, why)
 
 
 def quantised_variant(

@@ -342,7 +342,7 @@ def test_weights_that_cannot_be_quantised_are_refused_by_the_option_of_advise(mo
     with pytest.raises(ConfigError) as refused, _own_options_named(question):
         candidates(question.config(), find_device("cpu", 0)[0])
     assert str(refused.value) == (
-        "--weights=int4: k of qkv=64 is no multiple of a block: use fp8 or int8, or leave it out"
+        "--weights=int4: model.hidden=64 is no multiple of a block: use fp8 or int8, or leave it out"
     )
 
 

@@ -136,3 +136,8 @@ def test_experts_whose_rows_are_no_whole_blocks_are_refused() -> None:
     with pytest.raises(LaunchoptError, match=why):
         stream_of("workload.weights=int4")
     assert str(stream_of("workload.weights=int4", "workload.scales=channel").packing) == "int4 per channel"
+
+
+def test_a_notice_says_that_a_shared_expert_does_not_run() -> None:
+    plan = planned("workload=moe", "model=tiny_moe", "model.shared_intermediate=64", "workload.steps=2")
+    assert "tiny_moe: workload=moe runs no shared expert, an MLP that every token takes" in plan.notices

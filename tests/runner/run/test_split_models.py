@@ -218,8 +218,9 @@ def test_nccl_is_no_part_of_a_fused_kernel() -> None:
     plan = planned(*DECODE, "mode=coalesced", *SPLIT)
     config = replace(plan.config, parallel=replace(plan.config.parallel, all_reduce=AllReduce.nccl))
     fused = replace(plan.arms[0], mode="engine", options={"fuse": ["reduce"]})
-    assert refusal_of(config, plan.arms[0], "cuda", plan.stream) is None
-    assert "leave reduce out of mode.fuse" in (refusal_of(config, fused, "cuda", plan.stream) or "")
+    gpu = replace(plan.info, kind="cuda")
+    assert refusal_of(config, plan.arms[0], gpu, plan.stream) is None
+    assert "leave reduce out of mode.fuse" in (refusal_of(config, fused, gpu, plan.stream) or "")
 
 
 def test_all_reduces_that_nobody_counted_are_no_number() -> None:
