@@ -12,6 +12,7 @@ from support.results.diagnosed_rows import BANDWIDTH, calibration, decode, few, 
 
 from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis, diagnose
 from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_markdown
+from launchopt.modes import mode_class
 from launchopt.recording import results
 from launchopt.recording.results import Row
 
@@ -315,6 +316,17 @@ EXPERTS: dict[str, Any] = {
     **{"steps": 250, "step_tokens": 4, "active_experts": 13.0, "largest_expert_tokens": 3.0, "dtype": "bf16"},
 }
 STEPS: dict[str, Any] = {"workload": "decode", "model": "tiny", "layers": 2, "tokens": 1000, "requests": 16}
+
+
+@pytest.mark.parametrize("columns", [{}, EXPERTS, STEPS, STEPS | {"requests": 1}])
+def test_on_a_cpu_no_mode_that_needs_a_gpu_is_proposed(columns: dict[str, Any]) -> None:
+    base = repeats("baseline", 100.0, 101.0, 99.0, **columns, device="cpu")
+    noisy = few("multistream", 10.0, 400.0, 20.0, **columns, device="cpu")  # not certain, and in the median 5x
+    refused: dict[str, str] = {}
+    while (mode := only([*base, *noisy], run=refused).first_to_try) is not None:
+        assert "cpu" in mode_class(mode).devices, mode
+        refused[mode] = "so that the next one is proposed"
+    assert refused, "the rows lead to a proposal"
 
 
 @pytest.mark.parametrize(
