@@ -17,7 +17,8 @@ REPLAY = "workload=decode model=tiny arrival=replay arrival.path=own.csv"
 MANY = ",".join(map(str, range(1000, 1030)))
 MISTAKES = {
     # options of groups
-    "mode=batchd": "mode=batchd: no such mode; did you mean mode=batched?",
+    "mode=batchd": "mode=batchd: no such mode; did you mean mode=batched? launchopt run mode=help lists all",
+    "mode=typo": "mode=typo: no such mode; allowed: auto, baseline, batched,",
     "mode=Batched": "did you mean mode=batched?",
     "workload=batched": "did you mean mode=batched?",
     "workload=gemv-micro": "did you mean workload=gemv_micro?",
