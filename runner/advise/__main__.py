@@ -91,7 +91,7 @@ def _advise(options: argparse.Namespace) -> int:
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
         reserve_s = max(RESERVE_S, min(PAGE_LOADS * loading_s, budget_s / 5))
-        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s)
+        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s, budget_s)
         spent_s = _running_s() + reserve_s
         trials = Trials(folder, budget_s - spent_s, spent_s=spent_s)
         layers = config.model.layers if question.requests else None
