@@ -176,7 +176,12 @@ def _running_s() -> float:
 
 def _parser() -> CommandParser:
     parser = CommandParser("advise", __doc__)
-    parser.add_argument("--model", type=Path, metavar="CONFIG.json", help="a model's config.json, or its folder")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="CONFIG.json",
+        help="a model's config.json, or its folder; or a name such as llama_3_8b",
+    )
     parser.add_argument(
         "--trace",
         type=Path,

@@ -150,11 +150,13 @@ def _set(found: Found) -> str:
         return (
             f"set: nothing in vLLM, SGLang or TensorRT-LLM, which coalesce always: {found.best} is for other programs"
         )
-    return _switches(_names(stack), found.batching.max_batch)
+    if found.question.requests:
+        return _switches(_names(stack), found.batching.max_batch)
+    return f"{_switches(_names(stack), 'N')}; N: your requests side by side"
 
 
-def _switches(names: Sequence[str], batch: int) -> str:
-    """Return the line with the switches of each engine for some choices. batch: requests side by side."""
+def _switches(names: Sequence[str], batch: int | str) -> str:
+    """Return the line with the switches of each engine for some choices. batch: requests side by side, or its name."""
     chosen = [SWITCHES[name] for name in names]
     engines = ", ".join
     texts = (engines(each[at].format(batch=batch) for each in chosen) for at in range(len(ENGINES)))

@@ -123,6 +123,24 @@ def test_without_time_for_another_stack_the_gain_is_unknown(model: Path) -> None
     assert "unknown, engine alone ran" in lines_of(whole)[2]
 
 
+def test_a_model_may_be_named_as_in_a_run_and_a_file_of_that_name_comes_first(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent.parent)
+    assert of_model(Path("qwen3_8b"), 2, "cpu", None).config().model.hidden == 4096
+    model.parent.rename("qwen3_8b")
+    assert of_model(Path("qwen3_8b"), 2, "cpu", None).config().model.hidden == MODEL["hidden_size"]
+
+
+def test_switches_for_a_list_do_not_take_its_batch_for_requests(tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    path.write_text("m,n,k\n64,1,64\n")
+    line = lines_of(found(of_file("list", path, "cpu", None), "graph"))[4]
+    assert line.startswith("set: vLLM --max-num-seqs N, --compilation-config")
+    assert "SGLang --max-running-requests N, --cuda-graph-max-bs N;" in line
+    assert line.endswith("; N: your requests side by side")
+
+
 def test_a_stack_that_does_not_coalesce_has_no_switch(model: Path) -> None:
     assert lines_of(found(of_model(model, 16, "cpu", None), "batched"))[4].startswith("set: nothing in vLLM")
 
@@ -217,6 +235,7 @@ def _no_gpu(index: int) -> DeviceInfo:
     [
         (["--model", "nowhere.json"], "nowhere.json: no such file"),
         (["--list", "nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["--model", "lama_3_8b"], "or the path of a config.json; did you mean --model llama_3_8b"),
         (["--model", "broken.json"], "broken.json"),
         (["--model", "negative.json"], "hidden_size=-64: must be a whole number from 1"),
         (["--model", "large.json", "--device", "cpu"], "GB of main memory may be used: give a smaller model, or fewer"),
