@@ -97,6 +97,9 @@ MISTAKES = {
     "repeats=often": "allowed: whole numbers from 1 to 10000, or auto",
     "against=grph": "against=grph: no such mode; allowed: all alone, or modes other than mode=batched:",
     "against=[grph]": "did you mean against=graph?",
+    "against=[auto]": "against=auto: stands for the base, and goes alone; the mode that measurements choose is mode=",
+    "table=waterfall_tiny workload=gemv_256": "workload=gemv_256: experiment/waterfall/tiny.yaml sets workload.merged, "
+    "which it does not have: leave workload=gemv_256 out",
     "against=[all,baseline]": "against=all: all goes alone; allowed: all alone, or",
     "against=[baseline,baseline]": "against=baseline: is named twice; name each mode once",
     "against=graph,baseline,graph": "against=graph: is named twice; name each mode once",
