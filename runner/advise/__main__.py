@@ -155,7 +155,10 @@ def _own_options_named(question: Question) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _removed_without_results(folder: Path) -> Iterator[None]:
-    """Remove the folder if the block ends with an error before a trial has ended; also folders made for it."""
+    """Remove the folder if the block ends with an error before a trial has ended; also folders made for it.
+
+    A folder that has trials is named.
+    """
     made = [each for each in folder.parents if not each.exists()]
     try:
         yield
@@ -165,6 +168,8 @@ def _removed_without_results(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # it was not made, or is not empty
                 for each in made:
                     each.rmdir()
+        else:
+            print(f"no advice; the trials that ended are in {one_line(folder)}", file=sys.stderr)
         raise
 
 

@@ -14,11 +14,11 @@ from support.results.summary_rows import repeats
 from launchopt.analysis.choice import Entry, Work
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
-from launchopt.errors import ConfigError, DeviceError
+from launchopt.errors import ConfigError, DeviceError, Interrupted
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, conflict, stack_of
 from runner import commands
-from runner.advise.__main__ import _own_options_named
+from runner.advise.__main__ import _own_options_named, _removed_without_results
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
@@ -284,6 +284,25 @@ def test_bad_input_is_one_line(
     assert code == 2
     assert wanted in error
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_an_error_leaves_no_folder_without_trials_and_names_one_with_them(
+    has_ended: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "below" / "advice"
+
+    def interrupted() -> None:
+        with _removed_without_results(folder):
+            (folder / "round_1").mkdir(parents=True)
+            if has_ended:
+                (folder / "round_1/summary.parquet").touch()
+            raise Interrupted("interrupted")
+
+    with pytest.raises(Interrupted):
+        interrupted()
+    assert (folder.exists(), folder.parent.exists()) == (has_ended, has_ended)
+    assert capsys.readouterr().err == (f"no advice; the trials that ended are in {folder}\n" if has_ended else "")
 
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:
