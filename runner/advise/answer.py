@@ -87,7 +87,9 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
 def _do(found: Found) -> str:
     batching, limit = found.batching, found.question.limit
     text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
-    if not batching.tried:
+    if len(found.arms) == 1:
+        text = f"do: nothing yet, {found.base} alone ran in time{_again(found)}"
+    elif not batching.tried:
         text += " (no time to try another batching)"
     elif batching.gain != 1:
         text += f" ({batching.gain:#.3g}x as fast as the default batching, in one sweep)"
@@ -101,7 +103,7 @@ def _do(found: Found) -> str:
 
 def _gain(found: Found) -> str:
     if len(found.arms) == 1:
-        return f"gain: unknown, {found.base} alone ran in time{_again(found)}"
+        return f"gain: unknown, {found.base} alone ran in time"
     if found.best == found.base:
         return f"gain: none, {found.base} is the best of {len(found.arms)} in the last round; {_certainty(found)}"
     factor = factor_of(found.arms, found.base, found.best)
@@ -139,6 +141,8 @@ def _saved(found: Found) -> float:
 
 
 def _set(found: Found) -> str:
+    if len(found.arms) == 1:
+        return "set: nothing yet"
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"

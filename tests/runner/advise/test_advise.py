@@ -118,9 +118,12 @@ def test_a_gain_whose_interval_has_no_verdict_may_be_none(model: Path) -> None:
     assert "as fast as engine, so it may be none; " in lines_of(noisy)[2]
 
 
-def test_without_time_for_another_stack_the_gain_is_unknown(model: Path) -> None:
+def test_without_time_for_another_stack_nothing_is_advised(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", None), "engine")
-    assert "unknown, engine alone ran" in lines_of(whole)[2]
+    lines = lines_of(whole)
+    assert lines[1].startswith("do: nothing yet, engine alone ran in time; give a larger --budget-s")
+    assert lines[2] == "gain: unknown, engine alone ran in time"
+    assert lines[4] == "set: nothing yet"
 
 
 def test_a_model_may_be_named_as_in_a_run_and_a_file_of_that_name_comes_first(
