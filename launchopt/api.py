@@ -45,7 +45,7 @@ class Result:
         from launchopt.recording import results
 
         forget()
-        if not os.fspath(folder):
+        if not _path("folder", folder):
             raise DataError('""', None, "no name of a folder")
         self.folder = Path(folder).absolute()
         own = Path(folder, "summary.parquet")
@@ -119,7 +119,7 @@ class Result:
         from launchopt.report.page import page_html
         from launchopt.report.source import read_source
 
-        page = Path(path)
+        page = Path(_path("path", path))
         if page.suffix.lower() != PAGE:
             raise ConfigError("path", path, f"the name of a page must end in {PAGE}")
         save_text(page, page_html(replace(read_source([self._where]), folders=[self.folder])))
@@ -212,7 +212,7 @@ def run(
 
     if settings is not None and not isinstance(settings, Mapping):
         raise ConfigError("settings", settings, 'a dictionary, such as {"workload.requests": 16}')
-    if folder is not None and not os.fspath(folder):
+    if folder is not None and not _path("folder", folder):
         raise ConfigError("folder", folder, "the name of a folder; without one the results are below outputs/run")
     given = dict(settings or {})
     if twice := given.keys() & groups.keys():
@@ -247,9 +247,25 @@ def compare(
     from launchopt.analysis.conclusions import factor_between
     from runner.compare import compared, share
 
-    ours, theirs = (str(each.folder) if isinstance(each, Result) else os.fspath(each) for each in (a, b))
-    outcome = compared(ours, theirs, metric, share(str(effect)), force=force)
+    if not isinstance(metric, str | None):
+        raise ConfigError("metric", metric, "the name of a column, such as wall_ms")
+    ours, theirs = (
+        str(each.folder) if isinstance(each, Result) else _path(name, each) for name, each in (("a", a), ("b", b))
+    )
+    try:
+        outcome = compared(ours, theirs, metric, share(str(effect)), force=force)
+    except ConfigError as error:
+        if not error.key.startswith("--"):
+            raise
+        raise ConfigError(error.key.removeprefix("--"), error.value, error.allowed) from None
     if outcome.refused and not outcome.comparisons:
         raise ComparisonError(outcome.refused[0])
     factors = tuple(factor_between(one) for one in outcome.comparisons)
     return Comparison(factors, tuple(outcome.refused), tuple(outcome.alone), outcome)
+
+
+def _path(name: str, value: object) -> str:
+    """Return a path as text; ConfigError for a value of another type."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(name, repr(value), "allowed: the path of a file or folder, as text or pathlib.Path")
+    return str(os.fspath(value))

@@ -191,9 +191,25 @@ def test_what_cannot_be_compared_is_an_error_of_ours(folder: Path, tmp_path: Pat
     failed = write_run(tmp_path / "failed", "failed", status="failed: wrong")
     with pytest.raises(launchopt.ComparisonError, match="failed: wrong"):
         launchopt.compare(folder, failed)
-    for values in ({"metric": "nope"}, {"effect": 2.0}):
-        with pytest.raises(launchopt.ConfigError):
-            launchopt.compare(folder, slower, **values)  # type: ignore[arg-type]
+    for name, value in {"metric": "nope", "effect": 2.0}.items():
+        with pytest.raises(launchopt.ConfigError, match=f"^{name}={value}: "):
+            launchopt.compare(folder, slower, **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_value_of_another_type_is_an_error_of_ours(folder: Path) -> None:
+    for name, call in {
+        "folder": lambda: launchopt.load(3),  # type: ignore[arg-type]
+        "b": lambda: launchopt.compare(folder, None),  # type: ignore[arg-type]
+        "metric": lambda: launchopt.compare(folder, folder, metric=3),  # type: ignore[arg-type]
+        "path": lambda: launchopt.load(folder).report(3),  # type: ignore[arg-type]
+    }.items():
+        with pytest.raises(launchopt.ConfigError) as caught:
+            call()
+        assert caught.value.key == name
+    with pytest.raises(launchopt.ConfigError, match=r"^path=3: "):
+        launchopt.record(3)  # type: ignore[arg-type]
+    with pytest.raises(launchopt.ConfigError, match=r"^folder=3: "):
+        launchopt.run(folder=3)  # type: ignore[arg-type]
 
 
 def test_settings_are_a_dictionary_and_each_is_given_once() -> None:

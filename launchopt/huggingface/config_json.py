@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from launchopt.errors import DataError, choices, explained, nearest, one_line
+from launchopt.errors import DataError, choices, explained, one_line
 from launchopt.files import read_json, reason
 from launchopt.huggingface.class_defaults import CLASS_DEFAULTS
 from launchopt.huggingface.families import ALIASES, FAMILIES, Mixture
@@ -23,6 +23,8 @@ from launchopt.streams.model import MOST_LAYERS, Model
 
 FILE = "config.json"
 MOST_BYTES = 1 << 20  # maximum size of a file; a list of quantized layers can take 100 KiB
+# A program wrote model_type, so a similar word is no misspelling: gemma3n is another architecture than gemma.
+OWN_SIZES = "give its sizes: model=tiny model.hidden=... (launchopt run --help has all)"
 TEXT_SECTIONS = ("text_config", "language_config", "llm_config")  # of models that read images or sound, too
 
 
@@ -115,10 +117,10 @@ def _family(whole: Fields, text: Fields) -> str:
         return found
     key, value = ("architectures", first) if kind is None and first else ("model_type", kind)
     if value is None:
-        raise DataError(whole.path, None, f"model_type: missing; known: {choices(FAMILIES)}")
+        raise DataError(whole.path, None, f"model_type: missing; allowed: {choices(FAMILIES)}")
     shown = one_line(str(value), 60)
-    meant = [f"{key}={each}" for each in nearest(shown, FAMILIES)] if key == "model_type" else []
-    raise DataError(whole.path, None, explained(f"{key}={shown}: an unknown architecture", choices(FAMILIES), meant))
+    why = explained(f"{key}={shown}: an unknown architecture", choices(FAMILIES))
+    raise DataError(whole.path, None, f"{why}; or {OWN_SIZES}")
 
 
 def _heads(text: Fields) -> dict[str, int]:

@@ -1,6 +1,6 @@
 """Recordings of a run as one JSON file for ui.perfetto.dev or chrome://tracing.
 
-    python -m runner.report RUN --timeline FILE.json[.gz]
+    launchopt report RUN --timeline FILE.json[.gz]
 
 In: the folder of one run with launches.parquet, commands.parquet or kernels.parquet. Out: the file. It is written while
 the recordings are read, and has a temporary name until it is complete.

@@ -1,7 +1,7 @@
 """Trace a run by torch.profiler: operators, launches and kernels, as Kineto JSON that PyTorch's tools read.
 
 Call `start` before a run and `stop` after it, in the thread that launches. `write` then writes a gzipped Chrome trace
-for Perfetto and `python -m runner.trace`. Kineto records through CUPTI, which accepts one tracer. It therefore excludes
+for Perfetto and `launchopt trace`. Kineto records through CUPTI, which accepts one tracer. It therefore excludes
 timing=cupti, nsys and ncu. Tracing costs time in every operator and launch, so that other times of a traced run are not
 headline times.
 """

@@ -41,6 +41,8 @@ class Recording:
         for name, value, least in (("skip", skip, 0), ("steps", steps, 1)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
                 raise ConfigError(name, value, f"allowed: whole numbers from {least}")
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError("path", repr(path), "allowed: the name of a .csv file, as text or pathlib.Path")
         self.path = Path(path)
         self._skip, self._stop = skip, None if steps is None else skip + steps
         self._done = 0  # steps that ended

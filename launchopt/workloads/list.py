@@ -108,7 +108,8 @@ class GemmList(Workload):
         groups = f", {stream.groups:,} {'group' if stream.groups == 1 else 'groups in order'}" if stream.groups else ""
         into = f", merged into {len(gemms):,}" if len(gemms) < given else ""
         notices = [
-            f"list: {given:,} rows of {self.path}{into}: {stream.commands:,} commands of {len(stream.shapes):,} shapes,"
+            f"list: {given:,} {_plural('row', given)} of {self.path}{into}: {stream.commands:,}"
+            f" {_plural('command', stream.commands)} of {len(stream.shapes):,} {_plural('shape', len(stream.shapes))},"
             f" {stream.dtype.name}{groups}"
         ]
         if self.merged and not into:
@@ -196,3 +197,7 @@ def _groups(gemms: Sequence[ListedGemm]) -> Columns | None:
         before = gemm.group
         numbers.append(number)
     return np.array(numbers, np.int64)
+
+
+def _plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"

@@ -91,7 +91,7 @@ def _advise(options: argparse.Namespace) -> int:
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
         reserve_s = max(RESERVE_S, min(PAGE_LOADS * loading_s, budget_s / 5))
-        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s)
+        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s, budget_s)
         spent_s = _running_s() + reserve_s
         trials = Trials(folder, budget_s - spent_s, spent_s=spent_s)
         layers = config.model.layers if question.requests else None
@@ -155,7 +155,10 @@ def _own_options_named(question: Question) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _removed_without_results(folder: Path) -> Iterator[None]:
-    """Remove the folder if the block ends with an error before a trial has ended; also folders made for it."""
+    """Remove the folder if the block ends with an error before a trial has ended; also folders made for it.
+
+    A folder that has trials is named.
+    """
     made = [each for each in folder.parents if not each.exists()]
     try:
         yield
@@ -165,6 +168,8 @@ def _removed_without_results(folder: Path) -> Iterator[None]:
             with contextlib.suppress(OSError):  # it was not made, or is not empty
                 for each in made:
                     each.rmdir()
+        else:
+            print(f"no advice; the trials that ended are in {one_line(folder)}", file=sys.stderr)
         raise
 
 
@@ -176,7 +181,12 @@ def _running_s() -> float:
 
 def _parser() -> CommandParser:
     parser = CommandParser("advise", __doc__)
-    parser.add_argument("--model", type=Path, metavar="CONFIG.json", help="a model's config.json, or its folder")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="CONFIG.json",
+        help="a model's config.json, or its folder; or a name such as llama_3_8b",
+    )
     parser.add_argument(
         "--trace",
         type=Path,

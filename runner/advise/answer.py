@@ -87,7 +87,9 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
 def _do(found: Found) -> str:
     batching, limit = found.batching, found.question.limit
     text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
-    if not batching.tried:
+    if len(found.arms) == 1:
+        text = f"do: nothing yet, {found.base} alone ran in time{_again(found)}"
+    elif not batching.tried:
         text += " (no time to try another batching)"
     elif batching.gain != 1:
         text += f" ({batching.gain:#.3g}x as fast as the default batching, in one sweep)"
@@ -101,7 +103,7 @@ def _do(found: Found) -> str:
 
 def _gain(found: Found) -> str:
     if len(found.arms) == 1:
-        return f"gain: unknown, {found.base} alone ran in time{_again(found)}"
+        return f"gain: unknown, {found.base} alone ran in time"
     if found.best == found.base:
         return f"gain: none, {found.base} is the best of {len(found.arms)} in the last round; {_certainty(found)}"
     factor = factor_of(found.arms, found.base, found.best)
@@ -139,6 +141,8 @@ def _saved(found: Found) -> float:
 
 
 def _set(found: Found) -> str:
+    if len(found.arms) == 1:
+        return "set: nothing yet"
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"
@@ -150,11 +154,13 @@ def _set(found: Found) -> str:
         return (
             f"set: nothing in vLLM, SGLang or TensorRT-LLM, which coalesce always: {found.best} is for other programs"
         )
-    return _switches(_names(stack), found.batching.max_batch)
+    if found.question.requests:
+        return _switches(_names(stack), found.batching.max_batch)
+    return f"{_switches(_names(stack), 'N')}; N: your requests side by side"
 
 
-def _switches(names: Sequence[str], batch: int) -> str:
-    """Return the line with the switches of each engine for some choices. batch: requests side by side."""
+def _switches(names: Sequence[str], batch: int | str) -> str:
+    """Return the line with the switches of each engine for some choices. batch: requests side by side, or its name."""
     chosen = [SWITCHES[name] for name in names]
     engines = ", ".join
     texts = (engines(each[at].format(batch=batch) for each in chosen) for at in range(len(ENGINES)))

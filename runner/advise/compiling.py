@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt.caches import compiled_folder
+from launchopt.caches import compiled_folder, folder_of
 from launchopt.errors import Interrupted, LaunchoptError, RunError
 from runner.advise.question import Question
 from runner.calling.caller import call
@@ -34,16 +34,16 @@ WORK: dict[bool, dict[str, object]] = {
 }
 
 
-def compile_loops(question: Question, kind: str, folder: Path, most_s: float) -> None:
+def compile_loops(question: Question, kind: str, folder: Path, most_s: float, budget_s: float) -> None:
     """Compile what is not compiled yet. RunError if that takes over `most_s` seconds; finished parts are kept.
 
-    kind: of the device. folder: for the results, which are removed.
+    kind: of the device. folder: for the results, which are removed. budget_s: the whole --budget-s, for the error.
     """
     mark = _mark(question, kind)
     if mark is None or mark.exists():
         return
     print("compiling, once for this version on this machine ...", file=sys.stderr)
-    began_s = time.monotonic()
+    began_s, before = time.monotonic(), _compiled()
     of_model = kind == "cuda" and bool(question.requests)
     settings = _settings(question, of_model) | {"job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
     place, has_cores = folder / "compiling", (os.cpu_count() or 1) >= CORES_OF_RUN * (1 + len(OWN))
@@ -64,11 +64,19 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float) ->
             folder.rmdir()
     took_s = time.monotonic() - began_s
     if took_s > most_s - ENDING_S:
+        again = "What it compiled is kept: type the same again"
+        if _compiled() <= before:
+            again = f"Nothing was compiled: type the same with --budget-s {2 * budget_s:g}"
         raise RunError(
-            f"compiling, once for this version on this machine, took {took_s:.0f} s, and --budget-s ended. What it "
-            "compiled is kept: type the same again"
+            f"compiling, once for this version on this machine, took {took_s:.0f} s, and --budget-s ended. {again}"
         )
     print(f"compiled in {took_s:.0f} s; the next advice does without", file=sys.stderr)
+
+
+def _compiled() -> set[Path]:
+    """Return the files of compiled loops, and of kernels of a GPU."""
+    folders = (compiled_folder(), folder_of("CUPY_CACHE_DIR"))
+    return {file for folder in folders if folder is not None for file in Path(folder).rglob("*.*")}
 
 
 @contextlib.contextmanager

@@ -12,12 +12,14 @@ from typing import NamedTuple
 from hydra import compose
 
 from launchopt.devices.base import DeviceInfo
-from launchopt.errors import ConfigError
+from launchopt.errors import ConfigError, explained, nearest
 from launchopt.messages import print_error
 from launchopt.recording.results import Row
 from launchopt.workloads.list import most_common_dtype
 from runner.calling.words import words_of
+from runner.config.composing import group_options
 from runner.config.loading import hydra_of
+from runner.config.model_files import GROUP, OR_PATH, is_path
 from runner.config.schema import Config, to_config
 from runner.plan.streams import DTYPES
 
@@ -82,7 +84,7 @@ class Question:
 
 
 def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Question:
-    """Return a question about a model's config.json.
+    """Return a question about a model's config.json, or about one of launchopt's own models or of a plugin's by name.
 
     Of a model with experts, the experts of a layer run, whose steps have a token of each request. Of one with latent
     attention and no experts, the GEMMs of one request run, without order.
@@ -90,7 +92,7 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
     if "${" in str(path.absolute()):
         raise ConfigError("--model", path.absolute(), "has ${ in its name, which Hydra reads: copy it to another path")
     own: dict[str, object] = {
-        "model": os.path.normpath(path.absolute()),
+        "model": _model_of(path),
         "workload.tokens": TOKENS,
         "workload.layers": 1,
     }
@@ -108,6 +110,19 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
         raise ConfigError("--requests", requests, why)
     parts = own | {"workload": "decode", "ordering": "none", "batching.max_batch": PLAIN_BATCH}
     return Question(parts | _common(device), 0, limit)
+
+
+def _model_of(path: Path) -> str:
+    """Return the value of `model` for a path, or for the name of a model if there is no such file."""
+    names, name = group_options()[GROUP], str(path)
+    if path.exists() or is_path(name):
+        return os.path.normpath(path.absolute())
+    if name not in names:
+        why = explained(
+            "no such file", ", ".join([*names, OR_PATH]), [f"--model {each}" for each in nearest(name, names)]
+        )
+        raise ConfigError("--model", name, why)
+    return name
 
 
 def of_file(workload: str, path: Path, device: str, limit: Limit | None) -> Question:

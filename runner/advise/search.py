@@ -58,8 +58,8 @@ def search(
     pilot = trials.run(question, [base], 1)
     if not pilot:
         raise RunError(
-            f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial. What it compiled is kept: "
-            "type the same again, or give a larger --budget-s"
+            f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial: type the same with "
+            f"--budget-s {2 * (trials.spent_s + trials.budget_s):.0f}"
         )
     if layers is not None:
         ran = int(str(question.settings.get("workload.tokens", TOKENS)))

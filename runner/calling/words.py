@@ -103,7 +103,7 @@ def _text(key: str, value: object) -> str:
         return repr(float(value))
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return f"[{','.join(_text(key, each) for each in value)}]"
-    raise ConfigError(key, value, f"a {type(value).__name__}; allowed: {ALLOWED}")
+    raise ConfigError(key, value, f"of type {type(value).__name__}; allowed: {ALLOWED}")
 
 
 def _require_words(key: str, text: str) -> None:

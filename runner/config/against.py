@@ -89,6 +89,9 @@ def _twice(name: object, label: object) -> str:
 
 def _refused(name: object, label: object, own: str) -> ConfigError:
     """Return the error for an entry, as typed. label: its normal form. own: label of the run's own mode."""
+    if name == AUTO:
+        why = "stands for the base, and goes alone; the mode that measurements choose is mode=auto"
+        return ConfigError("against", name, explained(why, "", [f"against={AUTO}"]))
     others = sorted(set(MODES) - {own})
     allowed = f"{ALL} alone, or modes other than mode={own}: {', '.join(others)}"
     if label == own:

@@ -76,6 +76,11 @@ def _composition(text: str, settings: Sequence[str]) -> LaunchoptError:
     """Return the error for a fault that Hydra describes only in its text."""
     if in_file := re.match(r"In '([^']+)': \w+ raised while composing config:\n(.+)", text):
         full_key = re.search(r"full_key: (\S+)", text)
+        group = full_key[1].partition(".")[0] if full_key else ""
+        chosen = [word for word in settings if group and word.startswith(f"{group}=")]
+        if full_key and chosen and re.match(r"Key '\w+' not in ", in_file[2]):
+            why = f"{in_file[1]}.yaml sets {full_key[1]}, which it does not have: leave {chosen[-1]} out"
+            return ConfigError(group, plain(chosen[-1].partition("=")[2]), one_line(why, 300))
         where = f"{in_file[1]}.yaml: {full_key[1]}" if full_key else f"{in_file[1]}.yaml"
         return WordsError(f"{plain(where)}: {first_line(in_file[2])}")
     added = re.match(r"Multiple values for (\w+)\.|force-add of config groups is not supported: '\+\+(\w+)=", text)

@@ -167,8 +167,12 @@ def unknown_option(group: str, option: str, options: Iterable[str]) -> ConfigErr
         return _label(option)
     near = [OPTION_SYNONYMS[group, option]] if (group, option) in OPTION_SYNONYMS else nearest(option, names)
     meant = [f"{group}={each}" for each in near] or _same_name(option)
-    allowed = "" if meant and len(names) > MOST_NAMES else ", ".join([*names, *[OR_PATH] * (group == GROUP)])
-    return ConfigError(group, option, explained(f"no such {group}", allowed, meant))
+    why = f"no such {group}"
+    if meant and len(names) > MOST_NAMES:
+        every = "mode=help" if group == "mode" else "--help"
+        return ConfigError(group, option, f"{explained(why, '', meant)} launchopt run {every} lists all")
+    allowed = ", ".join([*names, *[OR_PATH] * (group == GROUP)])
+    return ConfigError(group, option, explained(why, allowed, meant))
 
 
 def _label(label: str) -> ConfigError:

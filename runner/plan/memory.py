@@ -68,8 +68,9 @@ def _require_a_layer(info: DeviceInfo, stream: Stream, usable: int) -> None:
 
 def too_large(commands: str, needed: int, usable: int, info: DeviceInfo, to_lower: str) -> ArenaMemoryError:
     """Return the error for a job of `commands` that needs `needed` bytes and may use `usable`."""
+    subject = "1 command needs" if commands == "1" else f"{commands} commands need"
     return ArenaMemoryError(
-        f"{commands} commands need {needed / 1e9:.1f} GB for operands and records, and"
+        f"{subject} {needed / 1e9:.1f} GB for operands and records, and"
         f" {usable / 1e9:.1f} GB of {info.memory_name} may be used: lower {to_lower}"
     )
 

@@ -150,7 +150,7 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"rms_norm_eps": 2}, "rms_norm_eps=2: must be from 1e-12 to 1"),
     ({"attention_bias": "no"}, "attention_bias=no: must be true or false"),
     ({"layer_types": "full_attention"}, "layer_types=full_attention: must be a list of texts"),
-    ({"model_type": None}, "model_type: missing; known: deepseek_v2"),
+    ({"model_type": None}, "model_type: missing; allowed: deepseek_v2"),
     ({"model_type": "qwen4"}, "model_type=qwen4: an unknown architecture; allowed: deepseek_v2"),
     ({"model_type": ["llama"]}, "model_type=['llama']: an unknown architecture"),
     ({"model_type": "t5\n\x1b[2J"}, "model_type=t5"),
@@ -167,6 +167,13 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("changes", "message"), BAD_VALUES, ids=[message[:40] for _, message in BAD_VALUES])
 def test_a_field_that_does_not_fit_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     assert fails(tmp_path, **changes).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["gemma3n", "llava", "llama5"])
+def test_another_architecture_is_no_misspelling_of_a_known_one(name: str, tmp_path: Path) -> None:
+    message = fails(tmp_path, model_type=name)
+    assert "did you mean" not in message
+    assert "qwen3_moe; or give its sizes: model=tiny model.hidden=..." in message
 
 
 @pytest.mark.parametrize(

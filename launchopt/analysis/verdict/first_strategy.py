@@ -25,6 +25,7 @@ from launchopt.statistics.interval import FEWEST_REPEATS, SMALLEST_EFFECT, Verdi
 
 CLOSE_ENOUGH = 1.05  # wall time over that of the fastest mode
 NEAR_CEILING = 0.9  # share of the wall time for bytes or FLOPs at the ceiling, from which no strategy is worth trying
+NEED_GPU = frozenset({"kernel", "pdl", "triton_batched"})  # those of the candidates that no CPU runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +92,7 @@ def first_to_try(lines: Sequence[Judged], refused: Mapping[str, str]) -> Choice 
         return None
     tried = {each.strategy.line["mode"] for each in lines}
     open_ = [mode for mode in _candidates(subject) if mode not in tried and mode not in refused]
+    open_ = [mode for mode in open_ if not (subject.shares.on_cpu and mode in NEED_GPU)]
     return Choice(open_[0], None) if open_ and subject.roof < NEAR_CEILING else None
 
 
@@ -152,12 +154,11 @@ def _reason(judged: Judged) -> str:
     wall = f"{number(judged.prediction.measured_ms)} ms"
     host, in_calls = shares.host or 0.0, (shares.host or 0.0) + shares.blocked
     match judged.bound, judged.side:
-        case Bound.MEMORY, _:
+        case Bound.MEMORY | Bound.COMPUTE, _:
             part = f"{100 * judged.roof:.1f}% of" if judged.roof <= 1 else "all of"
-            return f"its bytes alone take {part} its {wall} at {work.bandwidth}"
-        case Bound.COMPUTE, _:
-            part = f"{100 * judged.roof:.1f}% of" if judged.roof <= 1 else "all of"
-            return f"its FLOPs alone take {part} its {wall} at the measured peak"
+            memory = ("bytes", work.bandwidth)
+            what, at = memory if judged.bound is Bound.MEMORY else ("FLOPs", "the measured peak")
+            return f"its {what} alone take {part} its {wall} at {at}"
         case Bound.QUEUE, Side.ARRIVALS:
             waited, latency = line.median("queue_wait_p50_us"), line.median("latency_p50_us")
             is_known = waited is not None and latency
@@ -204,8 +205,7 @@ def _calls(judged: Judged) -> str:
 
 
 def _while_busy(judged: Judged) -> str:
-    busy = judged.shares.busy
-    return "" if busy is None else f", while the GPU is busy for {100 * busy:.0f}%"
+    return "" if (busy := judged.shares.busy) is None else f", while the GPU is busy for {100 * busy:.0f}%"
 
 
 def _kernels(judged: Judged) -> str:
@@ -232,7 +232,7 @@ def _advice(lines: Sequence[Judged], choice: Choice | None) -> str:
     if subject.side is Side.DEADLINES:
         return "Try a shorter batching.timeout_us first."
     if subject.side is Side.ARRIVALS:
-        return "No strategy makes requests come sooner: compare latencies (python -m runner.report --frontier)."
+        return "No strategy makes requests come sooner: compare latencies (launchopt report RUN --frontier)."
     if subject.bound in (Bound.MEMORY, Bound.COMPUTE):
         return f"No launch strategy removes that: fewer bytes or FLOPs would ({fewer_bytes(subject.strategy.line)})."
     if _lacks_repeats(lines):

@@ -12,6 +12,7 @@ from support.results.diagnosed_rows import BANDWIDTH, calibration, decode, few, 
 
 from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis, diagnose
 from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_markdown
+from launchopt.modes import mode_class
 from launchopt.recording import results
 from launchopt.recording.results import Row
 
@@ -324,6 +325,17 @@ def test_the_further_launches_of_a_step_with_experts_do_not_pack() -> None:
         "launch calls: 250 x 40.00 us = 10.00 ms, 50.0% of the wall time; 1,750 more calls are part of"
     )
     assert "pack" not in fact
+
+
+@pytest.mark.parametrize("columns", [{}, EXPERTS, STEPS, STEPS | {"requests": 1}])
+def test_on_a_cpu_no_mode_that_needs_a_gpu_is_proposed(columns: dict[str, Any]) -> None:
+    base = repeats("baseline", 100.0, 101.0, 99.0, **columns, device="cpu")
+    noisy = few("multistream", 10.0, 400.0, 20.0, **columns, device="cpu")  # not certain, and in the median 5x
+    refused: dict[str, str] = {}
+    while (mode := only([*base, *noisy], run=refused).first_to_try) is not None:
+        assert "cpu" in mode_class(mode).devices, mode
+        refused[mode] = "so that the next one is proposed"
+    assert refused, "the rows lead to a proposal"
 
 
 @pytest.mark.parametrize(

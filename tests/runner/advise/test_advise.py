@@ -14,11 +14,11 @@ from support.results.summary_rows import repeats
 from launchopt.analysis.choice import Entry, Work
 from launchopt.devices import find_device
 from launchopt.devices.base import DeviceInfo
-from launchopt.errors import ConfigError, DeviceError
+from launchopt.errors import ConfigError, DeviceError, Interrupted
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, conflict, stack_of
 from runner import commands
-from runner.advise.__main__ import _own_options_named
+from runner.advise.__main__ import _own_options_named, _removed_without_results
 from runner.advise.answer import lines_of
 from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
 from runner.advise.halving import Decision
@@ -118,9 +118,30 @@ def test_a_gain_whose_interval_has_no_verdict_may_be_none(model: Path) -> None:
     assert "as fast as engine, so it may be none; " in lines_of(noisy)[2]
 
 
-def test_without_time_for_another_stack_the_gain_is_unknown(model: Path) -> None:
+def test_without_time_for_another_stack_nothing_is_advised(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", None), "engine")
-    assert "unknown, engine alone ran" in lines_of(whole)[2]
+    lines = lines_of(whole)
+    assert lines[1].startswith("do: nothing yet, engine alone ran in time; give a larger --budget-s")
+    assert lines[2] == "gain: unknown, engine alone ran in time"
+    assert lines[4] == "set: nothing yet"
+
+
+def test_a_model_may_be_named_as_in_a_run_and_a_file_of_that_name_comes_first(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(model.parent.parent)
+    assert of_model(Path("qwen3_8b"), 2, "cpu", None).config().model.hidden == 4096
+    model.parent.rename("qwen3_8b")
+    assert of_model(Path("qwen3_8b"), 2, "cpu", None).config().model.hidden == MODEL["hidden_size"]
+
+
+def test_switches_for_a_list_do_not_take_its_batch_for_requests(tmp_path: Path) -> None:
+    path = tmp_path / "gemms.csv"
+    path.write_text("m,n,k\n64,1,64\n")
+    line = lines_of(found(of_file("list", path, "cpu", None), "graph"))[4]
+    assert line.startswith("set: vLLM --max-num-seqs N, --compilation-config")
+    assert "SGLang --max-running-requests N, --cuda-graph-max-bs N;" in line
+    assert line.endswith("; N: your requests side by side")
 
 
 def test_a_stack_that_does_not_coalesce_has_no_switch(model: Path) -> None:
@@ -217,6 +238,7 @@ def _no_gpu(index: int) -> DeviceInfo:
     [
         (["--model", "nowhere.json"], "nowhere.json: no such file"),
         (["--list", "nowhere.csv"], "nowhere.csv: cannot be read"),
+        (["--model", "lama_3_8b"], "or the path of a config.json; did you mean --model llama_3_8b"),
         (["--model", "broken.json"], "broken.json"),
         (["--model", "negative.json"], "hidden_size=-64: must be a whole number from 1"),
         (["--model", "large.json", "--device", "cpu"], "GB of main memory may be used: give a smaller model, or fewer"),
@@ -265,6 +287,25 @@ def test_bad_input_is_one_line(
     assert code == 2
     assert wanted in error
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_an_error_leaves_no_folder_without_trials_and_names_one_with_them(
+    has_ended: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "below" / "advice"
+
+    def interrupted() -> None:
+        with _removed_without_results(folder):
+            (folder / "round_1").mkdir(parents=True)
+            if has_ended:
+                (folder / "round_1/summary.parquet").touch()
+            raise Interrupted("interrupted")
+
+    with pytest.raises(Interrupted):
+        interrupted()
+    assert (folder.exists(), folder.parent.exists()) == (has_ended, has_ended)
+    assert capsys.readouterr().err == (f"no advice; the trials that ended are in {folder}\n" if has_ended else "")
 
 
 def test_a_file_is_no_model(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_if_one_layer_still_takes_too_long_requests_have_fewer_tokens() -> None:
 
 
 def test_a_budget_that_ends_in_the_first_trial_is_refused() -> None:
-    with pytest.raises(RunError, match="ended before the first trial"):
+    with pytest.raises(RunError, match=r"ended before the first trial: type the same with --budget-s \d+"):
         found(MadeUp(1.0, ARMS))
 
 

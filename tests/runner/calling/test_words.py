@@ -80,8 +80,11 @@ def test_a_folder_is_that_of_a_run_and_of_a_sweep() -> None:
     [
         ({"-m": "x"}, "-m=x: no setting; allowed: GROUP, and GROUP.NAME such as workload.requests"),
         ({"a=b": 1}, "a=b=1: no setting; allowed: GROUP, and GROUP.NAME such as workload.requests"),
-        ({"seed": {1}}, "seed={1}: a set; allowed: text, numbers, True, False, None, paths, and lists of these"),
-        ({"seed": b"1"}, "seed=b'1': a bytes; allowed: text, numbers, True, False, None, paths, and lists of these"),
+        ({"seed": {1}}, "seed={1}: of type set; allowed: text, numbers, True, False, None, paths, and lists of these"),
+        (
+            {"seed": b"1"},
+            "seed=b'1': of type bytes; allowed: text, numbers, True, False, None, paths, and lists of these",
+        ),
         ({"seed": "a\0b"}, "seed=a\\x00b: holds a NUL character, which no setting can"),
         ({"seed": "a\ud800"}, "seed='a\\ud800': holds half of a surrogate pair, which is no text"),
         ({"mode": ["graph"]}, "mode=[graph]: a list needs two or more modes, each named once"),

@@ -153,6 +153,12 @@ def test_a_dtype_is_converted_where_one_is_given(tmp_path: Path, monkeypatch: py
     assert plan.stream.independent
 
 
+def test_one_of_a_kind_is_counted_in_the_singular(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = planned("workload=list", written(tmp_path, "m,n,k\n4,1,8\n"), "workload.repeat=1", "mode=batched")
+    assert "list: 1 row of gemms.csv: 1 command of 1 shape, fp32" in plan.notices
+
+
 def test_the_notice_says_what_merging_brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, "m,n,k,weight,group,input\n4,1,8,q,a,x\n2,1,8,k,a,x\n2,1,8,o,b,\n")

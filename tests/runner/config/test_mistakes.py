@@ -17,7 +17,8 @@ REPLAY = "workload=decode model=tiny arrival=replay arrival.path=own.csv"
 MANY = ",".join(map(str, range(1000, 1030)))
 MISTAKES = {
     # options of groups
-    "mode=batchd": "mode=batchd: no such mode; did you mean mode=batched?",
+    "mode=batchd": "mode=batchd: no such mode; did you mean mode=batched? launchopt run mode=help lists all",
+    "mode=typo": "mode=typo: no such mode; allowed: auto, baseline, batched,",
     "mode=Batched": "did you mean mode=batched?",
     "workload=batched": "did you mean mode=batched?",
     "workload=gemv-micro": "did you mean workload=gemv_micro?",
@@ -96,6 +97,9 @@ MISTAKES = {
     "repeats=often": "allowed: whole numbers from 1 to 10000, or auto",
     "against=grph": "against=grph: no such mode; allowed: all alone, or modes other than mode=batched:",
     "against=[grph]": "did you mean against=graph?",
+    "against=[auto]": "against=auto: stands for the base, and goes alone; the mode that measurements choose is mode=",
+    "table=waterfall_tiny workload=gemv_256": "workload=gemv_256: experiment/waterfall/tiny.yaml sets workload.merged, "
+    "which it does not have: leave workload=gemv_256 out",
     "against=[all,baseline]": "against=all: all goes alone; allowed: all alone, or",
     "against=[baseline,baseline]": "against=baseline: is named twice; name each mode once",
     "against=graph,baseline,graph": "against=graph: is named twice; name each mode once",
