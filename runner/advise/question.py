@@ -27,6 +27,7 @@ TOKENS, LEAST_TOKENS = 16, 4  # of each request in a trial
 EXPERT_STEPS, LEAST_EXPERT_STEPS = 32, 4  # of a layer with experts in a trial
 PLAIN_BATCH = 64  # max_batch of trials of independent commands
 TIMEOUT_US = 150.0
+STEP_TIMEOUT_US = 50_000.0  # every step waits for all requests: the commands of 64 loops take ms to arrive
 CHECK_S = 0.1  # to check an audit run, or a trial of independent commands; the advised experiment has the usual time
 
 Settings = Mapping[str, object]
@@ -100,7 +101,8 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
     with hydra_of():
         model = compose("config", words_of(whole)).model
     if not (model.experts or model.kv_rank):
-        return Question(whole | _common(device), requests, limit)
+        settings = whole | _common(device) | {"batching.timeout_us": STEP_TIMEOUT_US}
+        return Question(settings, requests, limit)
     if model.experts:
         experts: dict[str, object] = {"model": own["model"], "workload": "moe", "workload.tokens": requests}
         together = {"workload.steps": EXPERT_STEPS, "batching.max_batch": max(PLAIN_BATCH, model.experts)}

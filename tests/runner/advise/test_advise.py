@@ -135,6 +135,12 @@ def test_a_model_may_be_named_as_in_a_run_and_a_file_of_that_name_comes_first(
     assert of_model(Path("qwen3_8b"), 2, "cpu", None).config().model.hidden == MODEL["hidden_size"]
 
 
+def test_steps_of_a_model_wait_for_all_requests_and_lists_do_not(model: Path, tmp_path: Path) -> None:
+    (gemms := tmp_path / "gemms.csv").write_text("m,n,k\n64,1,64\n")
+    assert of_model(model, 16, "cpu", None).config().batching.timeout_us == 50_000
+    assert of_file("list", gemms, "cpu", None).config().batching.timeout_us == 150
+
+
 def test_switches_for_a_list_do_not_take_its_batch_for_requests(tmp_path: Path) -> None:
     path = tmp_path / "gemms.csv"
     path.write_text("m,n,k\n64,1,64\n")

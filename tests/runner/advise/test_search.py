@@ -90,7 +90,8 @@ class Noisy(MadeUp):
 
 def found(trials: MadeUp, limit: Limit | None = None, layers: int | None = None) -> Found:
     labels = [label for label in trials.wall_ms if label != "engine"]
-    return search(Question({"batching.max_batch": 16}, 16, limit), lambda question: labels, "engine", layers, trials)
+    question = Question({"batching.max_batch": 16, "batching.timeout_us": 50_000.0}, 16, limit)
+    return search(question, lambda question: labels, "engine", layers, trials)
 
 
 ARMS = {"engine": 10.0, "coalesced": 12.0, "graph": 5.0, "pdl": 7.0, "kernel": 30.0, "baseline": 90.0, "pointer": 60.0}
@@ -105,7 +106,7 @@ def test_the_fastest_arm_is_found_and_decided_with_the_base_beside_it() -> None:
 
 
 def test_a_layer_with_experts_runs_as_many_steps_as_fit() -> None:
-    settings = {"workload": "moe", "workload.steps": 32, "batching.max_batch": 128}
+    settings = {"workload": "moe", "workload.steps": 32, "batching.max_batch": 128, "batching.timeout_us": 150.0}
     for wall_ms, steps in ((10.0, 32), (1000.0, 4)):  # of 60 s, a trial may take about 0.15 s
         trials = MadeUp(60.0, {"engine": wall_ms, "graph": wall_ms / 2})
         question = search(Question(settings, 0, None), lambda _: ["graph"], "engine", None, trials).question
@@ -113,7 +114,7 @@ def test_a_layer_with_experts_runs_as_many_steps_as_fit() -> None:
 
 
 def test_batching_is_swept_from_that_of_the_trials_on() -> None:
-    settings = {"workload": "moe", "workload.steps": 32, "batching.max_batch": 128}
+    settings = {"workload": "moe", "workload.steps": 32, "batching.max_batch": 128, "batching.timeout_us": 150.0}
     result = search(Question(settings, 0, None), lambda _: ["graph"], "engine", None, MadeUp(60.0, ARMS))
     assert (result.batching.max_batch, result.batching.tried) == (128, 6)
 
@@ -127,7 +128,7 @@ def test_batching_that_gains_more_than_the_margin_is_advised() -> None:
 def test_a_gain_that_only_the_order_of_the_jobs_makes_is_not_advised() -> None:
     trials = Drifting(60.0, ARMS)
     batching = found(trials).batching
-    assert (batching.max_batch, batching.timeout_us, batching.gain) == (16, 150.0, 1.0)
+    assert (batching.max_batch, batching.timeout_us, batching.gain) == (16, 50_000.0, 1.0)
     assert trials.jobs > 6, "the second sweep ran"
 
 
