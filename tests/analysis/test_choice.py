@@ -25,49 +25,22 @@ from launchopt.analysis.choice import (
 from launchopt.recording import results
 from launchopt.recording.results import Row
 
-# Works that are left out, and for which the choice is over 5% behind: run, chosen mode, best mode.
-EXCEPTIONS = {
-    ("readme/qkv_1", "coalesced", "fused_qkv"),  # no other entry of an H100 has fused_qkv
-    ("remedies/1", "triton_batched", "batched"),  # weights an eighth as large as those of the only similar work
-    ("again/1", "graph", "pdl"),  # pdl pays for one column only, and no other entry has one column and pdl
-    ("remedies/5", "graph", "pointer_array"),  # the only prefill: its columns exceed those of all others
-    ("out/v13_2", "graph", "persistent"),  # weights an eighth as large as those of the only other entry with persistent
-    ("readme/decode_64", "megakernel", "torch_graph"),  # the megakernel loses to graphs between 16 and 64 columns
-    ("llama_3_2_1b_64/launches_first", "megakernel", "engine"),  # the same
-    # Which of the last few stacks is the fastest changes with model and columns: the megakernel with 1, but with 4 only
-    # for Llama 3.2 1B, and with 16 only for models up to 1B.
-    ("llama_3_8b_16/run", "megakernel", "engine+silu+epilogue+graph+own+pdl"),
-    ("qwen3_0_6b_4/launches_first", "megakernel", "engine+silu+epilogue+graph_loop+own+pdl"),
-    ("qwen3_0_6b_16/launches_first", "engine+silu+epilogue+graph_loop+own+pdl", "megakernel"),
-    ("qwen3_0_6b_4/fusions_first", "megakernel", "engine+silu+epilogue+graph+own+pdl"),
-    ("llama_3_2_1b_4/sweep", "megakernel", "engine+silu+epilogue+graph+own+pdl"),
-    ("llama_3_2_1b_16/sweep", "engine+silu+epilogue+own+pdl", "megakernel"),
-    ("qwen3_0_6b_1/sweep", "engine+silu+epilogue+graph+own+pdl", "megakernel"),
-    ("llama_3_2_1b_16/fusions_first", "engine+silu+epilogue+graph+own", "megakernel"),
-    ("llama_3_8b_1/one", "engine+graph", "engine+silu+graph+own+pdl"),  # the only entry with that stack
-    ("readme/decode_1", "torch_graph", "megakernel"),  # few other works have both
-    # With 1 to 16 tokens our fused experts are the fastest, with 64 Triton's.
-    ("bf16_64/0", "graph+route+activate+combine+pdl", "triton_experts+graph+pdl"),
-    (
-        "smollm2_135m_1/sweep",
-        "torch_eager",
-        "graph_loop",
-    ),  # PyTorch on a CPU is the best for all works but of one column
+# Works that are left out, and for which the choice may be over 5% behind, with the reason.
+FEW_OTHERS = {  # that have the best mode, or as large weights
+    *("readme/qkv_1", "readme/decode_1", "qkv/4", "llama_3_8b_1/one", "again/1"),
+    *("remedies/1", "remedies/5", "remedies/7", "out/v13_2"),
 }
-# The same, of which the interval has 5% in it: one repeat is an outlier, or the stacks are as fast.
-UNDECIDED = {
-    ("qkv/4", "coalesced", "fused_qkv"),
-    ("smollm2_360m_1/sweep", "graph_loop", "graph_device"),
-    ("remedies/7", "graph", "fused_triton"),
-    ("smollm2_135m_1/sweep", "engine+graph", "graph_loop"),
-    ("smollm2_360m_1/sweep", "engine+graph", "graph_device"),
-    ("llama_3_8b_8_layers_1/sweep", "engine+silu+epilogue+own+pdl", "megakernel"),
-    ("llama_3_2_1b_4/launches_first", "engine+silu+graph_loop+own+pdl", "megakernel"),
-    ("llama_3_2_1b_4/fusions_first", "engine+silu+epilogue+graph+own+pdl", "megakernel"),
-    ("llama_3_2_1b_64/fusions_first", "engine+silu+epilogue+graph+own+pdl", "engine+silu+epilogue+graph+own"),
-    ("qwen3_0_6b_64/fusions_first", "engine+silu+epilogue+graph+own+pdl", "engine+silu+graph+own"),
-    ("qwen3_0_6b_64/launches_first", "engine+silu+epilogue+graph_loop+own+pdl", "engine+silu+graph_loop+own+pdl"),
+# Which of the last few stacks is the fastest changes with model and columns: the megakernel with 1, but with 4 only for
+# some models, with 16 only for models up to 1B, and graphs with 64.
+CLOSE_STACKS = {
+    *("readme/decode_64", "llama_3_8b_16/run", "llama_3_8b_8_layers_1/sweep", "qwen3_0_6b_1/sweep"),
+    *(f"llama_3_2_1b_{columns}/{order}_first" for columns in (4, 16, 64) for order in ("fusions", "launches")),
+    *(f"qwen3_0_6b_{columns}/{order}_first" for columns in (4, 16, 64) for order in ("fusions", "launches")),
+    *("llama_3_2_1b_4/sweep", "llama_3_2_1b_16/sweep", "llama_3_2_1b_64/sweep"),
+    "bf16_64/0",  # with 1 to 16 tokens our fused experts are the fastest, with 64 Triton's
+    *("smollm2_135m_1/sweep", "smollm2_360m_1/sweep"),  # on a CPU, PyTorch is the best but with one column
 }
+EXCEPTIONS = FEW_OTHERS | CLOSE_STACKS
 
 
 def work(columns: float = 16.0, weights: float = 1e6, workload: str = "decode") -> Work:
@@ -214,8 +187,5 @@ def committed() -> tuple[list[Entry], list[Row]]:
 
 
 def test_of_committed_works_that_are_left_out_each_exception_is_named(committed: tuple[list[Entry], list[Row]]) -> None:
-    found: dict[Standing, set[tuple[str, str, str]]] = {standing: set() for standing in Standing}
-    for each in judged_unseen(*committed):
-        found[each.standing].add((each.entry.run, each.choice.mode, each.best))
-    assert found[Standing.behind] - EXCEPTIONS == set()
-    assert found[Standing.open] - UNDECIDED == set()
+    found = {each.entry.run for each in judged_unseen(*committed) if each.standing is not Standing.close}
+    assert found - EXCEPTIONS == set()
