@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from support.results.advices import found
 from support.results.summary_rows import repeats
 
 from runner.advise.answer import lines_of
+from runner.advise.batching import Batching
 from runner.advise.question import of_file, of_model, tpot
-from runner.advise.search import Batching, Found
 
 
 def test_the_answer_is_five_lines(model: Path) -> None:
@@ -28,8 +27,7 @@ def test_a_gain_whose_interval_has_no_verdict_may_be_none(model: Path) -> None:
     assert "may be none" not in lines_of(whole)[2]
     walls = (5.0, 20.0, 9.0, 15.0, 10.0)
     arms = {**whole.arms, whole.best: repeats(*walls, mode=whole.best, setup_ms=1.0, layers=1)}
-    noisy = Found(*[arms if name == "arms" else getattr(whole, name) for name in Found.__slots__])
-    assert "as fast as engine, so it may be none; " in lines_of(noisy)[2]
+    assert "as fast as engine, so it may be none; " in lines_of(replace(whole, arms=arms))[2]
 
 
 def test_without_time_for_another_stack_nothing_is_advised(model: Path) -> None:
@@ -67,28 +65,21 @@ def test_every_switch_has_a_value(model: Path) -> None:
 
 def test_a_limit_that_nothing_keeps_is_said_with_the_closest_point(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", tpot(2.0)))
-    (_, do, *_) = lines_of(
-        Found(*[getattr(whole, name) if name != "fits" else frozenset() for name in Found.__slots__])
-    )
+    do = lines_of(replace(whole, fits=frozenset()))[1]
     assert "nothing tried keeps p99 TPOT within 2 ms: 10.00 ms is the closest" in do
-
-
-def changed(whole: Found, **parts: object) -> Found:
-    values: list[Any] = [parts.get(name, getattr(whole, name)) for name in Found.__slots__]
-    return Found(*values)
 
 
 def test_a_batching_that_keeps_the_limit_is_said_to_keep_it(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", tpot(2.0)))
     kept = Batching(4, 0.0, 6, gain=0.8, kept_ms=1.5)
-    do = lines_of(changed(whole, fits=frozenset(), batching=kept))[1]
+    do = lines_of(replace(whole, fits=frozenset(), batching=kept))[1]
     assert "(0.800x as fast as the default batching, in one sweep); p99 TPOT 1.500 ms, within 2" in do
 
 
 def test_a_slower_stack_that_alone_keeps_the_limit_is_no_gain(model: Path) -> None:
     whole = found(of_model(model, 16, "cpu", tpot(20.0)))
     slower = repeats(*[20.0] * 5, mode=whole.best, setup_ms=1.0, layers=1, tpot_p50_ms=1.0, tpot_p99_ms=1.0)
-    gain = lines_of(changed(whole, arms={**whole.arms, whole.best: slower}))[2]
+    gain = lines_of(replace(whole, arms={**whole.arms, whole.best: slower}))[2]
     assert gain.startswith("gain: 0.5")
     assert "as fast as engine, so it is slower; engine does not keep the limit; " in gain
 

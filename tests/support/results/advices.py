@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from runner.advise.batching import Batching
 from runner.advise.halving import Decision
 from runner.advise.question import Question
-from runner.advise.search import Batching, Found
+from runner.advise.search import Found
 from support.results.summary_rows import repeats
 
 MODEL = {
