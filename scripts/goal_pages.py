@@ -28,7 +28,7 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_json, save_text
 from runner.bench import figures
 from runner.reading import CommandParser, exit_code, sync_block
-from runner.report import advice, advised, provenance, step_goals, two_gpus, waterfall, weight_goals
+from runner.report import advice, advised, kernel_times, provenance, step_goals, two_gpus, waterfall, weight_goals
 from runner.report.blocks import sync_readme
 from runner.report.pictures import draw_waterfalls
 from runner.report.tables import STRATEGIES_FILE
@@ -49,7 +49,7 @@ from scripts.reference_goals import (
 )
 from scripts.reference_gpus import FIRST, GPU_PARTS, GPUS, JOBS, SPLIT, page_rows, split_page_rows
 from scripts.reference_part import Part
-from scripts.reference_weights import EXPERTS, QUANTISED, WEIGHT_PARTS, weight_rows
+from scripts.reference_weights import EXPERTS, QUANTISED, WEIGHT_PARTS, traces, weight_rows
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
@@ -60,7 +60,7 @@ BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives":
 BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
 PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
 KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, STRATEGIES_FILE)  # no page reads histograms
-KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE)
+KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE, kernel_times.KERNELS)
 LEFT_OUT = {"advise", FIRST}  # folders that no page reads; FIRST: also of scripts/advised.py
 LEFT_OUT |= {str(job) for job in range(1, JOBS)}  # of a sweep of equal jobs, one manifest says what ran
 GPU = "NVIDIA H200"  # the goals are stated for it
@@ -175,6 +175,8 @@ def refresh(root: Path) -> None:
     _show_rows(root / SPLIT_PAGE, SPLIT, gpus / SPLIT / two_gpus.FILE, {"rows": split_page_rows(gpus / SPLIT)})
     for name, page in WEIGHT_PAGES.items():
         _show_rows(root / page, name, place / name / weight_goals.FILE, {"goals": weight_rows(name, place / name)})
+        times = {"traces": traces(name, place / name)}
+        _show_rows(root / page, f"{name}_kernels", place / name / kernel_times.FILE, times)
     for folder, page in BENCHES.items():
         if (place / folder).is_dir():
             sync_readme(root / page)

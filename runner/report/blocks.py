@@ -22,6 +22,7 @@ from runner.report import (
     advice,
     advised,
     goals,
+    kernel_times,
     profilers,
     provenance,
     step_goals,
@@ -33,7 +34,8 @@ from runner.report import (
 from runner.report.tables import FRONTIER_FILE, STRATEGIES_FILE, frontiers_of, read_slo, strategy_tables
 
 FILES: Mapping[str, Callable[[Path], str]] = {
-    each.FILE: each.markdown for each in (advice, advised, goals, step_goals, two_gpus, weight_goals, which_strategy)
+    each.FILE: each.markdown
+    for each in (advice, advised, goals, kernel_times, step_goals, two_gpus, weight_goals, which_strategy)
 }
 STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 

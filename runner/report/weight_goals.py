@@ -54,7 +54,7 @@ def _cells(folder: Path, goal: JsonObject) -> list[str]:
     wanted = goal["goal_us"] * STATED_GB_PER_S / rate if "goal_us" in goal else goal.get("of_floor", 0.0) * floor_us
     beside = [f"{name} {number(median_interval(list(map(unit_us, rows))).value)}" for name, rows in modes.items()]
     return [
-        _work(modes[mode]),
+        work_of(modes[mode]),
         f"`{mode}`",
         number(floor_us),
         f"{number(wanted)} ({wanted / floor_us:.2f}x)" if wanted else "-",
@@ -65,7 +65,8 @@ def _cells(folder: Path, goal: JsonObject) -> list[str]:
     ]
 
 
-def _units(row: Row) -> float:
+def units(row: Row) -> float:
+    """Return the units of a run."""
     if row["steps"]:
         return float(row["steps"])
     return float(row["tokens"] / row["requests"]) if row["tokens"] else float(row["commands"])
@@ -73,14 +74,15 @@ def _units(row: Row) -> float:
 
 def unit_us(row: Row) -> float:
     """Return the wall time of a unit of a run."""
-    return 1e3 * float(row["wall_ms"]) / _units(row)
+    return 1e3 * float(row["wall_ms"]) / units(row)
 
 
 def _weight_bytes(row: Row) -> float:
-    return float(row["weight_bytes"]) / _units(row)
+    return float(row["weight_bytes"]) / units(row)
 
 
-def _work(rows: Sequence[Row]) -> str:
+def work_of(rows: Sequence[Row]) -> str:
+    """Return the work of a unit, how its weights are stored, and the GPU."""
     row = rows[0]
     stored = str(row["dtype"])
     if row["weights"]:

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 from support.paths import ROOT
+from support.results.kernel_rows import traced_rows
 from support.results.summary_rows import repeats, write
 
+from launchopt.recording import results
 from launchopt.recording.manifest import SCHEMA_VERSION
 from scripts import goal_pages
 from scripts.reference_advised import ADVISED_PARTS
@@ -21,7 +23,7 @@ from scripts.reference_advised import GPU as ON_GPU
 from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
 from scripts.reference_gpus import BEFORE, GPU_PARTS, ONE, SPLIT_PARTS, SPLIT_STACKS, TWO
 from scripts.reference_part import Part
-from scripts.reference_weights import EXPERT_PARTS, EXPERT_STACK, QUANTISED_PARTS
+from scripts.reference_weights import EXPERT_PARTS, EXPERT_SERIAL, EXPERT_STACK, QUANTISED_PARTS, TRACED_PARTS
 
 REVISION, CODE = "a1" * 20, "c0de"
 GPU = "NVIDIA H100 80GB HBM3"
@@ -32,6 +34,8 @@ LAYER = {"workload": "layer", "model": "llama", "layers": 16, "dtype": "bf16", "
 LAYER |= {"weight_bytes": 247_160_000_000, "gpu": GPU, "ordering": "per_request"}
 PAGES = (goal_pages.README, goal_pages.PAGE, goal_pages.STACKS, goal_pages.ADVICE_PAGE, goal_pages.GPUS_PAGE)
 PAGES = (*PAGES, *goal_pages.WEIGHT_PAGES.values(), *goal_pages.BENCHES.values())
+OWN_BLOCKS = {"split": goal_pages.SPLIT_PAGE}  # of pages that show other results, too
+OWN_BLOCKS |= {block: page for name, page in goal_pages.WEIGHT_PAGES.items() for block in (name, f"{name}_kernels")}
 
 
 @pytest.fixture
@@ -46,8 +50,11 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / page).write_text(shown)
     for shown in ("readme", "gpu"):
         (root / "outputs/reference" / shown).symlink_to(ROOT / "outputs/reference" / shown)
-    split = root / goal_pages.SPLIT_PAGE
-    split.write_text(re.sub(r"(<!-- split -->).*(<!-- /split -->)", r"\1\n\2", split.read_text(), flags=re.DOTALL))
+    for name, page in OWN_BLOCKS.items():
+        emptied = re.sub(
+            rf"(<!-- {name} -->).*(<!-- /{name} -->)", r"\1\n\2", (root / page).read_text(), flags=re.DOTALL
+        )
+        (root / page).write_text(emptied)
     known = {REVISION: {"commit": 500, "date": "2026-11-27", "code_sha1": CODE}}
     monkeypatch.setattr(goal_pages.revisions, "history_of", lambda root, named: known)
     return root
@@ -235,3 +242,26 @@ def test_goals_of_quantised_weights_and_of_experts_stand_on_their_pages(checkout
     assert (
         f"| `{EXPERT_STACK}` | 8.000 | 44.00 (5.50x) | 10.00 [10.00, 10.00] | yes | 1.25x | grouped 20.00 |" in pages[1]
     )
+
+
+def test_the_kernels_of_traced_steps_stand_on_their_pages(checkout: Path, tmp_path: Path) -> None:
+    new, part = tmp_path / "new", TRACED_PARTS[2]
+    place, steps = new / part.folder, 3
+    work = {"steps": steps, "step_tokens": 1, "active_experts": 2.0, "tokens": None, "dtype": "bf16", "traced": True}
+    work |= {"weight_bytes": steps * 2 * (128 * 2048 + 2 * 1536 * 2048 + 2 * 2048 * 768)}
+    rows, kernels = [], []
+    for mode in (EXPERT_SERIAL, EXPERT_STACK):
+        rows += repeats(1.0, 1.0, 1.0, mode=mode, **work)
+        times = [(0.0, 8.0), (8.0, 20.0), (20.0, 26.0)]
+        kernels += traced_rows(mode, times, repeats=3, steps=steps, gap_us=2.0, wait_us=9.0)
+    write(place, rows)
+    results.write_rows(place / "kernels.parquet", results.KERNELS, kernels, {})
+    (place / "launches.parquet").touch()
+    shapes = {"128x1x2048": steps, "1536x1x2048": 2 * steps, "2048x1x768": 2 * steps}
+    about = manifest(part, ceilings={"read_gb_per_s": 3000.0}, stream={"shapes": shapes})
+    (place / "manifest.json").write_text(json.dumps(about))
+    assert goal_pages.main([str(new)], checkout) == 0
+    page = (checkout / goal_pages.WEIGHT_PAGES["experts"]).read_text()
+    assert "| gate/up, SiLU | 1 | 12.58 MB | 4.194 | 12.00 (12.00 to 12.00) | 7.806 |" in page
+    kept = sorted(path.name for path in (checkout / "outputs/reference" / part.folder).iterdir())
+    assert kept == ["kernels.parquet", "manifest.json", "summary.parquet"], "no page reads launches"
