@@ -3,9 +3,9 @@
 // so it is for weights with many rows. Halves are fp16 even if inputs are bf16, since fp16 takes less time to unpack to: a warp
 // multiplies the inputs of a column by a power of two first, so that fp16 holds them.
 //
-// The warps of a block (WARPS: 8 or 16) share 16 rows of A. Grid: x over groups of 16 rows, z over commands. k must be a multiple
-// of 4 vectors of codes. Blocks of few rows divide evenly among the multiprocessors, and as they end, blocks of the next launch
-// begin. Where a multiprocessor has two blocks at most, 16 warps load faster than 8.
+// The warps of a block (WARPS: 8 or 16) share 16 rows of A. Grid: x over groups of 16 rows, z over commands. k must be a
+// multiple of 4 vectors of codes. Blocks of few rows divide evenly among the multiprocessors, and as they end, blocks of the
+// next launch begin. Where a multiprocessor has two blocks at most, 16 warps load faster than 8.
 //
 // mma.m16n8k16 takes from thread 4 g + t the weights of rows g and g + 8, and the inputs of column g. In each step a thread has
 // a vector of codes of each of its two rows, at the same k, and takes the inputs there. Any order of k gives the same sums, as
@@ -15,9 +15,9 @@
 // next round's inputs, and then codes and scales. Inputs pass through shared memory, so that no product waits for a load that
 // was issued just before it.
 //
-// BLOCKS is the minimum number of blocks on a multiprocessor, chosen so that no register is spilled. Of blocks with 8 warps it is
-// 4 for one or two columns, 3 if codes are int4 or scales are per block; one fewer for three or four columns; 2 for more columns.
-// Of blocks with 16 warps it is half of that.
+// BLOCKS is the minimum number of blocks on a multiprocessor, chosen so that no register is spilled. Of blocks with 8 warps it
+// is 4 for one or two columns, 3 if codes are int4 or scales are per block; one fewer for three or four columns; 2 for more
+// columns. Of blocks with 16 warps it is half of that.
 //
 // -DPDL=1: programmatic dependent launch, as in gemv.cu. Codes are loaded before the previous kernel has ended.
 #include "common/storage.cuh"
