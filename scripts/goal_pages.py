@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -28,11 +28,11 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_json, save_text
 from runner.bench import figures
 from runner.reading import CommandParser, exit_code, sync_block
-from runner.report import advice, advised, kernel_times, provenance, step_goals, two_gpus, waterfall, weight_goals
+from runner.report import advice, advised, kernel_times, provenance, several_gpus, step_goals, waterfall, weight_goals
 from runner.report.blocks import sync_readme
-from runner.report.pictures import draw_waterfalls
+from runner.report.pictures import draw_scaling, draw_waterfalls
 from runner.report.tables import STRATEGIES_FILE
-from scripts import reference_parts, revisions
+from scripts import device_use, reference_parts, revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
     FUSED,
@@ -48,6 +48,15 @@ from scripts.reference_goals import (
     Goal,
 )
 from scripts.reference_gpus import FIRST, GPU_PARTS, GPUS, JOBS, SPLIT, page_rows, split_page_rows
+from scripts.reference_many_gpus import (
+    JOBS_A_GPU,
+    MACHINES,
+    MANY,
+    MANY_PARTS,
+    many_page_rows,
+    many_split_rows,
+    place_of,
+)
 from scripts.reference_part import Part
 from scripts.reference_weights import EXPERTS, QUANTISED, WEIGHT_PARTS, traces, weight_rows
 
@@ -58,11 +67,12 @@ ADVICE_PAGE, GPUS_PAGE, SPLIT_PAGE = "docs/advise.md", "docs/arrivals.md", "docs
 WEIGHT_PAGES = {QUANTISED: "docs/quantised.md", EXPERTS: "docs/experts.md"}
 BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives": SPLIT_PAGE}  # part -> page
 BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
-PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
+PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *MANY_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
 KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, STRATEGIES_FILE)  # no page reads histograms
-KEPT = (*KEPT, advised.ANSWER, two_gpus.SWEEP, figures.FILE, kernel_times.KERNELS)
+KEPT = (*KEPT, advised.ANSWER, several_gpus.SWEEP, figures.FILE, kernel_times.KERNELS, device_use.FILE)
 LEFT_OUT = {"advise", FIRST}  # folders that no page reads; FIRST: also of scripts/advised.py
-LEFT_OUT |= {str(job) for job in range(1, JOBS)}  # of a sweep of equal jobs, one manifest says what ran
+# Of a sweep of equal jobs, one manifest says what ran.
+LEFT_OUT |= {str(job) for job in range(1, max(JOBS, JOBS_A_GPU * max(MACHINES)))}
 GPU = "NVIDIA H200"  # the goals are stated for it
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
 FUSE = "Fuse the step, launch it with programmatic dependent launch, and capture it in a CUDA graph."
@@ -171,8 +181,10 @@ def refresh(root: Path) -> None:
         _show_headline(root)
     _show_advised(root)
     gpus = place / GPUS
-    _show_rows(root / GPUS_PAGE, GPUS, gpus / two_gpus.FILE, {"rows": page_rows(gpus)})
-    _show_rows(root / SPLIT_PAGE, SPLIT, gpus / SPLIT / two_gpus.FILE, {"rows": split_page_rows(gpus / SPLIT)})
+    _show_rows(root / GPUS_PAGE, GPUS, gpus / several_gpus.FILE, {"rows": page_rows(gpus)})
+    _show_rows(root / SPLIT_PAGE, SPLIT, gpus / SPLIT / several_gpus.FILE, {"rows": split_page_rows(gpus / SPLIT)})
+    _show_many(root / GPUS_PAGE, "", many_page_rows)
+    _show_many(root / SPLIT_PAGE, SPLIT, many_split_rows)
     for name, page in WEIGHT_PAGES.items():
         _show_rows(root / page, name, place / name / weight_goals.FILE, {"goals": weight_rows(name, place / name)})
         times = {"traces": traces(name, place / name)}
@@ -201,6 +213,23 @@ def _show_rows(page: Path, block: str, path: Path, content: Mapping[str, Sequenc
     if any(content.values()):
         save_json(path, content)
         sync_block(page, block, f"\n{_marked(page, path)}", check=False)
+        sync_readme(page)
+
+
+def _show_many(page: Path, folder: str, rows_of: Callable[[Path, int], list[JsonObject]]) -> None:
+    """Let a page show the tables of machines with four and eight GPUs. folder: of the runs, below that of a machine."""
+    text = ""
+    for machine in MACHINES:
+        place = page.parents[1] / REFERENCE / place_of(machine)
+        if rows := rows_of(place / folder, machine):
+            table = place / folder / several_gpus.FILE
+            save_json(table, {"rows": rows})
+            draw_scaling(several_gpus.lines(table), table.with_suffix(".svg"))
+            text += f"On a host with {machine} GPUs:\n\n{_marked(page, table)}"
+        if folder and (bench := place / "collectives").is_dir():
+            text += _marked(page, bench)
+    if text:
+        sync_block(page, MANY, f"\n{text}", check=False)
         sync_readme(page)
 
 
@@ -233,7 +262,8 @@ def _marked(page: Path, shown: Path) -> str:
     """Return the markers of a report, and above them the picture that lies beside it."""
     name = Path(os.path.relpath(shown, page.parent)).as_posix()
     has_picture = shown.with_suffix(".svg").is_file()
-    picture = f"![What each choice brings: {shown.name}]({name}.svg)\n\n" if has_picture else ""
+    about = "Several GPUs over one" if shown.name == several_gpus.FILE else f"What each choice brings: {shown.name}"
+    picture = f"![{about}]({Path(name).with_suffix('.svg')})\n\n" if has_picture else ""
     return f"{picture}<!-- report:{name} -->\n<!-- /report:{name} -->\n\n"
 
 

@@ -45,7 +45,7 @@ from launchopt.recording.environment import environment
 from runner.reading import CommandParser, exit_code, positive, whole_number
 from runner.report.provenance import CARRIERS, origin
 from scripts.reference_check import check
-from scripts.reference_machine import Place, machine, name_of, places
+from scripts.reference_machine import Place, machine, name_of, place_for, places
 from scripts.reference_part import Part, words_of
 from scripts.reference_parts import PARTS, TRACES
 
@@ -105,7 +105,7 @@ def measure(parts: Iterable[Part], session: Session) -> int:
             f"{part.folder}: {part.commands[0]}{f' and {n} more' if (n := len(part.commands) - 1) else ''}", flush=True
         )
         _clear(part, session.output)
-        found = _measured(part, session)
+        found = _measured(part, session._replace(place=place_for(part.gpus, session.place)))
         with SAVING:
             save_json(session.output / STATES, read_states(session.output) | {part.folder: found})
         about = f"{found['state']} after {found['seconds']:.0f} s on {found['machine']}{_why(found)}"

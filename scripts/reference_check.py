@@ -11,6 +11,7 @@ import io
 import re
 from collections.abc import Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 from hydra import compose
@@ -22,9 +23,12 @@ from launchopt.errors import LaunchoptError, one_line
 from runner.commands import SUBCOMMANDS
 from runner.config.loading import hydra_of
 from runner.config.schema import to_config
+from scripts import side_by_side
 from scripts.reference_part import Part, words_of
 
 ROOT = Path(__file__).parents[1]
+LAUNCHER = "hydra/launcher="
+SIDE_BY_SIDE = "scripts.side_by_side"
 ENVIRONMENT = re.compile(r"[A-Z_]+=")
 
 
@@ -49,6 +53,9 @@ def mistake(words: Sequence[str]) -> str:
     if given[0] == "bash":
         return _of_run(given[2:]) if (ROOT / given[1]).is_file() else f"{given[1]}: no such script"
     module, others = given[2], given[3:]
+    if module == SIDE_BY_SIDE:
+        asked = side_by_side._parser().parsed(others)
+        return "; ".join(filter(None, (mistake(side_by_side.parsed(text).words) for text in asked.commands)))
     if module != "runner":
         return _of_options(module, others)
     if others[0] in SUBCOMMANDS:
@@ -69,11 +76,20 @@ def _first_job(settings: Sequence[str]) -> list[str]:
     """Return the settings of the first job of a sweep, or those of a run."""
     if settings[0] != "-m":
         return list(settings)
-    found = OverridesParser.create().parse_overrides(list(settings[1:]))
+    words = _without_absent_launcher(settings[1:])
+    found = OverridesParser.create().parse_overrides(words)
     return [
         f"{each.get_key_element()}={next(each.sweep_string_iterator())}" if each.is_sweep_override() else text
-        for each, text in zip(found, settings[1:], strict=True)
+        for each, text in zip(found, words, strict=True)
     ]
+
+
+def _without_absent_launcher(settings: Sequence[str]) -> list[str]:
+    """Return the settings without those of a launcher whose package is not installed here."""
+    name = next((each.removeprefix(LAUNCHER) for each in settings if each.startswith(LAUNCHER)), "basic")
+    if name == "basic" or find_spec(f"hydra_plugins.hydra_{name.partition('_')[0]}_launcher"):
+        return list(settings)
+    return [each for each in settings if "hydra.launcher." not in each and not each.startswith(LAUNCHER)]
 
 
 def _of_options(module: str, words: Sequence[str]) -> str:

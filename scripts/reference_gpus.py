@@ -108,13 +108,13 @@ GPU_PARTS = (*(row.part for row in GPU_ROWS), *SPLIT_PARTS)
 
 
 def page_rows(place: Path) -> list[JsonObject]:
-    """Return what two GPUs gain over one, as `runner.report.two_gpus` reads it, of the results in `place`."""
+    """Return what two GPUs gain over one, as `runner.report.several_gpus` reads it, of the results in `place`."""
     rows = list[JsonObject]()
     for row in GPU_ROWS:
         one = [f"{row.name}/{side}" for side in (BEFORE, BEHIND) if (place / row.name / side).is_dir()]
         if one:
             two = [f"{row.name}/{TWO}"]
-            rows.append({"work": row.work, "one": one, "two": two, "of": row.rate, "goal": row.goal})
+            rows.append({"work": row.work, "gpus": 2, "one": one, "several": two, "of": row.rate, "goal": row.goal})
     return rows
 
 
@@ -129,7 +129,8 @@ def split_page_rows(place: Path) -> list[JsonObject]:
             known = {row["mode"] for row in results.read_summaries([folder])} if folder.is_dir() else set[str]()
             for one, two in stacks:
                 goal = {} if library else {"goal": SPLIT_GOALS.get((requests, two))}
-                of_run = {"work": f"{work}, `{two}`{library}", "one": [f"{name}/{ONE}"], "two": [f"{name}/{run}"]}
+                of_run = {"work": f"{work}, `{two}`{library}", "one": [f"{name}/{ONE}"], "several": [f"{name}/{run}"]}
+                of_run["gpus"] = 2
                 row = of_run | {"modes": [one, two], "of": "tokens_per_s"} | goal
                 rows += [{key: value for key, value in row.items() if value is not None}] if two in known else []
     return rows

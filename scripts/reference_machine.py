@@ -47,6 +47,11 @@ def places(gpus: int, each: int = 1) -> list[Place]:
     ]
 
 
+def place_for(gpus: int, place: Place) -> Place:
+    """Return the place of a part that needs several GPUs: the first ones, unless it has its own. Others keep theirs."""
+    return place if gpus == 1 or place.gpu else places(gpus, gpus)[0]
+
+
 def machine(device: str, place: Place) -> JsonObject:
     """Return the processor, or the GPUs with driver and clocks as nvidia-smi prints them."""
     about: JsonObject = {"processor": cpu_info().name}

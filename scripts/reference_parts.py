@@ -14,6 +14,7 @@ from __future__ import annotations
 from scripts.reference_advised import ADVISED_PARTS
 from scripts.reference_goals import GOAL_PARTS, WATERFALL_PARTS
 from scripts.reference_gpus import GPU_PARTS
+from scripts.reference_many_gpus import MANY_PARTS
 from scripts.reference_part import Part, run_words
 from scripts.reference_weights import WEIGHT_PARTS
 
@@ -159,6 +160,7 @@ PARTS = (
     *WATERFALL_PARTS,
     *ADVISED_PARTS,
     *GPU_PARTS,
+    *MANY_PARTS,
     *WEIGHT_PARTS,
     *(
         _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")

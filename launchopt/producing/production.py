@@ -84,3 +84,4 @@ class Production:
     late_max_ns: int | None  # largest such delay
     tokens: Tokens | None = None  # times and ids of tokens; None: the workload has independent commands
     busy_ns: int | None = None  # time that routing all commands took, without waiting; None: not measured
+    cpu_ns: int | None = None  # CPU time of the producer's thread, with its spinning; None: not measured

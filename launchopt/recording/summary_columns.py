@@ -223,6 +223,11 @@ SUMMARY_COLUMNS = (
     column("slo_ttft_ms", FLOAT, "objective for ttft, in goodput_per_s; null if none was given"),
     column("slo_tpot_ms", FLOAT, "objective for tpot, in goodput_per_s; null if none was given"),
     column("goodput_per_s", FLOAT, "requests per second that met every given objective; null without an objective"),
+    column(
+        "producer_cpu_ns_per_command",
+        FLOAT,
+        "CPU time of the producer / commands, with time in which it spins while it waits",
+    ),
     required("producer_blocked_ms", FLOAT, "time that the producer waited for a free slot of the ring"),
     required(
         "producer_late_p99_us",

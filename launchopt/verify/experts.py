@@ -28,6 +28,7 @@ from launchopt.verify import ops as vo
 from launchopt.verify.commands import CheckSettings, Verification, columns_of, unreported
 from launchopt.verify.findings import CheckProgress, Findings
 from launchopt.verify.ops import Graded, exact
+from launchopt.verify.sums import weighted_sum
 
 PERMUTE = "permute"
 CHUNK_ELEMENTS = 4 << 20  # elements of an output that are checked at a time; float64 arrays of that size take 32 MB
@@ -91,7 +92,7 @@ class _Check:
         out = self._rows(base + region.out, layer.columns, hidden)
         for some in _chunks(layer.columns, layer.top_k * hidden):
             rows = self._exact(down[xp.asarray(at[some])])
-            expected = vo.weighted_sum(rows, weights[some], self._dtype)
+            expected = weighted_sum(rows, weights[some], self._dtype)
             self._judge(f"step {step}, combine", out[some], expected)
 
     def _rows(self, unit: int, count: int, width: int) -> Array:

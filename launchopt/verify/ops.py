@@ -88,7 +88,7 @@ def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0, 
     return Graded(value, variance + (roundings * FP32_ROUNDOFF * value) ** 2 + storing**2, storing=storing)
 
 
-def _of_sum(terms: int, dtype: Dtype, scalings: int = 0) -> float:
+def of_sum(terms: int, dtype: Dtype, scalings: int = 0) -> float:
     """Return the variance of the fp32 error of a sum of `terms`, divided by the sum of the squared terms.
 
     scalings: further roundings of each term.
@@ -110,32 +110,8 @@ def gemm(b: Graded, weight: Array, dtype: Dtype, scalings: int = 0) -> Graded:
     """C = B[:, :k] @ A.T, for the weight A [m, k]. scalings: 1 if the weight is quantised."""
     k = weight.shape[1]
     values = b.value[:, :k]
-    squares = (b.variance[:, :k] + _of_sum(k, dtype, scalings) * values**2).sum(axis=1, keepdims=True)
+    squares = (b.variance[:, :k] + of_sum(k, dtype, scalings) * values**2).sum(axis=1, keepdims=True)
     return stored(values @ weight.T, (weight**2).mean() * squares, dtype)
-
-
-def gemm_in_parts(xp: ModuleType, b: Graded, weight: Array, dtype: Dtype, parts: int) -> Graded:
-    """C = B[:, :k] @ A.T, where each of `parts` GPUs stores the sum over a range of the k features."""
-    k = weight.shape[1]
-    cuts = [slice(i * k // parts, (i + 1) * k // parts) for i in range(parts)]
-    variance = xp.broadcast_to(b.variance, b.value.shape)
-    return reduced([gemm(Graded(b.value[:, cut], variance[:, cut]), weight[:, cut], dtype) for cut in cuts], dtype)
-
-
-def reduced(parts: Sequence[Graded], dtype: Dtype) -> Graded:
-    """C = the sum of some B, in fp32."""
-    value, variance = parts[0].value, parts[0].variance
-    for part in parts[1:]:
-        value, variance = value + part.value, variance + part.variance + (FP32_ROUNDOFF * part.value) ** 2
-    return stored(value, variance, dtype, float(len(parts)))
-
-
-def weighted_sum(b: Graded, weights: Array, dtype: Dtype) -> Graded:
-    """C = for each column the sum of its rows in B, with weights, in fp32. B: [columns, rows, features]."""
-    terms, count = weights * b.value, b.value.shape[1]
-    own = _of_sum(count, Dtype.fp32) + FP32_ROUNDOFF**2  # of the sum, and of each product
-    variance = (weights**2 * b.variance + own * terms**2).sum(axis=1)
-    return stored(terms.sum(axis=1), variance, dtype)
 
 
 def bias(b: Graded, vector: Array, dtype: Dtype) -> Graded:
@@ -241,7 +217,7 @@ def scores(xp: ModuleType, q: Graded, keys: Graded, dtype: Dtype) -> Graded:
         return _by_head(xp, left, right.transpose(1, 2, 0))
 
     value = products(q.value, keys.value) / math.sqrt(dim)
-    variance = products(q.value**2, keys.variance + _of_sum(dim, dtype) * keys.value**2) / dim
+    variance = products(q.value**2, keys.variance + of_sum(dim, dtype) * keys.value**2) / dim
     of_mean = xp.where(xp.isfinite(keys.value), keys.value, 0.0).mean(axis=0, keepdims=True)
     differing = variance + products(q.variance, (keys.value - of_mean) ** 2) / dim
     variance += products(q.variance, keys.value**2) / dim
@@ -287,7 +263,7 @@ def weighed(xp: ModuleType, given: Graded, values: Graded, seen: Array, dtype: D
         sums = xp.repeat(given.differing.sum(axis=2).T, values.value.shape[2], axis=1)
         variance -= 2.0 * value * products(given.differing, values.value) - value**2 * sums
         variance = xp.maximum(variance, 0.0)
-    variance += products(given.value**2, values.variance + _of_sum(count, dtype) * values.value**2)
+    variance += products(given.value**2, values.variance + of_sum(count, dtype) * values.value**2)
     lost = (seen[:, :, None] & broken).any(axis=1)  # [columns, requests]
     return stored(xp.where(xp.repeat(lost, value.shape[1] // requests, axis=1), xp.nan, value), variance, dtype)
 

@@ -26,6 +26,7 @@ from launchopt.verify import ops as vo
 from launchopt.verify.caches import Cache, LeftCache, SequenceCache
 from launchopt.verify.columns import Columns
 from launchopt.verify.ops import Graded, exact
+from launchopt.verify.sums import gemm_in_parts
 
 TOGETHER_BYTES = 64 << 20  # scores of the requests that are evaluated together, of which some copies are alive
 COPIES_ALIVE = 6  # arrays as large as an output in memory at once: values, variances and bounds of it and its input
@@ -100,7 +101,7 @@ class Evaluator:
         dtype, weight, epsilon = self._stream.dtype, self.weight(row, replica), self._stream.norm_epsilon
         if row.op is Op.GEMM:
             if self._split is not None and row.name != HEAD and self._split.is_partial(row.name):
-                return vo.gemm_in_parts(self.xp, b, weight, dtype, self._split.tensor)
+                return gemm_in_parts(self.xp, b, weight, dtype, self._split.tensor, self._split.rounds_sums)
             return vo.gemm(b, weight, dtype, int(bool(row.operands[0].arena.packing)))
         if row.op is Op.NORM:
             return vo.norm(self.xp, b, weight, dtype, epsilon)

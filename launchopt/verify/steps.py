@@ -30,8 +30,9 @@ from launchopt.types import Array
 from launchopt.verify.columns import Columns
 from launchopt.verify.findings import Findings
 from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify.ops import Graded, exact, joined, reduced
+from launchopt.verify.ops import Graded, exact, joined
 from launchopt.verify.reference import Evaluator
+from launchopt.verify.sums import reduced
 
 NOTHING = np.zeros(0, np.int64)
 NO_COLUMNS = Columns(NOTHING, NOTHING, NOTHING)
@@ -169,7 +170,9 @@ class StepCheck:
             parts = self._inputs.parts(self._units(row.b, part, row.operands[1].row_elements), row.k, part.copies)
             if row.op is Op.ALL_GATHER:
                 return exact(self._xp, self._xp.concatenate(parts, axis=1))
-            return reduced([exact(self._xp, each) for each in parts], self._stream.dtype)
+            assert self._stream.split is not None
+            given = [exact(self._xp, each) for each in parts]
+            return reduced(self._xp, given, self._stream.dtype, self._stream.split.rounds_sums)
         node = None if row.name == HEAD else self._stream.program.node(row.name)
         program = self._stream.program
         b = self._input(row, "b", program.sources(node) if node else (program.layer[-1].name,), part)

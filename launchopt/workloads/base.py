@@ -51,6 +51,7 @@ class Setting:
     chunk_tokens: int | None = None  # maximum columns of a step of a prompt; None: whole prompts
     prefixes: SharedPrefixes | None = None  # tokens of prompts that need no step; None: every token has one
     tensor: int = 1  # GPUs that split each layer
+    rounds_sums: bool = False  # their all-reduce rounds each partial sum (`streams.chains.tensor.Split`)
     speed: float = 1.0  # pace of a replay without order: 2 is twice that of the trace
     notices: list[str] = field(default_factory=list)  # lines that the user sees; a workload may add some
 
@@ -193,7 +194,7 @@ class OfModel(Workload):
                 why = "has no shares of quantised weights: use parallel.tensor=1 or workload.weights=none"
                 raise ConfigError("parallel.tensor", setting.tensor, why)
             share = self.program(setting.model.share(setting.tensor), requests)
-            split = Split(program, share, setting.tensor)
+            split = Split(program, share, setting.tensor, setting.rounds_sums)
             program = split.program
         packing = self.packing
         setting.model.packings(packing)  # a ConfigError with the option to change

@@ -86,7 +86,7 @@ class AllReduce(enum.Enum):
 class Parallel:
     """GPUs that execute one model together."""
 
-    tensor: int = option(1, "GPUs that split each layer: as many as device.gpus names", low=1, high=64)
+    tensor: int = option(1, "GPUs that split each layer: the first ones, or those of device.gpus", low=1, high=64)
     all_reduce: AllReduce = option(AllReduce.own, "what adds the parts of GPUs: our kernel, or NCCL")
 
     def __post_init__(self) -> None:

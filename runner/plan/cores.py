@@ -42,6 +42,11 @@ def take(at_once: int, folder: Path | None = None) -> list[int]:
     return cores
 
 
+def own() -> list[int] | None:
+    """Return the cores that this process has locked; None if it has not."""
+    return sorted(os.sched_getaffinity(0)) if os.environ.get(OWN) else None
+
+
 def shares(since_s: float) -> str | None:
     """Return with whom this process has shared its cores since a time, of `time.time`; None if they were its own."""
     if found := os.environ.get(SHARED):

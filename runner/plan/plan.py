@@ -48,8 +48,8 @@ from runner.plan.memory import (
     what_to_lower,
 )
 from runner.plan.minimum import minimum_of
-from runner.plan.refusal import gets_ahead, refusal_of, together_of
-from runner.plan.split import require_gpus, require_same_batches
+from runner.plan.refusal import gets_ahead, is_for_split, refusal_of, together_of
+from runner.plan.split import require_gpus, require_same_batches, with_gpus
 from runner.plan.streams import requests_of, setting_of
 
 UNLIMITED = 1 << 30
@@ -150,9 +150,11 @@ def make_plan(config: Config, composed: DictConfig) -> Plan:
         cores = sorted(os.sched_getaffinity(0))
         raise ConfigError("device.pin_cpu", config.device.pin_cpu, f"must be one of this process's cores: {cores}")
     if config.device.kind is not DeviceKind.cpu:
-        for index in config.device.gpus or (config.device.index,):
+        first = config.device.index
+        for index in config.device.gpus or range(first, first + config.parallel.tensor):
             check_index(index)
     info, why = find_device(config.device.kind.value, first_index(config))
+    config = with_gpus(config, info.kind)
     info = facts_of_all(config, info)
     if config.timing.kind is TimingKind.cupti:
         if info.kind == "cpu":
@@ -230,7 +232,7 @@ def _able(
             arm = replace(arm, together=together_of(arm, stream))
             require_held(arm, stream)
             able.append(replace(arm, ahead=gets_ahead(config, arm, info.kind, stream, is_own)))
-        elif is_own or arm.label in config.against:
+        elif is_own or (arm.label in config.against and not is_for_split(arm, stream)):
             raise ConfigError("mode" if is_own else "against", arm.label, why)
         else:
             refused[arm.label] = why

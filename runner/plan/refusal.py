@@ -62,3 +62,8 @@ def _unfit(config: Config, kind: str, together: int) -> str | None:
         tool = f"timing={config.timing.kind.value}"
         return f"{tool} records the kernels of a repeated step only once: use timing=host, or mode.tokens=1"
     return None
+
+
+def is_for_split(arm: Arm, stream: Stream) -> bool:
+    """Return whether an arm fuses an all-reduce, and one GPU has none. Sweeps of `parallel.tensor` leave it out."""
+    return stream.tensor == 1 and Fusion.reduce in stack_of(arm.mode, arm.options).fuse

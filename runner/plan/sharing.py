@@ -1,4 +1,4 @@
-"""Whether a job shared its cores, or its GPU, with other jobs."""
+"""The cores, or the GPU, that a job has of its own, and whether it shared them with other jobs."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ def shares(device: str, since_s: float) -> str | None:
     device: "cpu" or "cuda", whose launches need cores, too. since_s: of `time.time`.
     """
     return (gpus.shares(since_s) if device == "cuda" else None) or cores.shares(since_s)
+
+
+def held(device: str) -> str | None:
+    """Return the uuid of the GPU, or the cores, that this process has of its own; None if it locked none."""
+    if device == "cuda":
+        return gpus.own()
+    own = cores.own()
+    return f"cores {','.join(map(str, own))}" if own else None
 
 
 class Sharing:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 
-from launchopt.command import Dtype
 from launchopt.devices.peers.nccl_library import require
 from launchopt.devices.peers.segment import PeerSegment, Team
 from launchopt.errors import ConfigError
@@ -16,15 +17,18 @@ from runner.plan.job import Job
 
 
 def require_gpus(config: Config) -> None:
-    """Raise ConfigError unless `device.gpus` names as many GPUs as split the model, and the workload can be split."""
-    tensor, gpus = config.parallel.tensor, config.device.gpus or [config.device.index]
+    """Raise ConfigError if `device.gpus` names more or fewer GPUs than split the model, or nothing can be split."""
+    tensor, device = config.parallel.tensor, config.device
     if tensor == 1:
         if config.parallel.all_reduce is AllReduce.nccl:
-            raise _nccl_refused("adds the parts of GPUs that split a model: type device.gpus=[0,1] parallel.tensor=2")
+            raise _nccl_refused("adds the parts of GPUs that split a model: add parallel.tensor=2")
         return
-    if len(gpus) != tensor:
+    if device.gpus is None and (device.index or device.pin_cpu is not None):
+        key, value = ("device.index", device.index) if device.index else ("device.pin_cpu", device.pin_cpu)
+        raise ConfigError(key, value, "does not go with parallel.tensor: name the GPUs with device.gpus")
+    if device.gpus is not None and len(device.gpus) != tensor:
         wanted = ",".join(map(str, range(tensor)))
-        why = f"needs as many GPUs, and there are {len(gpus)}: device.gpus=[{wanted}]"
+        why = f"needs as many GPUs, and device.gpus names {len(device.gpus)}: leave it out, or type [{wanted}]"
         raise ConfigError("parallel.tensor", tensor, f"{why}; on the cpu device these are cores")
     workload = config.workload
     if not workload.has_layers or workload.instead_of_model:
@@ -39,6 +43,21 @@ def require_gpus(config: Config) -> None:
         )
 
 
+def with_gpus(config: Config, kind: str) -> Config:
+    """Return the config with the first GPUs, or cores of the CPU device, if GPUs split a model and none are named.
+
+    ConfigError if this process has too few cores; GPUs are checked later.
+    """
+    tensor = config.parallel.tensor
+    if tensor == 1 or config.device.gpus is not None:
+        return config
+    cores = sorted(os.sched_getaffinity(0))
+    if kind == "cpu" and len(cores) < tensor:
+        raise _refused(config, f"needs a core for each part on the cpu device, and this process has {len(cores)}")
+    first = cores[:tensor] if kind == "cpu" else [*range(tensor)]
+    return replace(config, device=replace(config.device, gpus=first))
+
+
 def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
     """Raise ConfigError if the GPUs that split a model might form different batches, or are too many."""
     if config.parallel.tensor == 1:
@@ -50,18 +69,15 @@ def require_same_batches(config: Config, stream: Stream, kind: str) -> None:
             why = "in a closed loop" if not is_closed else f"with batching.max_batch={requests} or more"
             raise _refused(config, f"GPUs must form the same batches: use scheduler=continuous, or run {why}")
     if config.parallel.all_reduce is AllReduce.nccl:
-        _require_nccl(config, stream, kind)
+        _require_nccl(kind)
     if kind == "cuda" and config.parallel.tensor > MOST_RANKS:
         raise _refused(config, f"at most {MOST_RANKS} GPUs of a host can split a model")
 
 
-def _require_nccl(config: Config, stream: Stream, kind: str) -> None:
-    """Raise ConfigError if NCCL cannot add the parts of a run, or is not installed."""
+def _require_nccl(kind: str) -> None:
+    """Raise ConfigError if NCCL does not run on a kind of device, or is not installed."""
     if kind == "cpu":
         raise _nccl_refused("needs GPUs, and the device is the CPU: type device=cuda, or parallel.all_reduce=own")
-    if config.parallel.tensor > 2 and stream.dtype is not Dtype.fp32:
-        why = f"rounds each partial sum to {stream.dtype.name}, for which more than 2 GPUs have no bound of errors"
-        raise _nccl_refused(f"{why}: use workload.dtype=fp32, or parallel.all_reduce=own")
     require()
 
 

@@ -15,7 +15,7 @@ from launchopt.sampling import SamplingKind
 from launchopt.streams.chains.chain import Stream
 from launchopt.weights.packing import PLAIN
 from launchopt.workloads.base import Setting
-from runner.config.groups import Ordering
+from runner.config.groups import AllReduce, Ordering
 from runner.config.schema import Config
 from runner.plan.shared_prefixes import prefix_notice, shared_of
 
@@ -75,6 +75,7 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
         chunk_tokens=config.scheduler.chunk_tokens,
         prefixes=prefixes,
         tensor=config.parallel.tensor,
+        rounds_sums=config.parallel.all_reduce is AllReduce.nccl,
         speed=arrival.speed if arrival.has_requests else 1.0,
         notices=notices,
     )

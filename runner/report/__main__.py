@@ -18,7 +18,7 @@ Markdown with all columns in `report.md`, `frontier.md`, `strategies.md` or `wat
 the text between `<!-- report:FOLDER -->` and `<!-- /report:FOLDER -->` is replaced: by the waterfalls if FOLDER has
 runs with some; by the frontier if it has a frontier.json; by the strategies if it has a strategies.md, or comes from
 an experiment that compares them; else by the tables. FOLDER is relative to the folder of the README. It may be a file:
-advice.json, advised.json, goals.json, kernel_times.json, step_goals.json, two_gpus.json, weight_goals.json,
+advice.json, advised.json, goals.json, kernel_times.json, several_gpus.json, step_goals.json, weight_goals.json,
 which_strategy.json (modules of runner/report) or a calibration.
 Between `<!-- matrix -->` and `<!-- /matrix -->` the output of `launchopt matrix` is put.
 """

@@ -25,8 +25,8 @@ from runner.report import (
     kernel_times,
     profilers,
     provenance,
+    several_gpus,
     step_goals,
-    two_gpus,
     waterfall,
     weight_goals,
     which_strategy,
@@ -35,7 +35,7 @@ from runner.report.tables import FRONTIER_FILE, STRATEGIES_FILE, frontiers_of, r
 
 FILES: Mapping[str, Callable[[Path], str]] = {
     each.FILE: each.markdown
-    for each in (advice, advised, goals, kernel_times, step_goals, two_gpus, weight_goals, which_strategy)
+    for each in (advice, advised, goals, kernel_times, several_gpus, step_goals, weight_goals, which_strategy)
 }
 STRATEGIES_EXPERIMENTS = {"experiment=strategies", "experiment=qkv"}
 

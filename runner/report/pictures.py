@@ -1,4 +1,4 @@
-"""Pictures of a report: speed-ups, strategies, waterfalls and frontiers, as SVG, PNG or PDF.
+"""Pictures of a report: speed-ups, strategies, waterfalls, frontiers and several GPUs over one, as SVG, PNG or PDF.
 
 In: tables. Out: one complete file, or none. Needs the `report` extra, which only this module imports.
 """
@@ -18,6 +18,7 @@ from launchopt.files import write_atomically
 if TYPE_CHECKING:
     from launchopt.analysis.frontier.points import Frontier
     from launchopt.analysis.tables.rows import Table
+    from launchopt.analysis.tables.scaling_plot import Line
     from launchopt.analysis.tables.speedup_plot import Chart
     from launchopt.analysis.tables.strategies import StrategyTable
     from launchopt.analysis.waterfall.steps import Waterfall
@@ -28,6 +29,7 @@ DOTS_PER_INCH = 110  # resolution of a PNG
 DRAWING_BYTES = 72 << 30  # of address space, which the JavaScript engine of vl-convert reserves
 NO_SPEEDUP = "no speed-up to draw: no verified, untraced line has a baseline"
 NO_WATERFALL = "no waterfall to draw: no order has two verified arms"
+NO_SCALING = "no factor to draw: no run is on several GPUs"
 NO_FRONTIER = "no frontier to draw: no verified, untraced point has a latency"
 
 
@@ -64,6 +66,14 @@ def draw_waterfalls(found: Sequence[Waterfall], path: Path) -> None:
     from launchopt.analysis.waterfall.plot import waterfall_chart
 
     _write(waterfall_chart(found), path, NO_WATERFALL)
+
+
+def draw_scaling(lines: Sequence[Line], path: Path) -> None:
+    """Write a line per work to `path`. Raises as `draw_speedups` does."""
+    _require_extra()
+    from launchopt.analysis.tables.scaling_plot import scaling_chart
+
+    _write(scaling_chart(lines), path, NO_SCALING)
 
 
 def lacking() -> list[str]:

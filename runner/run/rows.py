@@ -42,6 +42,9 @@ def summary_row(plan: Plan, run_id: str, measured: results.Row, produced: Produc
         "max_batch": config.batching.max_batch,
         "timeout_us": config.batching.timeout_us,
         "producer_commands_per_s": produced.pushed / produced.busy_ns * 1e9 if produced.busy_ns else None,
+        "producer_cpu_ns_per_command": produced.cpu_ns / produced.pushed
+        if produced.cpu_ns and produced.pushed
+        else None,
         "producer_blocked_ms": produced.blocked_ns / 1e6,
         "producer_late_p99_us": None if late_ns is None else late_ns / 1e3,
         "producer_late_max_us": None if late_max_ns is None else late_max_ns / 1e3,

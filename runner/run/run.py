@@ -31,7 +31,7 @@ from runner.config.plugged import of_plugins
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.plan import gpus
 from runner.plan.plan import Plan
-from runner.plan.sharing import Sharing
+from runner.plan.sharing import Sharing, held
 from runner.run import children
 from runner.run.children import ChildError
 from runner.run.leftovers import remove_unfinished, tidy
@@ -93,6 +93,8 @@ class Run:
         """Replace summary, histograms and manifest."""
         self.manifest |= {"status": status, "repeats_done": len(self.rows), "repeats": self.repeats()}
         self.manifest["seconds"] = self.laps.seconds()
+        if "held" in self.manifest:
+            self.manifest["held"]["until_utc"] = _now()
         self.manifest["notices"] = [*self.notices, *self.late_notices()]
         if self.rows:
             config = self.plan.composed
@@ -176,6 +178,8 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         "garbage_collection": "off between the start barrier and the last result",
         "runs": [],
     } | ({"own_gpu": uuid} if (uuid := gpus.own()) and plan.info.kind == "cuda" else {})
+    if (own := held(plan.info.kind)) is not None:
+        run.manifest["held"] = {"device": own, "from_utc": _now()}
     run.save("running")
     voice.notices(notices)
     try:
@@ -201,6 +205,10 @@ def execute(plan: Plan, folder: Path, overrides: list[str], voice: Voice | None 
         wrong = f"{failed[0]['mode']} repeat {failed[0]['repeat']}: {failed[0]['status']}"
         raise VerificationError(f"{len(failed)} of {len(run.rows)} repeats failed; {wrong}")
     return run
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def _interrupted(run: Run, stop: BaseException) -> Interrupted:

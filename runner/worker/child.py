@@ -135,7 +135,7 @@ def _produce(job: Job, pipe: Connection) -> None:
     with open_producer(job) as producer:
         pipe.send(Reply(ReplyKind.READY))
         while (order := _order(pipe)).kind in RUNS:
-            pipe.send(Reply(ReplyKind.PRODUCED, producer.produce(job.arms[order.arm], RunKind(order.kind))))
+            pipe.send(Reply(ReplyKind.PRODUCED, producer.timed(job.arms[order.arm], RunKind(order.kind))))
             if order.kind is OrderKind.RUN:
                 producer.prepare()
                 pipe.send(Reply(ReplyKind.READY))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from itertools import chain, islice
 from types import TracebackType
@@ -43,6 +44,12 @@ class Producer:
     def produce(self, arm: Arm, kind: RunKind = RunKind.RUN) -> Production:
         """Produce the commands of a run of `arm`."""
         raise NotImplementedError
+
+    def timed(self, arm: Arm, kind: RunKind) -> Production:
+        """Produce as `produce` does, and measure the CPU time of this thread."""
+        began_ns = time.thread_time_ns()
+        produced = self.produce(arm, kind)
+        return replace(produced, cpu_ns=time.thread_time_ns() - began_ns)
 
     def __enter__(self) -> Producer:
         return self

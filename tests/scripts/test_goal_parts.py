@@ -22,6 +22,7 @@ from scripts.reference_advised import CPU as ON_CPU
 from scripts.reference_advised import GPU as ON_GPU
 from scripts.reference_goals import GOAL_PARTS, GOAL_ROWS, PEERS, RUN, WATERFALL_PARTS
 from scripts.reference_gpus import BEFORE, GPU_PARTS, ONE, SPLIT_PARTS, SPLIT_STACKS, TWO
+from scripts.reference_many_gpus import MANY, MANY_PARTS, place_of
 from scripts.reference_part import Part
 from scripts.reference_weights import EXPERT_PARTS, EXPERT_SERIAL, EXPERT_STACK, QUANTISED_PARTS, TRACED_PARTS
 
@@ -50,14 +51,18 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (root / page).write_text(shown)
     for shown in ("readme", "gpu"):
         (root / "outputs/reference" / shown).symlink_to(ROOT / "outputs/reference" / shown)
-    for name, page in OWN_BLOCKS.items():
-        emptied = re.sub(
-            rf"(<!-- {name} -->).*(<!-- /{name} -->)", r"\1\n\2", (root / page).read_text(), flags=re.DOTALL
-        )
-        (root / page).write_text(emptied)
+    pages = OWN_BLOCKS | {"gpus": goal_pages.GPUS_PAGE}
+    for name, page in (*pages.items(), (MANY, goal_pages.GPUS_PAGE), (MANY, goal_pages.SPLIT_PAGE)):
+        blank(root / page, name)
     known = {REVISION: {"commit": 500, "date": "2026-11-27", "code_sha1": CODE}}
     monkeypatch.setattr(goal_pages.revisions, "history_of", lambda root, named: known)
     return root
+
+
+def blank(page: Path, block: str) -> None:
+    """Leave out what a page shows of results that this checkout does not have."""
+    found = re.sub(rf"(<!-- {block} -->).*(<!-- /{block} -->)", r"\1\n\2", page.read_text(), flags=re.DOTALL)
+    page.write_text(found)
 
 
 def manifest(part: Part, **more: Any) -> dict[str, Any]:
@@ -167,7 +172,7 @@ def test_what_two_gpus_gain_stands_on_the_page_on_several_gpus(checkout: Path, t
     assert goal_pages.main([str(new)], checkout) == 0
     page = (checkout / goal_pages.GPUS_PAGE).read_text()
     assert "| independent 64 x 8192 GEMVs |" in page
-    assert "| 0.3 jobs/s | 0.6 jobs/s | 2.000x | 1.8x | yes |" in page
+    assert "| 0.3 jobs/s | 0.6 jobs/s on 2 | 2.000x | 1.8x: yes |" in page
     kept = checkout / "outputs/reference" / parts[1].folder / TWO
     assert [path.name for path in sorted(kept.iterdir())] == ["0", "sweep.json"], "one manifest says what ran"
 
@@ -181,8 +186,31 @@ def test_what_a_split_gains_stands_on_its_page(checkout: Path, tmp_path: Path) -
         (place / "manifest.json").write_text(json.dumps(manifest(part)))
     assert goal_pages.main([str(new)], checkout) == 0
     page = (checkout / goal_pages.SPLIT_PAGE).read_text()
-    assert "| Llama 3 8B, 1 request, `engine+graph` | 100 tokens/s | 150 tokens/s | 1.500x | 1.7x | NO |" in page
+    assert "| Llama 3 8B, 1 request, `engine+graph` | 100 tokens/s | 150 tokens/s on 2 | 1.500x | 1.7x: NO |" in page
     assert "Llama 3 8B, 16" not in page.partition("<!-- split -->")[2].partition("<!-- /split -->")[0]
+
+
+def test_what_four_gpus_gain_stands_on_both_pages(checkout: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    parts = {part.folder: part for part in MANY_PARTS}
+    for folder, runs in {
+        "decode": {"one": 1.0, "two": 1.9, "four": 3.8},
+        "split/llama_3_70b": {"16_requests/one": 1.0, "16_requests/four": 2.5},
+    }.items():
+        part = parts[f"{place_of(4)}/{folder}"]
+        for name, scale in runs.items():
+            place = new / part.folder / name
+            rows = [row for mode in SPLIT_STACKS for row in repeats(*[10.0 / scale] * 3, mode=mode)]
+            write(place, [row | {"tokens_per_s": 100.0 * scale} for row in rows])
+            (place / "manifest.json").write_text(json.dumps(manifest(part)))
+    assert goal_pages.main([str(new)], checkout) == 0
+    page = (checkout / goal_pages.GPUS_PAGE).read_text().partition(f"<!-- {MANY} -->")[2]
+    assert "On a host with 4 GPUs" in page
+    assert "| Llama 3.2 1B, 16 requests a GPU | 100 tokens/s | 190 tokens/s on 2 | 1.900x | 1.95x: NO |" in page
+    assert "| Llama 3.2 1B, 16 requests a GPU | 100 tokens/s | 380 tokens/s on 4 | 3.800x | — |" in page
+    page = (checkout / goal_pages.SPLIT_PAGE).read_text().partition(f"<!-- {MANY} -->")[2]
+    assert "| Llama 3 70B, 8 layers, 16 requests, `engine+graph` | 100 tokens/s | 250 tokens/s on 4 | 2.500x |" in page
+    assert "Not measured yet" not in page
 
 
 def failed(about: dict[str, Any]) -> None:

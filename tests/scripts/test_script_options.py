@@ -12,6 +12,7 @@ SCRIPTS = {
     "advised": ("--reqests=1", "--requests"),
     "dataset_example": ("--hlep", "--help"),
     "fuzz": ("--minuts=1", "--minutes"),
+    "device_use": ("--hlep", "--help"),
     "goal_pages": ("--hlep", "--help"),
     "kill_campaign": ("--kils=1", "--kills"),
     "limits": ("--jsn=x.json", "--json"),
@@ -19,6 +20,7 @@ SCRIPTS = {
     "readme_figures": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
     "revisions": ("--hlep", "--help"),
+    "side_by_side": ("--gpsu=2", "--gpus"),
     "soak": ("--recrods=1e6", "--records"),
     "cpp_loop.measure": ("--otput=x", "--output"),
 }

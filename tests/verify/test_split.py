@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from support.steps.checked_tokens import GREEDY
@@ -9,15 +11,20 @@ from support.steps.program_interpreter import NONE, Run
 from support.steps.split_runs import split_runs, streams_of
 
 from launchopt.command import Dtype, Op, Records
+from launchopt.devices.arenas import from_float32, to_float32
+from launchopt.devices.peers.host import HostPeers
 from launchopt.sampling import Sampling
 from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.types import Array
+
+EXCHANGE = HostPeers.exchange
 
 PROGRAMS = pytest.mark.parametrize("name", ["layer", "linear"])
 
 
 @PROGRAMS
 @pytest.mark.parametrize("dtype", list(Dtype), ids=lambda dtype: dtype.name)
-@pytest.mark.parametrize("tensor", [2, 4])
+@pytest.mark.parametrize("tensor", [2, 4, 8])
 def test_ranks_compute_the_tokens_of_the_whole_model(name: str, dtype: Dtype, tensor: int) -> None:
     part, whole = streams_of(name, tensor, dtype, vocab=50)
     alone = Run(whole, GREEDY)
@@ -28,6 +35,32 @@ def test_ranks_compute_the_tokens_of_the_whole_model(name: str, dtype: Dtype, te
             assert 0 < found.max_rel_error < found.tolerance
             assert np.array_equal(run.ids, runs[0].ids)
     assert dtype is not Dtype.fp32 or np.array_equal(runs[0].ids, alone.ids)
+
+
+def rounding_as_nccl(self: HostPeers, op: Op, operands: Sequence[tuple[Array, Array]]) -> None:
+    """Exchange; then add again in the dtype, as a ring of NCCL does. Parts stay until the next exchange."""
+    EXCHANGE(self, op, operands)
+    for b, c in operands if op is Op.ALL_REDUCE else ():
+        place = b.__array_interface__["data"][0] - self.own.__array_interface__["data"][0]
+        first, *others = (np.ndarray(b.shape, b.dtype, each, place, b.strides) for each in self.activations)
+        total = to_float32(first, Dtype.bf16)
+        for part in others:
+            total = to_float32(from_float32(total + to_float32(part, Dtype.bf16), Dtype.bf16), Dtype.bf16)
+        c[:] = from_float32(total, Dtype.bf16)
+
+
+@pytest.mark.parametrize("tensor", [4, 8])
+def test_sums_whose_every_addition_is_rounded_have_a_bound_of_their_own(
+    tensor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HostPeers, "exchange", rounding_as_nccl)
+    errors = {}
+    for rounds_sums in (True, False):
+        part, _ = streams_of("layer", tensor, Dtype.bf16, vocab=50, rounds_sums=rounds_sums)
+        with split_runs(part, GREEDY) as runs:
+            found = [run.verify() for run in runs]
+        errors[rounds_sums] = {each.first_wrong and "all_reduce" in each.first_wrong for each in found}
+    assert errors == {True: {None}, False: {True}}
 
 
 @PROGRAMS

@@ -38,11 +38,15 @@ def head_share(vocab: int, tensor: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """The program of a whole model, and that of its share (`ModelShape.share`) on each of `tensor` GPUs."""
+    """The program of a whole model, and that of its share (`ModelShape.share`) on each of `tensor` GPUs.
+
+    rounds_sums: an all-reduce rounds each partial sum to the dtype, as NCCL does; False: only the whole sum.
+    """
 
     whole: Program
     share: Program
     tensor: int
+    rounds_sums: bool = False
 
     @property
     def program(self) -> Program:

@@ -43,7 +43,7 @@ def outputs_of(run: StepRun) -> Any:
 
 @pytest.mark.parametrize("vocab", [None, 48])
 @pytest.mark.parametrize("mode", ["coalesced", "engine"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
 def test_ranks_compute_the_whole_model_with_an_all_reduce_a_launch(
     vocab: int | None, mode: str, ranks: int, device: Any
 ) -> None:

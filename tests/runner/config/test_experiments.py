@@ -12,6 +12,7 @@ from hydra import compose, initialize_config_dir
 from support.paths import ROOT
 
 from launchopt.devices.base import DeviceInfo
+from launchopt.devices.shares import whole_weight_bytes
 from launchopt.errors import ConfigError
 from launchopt.modes import MODES, mode_class
 from launchopt.modes.stack import stack_of
@@ -112,6 +113,17 @@ def test_own_kernels_dependent_launches_fused_graphs_and_the_megakernel_stand_in
     assert alone[:2] == [set(), {"pdl"}]
     assert {"pdl", "graph", "norm", "attention", "silu", "epilogue"} <= alone[2]
     assert config.mode.name == "megakernel"
+
+
+@pytest.mark.parametrize("job", jobs("many_gpus"), ids=" ".join)
+def test_every_stack_can_run_on_each_count_of_gpus_and_fits_an_h100(job: list[str]) -> None:
+    config = checked(job)
+    stream, tensor = chain_of(stream_on(config, H200)), config.parallel.tensor
+    assert stream.tensor == tensor
+    assert stream.arena_bytes + whole_weight_bytes(stream) < 76 << 30
+    for label in (config.mode.name, *config.against):
+        why = mode_class(preset_of(label), options_of_label(label)).refusal("cuda", stream)
+        assert (why is None) == (tensor > 1 or "reduce" not in label), label
 
 
 @pytest.mark.parametrize("row", GOAL_ROWS, ids=lambda row: row.name)

@@ -6,11 +6,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from support.processes.gpu_job import hold
 
+from launchopt.analysis.device_use import overlaps
 from launchopt.errors import ConfigError
 from runner.plan import cores, gpus, pool
 from runner.plan.sharing import shares
@@ -165,3 +168,12 @@ def test_a_job_with_a_gpu_of_its_own_takes_no_other_index(job: Callable[[str | N
     gpus.check_index(0)
     with pytest.raises(ConfigError, match=r"device.index=1: jobs side by side take a GPU each"):
         gpus.check_index(1)
+
+
+@pytest.mark.parametrize("count", [4, 8])
+def test_no_two_of_many_jobs_hold_a_gpu_at_the_same_time(count: int, tmp_path: Path) -> None:
+    given = [(number, count, tmp_path / "pool") for number in range(count + 4)]
+    with get_context("spawn").Pool(count, maxtasksperchild=1) as processes:
+        found = processes.map(hold, given, chunksize=1)
+    assert overlaps(use for use, _ in found) == []
+    assert not any(is_shared for _, is_shared in found)

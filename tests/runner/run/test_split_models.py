@@ -23,6 +23,7 @@ from runner.config.groups import AllReduce
 from runner.plan.plan import Plan
 from runner.plan.refusal import refusal_of
 from runner.plan.split import require_same_batches
+from runner.plan.streams import stream_on
 from runner.run import children
 from runner.run.resume import config_hash
 from runner.run.run import execute
@@ -30,7 +31,8 @@ from runner.run.several import gpu_rows, merged
 from runner.verdict import verdict
 from runner.worker.messages import RepeatResult
 
-CORES = sorted(os.sched_getaffinity(0))[:2]
+ALL_CORES = sorted(os.sched_getaffinity(0))
+CORES = ALL_CORES[:2]
 SPLIT = (f"device.gpus=[{','.join(map(str, CORES))}]", "parallel.tensor=2")
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 LAYERS = ("model=tiny", "workload.layers=2", "workload.requests=3", "workload.tokens=4", "workload.cache=hot")
@@ -83,6 +85,22 @@ def test_a_split_model_gives_the_tokens_of_one_gpu_in_every_mode(
     capsys.readouterr()
     assert verdict([tmp_path / "two"]) == 0
     assert "graph split over 2 GPUs: 16 all-reduces of" in capsys.readouterr().out
+
+
+@needs_two_cores
+def test_without_names_the_first_cores_split_a_model() -> None:
+    plan = planned(*DECODE, "mode=baseline", "device=cpu", "parallel.tensor=2")
+    assert plan.consumers == tuple(CORES)
+    assert planned(*DECODE, "mode=baseline", *SPLIT).consumers == tuple(CORES)
+
+
+@needs_two_cores
+def test_one_gpu_leaves_out_stacks_that_fuse_an_all_reduce() -> None:
+    words = (*STEPS, "device=cpu", "mode=engine", "against=[coalesced,coalesced+reduce]")
+    alone, split = planned(*words), planned(*words, "parallel.tensor=2")
+    assert [arm.label for arm in alone.arms] == ["coalesced", "engine"]
+    assert any("1 mode is left out: coalesced+reduce (mode.fuse=reduce: " in notice for notice in alone.notices)
+    assert [arm.label for arm in split.arms] == ["coalesced", "coalesced+reduce", "engine"]
 
 
 @needs_two_cores
@@ -163,8 +181,12 @@ def test_what_one_rank_did_otherwise_or_wrong_fails_the_repeat(changed: dict[str
 
 
 REFUSED = [
-    (("parallel.tensor=2",), "parallel.tensor=2: needs as many GPUs, and there are 1: device.gpus=[0,1]"),
-    ((SPLIT[0], "parallel.tensor=4"), "parallel.tensor=4: needs as many GPUs, and there are 2: device.gpus=[0,1,2,3]"),
+    (
+        ("device.kind=cpu", "parallel.tensor=64"),
+        f"parallel.tensor=64: needs a core for each part on the cpu device, and this process has {len(ALL_CORES)}",
+    ),
+    ((SPLIT[0], "parallel.tensor=4"), "parallel.tensor=4: needs as many GPUs, and device.gpus names 2: leave it out"),
+    (("device.pin_cpu=0", "parallel.tensor=2"), "device.pin_cpu=0: does not go with parallel.tensor: name the GPUs"),
     (("device.gpus=[0,0]", "parallel.tensor=2"), "device.gpus=0: is named twice"),
     ((*SPLIT, "model.kv_heads=1"), "parallel.tensor=2: does not divide kv_heads=1 of model=tiny: use one of 1"),
     ((*SPLIT, "model.intermediate=129"), "parallel.tensor=2: does not divide intermediate=129 of model=tiny"),
@@ -180,7 +202,7 @@ REFUSED = [
     ),
     (
         ("parallel.all_reduce=nccl",),
-        "parallel.all_reduce=nccl: adds the parts of GPUs that split a model: type device.gpus=[0,1] parallel.tensor=2",
+        "parallel.all_reduce=nccl: adds the parts of GPUs that split a model: add parallel.tensor=2",
     ),
     ((*SPLIT, "mode=batched"), "mode=batched: forms batches of one shape as commands come"),
     ((*SPLIT, "mode=graph_loop"), "mode=graph_loop: mode.submit=graph_loop repeats steps in one launch"),
@@ -197,18 +219,16 @@ def test_what_cannot_be_split_is_refused_in_one_line(words: tuple[str, ...], why
 
 
 @needs_two_cores
-def test_nccl_needs_its_library_and_a_bound_of_its_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nccl_needs_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = planned(*DECODE, "mode=baseline", *SPLIT)
-    four = replace(plan.config.parallel, tensor=4, all_reduce=AllReduce.nccl)
+    four = replace(plan.config.parallel, tensor=2, all_reduce=AllReduce.nccl)
     monkeypatch.setattr(nccl_library, "library_path", lambda: None)
     with pytest.raises(ConfigError, match="needs NCCL, which is not installed: pip install nvidia-nccl-cu13"):
         require_same_batches(replace(plan.config, parallel=four), plan.stream, "cuda")
     monkeypatch.setattr(nccl_library, "library_path", lambda: "libnccl.so.2")
     require_same_batches(replace(plan.config, parallel=four), plan.stream, "cuda")
-    half = planned(*DECODE, "mode=baseline", "workload.dtype=bf16", *SPLIT).stream
-    with pytest.raises(ConfigError, match=r"rounds each partial sum to bf16.* use workload\.dtype=fp32"):
-        require_same_batches(replace(plan.config, parallel=four), half, "cuda")
-    require_same_batches(replace(plan.config, parallel=replace(four, tensor=2)), half, "cuda")
+    assert stream_on(replace(plan.config, parallel=four), plan.info).split.rounds_sums
+    assert not plan.stream.split.rounds_sums
     (job, _) = replace(plan, config=replace(plan.config, parallel=replace(four, tensor=2))).jobs(Path())
     assert job.nccl
 

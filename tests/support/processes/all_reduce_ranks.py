@@ -21,7 +21,7 @@ from support.steps.programs import NORM_EPSILON
 
 SEED = 5  # of residuals and gains, which are the same on all ranks
 CALL = "auto w = (const u64*)arguments; {}((char*)w[0], (char*)w[1], (char*)w[2], 0, *(const AllReduce*)(w + 4))"
-RANKS = 3
+MOST = 8  # ranks of a case
 FUSED_CALL = (
     "auto w = (const u64*)arguments; "
     "REDUCE_ADD{}((char*)w[0], (char*)w[1], (char*)w[2], {}w[3], *(const ReduceAdd*)(w + 4))"
@@ -34,7 +34,7 @@ POISON = 77  # of outputs before a launch
 class Case(NamedTuple):
     """Sizes of an exchange: commands of [n, m] whose rows are `row` elements apart, in `rounds` launches.
 
-    m: features of a part. The rows of gathered parts are `RANKS` times as far apart.
+    m: features of a part. The rows of gathered parts are `ranks` times as far apart.
     """
 
     dtype: Dtype
@@ -46,6 +46,7 @@ class Case(NamedTuple):
     pdl: bool = False
     fewer: int = 0  # commands of every other launch; 0: as many
     op: Op = Op.ALL_REDUCE
+    ranks: int = 3
 
     def commands_in(self, number: int) -> int:
         """Return the commands of round `number`."""
@@ -54,22 +55,22 @@ class Case(NamedTuple):
     @property
     def wide(self) -> int:
         """Features of C."""
-        return self.m * RANKS if self.op is Op.ALL_GATHER else self.m
+        return self.m * self.ranks if self.op is Op.ALL_GATHER else self.m
 
     @property
     def elements(self) -> int:
-        """Elements of the B of all commands. Those of the C are RANKS times as many at most."""
+        """Elements of the B of all commands. Those of the C are `ranks` times as many at most."""
         return self.commands * self.n * self.row
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of a rank's memory for `PLACES` parts and results, and for flags and lines of 8 ranks."""
-        return self.signals_at + signals_bytes(8)
+        """Bytes of a rank's memory for `PLACES` parts and results, and for flags and lines of `MOST` ranks."""
+        return self.signals_at + signals_bytes(MOST)
 
     @property
     def signals_at(self) -> int:
         """Bytes from the start of a rank's memory to its flags and lines."""
-        return -(-PLACES * (1 + RANKS) * self.elements * 4 // 256) * 256
+        return -(-PLACES * (1 + self.ranks) * self.elements * 4 // 256) * 256
 
     def part(self, rank: int, number: int) -> NDArray[Any]:
         """Return the part of a rank in round `number`, in storage type [commands, n, m]."""
@@ -101,12 +102,12 @@ def add(given: tuple[Case, Team]) -> tuple[list[NDArray[Any]], NDArray[np.uint64
     stride = case.n * case.row * member.storage.itemsize
     library = built_of(source("all_reduce"), CALL.format(case.op.name), DTYPE=int(case.dtype), PDL=int(case.pdl))
     parts = member.memory[: PLACES * case.elements].reshape(PLACES, case.commands, case.n, case.row)[..., : case.m]
-    sums = member.memory[PLACES * case.elements :][: PLACES * RANKS * case.elements]
-    results = sums.reshape(PLACES, case.commands, case.n, RANKS * case.row)[..., : case.wide]
-    rows = 0, case.row, RANKS * case.row
+    sums = member.memory[PLACES * case.elements :][: PLACES * case.ranks * case.elements]
+    results = sums.reshape(PLACES, case.commands, case.n, case.ranks * case.row)[..., : case.wide]
+    rows = 0, case.row, case.ranks * case.row
     for number in range(case.rounds):
         commands = case.commands_in(number)
-        made = all_reduce_launch(shape, commands, rows, (0, stride, RANKS * stride), member.peers.ctypes.data)
+        made = all_reduce_launch(shape, commands, rows, (0, stride, case.ranks * stride), member.peers.ctypes.data)
         b, c = parts[number % PLACES, :commands], results[number % PLACES, :commands]
         b[...] = case.part(team.rank, number)
         words = np.concatenate([[member.base, b.ctypes.data, c.ctypes.data, 0], made.words]).astype(np.int64)

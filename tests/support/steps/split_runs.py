@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -22,12 +23,14 @@ from support.steps.program_interpreter import NONE, SEED, Change, Run, unchanged
 
 Result = TypeVar("Result")
 MODEL = ModelShape("split", 128, 2, q_heads=8, kv_heads=4, head_dim=16, intermediate=128, qk_norm=True)
+WIDE = replace(MODEL, kv_heads=8)
 PATIENCE_S = 60
 SPIN_US, SLEEP_US = 20.0, 50.0
 
 
-def split_of(name: str, tensor: int, ctx: int = 16) -> Split:
-    """Return a split of MODEL: its `layer`, its `linear` layers, or MLPs with `residual` adds."""
+def split_of(name: str, tensor: int, ctx: int = 16, rounds_sums: bool = False) -> Split:
+    """Return a split of MODEL (of WIDE over eight ranks): `layer`, `linear` layers, or MLPs with `residual` adds."""
+    of = WIDE if tensor > MODEL.kv_heads else MODEL
 
     def program(model: ModelShape) -> object:
         if name == "residual":
@@ -36,15 +39,15 @@ def split_of(name: str, tensor: int, ctx: int = 16) -> Split:
             return linear_program(model.linear_sizes(), model.linear_parts())
         return layer_program(model, ctx, merged=True)
 
-    whole, share = program(MODEL), program(MODEL.share(tensor))
-    return Split(whole, share, tensor)  # type: ignore[arg-type]
+    whole, share = program(of), program(of.share(tensor))
+    return Split(whole, share, tensor, rounds_sums)  # type: ignore[arg-type]
 
 
 def streams_of(
-    name: str, tensor: int, dtype: Dtype = Dtype.fp32, vocab: int | None = None
+    name: str, tensor: int, dtype: Dtype = Dtype.fp32, vocab: int | None = None, rounds_sums: bool = False
 ) -> tuple[ChainStream, ChainStream]:
     """Return the stream of a rank, and that of the whole model on one device."""
-    split = split_of(name, tensor)
+    split = split_of(name, tensor, rounds_sums=rounds_sums)
     requests = Requests(np.zeros(3, np.int64), np.array([0, 3, 1]), np.array([3, 2, 4]))
     part = ChainStream(split.program, 2, requests, dtype, 2, ChainSettings(vocab, 2, split=split))
     return part, ChainStream(split.whole, 2, requests, dtype, 2, ChainSettings(vocab, 2))
