@@ -48,6 +48,15 @@ def test_outputs_are_right_and_groups_in_order(
             assert [wanted[seq] for seq in launched] == wanted
 
 
+def test_no_launch_of_the_tuning_reaches_beyond_the_arenas() -> None:
+    """Nine commands share a weight, and the arenas have three slots: only a gathered batch has nine columns."""
+    for mode in MODES:
+        with fake_cuda() as device:
+            run = Run(mode, Listed([(8, 1, 8, 9, 0, 0)]).stream(), 9, device=device)
+            run.submit_all(9)
+            assert sum(run.launches(LaunchColumn.SIZE)) == 9
+
+
 def test_projections_of_one_input_become_one_gemm_of_all_requests() -> None:
     """As recorded from a program that runs q, k and v of four requests side by side."""
     sizes = {"q": 64, "k": 32, "v": 32}

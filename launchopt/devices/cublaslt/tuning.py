@@ -73,11 +73,20 @@ def by_strides(device: GpuDevice, index: int, gemm: Gemm, size: int, most: int, 
     return _fastest(device, gemm, lambda: _in_turn(device, index, size) if packed is None else [packed])
 
 
-def of_inputs_at(device: GpuDevice, index: int, gemm: Gemm, inputs: int) -> Row:
-    """Return the plan of one command of shape number `index` whose inputs are at an address outside of the arenas."""
-    if not is_tuned(device, device.work.shapes[index], 1, 1):
+def of_copies(
+    device: GpuDevice, index: int, gemm: Gemm, size: int, most: int, inputs: int, outputs: int | None = None
+) -> Row:
+    """Return the plan of `size` commands of shape number `index` whose inputs are at an address outside of the arenas.
+
+    outputs: the address of their outputs; None: they are in the arena.
+    """
+    if not is_tuned(device, device.work.shapes[index], size, most):
         return device.lt.make(gemm)
-    return _fastest(device, gemm, lambda: [(a, inputs, c) for a, _, c in _in_turn(device, index, 1)])
+
+    def operands() -> list[Addresses]:
+        return [(a, inputs, c if outputs is None else outputs) for a, _, c in _in_turn(device, index, size)]
+
+    return _fastest(device, gemm, operands)
 
 
 def _in_turn(device: GpuDevice, index: int, size: int) -> list[Addresses]:

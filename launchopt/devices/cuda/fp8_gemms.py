@@ -23,7 +23,7 @@ from launchopt.devices.cublaslt.fp8_loops import launch_quantised
 from launchopt.devices.cublaslt.launch_tables import BASES, PlanColumn, ShapeColumn
 from launchopt.devices.cublaslt.plans import Gemm, Scaling
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import of_inputs_at
+from launchopt.devices.cublaslt.tuning import of_copies
 from launchopt.devices.cuda.op_kernels import quantising_geometry
 from launchopt.devices.cuda.op_plans import to_launch
 from launchopt.types import Table, Words
@@ -60,7 +60,7 @@ class Fp8Gemms:
         mode = int(modes.OUTER_VEC_32F if packing.scales is Scales.channel else modes.SCALAR_32F)
         scaling = Scaling(mode, first, self._address + packing.scales_at(shape.n, shape.k))
         gemm = Gemm(shape, 1, (0, 0, 0), device.row_elements(shape), scaling=scaling)
-        fastest, algorithm = of_inputs_at(device, index, gemm, self._address)
+        fastest, algorithm = of_copies(device, index, gemm, 1, 1, self._address)
 
         def make(slot: int) -> Row:
             own = scaling._replace(a_address=first + slot * int(row[ShapeColumn.BYTES_A]))

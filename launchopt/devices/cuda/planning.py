@@ -103,7 +103,7 @@ class Planner:
         programmatic dependent launch.
         """
         device, shape = self._device, self._device.work.shapes[index]
-        usable, strides = self._usable(tables, index, sizes), three(tables.strides_bytes(index))
+        usable, strides = self.usable(tables, index, sizes), three(tables.strides_bytes(index))
         if shape.op is not Op.GEMM:
             # The warm-up run loads these kernels. `warm_up` does not: their operands are not written yet.
             tables.add(index, usable, lambda size: self._op_plans.row(shape, size, strides, early))
@@ -122,12 +122,12 @@ class Planner:
     def plan_gemv(self, tables: Tables, index: int, sizes: Sequence[int], early: bool) -> None:
         """Add plans of shape `index` that launch our own GEMV kernel. early: with programmatic dependent launch."""
         shape, strides = self._device.work.shapes[index], three(tables.strides_bytes(index))
-        usable = self._usable(tables, index, sizes)
+        usable = self.usable(tables, index, sizes)
         made = tables.add(index, usable, lambda size: self._op_plans.gemv_row(shape, size, strides, early))
         self.warm(tables, index, made)
 
-    def _usable(self, tables: Tables, index: int, sizes: Sequence[int]) -> list[int]:
-        """Return the batch sizes, of `sizes` and of earlier calls, that fit into the arenas."""
+    def usable(self, tables: Tables, index: int, sizes: Sequence[int]) -> list[int]:
+        """Return the batch sizes, of `sizes` and of earlier calls, whose evenly spaced run fits into the arenas."""
         work = self._device.work
         return tables.sizes(index, sizes, operand_slots(work, self._device.arenas, work.shapes[index]))
 

@@ -7,6 +7,7 @@ copy kernels on the main CUDA stream gather the activations into scratch memory 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import compress
 
 import cupy
 import numpy as np
@@ -20,7 +21,7 @@ from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.plans import Gemm
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.cublaslt.tuning import by_strides
+from launchopt.devices.cublaslt.tuning import by_strides, of_copies
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.fusions import NO_MAKERS, Makers, fuse_steps
 from launchopt.devices.steps.stages import LtSteps
@@ -44,16 +45,19 @@ class LtCoalesced:
     def __init__(self, device: GpuDevice, limits: Mapping[ShapeKey, int], pdl: bool = False) -> None:
         self._device, self.tables = device, device.base.fork()
         self._shapes, self._limits = list(limits), limits
-        scratch_bytes, strides = [0, 0], device.work.strides()
-        for index, (shape, limit) in enumerate(limits.items()):
-            sizes = range(1, limit + 1)
-            if shape.packing or not is_shared(shape, strides[shape]):
-                device.planner.plan_strided(self.tables, index, sizes, pdl)
-                continue
-            self._plan(index, shape, limit)
+        strides = device.work.strides()
+        wide = [not shape.packing and is_shared(shape, strides[shape]) for shape in limits]
+        # The activations and outputs of the largest batch of any shape, side by side.
+        scratch_bytes = [0, 0]
+        for shape, limit in compress(limits.items(), wide):
             for i, features in enumerate((shape.k, shape.m)):
                 scratch_bytes[i] = max(scratch_bytes[i], limit * features * shape.dtype.itemsize)
         self._scratch = [cupy.empty(size, np.uint8) for size in scratch_bytes]
+        for index, ((shape, limit), is_wide) in enumerate(zip(limits.items(), wide, strict=True)):
+            if is_wide:
+                self._plan(index, shape, limit)
+            else:
+                device.planner.plan_strided(self.tables, index, range(1, limit + 1), pdl)
         self._copier = SlotCopier(device.stream, max(limits.values()))
         for index in range(len(self._shapes)):
             if self.tables.shapes[index, ShapeColumn.PACKED0] and self._can_copy(index):
@@ -71,14 +75,20 @@ class LtCoalesced:
         _, b, c = self.tables.strides_bytes(index).tolist()
         lead_a, *_ = device.row_elements(shape)
 
-        def wide(size: int, lead_b: int, lead_c: int) -> Row:
-            columns = ShapeKey(shape.m, size, shape.k, shape.dtype)
-            return by_strides(device, index, Gemm(columns, 1, (0, 0, 0), (lead_a, lead_b, lead_c)), size, limit)
+        def gemm(size: int, lead_b: int, lead_c: int) -> Gemm:
+            return Gemm(ShapeKey(shape.m, size, shape.k, shape.dtype), 1, (0, 0, 0), (lead_a, lead_b, lead_c))
+
+        def in_place(size: int) -> Row:
+            return by_strides(device, index, gemm(size, b // itemsize, c // itemsize), size, limit)
+
+        def copied(size: int) -> Row:
+            inputs, outputs = (int(scratch.data.ptr) for scratch in self._scratch)
+            return of_copies(device, index, gemm(size, shape.k, shape.m), size, limit, inputs, outputs)
 
         sizes = range(1, limit + 1)
-        in_place = self.tables.add(index, sizes, lambda size: wide(size, b // itemsize, c // itemsize))
-        device.planner.warm(self.tables, index, in_place)
-        self.tables.add(index, sizes, lambda size: wide(size, shape.k, shape.m), ShapeColumn.PACKED0)
+        usable = device.planner.usable(self.tables, index, sizes)
+        device.planner.warm(self.tables, index, self.tables.add(index, usable, in_place))
+        self.tables.add(index, sizes, copied, ShapeColumn.PACKED0)
         self.tables.shapes[index, ShapeColumn.MANY_ARE] = Strategy.coalesced
 
     def submit(self, batch: Batch, flush_ns: int) -> None:

@@ -28,7 +28,7 @@ from support.cuda.fake_expert_fusions import expert_fused, expert_route
 from support.cuda.fake_expert_kernels import expert_align, expert_gemm, experts, next_operands, through_table
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
-from support.cuda.fake_memory import OnGpu
+from support.cuda.fake_memory import OnGpu, allocated, require_inside
 
 ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS, Op.SILU_MUL)}
 STEP_LOOP_WORDS = {name: i for i, name in enumerate(STEP_LOOP.names or ())}
@@ -39,6 +39,7 @@ FREE_BYTES = 1 << 30
 def memory_at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
     """Return the host's memory at an address as an array, to read or to write."""
     size = int(np.prod(shape)) * np.dtype(kind).itemsize
+    require_inside(address, size)
     return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
 
 
@@ -187,11 +188,11 @@ class FakeCupy:
 
     @staticmethod
     def empty(shape: Any, kind: Any = np.float64) -> OnGpu:
-        return np.empty(shape, kind).view(OnGpu)
+        return allocated(np.empty(shape, kind))
 
     @staticmethod
     def zeros(shape: Any, kind: Any = np.float64) -> OnGpu:
-        return np.zeros(shape, kind).view(OnGpu)
+        return allocated(np.zeros(shape, kind))
 
     @staticmethod
     def ndarray(shape: tuple[int, ...], kind: Any, address: int) -> OnGpu:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Op
 from launchopt.devices.cpu.ops import silu_mul
+from support.cuda.fake_memory import require_inside
 
 LAUNCH_KERNEL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 4)
 CUDA_ERROR_INVALID_VALUE = 1
@@ -138,9 +139,9 @@ class FakeKernels:
 
 def rows_at(address: int, rows: int, features: int, row_elements: int) -> Any:
     """Return a view, float32 [rows, features]."""
-    flat = np.ctypeslib.as_array(
-        ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), ((rows - 1) * row_elements + features,)
-    )
+    extent = (rows - 1) * row_elements + features
+    require_inside(address, 4 * extent)
+    flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (extent,))
     return np.lib.stride_tricks.as_strided(flat, (rows, features), (4 * row_elements, 4))
 
 

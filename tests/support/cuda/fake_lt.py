@@ -28,6 +28,7 @@ from launchopt.timing.sampling import Sampler
 from support.cuda import fake_fp8
 from support.cuda.fake_fp8 import scaling_of
 from support.cuda.fake_kernels import Captured, FakeKernels, elementwise, rows_at
+from support.cuda.fake_memory import require_inside
 
 MATMUL = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_int64] * 16)
 FAILURE = 13  # CUBLAS_STATUS_EXECUTION_FAILED
@@ -52,6 +53,7 @@ def _matrices(address: int, layout: int) -> list[np.ndarray]:
 def _operand(address: int, layout: Sequence[int]) -> np.ndarray:
     rows, cols, batch, stride, leading = layout
     extent = stride * (batch - 1) + leading * (cols - 1) + rows
+    require_inside(address, 4 * extent)
     flat = np.ctypeslib.as_array(ctypes.cast(address, ctypes.POINTER(ctypes.c_float)), (extent,))
     return np.lib.stride_tricks.as_strided(flat, (batch, cols, rows), (4 * stride, 4 * leading, 4))
 

@@ -30,6 +30,27 @@ class OnGpu(np.ndarray[Any, Any]):
         )
 
 
+_alive: dict[int, weakref.ref[OnGpu]] = {}  # arrays by their address; threads of several ranks read it
+
+
+def allocated(array: NDArray[Any]) -> OnGpu:
+    """Return an array as memory of the GPU, whose end `require_inside` knows."""
+    made = array.view(OnGpu)
+    _alive[made.ctypes.data] = weakref.ref(made)
+    return made
+
+
+def require_inside(address: int, size: int) -> None:
+    """Raise AssertionError for bytes that begin in an allocated array and reach beyond its end."""
+    for start, known in list(_alive.items()):
+        array = known()
+        if array is None:
+            _alive.pop(start, None)
+        elif start <= address < start + array.nbytes:
+            beyond = address + size - start - array.nbytes
+            assert beyond <= 0, f"an operand of {size} bytes ends {beyond} bytes behind its memory"
+
+
 class FakeMemory:
     """The part of CuPy that `devices.megakernel` calls. `under_way`: addresses that unfinished launches use."""
 
