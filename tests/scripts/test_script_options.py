@@ -17,6 +17,7 @@ SCRIPTS = {
     "limits": ("--jsn=x.json", "--json"),
     "peer_torch": ("--modles=tiny", "--models"),
     "readme_figures": ("--hlep", "--help"),
+    "reference_kept": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
     "revisions": ("--hlep", "--help"),
     "soak": ("--recrods=1e6", "--records"),
