@@ -243,7 +243,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
         done, lacking = place(options.folder.absolute(), root)
         for folder, why in lacking.items():
             print(f"{folder}: {why}")
-        print(f"refreshed the pages from {len(done)} parts")
+        print(f"refreshed the pages from {len(done)} parts; python scripts/stale.py marks what is older than the code")
         return 0
 
     return exit_code(work)

@@ -20,6 +20,7 @@ SCRIPTS = {
     "reference_kept": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
     "revisions": ("--hlep", "--help"),
+    "stale": ("--chekc", "--check"),
     "soak": ("--recrods=1e6", "--records"),
     "cpp_loop.measure": ("--otput=x", "--output"),
 }
