@@ -153,9 +153,8 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
     def work() -> int:
         place(options.folder.absolute(), root)
-        print(
-            f"refreshed {', '.join(PAGES)} from {PLACE}\nread the advice beside its new factors, run python scripts/stale.py, then commit"
-        )
+        print(f"refreshed {', '.join(PAGES)} from {PLACE}")
+        print("read the advice beside its new factors, run python scripts/stale.py, then commit")
         return 0
 
     return exit_code(work)
