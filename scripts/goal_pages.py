@@ -1,13 +1,14 @@
-"""Puts the results of `reference.py --only goals waterfall advised gpus quantised experts gpu/bench` into the pages.
+"""Puts the results of reference.py into the checkout and the pages; readme_figures.py does that for its part `readme`.
 
     python scripts/reference.py --only goals waterfall advised/gpu gpus --minutes 9    # on a GPU, until none is left
     python scripts/goal_pages.py                                   # anywhere with the history: writes the pages
     python scripts/goal_pages.py OTHER
 
-Parts that are done are copied to folders of these names below outputs/reference. Each has a revision and a GPU of its
-own. A part that is not done is named, and an older result of it stays. README, outputs/reference/STACKS.md and the
-pages which-strategy, advise, arrivals, tensor-parallel, quantised, experts and strategies of docs then show all that
-is there. Read the advice beside its new factors before you commit: a sentence of ADVICE may no longer hold.
+Parts that are done are copied to folders of these names below outputs/reference, as reference_kept.py keeps them. Each
+has a revision and a GPU of its own. A part that is not done is named, and an older result of it stays. README,
+outputs/reference/STACKS.md and the pages which-strategy, advise, arrivals, tensor-parallel, quantised, experts and
+strategies of docs then show all that is there. Read the advice beside its new factors before you commit: a sentence of
+ADVICE may no longer hold.
 
 Exit code 2: no part is done, or a result is of no clean revision of the history; nothing is changed.
 """
@@ -17,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,17 +26,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_json, save_text
-from runner.bench import figures
 from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import advice, advised, kernel_times, provenance, several_gpus, step_goals, waterfall, weight_goals
 from runner.report.blocks import sync_readme
 from runner.report.pictures import draw_scaling, draw_waterfalls
-from runner.report.tables import STRATEGIES_FILE
-from scripts import device_use, reference_parts, revisions
+from scripts import reference_kept, reference_parts, revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
     FUSED,
-    GOAL_PARTS,
     GOAL_ROWS,
     GOALS,
     INDEPENDENT,
@@ -47,7 +44,7 @@ from scripts.reference_goals import (
     WATERFALL_PARTS,
     Goal,
 )
-from scripts.reference_gpus import FIRST, GPU_PARTS, GPUS, JOBS, SPLIT, page_rows, split_page_rows
+from scripts.reference_gpus import FIRST, GPUS, JOBS, SPLIT, SWEPT, page_rows, split_page_rows
 from scripts.reference_many_gpus import (
     JOBS_A_GPU,
     MACHINES,
@@ -58,7 +55,7 @@ from scripts.reference_many_gpus import (
     place_of,
 )
 from scripts.reference_part import Part
-from scripts.reference_weights import EXPERTS, QUANTISED, WEIGHT_PARTS, traces, weight_rows
+from scripts.reference_weights import EXPERTS, QUANTISED, traces, weight_rows
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = "outputs/reference"
@@ -66,13 +63,11 @@ README, PAGE, STACKS = "README.md", "docs/which-strategy.md", f"{REFERENCE}/STAC
 ADVICE_PAGE, GPUS_PAGE, SPLIT_PAGE = "docs/advise.md", "docs/arrivals.md", "docs/tensor-parallel.md"
 WEIGHT_PAGES = {QUANTISED: "docs/quantised.md", EXPERTS: "docs/experts.md"}
 BENCHES = {"gpu/bench/attention": "docs/strategies.md", "gpu/bench/collectives": SPLIT_PAGE}  # part -> page
-BENCH_PARTS = [part for part in reference_parts.PARTS if part.folder in BENCHES]
-PARTS = (*GOAL_PARTS, *WATERFALL_PARTS, *ADVISED_PARTS, *GPU_PARTS, *MANY_PARTS, *WEIGHT_PARTS, *BENCH_PARTS)
-KEPT = ("manifest.json", "summary.parquet", step_goals.PEER_FILE, STRATEGIES_FILE)  # no page reads histograms
-KEPT = (*KEPT, advised.ANSWER, several_gpus.SWEEP, figures.FILE, kernel_times.KERNELS, device_use.FILE)
-LEFT_OUT = {"advise", FIRST}  # folders that no page reads; FIRST: also of scripts/advised.py
-# Of a sweep of equal jobs, one manifest says what ran.
-LEFT_OUT |= {str(job) for job in range(1, max(JOBS, JOBS_A_GPU * max(MACHINES)))}
+PARTS = tuple(part for part in reference_parts.PARTS if part not in reference_parts.README_PARTS)
+LEFT_OUT = ("advise", FIRST)  # folders that no page reads; FIRST: also of scripts/advised.py
+# Parts of equal jobs: one manifest says what ran.
+EQUAL = (f"{GPUS}/{SWEPT}", *(part.folder for part in MANY_PARTS if Path(part.folder).name.startswith("jobs_")))
+JOBS_LEFT_OUT = tuple(str(job) for job in range(1, max(JOBS, JOBS_A_GPU * max(MACHINES))))
 GPU = "NVIDIA H200"  # the goals are stated for it
 SHOWN = ("llama_3_2_1b_1", "llama_3_2_1b_16")  # waterfalls on the takeaway page; the others stand in STACKS
 FUSE = "Fuse the step, launch it with programmatic dependent launch, and capture it in a CUDA graph."
@@ -110,7 +105,8 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
         raise DataError(measured, None, "no part is done: run `python scripts/reference.py --only goals waterfall`")
     listed = _checked(done, measured, root)
     for part in done:
-        _copy(measured / part.folder, root / REFERENCE / part.folder)
+        left_out = (*LEFT_OUT, *(JOBS_LEFT_OUT if part.folder in EQUAL else ()))
+        reference_kept.copy(measured / part.folder, root / REFERENCE / part.folder, left_out)
     save_text(root / REFERENCE / provenance.REVISIONS, json.dumps(listed, indent=1) + "\n")
     refresh(root)
     return done, lacking
@@ -138,16 +134,6 @@ def _checked(parts: Sequence[Part], measured: Path, root: Path) -> provenance.Re
         if faults := provenance.origin_faults(found, listed):
             raise DataError(path.parent, None, f"cannot be committed: {'; '.join(faults)}")
     return listed
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Replace the results of a part."""
-    shutil.rmtree(target, ignore_errors=True)
-    for path in sorted(source.rglob("*")):
-        if path.name in KEPT and not LEFT_OUT & set(path.relative_to(source).parts):
-            copied = target / path.relative_to(source)
-            copied.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, copied)
 
 
 def refresh(root: Path) -> None:
@@ -288,7 +274,7 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
         done, lacking = place(options.folder.absolute(), root)
         for folder, why in lacking.items():
             print(f"{folder}: {why}")
-        print(f"refreshed the pages from {len(done)} parts")
+        print(f"refreshed the pages from {len(done)} parts; python scripts/stale.py marks what is older than the code")
         return 0
 
     return exit_code(work)

@@ -32,7 +32,7 @@ from runner.reading import CommandParser, exit_code
 from runner.report import __main__ as report
 from runner.report import advice, provenance, which_strategy
 from runner.report.blocks import sync_readme
-from scripts import revisions
+from scripts import reference_kept, revisions
 from scripts.reference_goals import GOALS
 from scripts.reference_parts import README, README_PARTS
 
@@ -40,7 +40,6 @@ ROOT = Path(__file__).parents[1]
 PLACE = f"outputs/reference/{README}"
 PICTURE = "decode.svg"
 PAGES = ("README.md", "docs/which-strategy.md")
-KEPT = ("manifest.json", "summary.parquet", "histograms.parquet")
 DRAWN = ("decode_1", "decode_16", "decode_64")  # the panels of the picture
 RUNS = {  # requests and other bases of the runs in the table
     "decode_1": (1, ["engine", "baseline"]),
@@ -82,9 +81,7 @@ def place(measured: Path, root: Path) -> None:
     with tempfile.TemporaryDirectory(dir=root / "outputs") as made:
         staged = Path(made) / README
         for name in RUNS:
-            (staged / name).mkdir(parents=True)
-            for kept in KEPT:
-                shutil.copy2(measured / name / kept, staged / name / kept)
+            reference_kept.copy(measured / name, staged / name)
         _describe(staged)
         shutil.rmtree(target, ignore_errors=True)
         shutil.move(staged, target)
@@ -156,7 +153,8 @@ def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
 
     def work() -> int:
         place(options.folder.absolute(), root)
-        print(f"refreshed {', '.join(PAGES)} from {PLACE}\nread the advice beside its new factors, then commit")
+        print(f"refreshed {', '.join(PAGES)} from {PLACE}")
+        print("read the advice beside its new factors, run python scripts/stale.py, then commit")
         return 0
 
     return exit_code(work)

@@ -28,6 +28,7 @@ GEMVS = (
     "workload=gemv_micro workload.commands=1000000 mode=batched 'against=[]' timing=host repeats=3 processes=3"
     " batching.max_batch=512 record.launches=none"
 )
+SWEPT = "jobs_joblib"  # the part of equal jobs
 JOBS, SWEEP = 12, "workload=gemv_micro mode=batched 'against=[baseline]' repeats=40 record.launches=none"
 
 
@@ -57,7 +58,7 @@ def _jobs() -> Part:
     seeds = ",".join(map(str, range(JOBS)))
     runs = ((FIRST, "0", 1), (BEFORE, seeds, 1), (TWO, seeds, 2))
     commands = [run_words(sweep.format(which, jobs), f"{{folder}}/{place}") for place, which, jobs in runs]
-    return Part(f"{GPUS}/jobs_joblib", "cuda", 9, tuple(commands), seconds=360, gpus=2)
+    return Part(f"{GPUS}/{SWEPT}", "cuda", 9, tuple(commands), seconds=360, gpus=2)
 
 
 _ALL = "device.gpus=[0,1]"

@@ -3,8 +3,8 @@
     python scripts/revisions.py            # writes outputs/reference/revisions.json; needs a clone with its history
 
 Run it before results of a new revision are committed. It saves, for each revision, the number of commits up to it, its
-day, and the hash of its code. A revision that is not in the history is left out; the test on provenance then refuses
-its results.
+day, the hash of its code, and those of the paths in reference_paths.py. A revision that is not in the history is left
+out; the test on provenance then refuses its results.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from launchopt.files import save_text
 from launchopt.recording.environment import CODE_PATHS, code_sha1
 from runner.reading import CommandParser
 from runner.report.provenance import CARRIERS, REVISIONS, Revisions, origin
+from scripts.reference_paths import path_hashes
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "outputs/reference"
@@ -43,9 +44,13 @@ def named_below(folder: Path) -> set[str]:
 
 def _about(root: Path, revision: str) -> dict[str, object]:
     lines = (_git(root, "ls-tree", "-r", revision, "--", *CODE_PATHS) or "").splitlines()
-    blobs = ((path, about.split()[2]) for about, _, path in (line.partition("\t") for line in lines))
-    commit = int(_git(root, "rev-list", "--count", revision) or 0)
-    return {"commit": commit, "date": _git(root, "log", "-1", "--format=%cs", revision), "code_sha1": code_sha1(blobs)}
+    blobs = [(path, about.split()[2]) for about, _, path in (line.partition("\t") for line in lines)]
+    return {
+        "commit": int(_git(root, "rev-list", "--count", revision) or 0),
+        "date": _git(root, "log", "-1", "--format=%cs", revision),
+        "code_sha1": code_sha1(blobs),
+        "paths": path_hashes(blobs),
+    }
 
 
 def _git(root: Path, *words: str) -> str | None:

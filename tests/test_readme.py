@@ -14,6 +14,7 @@ from support.paths import ROOT
 from runner.reading import sync_block
 from runner.reliability import BLOCK, campaign_markdown
 from runner.report.blocks import sync_readme
+from scripts.stale import pages
 
 MOST_CHARACTERS = 11_000  # of the README: what a newcomer reads in five minutes
 
@@ -22,19 +23,7 @@ def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8")) <= MOST_CHARACTERS
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        "README.md",
-        "docs/gpu-kernel-batcher.md",
-        "docs/profilers.md",
-        "docs/strategies.md",
-        "docs/which-strategy.md",
-        "outputs/reference/RESULTS.md",
-        "outputs/reference/RESIDENT.md",
-        *(["outputs/reference/STACKS.md"] if (ROOT / "outputs/reference/goals").is_dir() else []),
-    ],
-)
+@pytest.mark.parametrize("page", [page.relative_to(ROOT).as_posix() for page in pages(ROOT)])
 def test_tables_are_what_the_committed_figures_give(page: str) -> None:
     assert sync_readme(ROOT / page, check=True), f"run: python -m runner.report --readme {page}"
 

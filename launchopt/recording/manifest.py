@@ -17,6 +17,7 @@ from launchopt.reading.shapes import ANY, fitted
 from launchopt.reading.unusable import name_unusable
 
 Manifest = JsonObject
+LEFT_OUT = "left_out"  # key of a committed manifest, for what scripts/reference_kept.py left out
 SCHEMA_VERSION = 4  # raised when a column's meaning changes; readers take files of every version
 
 
@@ -34,6 +35,7 @@ _SHAPE = {  # of what the reading commands use
     },
     "config": {"timing": {"kind": str}},
     "runs": [{"mode": str, "repeat": int, "state": {ANY: {"sm_clock_mhz": float}}}],
+    LEFT_OUT: {"runs": int, "sha256": str, "sm_clock_mhz": [float]},
 }
 _KEYS_NAMED = 6  # maximum keys that a warning names; it only counts the others
 # Where a manifest says on which machine a run was: its device and cores, then the GPU's driver and CUDA's libraries.

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from launchopt.analysis.stream_rows import counted, is_independent
 from launchopt.analysis.tables.columns import NOTHING
+from launchopt.recording.manifest import LEFT_OUT
 from launchopt.recording.results import Row
 from launchopt.report.grids import MOST, Grid, Head, make_grid
 from launchopt.report.source import Run, Source
@@ -136,6 +137,7 @@ def _clocks(run: Run, rows: Sequence[Row]) -> str:
     during = [row[name] for row in rows for name in ("sm_clock_mhz", "sm_clock_min_mhz") if row[name] is not None]
     states = [state for one in run.manifest.get("runs") or [] for state in (one.get("state") or {}).values()]
     around = [state["sm_clock_mhz"] for state in states if isinstance(state, Mapping) and state.get("sm_clock_mhz")]
+    around += (run.manifest.get(LEFT_OUT) or {}).get("sm_clock_mhz") or []
     found = during or around
     if not found:
         return NOTHING

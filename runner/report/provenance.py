@@ -2,8 +2,9 @@
 
 In: manifests, and files with an environment of their own (CARRIERS). `revisions.json`, in a folder above, lists the
 revisions of the history: `{"REVISION": {"commit": N, "date": DAY, "code_sha1": HASH}}`, where N counts commits from the
-first one. With it a clone without a history can be checked too; `scripts/revisions.py` writes it. Out: a sentence for a
-page (`line`, `short_line`), or the reasons why results cannot be relied on (`faults`).
+first one. With it a clone without a history can be checked too; `scripts/revisions.py` writes it. `stale.json` beside
+it lists code that has changed since: `{"REVISION": {"FOLDER": [PATH, ...]}}`; `scripts/stale.py` writes it. Out: a
+sentence for a page (`line`, `short_line`), or the reasons why results cannot be relied on (`faults`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from typing import NamedTuple
 from launchopt.analysis.tables.markdown import escaped
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, read_text
+from launchopt.reading.shapes import ANY, fitted
 from launchopt.recording.manifest import SCHEMA_VERSION
 
-REVISIONS = "revisions.json"
+REVISIONS, STALE = "revisions.json", "stale.json"
 NAMING = ("run", "runs", "over", "bench", "one", "two")  # keys of a file of a report whose values are folders or files
 CARRIERS = ("manifest.json", "calibration.json", "soak.json", "fuzz.json", "limits.json")
 RESULTS = ("*.parquet", "*.txt")  # files that hold what was measured
@@ -26,7 +28,9 @@ MOST_SHOWN = 2  # revisions that a page lists; of more it names days and commits
 NOTE = "environment.txt"  # of profiles that have no manifest
 NOT_RECORDED = "GPU, date and revision were not recorded."
 UNKNOWN = "not known to be clean"
+MOST_CHANGED = 2  # paths that a page names beside a stale result
 Revisions = Mapping[str, JsonObject]
+Stale = Mapping[str, Mapping[str, Sequence[str]]]
 _REVISION = {"commit": int, "date": str, "code_sha1": str}
 
 
@@ -91,7 +95,8 @@ def whole(revision: str, revisions: Revisions) -> str | None:
 def line(paths: Sequence[Path]) -> str:
     """Return a sentence about the results at or below folders, or those that a file of a report names."""
     revisions = read_revisions(_folder(paths[0]))
-    origins = [origin(each) for path in paths for each in sorted(_sources(path))]
+    sources = [each for path in paths for each in sorted(_sources(path))]
+    origins = [origin(each) for each in sources]
     parts = []
     for machine in dict.fromkeys(found.machine for found in origins):
         own = [found for found in origins if found.machine == machine]
@@ -99,7 +104,7 @@ def line(paths: Sequence[Path]) -> str:
         about = "; ".join(shown) if len(shown) <= MOST_SHOWN else _summed(own, revisions)
         parts.append(escaped(f"{machine or 'an unknown machine'}: {about}"))
     if parts:
-        return f"Measured on {'. '.join(parts)}.\n"
+        return f"Measured on {'. '.join(parts)}.{_stale(sources, origins, revisions)}\n"
     note = _folder(paths[0]) / NOTE
     try:
         return " ".join(read_text(note).split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
@@ -110,12 +115,55 @@ def line(paths: Sequence[Path]) -> str:
 def short_line(path: Path) -> str:
     """Return the same without a list of revisions, about the results that a file of a report names."""
     revisions = read_revisions(_folder(path))
-    origins = [origin(each) for each in sorted(_sources(path))]
+    sources = sorted(_sources(path))
+    origins = [origin(each) for each in sources]
     machines = ", ".join(sorted({found.machine or "an unknown machine" for found in origins}))
     shown = [*dict.fromkeys(_shown(found, revisions) for found in origins)]
     is_proven = not any(origin_faults(found, revisions) for found in origins)
-    about = shown[0] if len(shown) == 1 and is_proven else f"{_summed(origins, revisions)}. Today's code is newer"
-    return f"Measured on {machines}: {about}.\n"
+    about = shown[0] if len(shown) == 1 and is_proven else _summed(origins, revisions)
+    return f"Measured on {machines}: {about}.{_stale(sources, origins, revisions)}\n"
+
+
+def _stale(sources: Sequence[Path], origins: Sequence[Origin], revisions: Revisions) -> str:
+    """Return a sentence on the code that has changed since, for pages; empty if none has."""
+    found = [changed for each in zip(sources, origins, strict=True) if (changed := _changed(*each, revisions))]
+    if not found:
+        return ""
+    paths = list(dict.fromkeys(path for changed in found for path in changed))
+    share = "" if len(found) == len(sources) else f" ({len(found)} of {len(sources)} results)"
+    shown, have = listed([f"`{path}`" for path in paths], "path"), "has" if len(paths) == 1 else "have"
+    return f" *Stale*{share}: {shown} {have} changed since."
+
+
+def listed(names: Sequence[str], what: str) -> str:
+    """Return the first names, and how many more there are."""
+    left = len(names) - MOST_CHANGED
+    more = f" and {left} more {what}{'s' * (left > 1)}" if left > 0 else ""
+    shown = ", ".join(names[:MOST_CHANGED])
+    return f"{shown}{more}" if more else " and ".join(names)
+
+
+def _changed(source: Path, found: Origin, revisions: Revisions) -> Sequence[str]:
+    """Return the paths that have changed since a result was measured, as the nearest list of stale results says."""
+    for place in source.absolute().parents:
+        if (path := place / STALE).is_file():
+            named = found.revision or ""
+            folder = source.absolute().parent.relative_to(place).as_posix()
+            kinds = _read_stale(path).get(whole(named, revisions) or named, {})
+            kind = max((each for each in kinds if f"{folder}/".startswith(f"{each}/")), key=len, default=None)
+            return [] if kind is None else kinds[kind]
+    return []
+
+
+def _read_stale(path: Path) -> Stale:
+    lost = list[str]()
+    try:
+        kept: Stale | None = fitted(read_json(path), {ANY: {ANY: [str]}}, lost)
+    except (OSError, ValueError) as error:
+        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+    if lost or kept is None:
+        raise DataError(path, None, "not a list of stale results")
+    return kept
 
 
 def _summed(origins: Sequence[Origin], revisions: Revisions) -> str:

@@ -18,9 +18,11 @@ SCRIPTS = {
     "limits": ("--jsn=x.json", "--json"),
     "peer_torch": ("--modles=tiny", "--models"),
     "readme_figures": ("--hlep", "--help"),
+    "reference_kept": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
     "revisions": ("--hlep", "--help"),
     "side_by_side": ("--gpsu=2", "--gpus"),
+    "stale": ("--chekc", "--check"),
     "soak": ("--recrods=1e6", "--records"),
     "cpp_loop.measure": ("--otput=x", "--output"),
 }

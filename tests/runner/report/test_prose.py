@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from statistics import median
 from typing import Any
 
 import pytest
 from support.paths import ROOT
 
 from launchopt.files import read_json
+from launchopt.recording.manifest import LEFT_OUT
+from launchopt.recording.results import read_summaries
 from runner.bench import account, figures
+from runner.report import weight_goals
 
 REFERENCE = ROOT / "outputs/reference"
 PAGES = ("RESULTS.md", "RESIDENT.md")
+GUIDES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 UNITS = r"us|ms|ns|s|MHz|GHz|GB/s|[KMG]i?B|%|x|minutes|hours|cycles"
 NUMBERS = "half|thirds?|quarters?|fifths?|sixths?|tenths?|twice|double"
 # A number with a unit, or a share in words. Code is left out: it holds settings, and a test runs it.
 MEASURED = re.compile(rf"\b\d[\d,.]*\s?(?:{UNITS})(?![\w-])|\b(?:{NUMBERS})\b")
+# In README and docs: a time, a rate or a factor. Sizes, and shares in words, describe the program more than results.
+TIMED = re.compile(
+    r"(?<![\w.-])\d[\d,.]*\s?(?:[num]?s|seconds|minutes|hours|GB/s|x(?! \d)|%|(?:tokens|commands|requests)/s)(?![\w-])"
+)
 
 
 def _bench(folder: str, *cases: str) -> list[float]:
@@ -65,7 +74,27 @@ def _orders() -> tuple[int, int]:
 
 def _lowest_clock() -> int:
     manifests = [read_json(path) for path in (REFERENCE / "h200/ahead").glob("*/manifest.json")]
-    return min(state["sm_clock_mhz"] for each in manifests for run in each["runs"] for state in run["state"].values())
+    return min(clock for each in manifests for clock in each[LEFT_OUT]["sm_clock_mhz"])
+
+
+def _goal(name: str, row: int) -> tuple[float, float, float]:
+    """Read floor, goal and median of a row of the goals of quantised weights or experts, in us; the goal may be NaN."""
+    path = REFERENCE / name / weight_goals.FILE
+    cells = weight_goals._cells(path.parent, read_json(path)["goals"][row])[2:5]
+    floor, goal, median = (float(re.sub(r"[^\d.]", "", cell.partition(" ")[0]) or "nan") for cell in cells)
+    return floor, goal, median
+
+
+def _over_read(name: str, row: int) -> float:
+    floor, _, median = _goal(name, row)
+    return median - floor
+
+
+def _behind_triton() -> float:
+    modes = {"own": "graph+route+activate+combine+pdl", "triton": "triton_experts+graph+pdl"}
+    rows = read_summaries([REFERENCE / "experts/bf16_64"])
+    own, triton = (median(row["wall_ms"] for row in rows if row["mode"] == mode) for mode in modes.values())
+    return own / triton - 1
 
 
 DESIGN = ("each multiplies half of k",)  # shares that the kernel's design fixes, and nobody measured
@@ -118,10 +147,68 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
 ]
 
 
+GUIDE_CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [  # the same, of README and docs
+    (
+        "docs/experts.md",
+        "With one token, our fused launches take about 20 us more than the read of the weights, with fp8 as with bf16",
+        lambda: all(18 < _over_read("experts", row) < 22 for row in (0, 4)),
+    ),
+    (
+        "docs/experts.md",
+        "With 16 tokens the launches take 47 us more than the read with fp8, and 38 us with bf16; "
+        "with 64 tokens 90 us and 78 us",
+        lambda: [round(_over_read("experts", row)) for row in (6, 2, 7, 3)] == [47, 38, 90, 78],
+    ),
+    ("docs/experts.md", "with 64 tokens Triton's are 6% faster", lambda: 0.055 < _behind_triton() < 0.07),
+    (
+        "docs/quantised.md",
+        "fp8 weights misses its goal by 7%",
+        lambda: round(100 * (_goal("quantised", 4)[2] / _goal("quantised", 4)[1] - 1)) == 7,
+    ),
+]
+# Figures of README and docs that are no results: pages, and texts that have them. Measured ones stand in GUIDE_CLAIMS.
+RULES = {  # of verdicts, intervals, checks and goals
+    "README.md": ("its 95% interval",),
+    "docs/advise.md": ("its 95% interval", "over 5%", "within 5%"),
+    "docs/arrivals.md": ("0.3%.", "is 50 ns"),
+    "docs/compare.md": (
+        *("(1%)", "differ by 1%", "3.5% in 90%", "3% in 75%", "3% in 90%"),
+        *("than 93%", "than 5%", "of 93.75%", "95% intervals", "within 1%"),
+    ),
+    "docs/honesty.md": ("below 93%", "at 1.5x", "than 5%", "fills 95%"),
+    "docs/profilers.md": ("below 60%", "most 1%"),
+    "docs/python.md": ("its 95% interval",),
+    "docs/results.md": ("is a 95%",),
+    "docs/strategies.md": ("Within 5%", "within 5%", "95% interval"),
+}
+LIMITS = {  # of this program, or about how long a command takes
+    "README.md": ("(13 minutes on two cores)", "(2 hours)"),
+    "docs/advise.md": ("than 60 s",),
+    "docs/faults.md": ("(60 s; 0: never)", "most 60 s"),
+    "docs/honesty.md": ("least 5 s",),
+    "docs/launchers.md": ("up to 10 s", "30 seconds before"),
+    "docs/python.md": ("every 30 seconds",),
+}
+# The text below a generated table of these marks is about the rows of its file; it is read with them, not computed.
+EXPLAINED = {"docs/experts.md": "experts_kernels", "docs/quantised.md": "quantised_kernels"}
+
+
 def prose(page: str) -> str:
     """The text of a page without tables, code and links, in one line."""
-    text = (REFERENCE / page).read_text(encoding="utf-8")
-    text = re.sub(r"<!-- report:(\S+) -->.*?<!-- /report:\1 -->|```.*?```|^\|.*?$", " ", text, flags=re.S | re.M)
+    return stripped((REFERENCE / page).read_text(encoding="utf-8"), r"|^\|.*?$")
+
+
+def guide(page: str) -> str:
+    """The text of README or of a page of docs, with the tables that are typed by hand."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    if mark := EXPLAINED.get(page):
+        text = re.sub(rf"(<!-- /{mark} -->).*?(?=^## |\Z)", r"\1\n", text, flags=re.S | re.M)
+    return stripped(text)
+
+
+def stripped(text: str, more: str = "") -> str:
+    """Text without generated blocks, code, links and what `more` matches, in one line."""
+    text = re.sub(rf"<!-- report:(\S+) -->.*?<!-- /report:\1 -->|```.*?```{more}", " ", text, flags=re.S | re.M)
     text = re.sub(r"`[^`]*`|\]\([^)]*\)", "` `", text)
     return " ".join(text.split())
 
@@ -141,8 +228,32 @@ def test_no_other_measured_figure_is_typed_by_hand(page: str) -> None:
     assert not found, "take the figure from a file and list the claim in CLAIMS, or leave it out"
 
 
+@pytest.mark.parametrize(("page", "text", "holds"), GUIDE_CLAIMS, ids=[text for _, text, _ in GUIDE_CLAIMS])
+def test_a_claim_of_a_guide_is_on_its_page_and_the_files_say_so(
+    page: str, text: str, holds: Callable[[], bool]
+) -> None:
+    assert text in guide(page)
+    assert holds()
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_a_guide_has_no_figure_but_claims_rules_and_limits(page: str) -> None:
+    text = guide(page)
+    allowed = (*RULES.get(page, ()), *LIMITS.get(page, ()), *(claim for own, claim, _ in GUIDE_CLAIMS if own == page))
+    for known in allowed:
+        assert known in text, "no longer there: leave it out of the lists"
+        text = text.replace(known, " ")
+    found = [text[max(0, each.start() - 60) : each.end() + 20] for each in TIMED.finditer(text)]
+    assert not found, "take the figure from a file (GUIDE_CLAIMS), list it (RULES, LIMITS), or leave it out"
+
+
 @pytest.mark.parametrize(
     "typed", ["takes 12.5 us", "is 3x faster", "at 95% of peak", "reads 4,400 GB/s", "a third of it"]
 )
 def test_a_figure_is_recognised(typed: str) -> None:
     assert MEASURED.search(typed)
+
+
+@pytest.mark.parametrize("typed", ["takes 12.5 us", "is 1.3x faster", "at 95% of peak", "gives 4,400 tokens/s"])
+def test_a_figure_of_a_guide_is_recognised(typed: str) -> None:
+    assert TIMED.search(typed)

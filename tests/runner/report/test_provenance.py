@@ -161,11 +161,11 @@ def test_a_short_sentence_has_the_first_and_last_day_and_counts_revisions_and_cl
     goals = tmp_path / "goals.json"
     goals.write_text(json.dumps({"goals": [{"run": "one", "over": "two"}, {"run": "three"}]}))
     summed = "2026-01-01 to 2026-01-03, 2 revisions (commit 7); 2 of 3 results cannot be traced to a clean revision"
-    assert provenance.short_line(goals) == f"Measured on NVIDIA H200: {summed}. Today's code is newer.\n"
+    assert provenance.short_line(goals) == f"Measured on NVIDIA H200: {summed}.\n"
     assert provenance.line([goals]) == f"Measured on NVIDIA H200: {summed}.\n"
     goals.write_text(json.dumps({"goals": [{"run": "two"}]}))
     summed = "2026-01-03, one revision (commit 7); 1 of 1 results cannot be traced to a clean revision"
-    assert provenance.short_line(goals) == f"Measured on NVIDIA H200: {summed}. Today's code is newer.\n"
+    assert provenance.short_line(goals) == f"Measured on NVIDIA H200: {summed}.\n"
     goals.write_text(json.dumps({"goals": [{"run": "one"}]}))
     said = "Measured on NVIDIA H200: 2026-01-03, revision a1a1a1a (commit 7).\n"
     assert provenance.short_line(goals) == provenance.line([goals]) == said
@@ -175,6 +175,30 @@ def test_profiles_have_their_note_and_others_say_that_nothing_was_recorded(tmp_p
     assert provenance.line([tmp_path]) == f"{provenance.NOT_RECORDED}\n"
     (tmp_path / provenance.NOTE).write_text("Nsight Compute,\none NVIDIA H200\n")
     assert provenance.line([tmp_path]) == "Nsight Compute, one NVIDIA H200\n"
+
+
+def test_a_result_is_stale_if_the_nearest_list_says_so_of_its_revision_and_folder(tmp_path: Path) -> None:
+    one, two = put(tmp_path / "one", CLEAN), put(tmp_path / "two", CLEAN)
+    about = "Measured on NVIDIA H200: 2026-01-03, revision a1a1a1a (commit 7)."
+    assert provenance.line([tmp_path]) == f"{about}\n"
+    found = {REVISION: {"one": ["launchopt/queue"], "tw": ["never"]}, "b2" * 20: {"two": ["never"]}}
+    (tmp_path / provenance.STALE).write_text(json.dumps(found))
+    assert provenance.line([one]) == f"{about} *Stale*: `launchopt/queue` has changed since.\n"
+    assert provenance.line([two]) == f"{about}\n"
+    assert provenance.line([one, two]) == f"{about} *Stale* (1 of 2 results): `launchopt/queue` has changed since.\n"
+    found[REVISION]["two"] = ["a", "b", "c"]
+    (tmp_path / provenance.STALE).write_text(json.dumps(found))
+    assert provenance.line([two]) == f"{about} *Stale*: `a`, `b` and 1 more path have changed since.\n"
+    (tmp_path / "goals.json").write_text(json.dumps({"goals": [{"run": "two"}]}))
+    assert provenance.short_line(tmp_path / "goals.json") == provenance.line([two])
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", json.dumps({REVISION: ["one"]}), json.dumps({REVISION: {"one": 7}})])
+def test_a_list_of_stale_results_of_another_form_is_named(text: str, tmp_path: Path) -> None:
+    folder = put(tmp_path / "one", CLEAN)
+    (tmp_path / provenance.STALE).write_text(text)
+    with pytest.raises(DataError, match=r"stale\.json: "):
+        provenance.line([folder])
 
 
 def test_a_broken_manifest_is_named(tmp_path: Path) -> None:

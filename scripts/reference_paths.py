@@ -1,0 +1,83 @@
+"""The code that each kind of reference result depends on: after a change to it, a result is stale.
+
+A path stands for all files that begin like it: `launchopt/kernels/step` for step_gemm.cu and for all of steps/. Listed
+is what runs while the clock runs, and what the question is about (advise, bench). How results are stored, checked and
+shown is not: it changes no figure, or the tests on the tables fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from launchopt.recording.environment import code_sha1
+
+HASH_DIGITS = 12
+LOOP = tuple(f"launchopt/{name}" for name in ("queue", "batching", "producing", "devices/loops", "workloads"))
+LOOP = (*LOOP, "runner/worker")
+CPU = (*LOOP, "launchopt/devices/cpu")
+GPU = (*LOOP, *(f"launchopt/{name}" for name in ("timing", "devices/cuda", "devices/cublaslt", "kernels/common")))
+GPU = (*GPU, *(f"launchopt/kernels/{name}" for name in ("gemv", "ops", "fused")))
+STEPS = (
+    *("launchopt/devices/steps", "launchopt/devices/feedback"),
+    *(f"launchopt/kernels/{name}" for name in ("step", "attention", "tokens", "feedback")),
+)
+RESIDENT = ("launchopt/devices/resident", "launchopt/kernels/persistent")
+MEGAKERNEL = tuple(f"launchopt/{name}" for name in ("devices/megakernel", "devices/instructions", "kernels/megakernel"))
+LIBRARIES = ("launchopt/devices/pytorch", "launchopt/devices/triton")
+EXPERTS = ("launchopt/streams/experts", "launchopt/kernels/expert", "launchopt/devices/steps")
+QUANTISED = ("launchopt/weights", "launchopt/kernels/quantise")
+PEERS = ("launchopt/devices/peers", "launchopt/kernels/all_reduce")
+MODES = "launchopt/modes"
+ALL_MODES = (*GPU, MODES, *STEPS, *RESIDENT, *MEGAKERNEL, *LIBRARIES)
+ARRIVALS = ("launchopt/arrivals", "launchopt/prefixes")
+ADVISE = "runner/advise"
+# The folder of results, or the beginning of its path, and its code. The longest that fits holds.
+_DEPENDS: Mapping[str, tuple[str, ...]] = {
+    "readme": ALL_MODES,
+    "goals": ALL_MODES,
+    "waterfall": (*GPU, MODES, *STEPS),
+    "advised/gpu": (*ALL_MODES, ADVISE),
+    "advised/cpu2": (*CPU, MODES, "launchopt/devices/steps", ADVISE),
+    "gpus": (*GPU, MODES, *STEPS),
+    "gpus/jobs_joblib": (*GPU, MODES, "runner/run", "runner/parallel"),
+    "gpus/split": (*GPU, MODES, *STEPS, *PEERS),
+    "quantised": (*GPU, MODES, *STEPS, *QUANTISED),
+    "experts": (*GPU, MODES, *STEPS, *EXPERTS, *QUANTISED),
+    "recorded": (*GPU, MODES, "launchopt/traces"),
+    "gpu": ALL_MODES,
+    "gpu/timeout_bucket": (*GPU, MODES, *ARRIVALS),
+    **{
+        f"gpu/{name}": (*GPU, MODES, *ARRIVALS)
+        for name in ("azure_llama_3_8b", "mooncake_llama_3_2_1b", "replay_qwen3_0_6b")
+    },
+    "gpu/trace_bert": (*GPU, MODES, "launchopt/traces", *LIBRARIES),
+    "gpu/resident": (*GPU, *RESIDENT, *MEGAKERNEL),
+    "gpu/ahead": (*GPU, *MEGAKERNEL),
+    "gpu/calibration": ("launchopt/devices/floors.py", "launchopt/devices/cuda", "runner/doctor"),
+    "gpu/cpp_loop": (*GPU, "scripts/cpp_loop"),
+    "gpu/bench": (*ALL_MODES, "runner/bench"),
+    "gpu/bench/attention": ("launchopt/kernels/step", "launchopt/kernels/attention", "runner/bench/attention.py"),
+    "gpu/bench/collectives": (*PEERS, "runner/bench/collectives.py", "runner/bench/peers.py"),
+    "h200": ALL_MODES,
+    "cpu": (*CPU, MODES),
+    "cpu/bench": (*CPU, MODES, "launchopt/recording", "runner/bench"),
+    "cpu2": (*CPU, MODES, "launchopt/recording", "runner/bench"),
+    "reliability": (*LOOP, "launchopt/recording", "launchopt/reading", "runner/run", "runner/ending"),
+}
+DEPENDS = {kind: tuple(dict.fromkeys(paths)) for kind, paths in _DEPENDS.items()}
+ALL_PATHS = sorted({path for paths in DEPENDS.values() for path in paths})
+
+
+def kind_of(folder: str) -> str:
+    """Return the key of DEPENDS for a folder of results, relative to outputs/reference; KeyError if none fits."""
+    fitting = [each for each in DEPENDS if f"{folder}/".startswith(f"{each}/")]
+    if not fitting:
+        raise KeyError(f"{folder}: scripts/reference_paths.py does not list the code that it depends on")
+    return max(fitting, key=len)
+
+
+def path_hashes(blobs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the hash of each of ALL_PATHS, from the path and the git hash of each file of code."""
+    listed = [*blobs]
+    found = {path: [each for each in listed if each[0].startswith(path)] for path in ALL_PATHS}
+    return {path: code_sha1(pairs)[:HASH_DIGITS] for path, pairs in found.items() if pairs}

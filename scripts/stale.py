@@ -1,0 +1,98 @@
+"""Marks results that are older than a change to the code that made them.
+
+    python scripts/stale.py            # writes outputs/reference/stale.json, and the marks on all pages
+    python scripts/stale.py --check    # before a release: names stale results, and pages whose marks are old
+
+reference_paths.py lists the code of each kind of result. `revisions.json` has its hash at each revision that measured,
+so a clone needs no history. Pages take their marks from `stale.json`: a commit that changes code changes no page, and
+the tests compare a page with committed files only.
+
+Exit code of --check: 0 if nothing is stale, 1 otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from launchopt.errors import DataError
+from launchopt.files import read_json, save_text
+from launchopt.recording.environment import blobs
+from runner.reading import CommandParser, exit_code
+from runner.report.blocks import sync_readme
+from runner.report.provenance import CARRIERS, STALE, Stale, listed, origin, read_revisions, whole
+from scripts.reference_paths import DEPENDS, kind_of, path_hashes
+
+ROOT = Path(__file__).parents[1]
+REFERENCE = "outputs/reference"
+PAGES = ("README.md", "docs/*.md", f"{REFERENCE}/*.md")
+
+
+def stale_results(reference: Path, now: Mapping[str, str]) -> dict[str, dict[str, list[str]]]:
+    """Return the paths that have changed since, by revision and by kind of results. now: the hashes of today's code."""
+    revisions, found = read_revisions(reference), dict[str, dict[str, list[str]]]()
+    for path in sorted(path for name in CARRIERS for path in reference.rglob(name)):
+        kind, named = kind_of(path.parent.relative_to(reference).as_posix()), origin(path).revision or ""
+        revision = whole(named, revisions) or named
+        then = revisions.get(revision, {}).get("paths", {})
+        if changed := [each for each in DEPENDS[kind] if then.get(each) != now.get(each)]:
+            found.setdefault(revision, {})[kind] = changed
+    return {revision: dict(sorted(kinds.items())) for revision, kinds in sorted(found.items())}
+
+
+def pages(root: Path) -> Iterator[Path]:
+    """Yield the pages that show results."""
+    for pattern in PAGES:
+        yield from (path for path in sorted(root.glob(pattern)) if "<!-- report:" in path.read_text(encoding="utf-8"))
+
+
+def mark(root: Path) -> Stale:
+    """Save what is stale, and mark it on all pages."""
+    found = stale_results(root / REFERENCE, path_hashes(blobs(root)))
+    save_text(root / REFERENCE / STALE, json.dumps(found, indent=1) + "\n")
+    for page in pages(root):
+        sync_readme(page)
+    return found
+
+
+def check(root: Path) -> list[str]:
+    """Return what is wrong for a release: stale results, marks that are not today's, and pages without these marks."""
+    found = stale_results(root / REFERENCE, path_hashes(blobs(root)))
+    wrong = [
+        f"stale: {kind} of revision {revision[:7] or 'unknown'}: {listed(changed, 'path')}"
+        for revision, kinds in found.items()
+        for kind, changed in kinds.items()
+    ]
+    if read_json(root / REFERENCE / STALE) != found:
+        wrong.append(f"{STALE} is not today's: run python scripts/stale.py")
+    return wrong + [
+        f"{page.relative_to(root)}: old tables" for page in pages(root) if not sync_readme(page, check=True)
+    ]
+
+
+def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Run the command; `argv` without the program's name. Returns the exit code."""
+    parser = CommandParser("stale", __doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a result is stale")
+    options = parser.parsed(argv, needs_words=False)
+
+    def work() -> int:
+        if not (root / REFERENCE).is_dir():
+            raise DataError(root / REFERENCE, None, "no results")
+        if options.check:
+            wrong = check(root)
+            print("\n".join(wrong or ["no result is stale"]))
+            return 1 if wrong else 0
+        found = mark(root)
+        print(f"{sum(map(len, found.values()))} kinds of results of {len(found)} revisions are stale")
+        return 0
+
+    return exit_code(work)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

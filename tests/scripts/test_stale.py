@@ -1,0 +1,71 @@
+"""scripts/stale.py: results that are older than a change to their code are marked, and only a release is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from launchopt.recording.environment import blobs
+from runner.report.provenance import CARRIERS, STALE
+from scripts import reference_paths, stale
+from scripts.reference_parts import PARTS
+
+REFERENCE = ROOT / "outputs/reference"
+REVISION = "a1" * 20
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Two results of a revision, and a page that shows one."""
+    for name in ("launchopt/queue/ring.py", "launchopt/devices/peers/peers.py"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text(name)
+    for name in ("goals/one", "gpu/bench/collectives"):
+        place = tmp_path / stale.REFERENCE / name
+        place.mkdir(parents=True)
+        about = {"git_revision": REVISION[:9], "git_dirty": False}
+        (place / "manifest.json").write_text(json.dumps({"schema_version": 4, "environment": about}))
+    known = {"commit": 7, "date": "2026-01-02", "code_sha1": "c0de"}
+    known["paths"] = reference_paths.path_hashes(blobs(tmp_path))
+    (tmp_path / stale.REFERENCE / "revisions.json").write_text(json.dumps({REVISION: known}))
+    return tmp_path
+
+
+def found(root: Path) -> object:
+    return json.loads((root / stale.REFERENCE / STALE).read_text())
+
+
+def test_a_change_makes_stale_what_depends_on_it(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stale.main([], checkout) == stale.main(["--check"], checkout) == 0
+    assert found(checkout) == {}
+    (checkout / "launchopt/queue/waiter.py").write_text("new")
+    (checkout / "launchopt/report.py").write_text("no result depends on it")
+    assert stale.main(["--check"], checkout) == 1
+    said = capsys.readouterr().out
+    assert "stale: goals of revision a1a1a1a: launchopt/queue\n" in said
+    assert "stale.json is not today's: run python scripts/stale.py" in said
+    assert stale.main([], checkout) == 0
+    assert found(checkout) == {REVISION: {"goals": ["launchopt/queue"]}}
+    assert stale.main(["--check"], checkout) == 1, "a mark is no excuse"
+
+
+def test_a_revision_without_hashes_is_older_than_all_of_its_code(checkout: Path) -> None:
+    (checkout / stale.REFERENCE / "revisions.json").write_text("{}")
+    stale.main([], checkout)
+    queue, peers = ["launchopt/queue"], ["launchopt/devices/peers"]
+    assert found(checkout) == {REVISION[:9]: {"goals": queue, "gpu/bench/collectives": peers}}
+
+
+def test_every_part_and_every_committed_result_has_a_list_of_code() -> None:
+    committed = [path.parent for name in CARRIERS for path in REFERENCE.rglob(name)]
+    folders = [*(part.folder for part in PARTS), *(each.relative_to(REFERENCE).as_posix() for each in committed)]
+    assert {reference_paths.kind_of(folder) for folder in folders} == set(reference_paths.DEPENDS)
+    with pytest.raises(KeyError, match="does not list the code"):
+        reference_paths.kind_of("gpu_other")
+
+
+def test_every_listed_path_is_there() -> None:
+    assert set(reference_paths.path_hashes(blobs(ROOT))) == set(reference_paths.ALL_PATHS)
