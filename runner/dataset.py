@@ -66,7 +66,8 @@ def _dataset(options: argparse.Namespace) -> int:
     if options.folders:
         places = [place_of(text) for text in options.folders]
         found = gather(places, options.table, options.output, force=options.force)
-        copies = f", {found.copies:,} copies left out" if found.copies else ""
+        word = "copy" if found.copies == 1 else "copies"
+        copies = f", {found.copies:,} {word} left out" if found.copies else ""
         print(f"{found.rows:,} rows of {counted(found.runs, 'run')}{copies}: {one_line(options.output)}")
     if options.page is None:
         return 0

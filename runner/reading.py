@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import re
 import sys
 from argparse import ArgumentTypeError
@@ -20,6 +21,7 @@ from typing import NoReturn
 from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_line
 from launchopt.files import read_text, reason, require_replaceable, save_json, save_text
 from launchopt.messages import print_error, shortened
+from launchopt.reading.ownership import MANIFEST, SWEEP
 from launchopt.reading.unusable import forget
 from runner.ending.signals import signals
 
@@ -177,7 +179,7 @@ def page_code(page: Path, is_current: bool, command: str) -> int:
 def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
     """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
 
-    A pipe, a device or a folder of that name is refused: to write the file would remove it.
+    A pipe, a device, a folder or a result of a run of that name is refused: to write the file would remove it.
 
     is_optional: the option also works without a name, so the word after it may have been meant as another argument.
     """
@@ -190,9 +192,22 @@ def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path
             require_replaceable(Path(text))
         except OSError as error:
             raise ArgumentTypeError(f"{text}: {reason(error)}") from None
+        if _is_result(Path(text)):
+            raise ArgumentTypeError(f"{text}: holds results of a run or a sweep: give another name")
         return Path(text)
 
     return path
+
+
+def _is_result(path: Path) -> bool:
+    """Return whether a file has the name that it would have as a result of the run or the sweep in its folder."""
+    if path.name in (MANIFEST, SWEEP):
+        return os.path.lexists(path)
+    if path.suffix != ".parquet" or not os.path.lexists(path.with_name(MANIFEST)):
+        return False
+    from launchopt.recording.dataset import TABLES  # late: most commands write no table
+
+    return path.stem in TABLES
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:

@@ -47,7 +47,7 @@ def _split(rows: Sequence[Row]) -> str:
     if any(row["all_reduce_us"] is None for row in rows):
         return text
     times = _median(rows, "all_reduce_us"), _median(rows, "all_reduce_wait_us")
-    return f"{text} of {times[0]:,.1f} us, {times[1]:,.1f} us of it waiting for the other GPUs"
+    return f"{text} of {times[0]:,.1f} us, {times[1]:,.1f} us waiting for the other GPUs as a mean over them"
 
 
 def _one(rows: Sequence[Row]) -> str:

@@ -38,10 +38,13 @@ class Package(NamedTuple):
     ones: tuple[str, ...] = ()  # settings that must be 1: with more, each job would run several times
     words: tuple[str, ...] = ()  # settings that also take a word of WORD
     others: tuple[str, ...] = ()  # settings that it takes, but does not name
+    above_0: tuple[str, ...] = ()  # limits of time, with which no job could run if they were 0 or less
+    not_0: tuple[str, ...] = ()  # numbers of jobs at once; below 0 they count from the number of cores
 
 
 _SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
 _ONES = ("nodes", "tasks_per_node")
+_LIMITS = ("timeout_min",)
 _SLURM_OTHERS = tuple(f"additional_parameters.{each}" for each in ("exclusive", "nodelist", "reservation"))
 _SLURM_WORDS = ("partition", "qos", "account", "constraint", "exclude", "gres", "mem_per_gpu", "mem_per_cpu")
 _RAY_OTHERS = (
@@ -50,10 +53,15 @@ _RAY_OTHERS = (
 )
 _RAY_WORDS = ("ray.init.address",)
 PACKAGES = {
-    "joblib": Package("hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher", "joblib"),
-    "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", _ONES),
+    "joblib": Package(
+        "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher",
+        "joblib",
+        above_0=("timeout",),
+        not_0=("n_jobs",),
+    ),
+    "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", _ONES, above_0=_LIMITS),
     "submitit_slurm": Package(
-        f"{_SUBMITIT}.SlurmLauncher", "submitit", _ONES, _SLURM_WORDS + _SLURM_OTHERS, _SLURM_OTHERS
+        f"{_SUBMITIT}.SlurmLauncher", "submitit", _ONES, _SLURM_WORDS + _SLURM_OTHERS, _SLURM_OTHERS, _LIMITS
     ),
     "ray": Package("hydra_plugins.hydra_ray_launcher.ray_launcher.RayLauncher", "ray", (), _RAY_WORDS, _RAY_OTHERS),
 }
@@ -115,9 +123,8 @@ def _check_plugin(group: str, option: str, node: DictConfig) -> None:
         foreign = _check_names(option, node, own, foreign)
     if not isinstance(params, dict) or not all(_is_plain(each) for each in (*params, *params.values())):
         foreign.append("params")
-    for name in PACKAGES[option].ones if group == LAUNCHER else ():
-        if values.get(name) != 1:
-            raise ConfigError(f"hydra.launcher.{name}", values.get(name), f"must be 1 with {group}={option}")
+    if group == LAUNCHER:
+        _check_numbers(option, values)
     if foreign and group == LAUNCHER and foreign[0] in PACKAGES[option].words:
         value = one_line(OmegaConf.select(node, foreign[0]), 60)
         raise ConfigError(f"hydra.launcher.{foreign[0]}", value, "give a word of letters, digits and .,:=+@-_[]()|&*")
@@ -127,6 +134,19 @@ def _check_plugin(group: str, option: str, node: DictConfig) -> None:
         raise ConfigError(
             f"{group.replace('/', '.')}.{foreign[0]}", one_line(OmegaConf.select(node, foreign[0]), 60), why
         )
+
+
+def _check_numbers(option: str, values: dict[str, Any]) -> None:
+    """Raise ConfigError for a number with which a launcher runs no job, or each job several times."""
+    package = PACKAGES[option]
+    for name, value in values.items():
+        key, is_number = f"hydra.launcher.{name}", isinstance(value, int | float)
+        if name in package.ones and value != 1:
+            raise ConfigError(key, value, f"must be 1 with {LAUNCHER}={option}")
+        if name in package.above_0 and is_number and not value > 0:
+            raise ConfigError(key, value, "must be more than 0")
+        if name in package.not_0 and is_number and value == 0:
+            raise ConfigError(key, value, "runs no job: use 2 for two at once, or -1 for one on each core")
 
 
 def _check_names(option: str, node: DictConfig, own: object, foreign: Sequence[str]) -> list[str]:

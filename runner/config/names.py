@@ -240,7 +240,12 @@ def _wanted(key: str, hint: Any, declared: Field[Any], typed: str) -> str:
         found = [nearest(each, allowed) if allowed else [each] for each in typed.split(",")]
         is_meant = typed[:1] != "[" and all(found)
         meant = [f"{key}=[{','.join(each[0] for each in found)}]"] if is_meant else []
-        return explained("not a list of names" if typed[:1] == "[" else "not a list", f"lists of {limits}{null}", meant)
+        kind = "whole numbers" if get_args(inner) == (int,) else "names"
+        return explained(
+            f"not a list of {kind}" if typed[:1] == "[" else "not a list",
+            f"lists of {kind + ' ' if kind != 'names' else ''}{limits}{null}",
+            meant,
+        )
     what = KINDS.get(inner, "the values that --help shows")
     meant = [f"{key}={_number(typed)}"] if inner is int and _number(typed) is not None else []
     return explained("not of the right type", f"{what}{f' {limits}' if limits else ''}{null}", meant)

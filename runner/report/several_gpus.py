@@ -38,7 +38,7 @@ LEGENDS = {
     "imbalance": "Imbalance: most commands of one GPU over the mean, less 1.",
     "p99": "p99: of the time per output token, or of the wait of a command in the queue, on several GPUs.",
     "producer": "Producer: the commands per s that it can route, and its CPU time a command, in which it also waits.",
-    "all-reduce": "All-reduce: the mean time of one, and the part in which it waits for other GPUs.",
+    "all-reduce": "All-reduce: the mean time of one on the slowest GPU; the wait for other GPUs, a mean over all.",
 }
 _HEADINGS = {"work": "---", "one GPU": "---:", "several GPUs": "---:", "factor": "---:", "goal": "---:"}
 
@@ -144,5 +144,5 @@ def _of_gpus(rows: Sequence[Mapping[str, float | None]]) -> dict[str, str]:
         cells |= {"producer": ", ".join(known)} if known else {}
     wait, all_reduce = median("all_reduce_wait_us"), median("all_reduce_us")
     if all_reduce is not None and wait is not None:
-        cells["all-reduce"] = f"{quantity(all_reduce)} us, {quantity(wait)} of them waiting"
+        cells["all-reduce"] = f"{quantity(all_reduce)} us, {quantity(wait)} waiting"
     return cells

@@ -70,7 +70,7 @@ def test_a_run_that_is_in_the_store_and_in_a_folder_counts_once(
 ) -> None:
     put(bucket, "0", RUNS / "0")
     assert main(["s3://results", str(RUNS / "0"), "--output", str(tmp_path / "all.parquet")]) == 0
-    assert "15 rows of 1 runs, 1 copies left out" in capsys.readouterr().out.replace("1 run,", "1 runs,")
+    assert "15 rows of 1 runs, 1 copy left out" in capsys.readouterr().out.replace("1 run,", "1 runs,")
 
 
 def test_a_broken_file_of_a_store_is_named_by_its_address_and_left_out(

@@ -86,6 +86,30 @@ def test_what_is_no_file_is_not_replaced(
         output.symlink_to("/dev/null")
 
 
+@pytest.mark.parametrize("words", ["dataset run --output run/summary.parquet", "report run --json run/manifest.json"])
+def test_results_of_a_run_are_not_replaced(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = write(Path("run"), repeats(1.0))
+    write_manifest(run, {"run_id": "run"})
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    with pytest.raises(SystemExit, match="2"):
+        commands.main(words.split())
+    line = capsys.readouterr().err.splitlines()[0]
+    *_, option, output = words.split()
+    assert line == f"error: {option}: {output}: holds results of a run or a sweep: give another name"
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+@pytest.mark.parametrize("name", ["run/all.parquet", "summary.parquet"])
+def test_a_dataset_goes_beside_results_of_a_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_manifest(write(Path("run"), repeats(1.0)), {"run_id": "run"})
+    for _ in range(2):
+        assert dataset.main(["run", "--output", name]) == 0
+
+
 def test_a_file_is_replaced_and_a_pipe_is_not(tmp_path: Path) -> None:
     path = tmp_path / "a.md"
     for text in ("first", "second"):

@@ -100,6 +100,33 @@ def test_submitit_takes_no_text_and_runs_each_job_once(launcher: str, word: str,
 
 
 @pytest.mark.parametrize(
+    ("launcher", "word", "allowed"),
+    [
+        ("joblib", "n_jobs=0", "runs no job: use 2 for two at once, or -1 for one on each core"),
+        ("joblib", "timeout=0.0", "must be more than 0"),
+        ("joblib", "timeout=nan", "must be more than 0"),
+        ("submitit_local", "timeout_min=0", "must be more than 0"),
+        ("submitit_slurm", "timeout_min=-1", "must be more than 0"),
+    ],
+)
+def test_a_number_with_which_a_launcher_runs_no_job_is_refused(
+    launcher: str, word: str, allowed: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(f"hydra_plugins.hydra_{launcher.partition('_')[0]}_launcher")
+    outcome = taken(["-m", f"hydra/launcher={launcher}", "device=cpu", f"hydra.launcher.{word}"], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    assert outcome.stderr == f"error: hydra.launcher.{word}: {allowed}\n"
+
+
+@pytest.mark.parametrize("jobs", [-1, 1, 2])
+def test_joblib_takes_other_numbers_of_jobs_at_once(jobs: int, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = ["--cfg", "job", "hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}", "device=cpu"]
+    outcome = taken(words, tmp_path)
+    assert (outcome.fault, outcome.exit_code) == (None, 0), outcome.stderr
+
+
+@pytest.mark.parametrize(
     "word",
     [
         "hydra.launcher.partition='gpu; id'",

@@ -79,6 +79,7 @@ MISTAKES = {
     "queue.capacity=1000": "allowed: powers of two; did you mean queue.capacity=512 or queue.capacity=1024?",
     "batching.stall=perhaps": "allowed: true or false",
     "slo.ttft_ms=soon": "allowed: numbers above 0 or null",
+    "device.gpus=[a,1]": "not a list of whole numbers; allowed: lists of whole numbers from 0 or null",
     "mode.fuse=norm": "mode.fuse=norm: not a list; allowed: lists of activate, attention, combine, epilogue,",
     "mode=graph mode.fuse=qkv,norm": "silu or null; did you mean mode.fuse=[qkv,norm]?",
     "mode=graph mode.fuse=[[norm]]": "mode.fuse=[[norm]]: a list or section within a list; allowed: lists of",

@@ -69,7 +69,7 @@ def test_a_stack_of_a_split_model_shows_its_all_reduces_and_may_have_no_goal(tmp
     text = markdown(tmp_path / FILE)
     assert "| goal | all-reduce |" in text
     assert "1.500x [" in text
-    assert text.rstrip().endswith("150 commands/s on 4 | 1.500x [1.500, 1.500] | — | 6.4 us, 4 of them waiting |")
+    assert text.rstrip().endswith("150 commands/s on 4 | 1.500x [1.500, 1.500] | — | 6.4 us, 4 waiting |")
     assert "Imbalance" not in text.partition("|")[0]
     (tmp_path / FILE).write_text(json.dumps({"rows": [row | {"modes": ["graph", "pdl"]}]}))
     with pytest.raises(DataError, match="no mode 'pdl'"):
