@@ -47,10 +47,14 @@ def facts_of_all(config: Config, info: DeviceInfo) -> DeviceInfo:
 
 def require_routable(config: Config, stream: Stream) -> None:
     """Raise ConfigError for a job whose commands cannot be routed to the consumers of `device.gpus`."""
-    gpus = config.device.gpus
-    if config.device.routing is Routing.prefix and config.scheduler.prefixes is Prefixes.none:
+    gpus, routing = config.device.gpus, config.device.routing
+    if routing is Routing.prefix and config.scheduler.prefixes is Prefixes.none:
         why = "routes by cached tokens of prompts: add scheduler=continuous scheduler.prefixes=hash"
         raise ConfigError("device.routing", "prefix", why)
+    if routing is not Routing.round_robin and (gpus is None or config.parallel.tensor > 1):
+        among = "every GPU of parallel.tensor gets every command: leave it out"
+        why = among if config.parallel.tensor > 1 else "chooses among several GPUs: add device.gpus=[0,1]"
+        raise ConfigError("device.routing", routing.value, why)
     if gpus is None or len(gpus) == 1 or config.parallel.tensor > 1:
         return
     if config.record.commands is Record.all:

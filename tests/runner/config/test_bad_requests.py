@@ -113,6 +113,7 @@ CASES: dict[str, str] = {
     f"{PREFIXES} scheduler.prefix_blocks=2": "scheduler.prefix_blocks=2 no request fits at least",
     f"{PREFIXES} workload.shared_prefix=41": "workload.shared_prefix=41 workload.prompt_tokens 40",
     f"{PAGED} device.routing=prefix": "device.routing=prefix scheduler.prefixes=hash",
+    f"{DECODE} device.routing=least_outstanding": "device.routing=least_outstanding device.gpus=[0,1]",
     f"{OF_TRACE} arrival.path=good.csv": "scheduler.prefixes=hash hash_ids good.csv Mooncake",
     f"{OF_TRACE} arrival.path=no_ids.jsonl": "no_ids.jsonl:1 hash_ids missing",
     f"{OF_TRACE} arrival.path=good.csv {ALIKE}": "workload.shared_prefix=33 good.csv",
