@@ -41,6 +41,7 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "gpus": (*GPU, MODES, *STEPS),
     "gpus/jobs_joblib": (*GPU, MODES, "runner/run", "runner/parallel"),
     "gpus/split": (*GPU, MODES, *STEPS, *PEERS),
+    "many_gpus": (*GPU, MODES, *STEPS, *PEERS, "runner/run", "runner/parallel", "runner/bench/collectives.py"),
     "quantised": (*GPU, MODES, *STEPS, *QUANTISED),
     "experts": (*GPU, MODES, *STEPS, *EXPERTS, *QUANTISED),
     "recorded": (*GPU, MODES, "launchopt/traces"),

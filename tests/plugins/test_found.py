@@ -147,7 +147,8 @@ def test_launchopts_own_option_comes_before_a_plugin_of_its_name(name: str, answ
 
 
 def test_names_of_plugins_are_listed_and_completed_without_an_import(answered: Answers) -> None:
-    assert answered["nearly"] == (2, "", "error: mode=goood: no such mode; did you mean mode=good?\n")
+    said = "error: mode=goood: no such mode; did you mean mode=good? launchopt run mode=help lists all\n"
+    assert answered["nearly"] == (2, "", said)
     assert "qkv, trace, work; did you mean mode=nothing?" in answered["listed"][2]
     assert "gemv," not in answered["listed"][2], "presets name it"
     assert answered["complete"][1].split()[:2] == ["mode=good", "mode=graph"]
