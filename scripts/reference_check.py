@@ -54,7 +54,7 @@ def mistake(words: Sequence[str]) -> str:
         return _of_run(given[2:]) if (ROOT / given[1]).is_file() else f"{given[1]}: no such script"
     module, others = given[2], given[3:]
     if module == SIDE_BY_SIDE:
-        asked = side_by_side._parser().parsed(others)
+        asked = side_by_side.parser().parsed(others)
         return "; ".join(filter(None, (mistake(side_by_side.parsed(text).words) for text in asked.commands)))
     if module != "runner":
         return _of_options(module, others)

@@ -1,8 +1,8 @@
 """The code that each kind of reference result depends on: after a change to it, a result is stale.
 
 A path stands for all files that begin like it: `launchopt/kernels/step` for step_gemm.cu and for all of steps/. Listed
-is what runs while the clock runs, and what the question is about (advise, bench). How results are stored, checked and
-shown is not: it changes no figure, or the tests on the tables fail.
+is the code that runs during a measurement, and that of the command that is measured, such as advise or bench. How
+results are stored, checked and shown is not listed: if that changed a figure, the tests on the tables would fail.
 """
 
 from __future__ import annotations

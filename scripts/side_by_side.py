@@ -86,7 +86,7 @@ def parsed(text: str) -> Asked:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the commands; `argv` without the program's name. Returns the exit code."""
-    options = _parser().parsed(argv)
+    options = parser().parsed(argv)
     try:
         found = rounds([*map(parsed, options.commands)], options.gpus)
     except ConfigError as error:
@@ -98,11 +98,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> CommandParser:
-    parser = CommandParser("side_by_side", __doc__)
-    parser.add_argument("commands", nargs="+", metavar="COMMAND", help="number of GPUs, and a command")
-    parser.add_argument("--gpus", type=whole_number(1), required=True, metavar="N", help="GPUs of this machine")
-    return parser
+def parser() -> CommandParser:
+    """Return the parser of the options."""
+    made = CommandParser("side_by_side", __doc__)
+    made.add_argument("commands", nargs="+", metavar="COMMAND", help="number of GPUs, and a command")
+    made.add_argument("--gpus", type=whole_number(1), required=True, metavar="N", help="GPUs of this machine")
+    return made
 
 
 if __name__ == "__main__":

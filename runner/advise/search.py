@@ -82,6 +82,7 @@ def search(
     order, limit = ranked(arms, question.limit, layers), question.limit
     fits = frozenset(label for label in arms if limit is None or limit.ms(arms[label], layers) <= limit.most_ms)
     eligible = [label for label in order if label in fits] or order
+    has_interval = len(arms) > 1 and min(map(len, arms.values())) >= FEWEST_REPEATS
     return Found(
         question,
         arms,
@@ -92,14 +93,12 @@ def search(
         batching_of(question, order[0], layers, trials),
         layers,
         folder,
-        _enough_s({} if left_out else arms, trials),
+        None if has_interval and not left_out else _enough_s(trials),
     )
 
 
-def _enough_s(arms: Arms, trials: Trials) -> float | None:
-    """Return a --budget-s that suffices for an interval, in tens of seconds; None if this one did."""
-    if len(arms) > 1 and min(map(len, arms.values())) >= FEWEST_REPEATS:
-        return None
+def _enough_s(trials: Trials) -> float:
+    """Return a --budget-s that suffices for an interval, in tens of seconds."""
     lacking_s = trials.cost.of(FINALISTS + 1, 1) + _final_s(FINALISTS, trials)
     return 10.0 * math.ceil((trials.spent_s + trials.budget_s + lacking_s) / 10)
 

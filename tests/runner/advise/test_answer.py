@@ -1,4 +1,4 @@
-"""Lines of an answer: what a reader is told, and how sure it is."""
+"""The lines of an answer, and how sure they say it is."""
 
 from __future__ import annotations
 
