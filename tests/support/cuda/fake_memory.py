@@ -7,6 +7,7 @@ while a launch uses it is recorded.
 from __future__ import annotations
 
 import ctypes
+import threading
 import weakref
 from types import SimpleNamespace
 from typing import Any
@@ -30,25 +31,37 @@ class OnGpu(np.ndarray[Any, Any]):
         )
 
 
-_alive: dict[int, weakref.ref[OnGpu]] = {}  # arrays by their address; threads of several ranks read it
+_alive: dict[int, weakref.ref[OnGpu]] = {}  # arrays by their address
+_changing = threading.RLock()  # ranks are threads, which allocate while others look
 
 
 def allocated(array: NDArray[Any]) -> OnGpu:
     """Return an array as memory of the GPU, whose end `require_inside` knows."""
     made = array.view(OnGpu)
-    _alive[made.ctypes.data] = weakref.ref(made)
+    address, known = made.ctypes.data, weakref.ref(made)
+    with _changing:
+        _alive[address] = known
     return made
 
 
 def require_inside(address: int, size: int) -> None:
     """Raise AssertionError for bytes that begin in an allocated array and reach beyond its end."""
-    for start, known in list(_alive.items()):
+    with _changing:
+        arrays = _alive.copy()
+    for start, known in arrays.items():
         array = known()
         if array is None:
-            _alive.pop(start, None)
+            _forget(start, known)
         elif start <= address < start + array.nbytes:
             beyond = address + size - start - array.nbytes
             assert beyond <= 0, f"an operand of {size} bytes ends {beyond} bytes behind its memory"
+
+
+def _forget(address: int, known: weakref.ref[OnGpu]) -> None:
+    """Drop an array that is gone, unless another one lies at its address by now."""
+    with _changing:
+        if _alive.get(address) is known:
+            del _alive[address]
 
 
 class FakeMemory:
