@@ -12,7 +12,7 @@ import pytest
 
 from support.cuda.fake_memory import allocated, require_inside
 
-THREADS, ROUNDS = 8, 200
+THREADS, ROUNDS = 8, 1000
 
 
 @pytest.fixture
