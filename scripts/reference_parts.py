@@ -26,35 +26,36 @@ TRACES = {  # where to get the recorded files
     MOONCAKE: "github.com/kvcache-ai/Mooncake, FAST25-release/traces/conversation_trace.jsonl",
     BERT: "github.com/AMD-AGI/TraceLens, the trace of bert-small-uncased on an H100",
 }
-STRATEGIES = (
-    *("gemv_micro", "gemv_256", "decode_1", "decode_16", "decode_64"),
-    *("prefill", "layer", "elementwise_chain", "linear_epilogue"),
-)
+# Numbers behind names are seconds: about how long a part takes on an H100, or on two cores.
+STRATEGIES = {
+    **{"gemv_micro": 120, "gemv_256": 200, "decode_1": 170, "decode_16": 80, "decode_64": 80},
+    **{"prefill": 60, "layer": 150, "elementwise_chain": 40, "linear_epilogue": 60},
+}
 RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
 GPU_BENCHES = ("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "dispatch", "pipeline")
 PAIR_BENCHES = ("collectives",)  # of two GPUs
 CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
 TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
+TABLE_SECONDS = {"gemv_micro": 130, "decode": 35, "prefill": 20}
 PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"
 OBJECTIVE = "slo.ttft_ms=1000 slo.tpot_ms=50"
 README = "readme"  # the folder of the parts that the README's first table and picture show
 
 
-def _run(folder: str, minutes: float, words: str, device: str = "cuda", report: str = "") -> Part:
+def _run(folder: str, minutes: float, seconds: int, words: str, device: str = "cuda", report: str = "") -> Part:
     """Return a run or a sweep. report: options of the report that pages show of it, if it is not the usual one."""
     made = [f"python -m runner report {{folder}} {report}"] if report else []
-    return Part(folder, device, minutes, (run_words(words, device=device), *made))
+    return Part(folder, device, minutes, (run_words(words, device=device), *made), seconds=seconds)
 
 
 def _bench(folder: str, device: str, suite: str) -> Part:
-    return Part(
-        f"{folder}/{suite}", device, 8, (f"python -m runner bench {suite} --device {device} --output {{folder}}",)
-    )
+    command = f"python -m runner bench {suite} --device {device} --output {{folder}}"
+    return Part(f"{folder}/{suite}", device, 8, (command,), seconds=60)
 
 
-def _replay(folder: str, minutes: float, trace: str, words: str) -> Part:
+def _replay(folder: str, minutes: float, seconds: int, trace: str, words: str) -> Part:
     command = run_words(f"arrival=replay arrival.path={{trace}} {words}")
-    return Part(folder, "cuda", minutes, (command,), trace)
+    return Part(folder, "cuda", minutes, (command,), trace, seconds=seconds)
 
 
 def _ahead(requests: int) -> Part:
@@ -64,7 +65,7 @@ def _ahead(requests: int) -> Part:
         run_words(f"{table} scheduler.ahead={value}", f"{{folder}}/{name}")
         for value, name in [("false", "without"), ("true", "with")]
     ]
-    return Part(f"gpu/ahead/decode_{requests}", "cuda", 6, tuple(commands))
+    return Part(f"gpu/ahead/decode_{requests}", "cuda", 6, tuple(commands), seconds=40)
 
 
 def _under_nsys(mode: str) -> Part:
@@ -83,6 +84,7 @@ def _under_nsys(mode: str) -> Part:
             f"--output {profiled}/agree_{mode}.parquet",
         ),
         program="nsys",
+        seconds=90,
     )
 
 
@@ -90,27 +92,31 @@ def _under_torch(mode: str) -> Part:
     """Return a job of PyTorch without its profiler and under it."""
     job = f"mode={mode} {PROFILED} against=[] processes=3"
     commands = [run_words(f"{job} timing={timing}", f"{{folder}}/{timing}_{mode}") for timing in ("events", "torch")]
-    return Part(f"gpu/profilers/{mode}", "cuda", 10, tuple(commands))
+    return Part(f"gpu/profilers/{mode}", "cuda", 10, tuple(commands), seconds=60)
 
 
 README_PARTS = (
-    _run(f"{README}/decode_1", 3, "table=strategies_decode_1 repeats=5"),
-    _run(f"{README}/qkv_1", 2, "table=qkv_decode_1 model=llama_3_2_1b against=[baseline,coalesced,engine] repeats=5"),
-    _run(f"{README}/ahead_1", 2, "table=resident_decode_1 against=[graph] repeats=5"),
+    _run(f"{README}/decode_1", 3, 170, "table=strategies_decode_1 repeats=5"),
+    _run(
+        f"{README}/qkv_1", 2, 25, "table=qkv_decode_1 model=llama_3_2_1b against=[baseline,coalesced,engine] repeats=5"
+    ),
+    _run(f"{README}/ahead_1", 2, 15, "table=resident_decode_1 against=[graph] repeats=5"),
     _run(
         f"{README}/decode_4",
         2,
+        20,
         "table=strategies_decode_16 workload.requests=4 mode=graph against=[baseline,coalesced,engine] repeats=5",
     ),
-    _run(f"{README}/decode_16", 3, "table=strategies_decode_16 repeats=5"),
-    _run(f"{README}/ahead_16", 2, "table=resident_decode_16 against=[graph] repeats=5"),
-    _run(f"{README}/decode_64", 3, "table=strategies_decode_64 repeats=5"),
+    _run(f"{README}/decode_16", 3, 80, "table=strategies_decode_16 repeats=5"),
+    _run(f"{README}/ahead_16", 2, 15, "table=resident_decode_16 against=[graph] repeats=5"),
+    _run(f"{README}/decode_64", 3, 80, "table=strategies_decode_64 repeats=5"),
 )
 REPLAYS = (
     *(  # the first load is more than an H200 holds; at twice the recorded rate the GPU has time to spare
         _replay(
             f"gpu/azure_llama_3_8b/{name}_{scheduler}",
             10,
+            300,
             AZURE,
             f"experiment=azure_llama_3_8b scheduler={scheduler} {load} processes=3",
         )
@@ -124,6 +130,7 @@ REPLAYS = (
         _replay(
             f"gpu/mooncake_llama_3_2_1b/{name}",
             10,
+            240,
             MOONCAKE,
             "workload=decode model=llama_3_2_1b workload.dtype=bf16 mode=batched against=[baseline] "
             "scheduler=continuous timing=host batching.max_batch=64 batching.timeout_us=300 record.launches=none "
@@ -135,6 +142,7 @@ REPLAYS = (
         _replay(
             f"gpu/replay_qwen3_0_6b/{dtype}",
             5,
+            120,
             AZURE,
             f"workload=decode model=qwen3_0_6b workload.dtype={dtype} mode=batched against=[baseline] repeats=5 "
             "arrival.requests=20 arrival.speed=50 record.launches=none",
@@ -152,6 +160,7 @@ REPLAYS = (
             ),
         ),
         BERT,
+        seconds=140,
     ),
 )
 PARTS = (
@@ -163,34 +172,42 @@ PARTS = (
     *MANY_PARTS,
     *WEIGHT_PARTS,
     *(
-        _run(f"gpu/strategies/{i}", 10, f"table=strategies_{name} repeats=5", report="--strategies")
-        for i, name in enumerate(STRATEGIES)
+        _run(f"gpu/strategies/{i}", 10, seconds, f"table=strategies_{name} repeats=5", report="--strategies")
+        for i, (name, seconds) in enumerate(STRATEGIES.items())
     ),
     *(
-        _run(f"gpu/gpu_kernel_batcher/{i}", 10, f"table={table} workload.dtype={dtype} repeats=5")
+        _run(
+            f"gpu/gpu_kernel_batcher/{i}",
+            10,
+            TABLE_SECONDS[table],
+            f"table={table} workload.dtype={dtype} repeats=5",
+        )
         for i, (table, dtype) in enumerate(TABLES)
     ),
     *(
         _run(
             f"gpu/decode_in_order/{dtype}_{n}",
             5,
+            30,
             f"experiment=decode_in_order workload.requests={n} workload.dtype={dtype} repeats=5",
         )
         for dtype in ("fp32", "fp16")
         for n in (1, 4, 16, 64)
     ),
-    *(_run(f"gpu/resident/{i}", 8, f"table=resident_{name} repeats=5") for i, name in enumerate(RESIDENT)),
+    *(_run(f"gpu/resident/{i}", 8, 60, f"table=resident_{name} repeats=5") for i, name in enumerate(RESIDENT)),
     *(  # a goal compares the two
-        _run(f"gpu/resident/{i}", 10, f"table=resident_llama_{n} repeats=3 processes=3") for i, n in ((5, 1), (6, 16))
+        _run(f"gpu/resident/{i}", 10, 60, f"table=resident_llama_{n} repeats=3 processes=3")
+        for i, n in ((5, 1), (6, 16))
     ),
     _run(
         "gpu/resident/ten_million",
         5,
+        40,
         "mode=persistent against=[] workload=gemv_256 workload.commands=10000000 workload.cache=hot repeats=1 "
         "timing=host",
     ),
     *(
-        _run(f"gpu/qkv/{table}_{model}", 5, f"table=qkv_{table} model={model} repeats=5", report="--strategies")
+        _run(f"gpu/qkv/{table}_{model}", 5, 25, f"table=qkv_{table} model={model} repeats=5", report="--strategies")
         for table in ("decode_1", "decode_16", "prefill")
         for model in ("folovllm", "qwen3_0_6b", "llama_3_2_1b", "llama_3_8b")
     ),
@@ -198,10 +215,11 @@ PARTS = (
         _run(
             f"gpu/timeout_bucket/{rate}",
             10,
+            seconds,
             f"experiment=timeout_bucket arrival.rate_per_s={rate} repeats=5",
             report="--frontier --slo-p99-us 300",
         )
-        for rate in (200_000, 1_000_000, 1_800_000)
+        for rate, seconds in ((200_000, 150), (1_000_000, 90), (1_800_000, 80))
     ),
     *REPLAYS,
     *(_ahead(requests) for requests in (1, 16)),
@@ -212,10 +230,18 @@ PARTS = (
         "cuda",
         10,
         ("python -m runner doctor --device cuda --processes 8 --save {folder}/calibration.json",),
+        seconds=90,
     ),
     *(_bench("gpu/bench", "cuda", suite) for suite in GPU_BENCHES),
     *(_bench("gpu/bench", "cuda", suite)._replace(gpus=2, seconds=30) for suite in PAIR_BENCHES),
-    Part("gpu/cpp_loop", "cuda", 9, ("python -m scripts.cpp_loop.measure --output {folder}",), program="nvcc"),
+    Part(
+        "gpu/cpp_loop",
+        "cuda",
+        9,
+        ("python -m scripts.cpp_loop.measure --output {folder}",),
+        program="nvcc",
+        seconds=120,
+    ),
     *(_bench("cpu/bench", "cpu", suite) for suite in CPU_BENCHES),
-    _run("cpu/quick", 2, "experiment=quick", device="cpu"),
+    _run("cpu/quick", 2, 60, "experiment=quick", device="cpu"),
 )
