@@ -43,6 +43,7 @@ class Origin(NamedTuple):
     dirty: bool | None
     code_sha1: str | None
     schema: object
+    at_once: object  # parts of the reference results that ran at the same time
 
 
 def origin(path: Path) -> Origin:
@@ -51,6 +52,7 @@ def origin(path: Path) -> Origin:
         content = read_json(path)
         environment = content.get("environment") or {}
         device = content.get("device") or environment.get("device") or {}
+        measured = (content.get("part") or {}).get("before") or {}
         return Origin(
             _text(device.get("name") or content.get("processor")),
             _text((content.get("started_utc") or content.get("made_utc") or "")[:10]),
@@ -58,6 +60,7 @@ def origin(path: Path) -> Origin:
             environment.get("git_dirty"),
             _text(environment.get("code_sha1")),
             content.get("schema_version"),
+            measured.get("at_once"),
         )
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(path, None, f"not a manifest ({type(error).__name__}: {error})") from None
@@ -104,7 +107,7 @@ def line(paths: Sequence[Path]) -> str:
         about = "; ".join(shown) if len(shown) <= MOST_SHOWN else _summed(own, revisions)
         parts.append(escaped(f"{machine or 'an unknown machine'}: {about}"))
     if parts:
-        return f"Measured on {'. '.join(parts)}.{_stale(sources, origins, revisions)}\n"
+        return f"Measured on {'. '.join(parts)}.{_beside(origins)}{_stale(sources, origins, revisions)}\n"
     note = _folder(paths[0]) / NOTE
     try:
         return " ".join(read_text(note).split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
@@ -121,7 +124,13 @@ def short_line(path: Path) -> str:
     shown = [*dict.fromkeys(_shown(found, revisions) for found in origins)]
     is_proven = not any(origin_faults(found, revisions) for found in origins)
     about = shown[0] if len(shown) == 1 and is_proven else _summed(origins, revisions)
-    return f"Measured on {machines}: {about}.{_stale(sources, origins, revisions)}\n"
+    return f"Measured on {machines}: {about}.{_beside(origins)}{_stale(sources, origins, revisions)}\n"
+
+
+def _beside(origins: Sequence[Origin]) -> str:
+    """Return a sentence on parts that ran beside others on the GPUs of one host; empty if none did."""
+    most = max((found.at_once for found in origins if isinstance(found.at_once, int)), default=1)
+    return f" Up to {most} parts ran at a time, each with GPUs and cores of its own." if most > 1 else ""
 
 
 def _stale(sources: Sequence[Path], origins: Sequence[Origin], revisions: Revisions) -> str:

@@ -171,6 +171,15 @@ def test_a_short_sentence_has_the_first_and_last_day_and_counts_revisions_and_cl
     assert provenance.short_line(goals) == provenance.line([goals]) == said
 
 
+def test_a_page_says_that_parts_ran_side_by_side(tmp_path: Path) -> None:
+    put(tmp_path / "alone", CLEAN, part={"before": {}})
+    put(tmp_path / "beside", CLEAN, part={"before": {"at_once": 4}})
+    said = "Measured on NVIDIA H200: 2026-01-03, revision a1a1a1a (commit 7)."
+    assert provenance.line([tmp_path / "alone"]) == f"{said}\n"
+    for each in provenance.line([tmp_path]), provenance.short_line(tmp_path):
+        assert each == f"{said} Up to 4 parts ran at a time, each with GPUs and cores of its own.\n"
+
+
 def test_profiles_have_their_note_and_others_say_that_nothing_was_recorded(tmp_path: Path) -> None:
     assert provenance.line([tmp_path]) == f"{provenance.NOT_RECORDED}\n"
     (tmp_path / provenance.NOTE).write_text("Nsight Compute,\none NVIDIA H200\n")
