@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
-from launchopt.devices.steps.gemm_plan import MOST_COLUMNS, StepGemm
+from launchopt.devices.steps.fusions.gemm_plan import MOST_COLUMNS, StepGemm
 from launchopt.errors import explained
 from launchopt.modes.base import HOPPER, Mode, Prepared, PreparedSteps, Takes, no_steps, too_old
 from launchopt.modes.options import SUBMIT_OPTIONS, KeepsGraphs, ModeOptions, RepeatsSteps
@@ -24,7 +24,7 @@ from launchopt.streams.chains.groups import Kind, fused_in, unwritten_of
 if TYPE_CHECKING:
     from launchopt.devices.cpu.fused_steps import CpuSteps
     from launchopt.devices.steps.coalesced import CoalescedSteps
-    from launchopt.devices.steps.fusions import Makers
+    from launchopt.devices.steps.fusions.makers import Makers
     from launchopt.devices.steps.graphs import StepGraphs
     from launchopt.devices.steps.loops import StepLoops
 

@@ -10,7 +10,7 @@ from support.steps.programs import NORM_EPSILON
 from support.steps.step_gemms import GemmCase
 
 from launchopt.command import Dtype
-from launchopt.devices.steps.gemm_plan import Division, divided
+from launchopt.devices.steps.fusions.gemm_plan import Division, divided
 from launchopt.weights.packing import Packing
 
 pytestmark = pytest.mark.skipif(not can_build(), reason="needs g++")

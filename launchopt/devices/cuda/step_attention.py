@@ -1,6 +1,6 @@
 """Compute the macros, grid and arguments of the attention of a decode step in one launch (kernels/step_attention.cu).
 
-The module needs no GPU. `devices/steps/own_attention.py` makes the stages of steps from it.
+The module needs no GPU. `devices/steps/fusions/own_attention.py` makes the stages of steps from it.
 
 The kernel's results lie within the bound that `verify.ops` derives for scores, softmax and AV one after another, each
 computed from the inputs of the one before (`scores`, `softmax`, `weighed`). That bound has, for each element, the

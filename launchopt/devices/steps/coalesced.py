@@ -23,7 +23,7 @@ from launchopt.devices.cublaslt.plans import Gemm
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import by_strides, of_copies
 from launchopt.devices.runs import run_end
-from launchopt.devices.steps.fusions import NO_MAKERS, Makers, fuse_steps
+from launchopt.devices.steps.fusions.makers import NO_MAKERS, Makers, fuse_steps
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.recording.launch_rows import Strategy
 from launchopt.records import columns_of

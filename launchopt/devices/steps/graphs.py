@@ -28,7 +28,7 @@ from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import by_pointers
 from launchopt.devices.cuda.graph_cache import Executable, Graphs
 from launchopt.devices.steps.coalesced import COALESCED, CoalescedSteps
-from launchopt.devices.steps.fusions import NO_MAKERS, Makers
+from launchopt.devices.steps.fusions.makers import NO_MAKERS, Makers
 from launchopt.devices.steps.likely import most_kept, padded_sizes
 from launchopt.recording.launch_rows import Strategy
 from launchopt.records import columns_of

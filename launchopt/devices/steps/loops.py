@@ -21,7 +21,7 @@ from launchopt.devices.cuda.graph_cache import Executable
 from launchopt.devices.cuda.loop_graphs import LoopGraphs
 from launchopt.devices.feedback.step_loop import StepLoopEnd
 from launchopt.devices.steps.coalesced import CoalescedSteps
-from launchopt.devices.steps.fusions import NO_MAKERS, Makers
+from launchopt.devices.steps.fusions.makers import NO_MAKERS, Makers
 from launchopt.devices.steps.keys import are_repeated
 from launchopt.errors import ConfigError
 from launchopt.recording.launch_rows import Strategy

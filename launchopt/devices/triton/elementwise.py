@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from launchopt.command import Dtype, ShapeKey
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.steps.fused import elementwise_arguments
+from launchopt.devices.steps.fusions.fused import elementwise_arguments
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.devices.triton.kernels import bias_relu_scale

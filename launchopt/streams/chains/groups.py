@@ -1,8 +1,8 @@
 """Groups of a step's rows that a stack launches together, and the outputs that such launches do not store.
 
 In: the rows of a kind of step, and a `Stack`. Out: `Group`s in the order of the rows; each other row is launched alone.
-Makers compute the groups (devices/steps/fusions.py on a GPU, devices/cpu/groups.py on the CPU). A maker may decline
-a group; a smaller one, or an add with its norm, is then tried. `LeftOut` says which groups were declined.
+Makers compute the groups (devices/steps/fusions/makers.py on a GPU, devices/cpu/groups.py on the CPU). A maker may
+decline a group; a smaller one, or an add with its norm, is then tried. `LeftOut` says which groups were declined.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from launchopt.command import Dtype
 from launchopt.devices.arenas import from_float32, to_float32
-from launchopt.devices.steps.gemm_plan import StepGemm
+from launchopt.devices.steps.fusions.gemm_plan import StepGemm
 from launchopt.weights.packing import PLAIN, Packing
 from launchopt.weights.quantiser import dequantised, quantised
 from support.steps.programs import NORM_EPSILON

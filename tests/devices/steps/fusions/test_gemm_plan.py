@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from launchopt.command import Dtype
-from launchopt.devices.steps.gemm_plan import (
+from launchopt.devices.steps.fusions.gemm_plan import (
     MOST_COLUMNS,
     MULTIPROCESSOR_BYTES,
     RESERVED_BYTES,

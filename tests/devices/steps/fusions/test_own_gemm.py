@@ -10,7 +10,7 @@ from support.steps.fake_steps import FakeSteps
 from support.steps.programs import stream_of
 
 from launchopt.command import Dtype
-from launchopt.devices.steps.gemm_plan import MOST_COLUMNS
+from launchopt.devices.steps.fusions.gemm_plan import MOST_COLUMNS
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps, step_of
 from launchopt.stack import Fusion, Kernels, Stack
@@ -38,7 +38,7 @@ def places(rig: FakeSteps, replica: int = 0, stack: Stack = OWN) -> dict[str, Pl
 
 
 def test_what_each_group_computes(rig: FakeSteps) -> None:
-    own = imported("launchopt.devices.steps.own_gemm")
+    own = imported("launchopt.devices.steps.fusions.own_gemm")
     found = {name: own.described(rig.steps, place) for name, place in places(rig).items()}
     assert list(found) == ROWS
     assert [(each.rows, each.k) for each in found.values()] == [
@@ -58,13 +58,13 @@ def test_what_each_group_computes(rig: FakeSteps) -> None:
 
 
 def test_each_copy_of_the_weights_has_norms_of_its_own(rig: FakeSteps) -> None:
-    own = imported("launchopt.devices.steps.own_gemm")
+    own = imported("launchopt.devices.steps.fusions.own_gemm")
     gains = {own.described(rig.steps, places(rig, i)[name]).gain for i in (0, 1) for name in (ROWS[0], ROWS[2])}
     assert len(gains) == 4
 
 
 def test_operands_of_a_launch(rig: FakeSteps) -> None:
-    own, (add,) = imported("launchopt.devices.steps.own_gemm"), (places(rig)["down+add2"],)
+    own, (add,) = imported("launchopt.devices.steps.fusions.own_gemm"), (places(rig)["down+add2"],)
     gemm, last = add.first, add.stop - 1
     expected = (Argument(gemm, Role.A), Argument(gemm, Role.B), Argument(last, Role.C), Argument(last, Role.A))
     assert own.arguments_of(rig.steps, add) == expected
@@ -75,7 +75,7 @@ def test_operands_of_a_launch(rig: FakeSteps) -> None:
 
 
 def test_merged_gemms_are_one() -> None:
-    own = imported("launchopt.devices.steps.own_gemm")
+    own = imported("launchopt.devices.steps.fusions.own_gemm")
     rig = FakeSteps(stream_of("apart", [(0, 3)] * 3, Dtype.bf16, layers=1), 3)
     stack = Stack(True, OWN.fuse | {Fusion.qkv, Fusion.gate_up}, kernels=Kernels.own)
     found = places(rig, stack=stack)
@@ -90,7 +90,7 @@ def test_merged_gemms_are_one() -> None:
 
 def test_batches_of_more_requests_keep_the_library() -> None:
     """A batch of up to 16 requests has our own GEMM. A larger one has one stage for each row that is not fused."""
-    fusions, many = imported("launchopt.devices.steps.fusions"), MOST_COLUMNS + 4
+    fusions, many = imported("launchopt.devices.steps.fusions.makers"), MOST_COLUMNS + 4
     big = FakeSteps(stream_of("layer", [(0, 3)] * many, Dtype.bf16, layers=1), many)
     made: list[Place] = []
 
@@ -111,7 +111,7 @@ def test_batches_of_more_requests_keep_the_library() -> None:
 
 def test_the_add_takes_the_norm_that_our_gemm_declines() -> None:
     """A stack says which launches it lacks, and why. The add and the norm are then one launch, as in other stacks."""
-    fusions = imported("launchopt.devices.steps.fusions")
+    fusions = imported("launchopt.devices.steps.fusions.makers")
     rig = FakeSteps(stream_of("layer", [(0, 3)] * 3, Dtype.bf16, layers=2), 3)
     rows = rig.stream.rows(0)
 

@@ -11,7 +11,7 @@ from support.steps.programs import NORM_EPSILON
 from support.steps.step_gemms import GemmCase
 
 from launchopt.command import Dtype
-from launchopt.devices.steps.gemm_plan import StepGemm, divided
+from launchopt.devices.steps.fusions.gemm_plan import StepGemm, divided
 from launchopt.weights.packing import Packing
 
 pytestmark = pytest.mark.gpu

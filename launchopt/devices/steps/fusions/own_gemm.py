@@ -9,7 +9,7 @@ from __future__ import annotations
 from launchopt.command import Op
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.tables import Row
-from launchopt.devices.steps.gemm_plan import (
+from launchopt.devices.steps.fusions.gemm_plan import (
     MOST_COLUMNS,
     MULTIPROCESSOR_BYTES,
     RESERVED_BYTES,

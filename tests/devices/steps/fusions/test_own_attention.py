@@ -24,7 +24,7 @@ def test_the_estimate_of_memory_is_what_is_allocated(
     def empty(shape: Any, kind: Any) -> Any:
         return np.zeros(shape, kind).view(OnGpu)
 
-    module = imported("launchopt.devices.steps.own_attention")
+    module = imported("launchopt.devices.steps.fusions.own_attention")
     fake = SimpleNamespace(asarray=lambda array: array.view(OnGpu), empty=empty, zeros=empty)
     monkeypatch.setattr(module, "cupy", fake)
     shape = Attention.of(AttentionShape(*heads, ctx, page), most)

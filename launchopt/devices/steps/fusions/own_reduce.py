@@ -5,7 +5,7 @@ from __future__ import annotations
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cuda.op_plans import DEPENDENT
 from launchopt.devices.peers.launches import reduce_add_launch
-from launchopt.devices.steps.own_elementwise import FUSED
+from launchopt.devices.steps.fusions.own_elementwise import FUSED
 from launchopt.devices.steps.stage_table import Argument, Fused, Place, Role
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.streams.chains.placement import UNIT_BYTES

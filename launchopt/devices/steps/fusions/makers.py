@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from launchopt.devices.steps.fused import elementwise_kernel, epilogue_gemm, merged_gemm
-from launchopt.devices.steps.gemm_plan import MOST_COLUMNS
-from launchopt.devices.steps.own_attention import attention
-from launchopt.devices.steps.own_elementwise import add_norm, rope_kv
-from launchopt.devices.steps.own_gemm import step_gemm
-from launchopt.devices.steps.own_reduce import reduce_add
+from launchopt.devices.steps.fusions.fused import elementwise_kernel, epilogue_gemm, merged_gemm
+from launchopt.devices.steps.fusions.gemm_plan import MOST_COLUMNS
+from launchopt.devices.steps.fusions.own_attention import attention
+from launchopt.devices.steps.fusions.own_elementwise import add_norm, rope_kv
+from launchopt.devices.steps.fusions.own_gemm import step_gemm
+from launchopt.devices.steps.fusions.own_reduce import reduce_add
 from launchopt.devices.steps.stage_table import Fused, Place
 from launchopt.devices.steps.stages import NEVER_APART, LtSteps
 from launchopt.stack import Fusion, Kernels, Stack
