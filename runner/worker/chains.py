@@ -26,11 +26,11 @@ from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.experts.stream import ExpertStream
 from launchopt.types import Words
-from launchopt.verify.audit import Audit, Audited
+from launchopt.verify.chains.audit import Audit, Audited
+from launchopt.verify.chains.inputs import ids_of
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.hashes import Hashes
-from launchopt.verify.inputs import ids_of
-from launchopt.verify.tokens import verify_chain
 from runner.plan.job import Arm, Job
 
 NO_TIMEOUT_NS = 1 << 61

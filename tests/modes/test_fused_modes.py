@@ -29,8 +29,8 @@ from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.chains.placement import Origin
 from launchopt.streams.chains.program import Program, elementwise_program, linear_epilogue_program
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings
-from launchopt.verify.tokens import verify_chain
 from launchopt.workloads.gemv import gemv
 
 GREEDY = Sampling(SamplingKind.greedy)

@@ -17,8 +17,8 @@ from launchopt.devices.instructions.order import waits_of
 from launchopt.devices.instructions.words import NOBODY, Instructions, Word
 from launchopt.sampling import Sampling
 from launchopt.streams.chains.chain import ChainStream
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings, Verification
-from launchopt.verify.tokens import verify_chain
 from support.megakernel.instruction_interpreter import Placed, run
 from support.steps.no_driver import NO_DRIVER
 from support.steps.program_interpreter import NONE, SEED

@@ -30,8 +30,8 @@ from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings, Verification
-from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.driving import run_beside
 from support.steps.launching import recorded

@@ -13,8 +13,8 @@ from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.steps.stages import LtSteps
 from launchopt.records import SHAPE_MASK
 from launchopt.streams.chains.chain import ChainStream
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings
-from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.launching import recorded
 from support.steps.no_driver import NO_DRIVER

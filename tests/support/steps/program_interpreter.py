@@ -24,8 +24,8 @@ from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.chains.lengths import StepKind
 from launchopt.streams.chains.placement import UNIT_BYTES, Origin
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings, Verification
-from launchopt.verify.tokens import verify_chain
 from support.steps.no_driver import NO_DRIVER
 
 SEED = 8  # seed of weights with which successive tokens differ, so that a stale input shows

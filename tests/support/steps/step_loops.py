@@ -35,8 +35,8 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.model import ModelShape
 from launchopt.timing.sampling import Sampler
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings
-from launchopt.verify.tokens import verify_chain
 from support.cuda.fake_lt import FakeLt
 from support.steps.driving import PATIENCE_S, run_beside
 from support.steps.launching import recorded

@@ -29,8 +29,8 @@ from launchopt.recording.recorder import LEAST_ROWS, Recorder
 from launchopt.sampling import Sampling
 from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings
-from launchopt.verify.tokens import verify_chain
 from support.steps.launching import recorded
 from support.steps.no_driver import NO_DRIVER
 from support.steps.program_interpreter import NONE, SEED, records_of, steps_of

@@ -16,7 +16,7 @@ from launchopt.command import Dtype, Op, Records
 from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chains.chain import ChainStream
-from launchopt.verify import tokens as checking
+from launchopt.verify.chains import tokens as checking
 
 GREEDY = Sampling(SamplingKind.greedy)
 SIZES = [(0, 4), (7, 5), (5, 3), (1, 6)]

@@ -1,13 +1,14 @@
 """Check the commands of steps whose inputs and outputs are still in memory, since no later step overwrote them.
 
 After a run these are the last steps of all requests (`StepCheck.last_steps`); during an audit run, the steps that just
-ended (`verify.audit`). Of a decode step all commands can be checked. Of a chunk of a prompt these are the commands of
-the last layer, and the slot map, since all layers write to the same memory. Inputs that were fed back are reconstructed
-from the outputs that the run kept (`verify.inputs`). If one launch computed a node and its successor, the node's output
-was never written. The check then computes that output in float64 from the inputs in memory, through as many unwritten
-nodes as there are. Each adds the variance of its own fp32 errors and of being stored once (`verify.ops.stored`),
-although the launch may keep it unrounded; the op behind passes the variance on by its derivative. So the bound of the
-output that was written holds for launches that round in between, and for those that do not.
+ended (`verify.chains.audit`). Of a decode step all commands can be checked. Of a chunk of a prompt these are the
+commands of the last layer, and the slot map, since all layers write to the same memory. Inputs that were fed back are
+reconstructed from the outputs that the run kept (`verify.chains.inputs`). If one launch computed a node and its
+successor, the node's output was never written. The check then computes that output in float64 from the inputs in
+memory, through as many unwritten nodes as there are. Each adds the variance of its own fp32 errors and of being stored
+once (`verify.ops.stored`), although the launch may keep it unrounded; the op behind passes the variance on by its
+derivative. So the bound of the output that was written holds for launches that round in between, and for those that do
+not.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from launchopt.streams.chains.lengths import StepKind
 from launchopt.streams.chains.placement import NO_LAYER, Origin, Place, Row
 from launchopt.streams.chains.program import HEAD
 from launchopt.types import Array
-from launchopt.verify.columns import Columns
+from launchopt.verify.chains.columns import Columns
+from launchopt.verify.chains.inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify.chains.reference import Evaluator
 from launchopt.verify.findings import Findings
-from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, exact, joined
-from launchopt.verify.reference import Evaluator
 from launchopt.verify.sums import reduced
 
 NOTHING = np.zeros(0, np.int64)

@@ -12,7 +12,7 @@ Caches. All keys and values that the run wrote are still in memory. They must be
 missing write even if attention averages the value with many others. A page that requests share is compared for each of
 them, and counts for the one that computes it.
 
-Commands. The outputs of each request's last step are still in memory (`verify.steps`). Each output must be the
+Commands. The outputs of each request's last step are still in memory (`verify.chains.steps`). Each output must be the
 op's result for its weight and inputs in memory. Features that no later command reads are included; scores of positions
 that a column does not attend to are not.
 
@@ -34,14 +34,14 @@ from launchopt.devices.shares import WeightShares
 from launchopt.sampling import Sampling, SamplingKind, plausible, plausible_greedy
 from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
-from launchopt.verify.caches import LeftCache
-from launchopt.verify.columns import Columns
+from launchopt.verify.chains.caches import LeftCache
+from launchopt.verify.chains.columns import Columns
+from launchopt.verify.chains.inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify.chains.reference import Evaluator
+from launchopt.verify.chains.steps import StepCheck
 from launchopt.verify.commands import CheckSettings, Verification
 from launchopt.verify.findings import CheckProgress, Findings
-from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
 from launchopt.verify.ops import Graded, allowed
-from launchopt.verify.reference import Evaluator
-from launchopt.verify.steps import StepCheck
 
 # Memory that the check uses at a time, roughly: CHUNK_BYTES on a CPU. On a GPU it is a share of the free memory, within
 # these two limits, since there a large piece takes hardly longer than a small one.

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from launchopt.command import Dtype
 from launchopt.verify import ops as vo
-from launchopt.verify.columns import Columns
+from launchopt.verify.chains.columns import Columns
 from launchopt.verify.ops import Graded, exact
 
 HEADS, KV_HEADS, DIM = 4, 2, 8

@@ -25,7 +25,7 @@ from support.steps.program_interpreter import NONE, Change, Run, steps_of
 from launchopt.command import Dtype, Records
 from launchopt.sampling import Sampling
 from launchopt.streams.chains.chain_table import ChainColumn
-from launchopt.verify import tokens as checking
+from launchopt.verify.chains import tokens as checking
 
 
 def test_the_same_twice_and_whatever_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:

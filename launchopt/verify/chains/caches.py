@@ -14,7 +14,7 @@ from launchopt.streams.chains.attention import Attention
 from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.placement import NO_LAYER
 from launchopt.types import Array
-from launchopt.verify.columns import Columns
+from launchopt.verify.chains.columns import Columns
 from launchopt.verify.ops import Graded, exact
 
 

@@ -15,9 +15,9 @@ from launchopt.devices.arenas import to_float32
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.chains.lengths import StepKind
-from launchopt.verify import tokens as checking
+from launchopt.verify.chains import tokens as checking
+from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings, Verification
-from launchopt.verify.tokens import verify_chain
 
 GREEDY = Sampling(SamplingKind.greedy)
 SIZES = [(0, 4), (7, 5), (5, 3), (1, 6)]

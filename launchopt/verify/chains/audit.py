@@ -23,11 +23,11 @@ from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.chain_table import NO_PROMPT, ChainColumn
 from launchopt.streams.chains.placement import NO_LAYER
 from launchopt.types import Array, Table, Words
+from launchopt.verify.chains.inputs import Inputs, Numbers, last_of_prompt
+from launchopt.verify.chains.reference import Evaluator
+from launchopt.verify.chains.steps import StepCheck, Steps
 from launchopt.verify.commands import CheckSettings, unreported
 from launchopt.verify.findings import CheckProgress, Findings
-from launchopt.verify.inputs import Inputs, Numbers, last_of_prompt
-from launchopt.verify.reference import Evaluator
-from launchopt.verify.steps import StepCheck, Steps
 
 CHUNK_BYTES = 256 << 20  # memory that the check uses at a time, roughly
 COPIED_BYTES = 64 << 20  # memory for copies of lanes

@@ -18,11 +18,11 @@ from launchopt.command import Dtype, Records
 from launchopt.devices.arenas import from_float32, to_float32
 from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chains.chain import ChainStream
-from launchopt.verify import audit as auditing
-from launchopt.verify.audit import Audit, Audited
+from launchopt.verify.chains import audit as auditing
+from launchopt.verify.chains.audit import Audit, Audited
+from launchopt.verify.chains.steps import StepCheck, Steps
 from launchopt.verify.commands import CheckSettings
 from launchopt.verify.findings import Findings
-from launchopt.verify.steps import StepCheck, Steps
 
 GREEDY = Sampling(SamplingKind.greedy)
 SIZES = [(0, 6), (7, 8), (5, 3), (1, 9)]

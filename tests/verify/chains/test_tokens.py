@@ -28,7 +28,7 @@ from launchopt.sampling import Sampling, SamplingKind
 from launchopt.streams.chains.chain import ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.model import ModelShape
-from launchopt.verify import tokens as checking
+from launchopt.verify.chains import tokens as checking
 from launchopt.verify.commands import CheckSettings, Verification
 
 READ = 16  # features of qkv that the next GEMM reads; k and v are the 16 behind them

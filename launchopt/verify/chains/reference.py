@@ -23,8 +23,8 @@ from launchopt.streams.chains.program import HEAD, INPUT, Node
 from launchopt.streams.chains.tensor import Split
 from launchopt.types import Array
 from launchopt.verify import ops as vo
-from launchopt.verify.caches import Cache, LeftCache, SequenceCache
-from launchopt.verify.columns import Columns
+from launchopt.verify.chains.caches import Cache, LeftCache, SequenceCache
+from launchopt.verify.chains.columns import Columns
 from launchopt.verify.ops import Graded, exact
 from launchopt.verify.sums import gemm_in_parts
 
