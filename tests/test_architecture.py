@@ -25,6 +25,7 @@ WITHOUT_CUDA = (
     "launchopt/devices/base.py",
     "launchopt/devices/floors.py",
     "launchopt/devices/launch_breakdown.py",
+    "launchopt/devices/prepared.py",
     "launchopt/devices/runs.py",
     "launchopt/devices/cpu/*.py",
     "launchopt/devices/feedback/landing.py",

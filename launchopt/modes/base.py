@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import EXPERT_OPS, Dtype, Op, ShapeKey
-from launchopt.devices.base import Counters, Device, LaunchPath
+from launchopt.devices.base import Device
 from launchopt.devices.cuda.op_kernels import GEMV_MOST_COLUMNS
+from launchopt.devices.prepared import Counters, LaunchPath
 from launchopt.distribution import install_command, missing
 from launchopt.errors import RunError
 from launchopt.modes.options import ModeOptions

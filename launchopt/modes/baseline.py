@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, LaunchPath
+from launchopt.devices.base import Device
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import Mode, Prepared, Takes
 
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, LaunchPath
+from launchopt.devices.base import Device
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import Mode, Prepared
 from launchopt.streams.chains.chain import Stream
 from launchopt.streams.operands import arenas_of

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import Dtype, Op, ShapeKey, as_records
-from launchopt.devices.base import Device, HostDevice, LaunchPath, gpu_of, is_host
+from launchopt.devices.base import Device, HostDevice, gpu_of, is_host
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all
 from launchopt.recording.launch_rows import Strategy

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch
 from launchopt.command import COMMAND_DTYPE, Dtype, Op, Records, RecordWord, ShapeKey
-from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.devices.prepared import Counters
 from launchopt.modes.base import HOPPER, Mode, Prepared, Takes, too_old
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.stack import preset_stack

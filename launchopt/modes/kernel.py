@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, LaunchPath, gpu_of
+from launchopt.devices.base import Device, gpu_of
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.recording.launch_rows import Strategy

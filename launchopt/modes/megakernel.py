@@ -28,8 +28,9 @@ from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import StepBatch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
+from launchopt.devices.base import Device, GpuDevice, gpu_of
 from launchopt.devices.instructions.fusion import NORM_BYTES
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import HOPPER, Mode, Prepared, Takes, too_old
 from launchopt.modes.options import KeepsGraphs
 from launchopt.options import option

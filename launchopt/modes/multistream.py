@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, LaunchPath, gpu_of
+from launchopt.devices.base import Device, gpu_of
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import Mode, Takes
 from launchopt.modes.baseline import EachCommand
 from launchopt.modes.options import ModeOptions

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
+from launchopt.devices.base import Device, GpuDevice, gpu_of
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.tables import Row, resident_row
+from launchopt.devices.prepared import LaunchPath
 from launchopt.devices.resident.ring import takes
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.baseline import shape_of_all

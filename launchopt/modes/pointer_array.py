@@ -14,7 +14,8 @@ import numpy as np
 
 from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, HostDevice, LaunchPath, gpu_of, is_host
+from launchopt.devices.base import Device, HostDevice, gpu_of, is_host
+from launchopt.devices.prepared import LaunchPath
 from launchopt.modes.base import Mode, Prepared
 from launchopt.modes.batched import NEVER
 from launchopt.recording.launch_rows import Strategy

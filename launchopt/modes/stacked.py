@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import StepBatch
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.base import Counters, Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.devices.base import Device, GpuDevice, HostDevice, gpu_of, is_host
+from launchopt.devices.prepared import Counters
 from launchopt.devices.steps.fusions.gemm_plan import MOST_COLUMNS, StepGemm
 from launchopt.errors import explained
 from launchopt.modes.base import HOPPER, Mode, Prepared, PreparedSteps, Takes, no_steps, too_old

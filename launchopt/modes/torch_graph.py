@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Counters, Device
+from launchopt.devices.base import Device
+from launchopt.devices.prepared import Counters
 from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_eager import UNWRITTEN, PreparedTorchSteps, TorchPrepared, torch_bytes

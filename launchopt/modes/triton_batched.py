@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from launchopt.command import Op, ShapeKey
-from launchopt.devices.base import Device, GpuDevice, LaunchPath, gpu_of
+from launchopt.devices.base import Device, GpuDevice, gpu_of
+from launchopt.devices.prepared import LaunchPath
 from launchopt.devices.triton.tuning import MOST_COLUMNS, scratch_bytes
 from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode

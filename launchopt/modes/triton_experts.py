@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from launchopt.batching.batch import Batch
 from launchopt.command import Dtype, Op, ShapeKey
-from launchopt.devices.base import Counters, Device, GpuDevice, gpu_of
+from launchopt.devices.base import Device, GpuDevice, gpu_of
+from launchopt.devices.prepared import Counters
 from launchopt.errors import ConfigError
 from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.stack import preset_stack

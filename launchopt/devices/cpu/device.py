@@ -20,7 +20,6 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from launchopt.batching.batch import Batch, FlushReason
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, RecordWord, ShapeKey
 from launchopt.devices.arenas import Arenas, Sources
-from launchopt.devices.base import LaunchPath, PreparedMode
 from launchopt.devices.cpu import ceilings as cpu_ceilings
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.devices.cpu.launch import CpuLaunch, gather, stack
@@ -30,6 +29,7 @@ from launchopt.devices.feedback.cpu import CpuSteps
 from launchopt.devices.feedback.flights import Flights
 from launchopt.devices.loops.runner import Launcher
 from launchopt.devices.peers.segment import Team
+from launchopt.devices.prepared import LaunchPath, PreparedMode
 from launchopt.devices.runs import run_end
 from launchopt.errors import RunError
 from launchopt.queue.ring import Ring

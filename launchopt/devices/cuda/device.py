@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
 from launchopt.devices.arenas import Arenas, SeqState, Sources
-from launchopt.devices.base import DeviceInfo, LaunchPath, PreparedMode
+from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans
 from launchopt.devices.cublaslt.launch_tables import MOVES
@@ -35,6 +35,7 @@ from launchopt.devices.feedback.in_launch import LaunchFeedback
 from launchopt.devices.loops.runner import Launcher
 from launchopt.devices.peers.cuda import CudaSplit
 from launchopt.devices.peers.segment import Team
+from launchopt.devices.prepared import LaunchPath, PreparedMode
 from launchopt.devices.runs import run_end
 from launchopt.files import JsonObject
 from launchopt.queue.ring import Ring

@@ -15,7 +15,7 @@ from typing import Any, SupportsInt
 from cuda.bindings import runtime as cudart
 
 from launchopt.cupy_types import CudaStream
-from launchopt.devices.base import Counters
+from launchopt.devices.prepared import Counters
 from launchopt.errors import RunError
 
 Graph = object  # cudaGraph_t

@@ -14,8 +14,8 @@ from collections.abc import Callable, Hashable
 from cuda.bindings import runtime as cudart
 
 from launchopt.cupy_types import CudaStream
-from launchopt.devices.base import Counters
 from launchopt.devices.cuda.graph_cache import RELAXED, Executable, Graph, checked
+from launchopt.devices.prepared import Counters
 
 Record = Callable[[int], None]  # submits the launches of a step; argument: the handle of the conditional node, or 0
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from launchopt.batching.batch import Batch
 from launchopt.command import HALF_BITS, RecordWord
 from launchopt.cupy_types import CudaStream
-from launchopt.devices.base import LaunchPath
+from launchopt.devices.prepared import LaunchPath
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.records import request_of

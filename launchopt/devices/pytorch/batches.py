@@ -16,7 +16,8 @@ import torch
 
 from launchopt.batching.batch import Batch
 from launchopt.command import Records, ShapeKey, as_records
-from launchopt.devices.base import Counters, Device
+from launchopt.devices.base import Device
+from launchopt.devices.prepared import Counters
 from launchopt.devices.pytorch.commands import stacks
 from launchopt.devices.pytorch.graphs import Graphs
 from launchopt.devices.pytorch.steps import STRATEGY

@@ -15,7 +15,8 @@ from collections.abc import Callable
 import torch
 
 from launchopt.batching.batch import SEVERAL, StepBatch
-from launchopt.devices.base import Counters, Device
+from launchopt.devices.base import Device
+from launchopt.devices.prepared import Counters
 from launchopt.devices.pytorch.calls import Step
 from launchopt.devices.pytorch.steps import STRATEGY, Steps, example, examples, launch
 from launchopt.devices.pytorch.views import TorchArenas

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, StepBatch
 from launchopt.command import ShapeKey, as_records
-from launchopt.devices.base import Counters, GpuDevice
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import MOVES, ShapeColumn
 from launchopt.devices.cublaslt.packing import COPY_BYTES, SlotCopier
 from launchopt.devices.cublaslt.plans import Gemm
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import by_strides, of_copies
+from launchopt.devices.prepared import Counters
 from launchopt.devices.runs import run_end
 from launchopt.devices.steps.fusions.makers import NO_MAKERS, Makers, fuse_steps
 from launchopt.devices.steps.stages import LtSteps

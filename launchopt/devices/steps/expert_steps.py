@@ -12,12 +12,13 @@ import numpy as np
 
 from launchopt.batching.batch import SEVERAL, Batch
 from launchopt.command import INDEX_BYTES, as_records
-from launchopt.devices.base import Counters, GpuDevice
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cuda.expert_gemm import ExpertGemm
 from launchopt.devices.cuda.graph_cache import Graphs
 from launchopt.devices.cuda.op_kernels import geometry
 from launchopt.devices.cuda.op_plans import three, to_launch
+from launchopt.devices.prepared import Counters
 from launchopt.devices.steps.expert_fusions import FUSED, FusedLaunches, Memory, fusions_for, launches_of
 from launchopt.devices.steps.expert_operands import GEMMS, OPERANDS, StepOperands, launch_all
 from launchopt.errors import RunError

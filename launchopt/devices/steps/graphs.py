@@ -19,7 +19,7 @@ import numpy as np
 
 from launchopt.batching.batch import SEVERAL, Batch, StepBatch
 from launchopt.command import RecordWord, ShapeKey
-from launchopt.devices.base import Counters, GpuDevice
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pointers, pad_pointers
@@ -27,6 +27,7 @@ from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import by_pointers
 from launchopt.devices.cuda.graph_cache import Executable, Graphs
+from launchopt.devices.prepared import Counters
 from launchopt.devices.steps.coalesced import COALESCED, CoalescedSteps
 from launchopt.devices.steps.fusions.makers import NO_MAKERS, Makers
 from launchopt.devices.steps.likely import most_kept, padded_sizes

@@ -16,10 +16,11 @@ from functools import partial
 
 from launchopt.batching.batch import SEVERAL, StepBatch
 from launchopt.command import ShapeKey
-from launchopt.devices.base import Counters, GpuDevice
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cuda.graph_cache import Executable
 from launchopt.devices.cuda.loop_graphs import LoopGraphs
 from launchopt.devices.feedback.step_loop import StepLoopEnd
+from launchopt.devices.prepared import Counters
 from launchopt.devices.steps.coalesced import CoalescedSteps
 from launchopt.devices.steps.fusions.makers import NO_MAKERS, Makers
 from launchopt.devices.steps.keys import are_repeated

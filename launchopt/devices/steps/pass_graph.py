@@ -18,7 +18,7 @@ import numpy as np
 from launchopt.batching.batch import SEVERAL, Batch
 from launchopt.batching.batcher import shape_finder
 from launchopt.command import WORDS, Flag, Records, ShapeKey
-from launchopt.devices.base import Counters, GpuDevice
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.launch_tables import ShapeColumn
 from launchopt.devices.cublaslt.pointer_loops import fill_pass
@@ -26,6 +26,7 @@ from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cublaslt.tables import Row
 from launchopt.devices.cublaslt.tuning import by_pointers
 from launchopt.devices.cuda.graph_cache import Graphs
+from launchopt.devices.prepared import Counters
 from launchopt.recording.launch_rows import Strategy
 from launchopt.streams.chains.chain import Stream
 from launchopt.streams.stream import commands_of

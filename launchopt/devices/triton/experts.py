@@ -16,11 +16,12 @@ import numpy as np
 
 from launchopt.batching.batch import SEVERAL, Batch
 from launchopt.command import as_records
-from launchopt.devices.base import Counters, GpuDevice
+from launchopt.devices.base import GpuDevice
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.pointers import Pointers
 from launchopt.devices.cuda.graph_cache import Graphs
+from launchopt.devices.prepared import Counters
 from launchopt.devices.steps.expert_operands import OPERANDS, launch_all
 from launchopt.devices.triton.expert_gemms import WORD_BYTES, ExpertLaunches
 from launchopt.devices.triton.expert_operands import LAUNCHES, READ_BLOCKS, WORDS, Operands

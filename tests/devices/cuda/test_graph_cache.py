@@ -12,7 +12,7 @@ from support.cuda.fake_copy import STREAM
 from support.cuda.fake_graphs import FakeRuntime
 from support.cuda.libraries import imported
 
-from launchopt.devices.base import Counters
+from launchopt.devices.prepared import Counters
 from launchopt.errors import RunError
 
 module: Any = imported("launchopt.devices.cuda.graph_cache")

@@ -11,7 +11,7 @@ import pytest
 
 from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype
-from launchopt.devices.base import Counters
+from launchopt.devices.prepared import Counters
 from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.chains.program import (
     Program,

@@ -16,7 +16,6 @@ import cupy
 import numpy as np
 
 from launchopt.command import Dtype, ShapeKey
-from launchopt.devices.base import Counters
 from launchopt.devices.cublaslt.kernel_plans import Launch
 from launchopt.devices.cublaslt.launch_tables import BASES, PlanColumn
 from launchopt.devices.cublaslt.plans import Gemm
@@ -27,6 +26,7 @@ from launchopt.devices.cuda.floors.loops import launch_burst
 from launchopt.devices.cuda.graph_cache import Graphs
 from launchopt.devices.floors import Measured, ceilings_of, host_floors
 from launchopt.devices.launch_breakdown import Stage
+from launchopt.devices.prepared import Counters
 from launchopt.errors import ArenaMemoryError, DeviceError
 from launchopt.files import JsonObject
 from launchopt.recording.recorder import Recorder
