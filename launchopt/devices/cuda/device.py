@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from launchopt.batching.batch import Batch, FlushReason, StepBatch
 from launchopt.command import COMMAND_DTYPE, Dtype, Records, ShapeKey
-from launchopt.devices.arenas import Arenas, SeqState, Sources
 from launchopt.devices.base import DeviceInfo
 from launchopt.devices.cublaslt import launch as lt
 from launchopt.devices.cublaslt.kernel_plans import KernelPlans
@@ -24,9 +23,10 @@ from launchopt.devices.cublaslt.packing import CALLS_PER_BATCH, Packing
 from launchopt.devices.cublaslt.plans import WORKSPACE_LIMIT_BYTES, Plans
 from launchopt.devices.cublaslt.tables import Tables, shape_table
 from launchopt.devices.cuda.ceilings import measure_ceilings, measure_memory
-from launchopt.devices.cuda.errors import failure_of, no_memory
+from launchopt.devices.cuda.errors import failure_of
 from launchopt.devices.cuda.info import cuda_info, gpu_state, library_versions
 from launchopt.devices.cuda.marks import LaunchMarks
+from launchopt.devices.cuda.memory import open_memory
 from launchopt.devices.cuda.planning import Planner, contexts_table, op_plans_of
 from launchopt.devices.cuda.streams import Streams, check_context
 from launchopt.devices.feedback.cuda import CudaSteps
@@ -42,7 +42,7 @@ from launchopt.queue.ring import Ring
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.sampling import Sampling
-from launchopt.streams.chains.chain import ChainStream, Stream, chain_of
+from launchopt.streams.chains.chain import ChainStream, Stream
 from launchopt.timing.activity import Bandwidths, Ceilings, Span
 from launchopt.types import Words
 
@@ -63,21 +63,9 @@ class CudaDevice:
         self.recorder, self.work = recorder, stream
         self.pack_bytes_per_launch = self.info.pack_bytes_per_launch if stream.packable else 0
         self._steps: CudaSteps | None = None
-        self.state_of_sequences: SeqState | None = None
-        try:
-            self.split = None if team is None else CudaSplit(chain_of(stream), seed, team, self.info.index)
-            self.arenas = (
-                self.split.arenas
-                if self.split
-                else Arenas(cupy, stream.arenas, stream.fills, Sources(fixed=stream.fixed))
-            )
-            self._workspace = cupy.empty(WORKSPACE_LIMIT_BYTES, np.uint8)
-            self.arenas.fill(seed)
-            if stream.attention is not None:
-                chain = chain_of(stream)
-                self.state_of_sequences = SeqState(cupy, stream.attention, stream.requests, chain.seed, chain.prefixes)
-        except cupy.cuda.memory.OutOfMemoryError as error:
-            raise no_memory(error, f"while operands were put into {self.info.memory_name}") from None
+        memory = open_memory(stream, seed, team, self.info)
+        self.split, self.arenas, self.state_of_sequences = memory.split, memory.arenas, memory.sequences
+        self._workspace = memory.workspace
         self.lt = Plans(stream.dtype, self._tunes)
         self.kernels = KernelPlans(stream.dtype, stream.norm_epsilon)
         self._scalars = np.array([1.0, 0.0], np.float32)  # alpha, beta
