@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.steps.driver_runs import AHEAD, CONTINUOUS, NONE, PATIENCE_S, Peer, running, stream_of
-from support.steps.program_interpreter import steps_of as kinds_of
 from support.steps.programs import program_streams
+from support.steps.stream_steps import steps_of as kinds_of
 
 from launchopt.errors import Interrupted
 from launchopt.producing import prepared_steps as sr

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 from support.steps.driver_runs import AHEAD, CONTINUOUS, NONE, expected_records, stream_of
-from support.steps.program_interpreter import steps_of as kinds_of
+from support.steps.stream_steps import steps_of as kinds_of
 
 from launchopt.command import COMMAND_DTYPE, Flag, Records, RecordWord
 from launchopt.producing import driver_loop as iss

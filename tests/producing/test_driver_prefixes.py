@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from support.steps.driver_runs import CONTINUOUS, Peer, running
-from support.steps.program_interpreter import steps_of
 from support.steps.shared_prompts import stream_of
+from support.steps.stream_steps import steps_of
 
 from launchopt.producing.production import RunKind, Schedule
 from launchopt.streams.chains.chain import ChainStream

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.processes import ring_peer
-from support.steps.program_interpreter import records_of, steps_of
 from support.steps.programs import program_streams
+from support.steps.stream_steps import records_of, steps_of
 
 from launchopt.command import COMMAND_DTYPE, Flag, Records, RecordWord, as_words
 from launchopt.producing import prepared_steps as sr

@@ -1,8 +1,7 @@
 """Attention of a layer, in numbers: its heads, its KV cache, and the part of the cache that a step reads.
 
 In: the heads of a model, the maximum tokens of a request, and the tokens of a page of the cache. Out: `Attention`, from
-which a device runs attention, with a page table fixed by a seed; and `attention_work`, the FLOPs and bytes of attention
-over the actual lengths of the requests.
+which a device runs attention, with a page table fixed by a seed. `work.attention_work` has its FLOPs and bytes.
 
 The cache of a layer is one pool, [pages_total][2][page_tokens][kv_heads][head_dim], keys then values. A contiguous
 cache has one page per request, as long as the longest request can get, in the order of requests.
@@ -15,11 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from launchopt.command import INDEX_BYTES, Dtype, Op
 from launchopt.errors import ConfigError
-from launchopt.streams.chains.lengths import Lengths
-
-ATTENTION_OPS = (Op.KV_WRITE, Op.QK, Op.SOFTMAX, Op.AV)  # their work depends on the position of a step in its request
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,20 +116,3 @@ class Attention:
         if self.is_paged:
             pages = np.random.default_rng([seed, 0x9A6E]).permutation(pages)
         return pages.astype(np.int32).reshape(self.requests, self.pages_a_request)
-
-
-def attention_work(op: Op, attention: Attention, lengths: Lengths, dtype: Dtype) -> tuple[int, int]:
-    """Return the FLOPs and the minimum bytes of one node's commands in all steps of `lengths`.
-
-    A term counts as a product and a sum, a score of softmax as one operation. A step reads keys and values once for all
-    heads that share them. It reads and writes scores only for the positions that a column sees.
-    """
-    heads, width = attention.q_heads, attention.q_heads * attention.head_dim
-    scores, kept = heads * lengths.seen, attention.kv_width * lengths.read
-    if op in (Op.QK, Op.AV):
-        return 2 * attention.head_dim * scores, (width * lengths.columns + kept + scores) * dtype.itemsize
-    if op is Op.SOFTMAX:
-        return scores, 2 * scores * dtype.itemsize
-    assert op is Op.KV_WRITE
-    copied = 2 * 2 * attention.kv_width * lengths.columns * dtype.itemsize
-    return 0, copied + INDEX_BYTES * lengths.columns

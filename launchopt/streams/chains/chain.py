@@ -22,20 +22,19 @@ from launchopt.arrivals.requests import Requests
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.prefixes.sharing import SharedPrefixes
-from launchopt.streams.chains.attention import ATTENTION_OPS, Attention, attention_work
+from launchopt.streams.chains.attention import Attention
 from launchopt.streams.chains.chain_table import ChainColumn, count_steps, place_activations
 from launchopt.streams.chains.lengths import StepKind
 from launchopt.streams.chains.placement import UNIT_BYTES, Placement, Row
 from launchopt.streams.chains.program import Program, linear_program
 from launchopt.streams.chains.template import Templates
 from launchopt.streams.chains.tensor import Split, head_share
+from launchopt.streams.chains.work import count_commands, work_of
 from launchopt.streams.operands import ArenaKey, Fixed, Operands
 from launchopt.streams.stream import CommandStream
 from launchopt.weights.packing import PLAIN, Packing
 
 LEAST_TABLE_ROWS = 1024  # fewest rows of the embedding table
-# 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
-MOVES_WITH_LANE = {Op.ADD: (1, 1, 1), Op.KV_WRITE: (1, 1, 0)}
 
 
 class ChainSettings(NamedTuple):
@@ -127,13 +126,8 @@ class ChainStream:
         self._templates = templates = Templates(self._place, self.kinds, self.layers, self.dtype)
         self.template, self.kind_stops, self.replica_moves = templates.records, templates.stops, templates.moves
         self.a_from, self.b_from, self.c_from = templates.a_from, templates.b_from, templates.c_from
-        self.counts: dict[ShapeKey, int] = {}
-        self._together: dict[ShapeKey, int] = {}
-        for kind, shapes in zip(self.kinds, templates.shapes, strict=True):
-            uses = self._lengths[kind].steps
-            for shape, times in shapes.items():
-                self.counts[shape] = self.counts.get(shape, 0) + times * uses
-                self._together[shape] = min(self.requests, self._together.get(shape, 0) + uses)
+        steps = [self._lengths[kind].steps for kind in self.kinds]
+        self.counts, self._together = count_commands(templates.shapes, steps, self.requests)
         self.commands = sum(self.counts.values())
         self.shapes = sorted(self.counts)
         self.arenas = self._arenas()
@@ -260,14 +254,8 @@ class ChainStream:
         return self._place.weights.fills | {self.activations: (self.table_rows * self.units(self.hidden), 1.0)}
 
     def strides(self) -> dict[ShapeKey, tuple[int, int, int]]:
-        """Return the number of slots of A, B and C from one command of a batch to the next, for each shape.
-
-        The requests of a batch share weights and the pool of KV caches. Their activations are one lane apart.
-        """
-        moves = {shape: MOVES_WITH_LANE.get(shape.op, (0, 1, 1)) for shape in self.shapes}
-        return {
-            shape: (a * self.lane_units, b * self.lane_units, c * self.lane_units) for shape, (a, b, c) in moves.items()
-        }
+        """Return the number of slots of A, B and C from one command of a batch to the next, for each shape."""
+        return self._place.strides(self.shapes)
 
     @property
     def arena_bytes(self) -> int:
@@ -294,15 +282,8 @@ class ChainStream:
         return self._work()[1]
 
     def _work(self) -> tuple[int, int]:
-        plain = [(shape, count) for shape, count in self.counts.items() if shape.op not in ATTENTION_OPS]
-        flops = sum(shape.flops * count for shape, count in plain)
-        moved = sum(shape.bytes * count for shape, count in plain)
-        for op in [node.op for node in self.program.layer if node.op in ATTENTION_OPS] * self.layers:
-            assert self.attention is not None
-            for lengths in self._lengths.values():
-                work = attention_work(op, self.attention, lengths, self.dtype)
-                flops, moved = flops + work[0], moved + work[1]
-        return flops, moved
+        ops = [node.op for node in self.program.layer] * self.layers
+        return work_of(self.counts, ops, self.attention, self._lengths.values(), self.dtype)
 
 
 Stream = CommandStream | ChainStream

@@ -12,10 +12,10 @@ output alternates between two places, since the next layer may still need its in
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from launchopt.command import INDEX_BYTES, Dtype, Op
+from launchopt.command import INDEX_BYTES, Dtype, Op, ShapeKey
 from launchopt.errors import ConfigError
 from launchopt.streams.chains.attention import Attention
 from launchopt.streams.chains.lengths import StepKind
@@ -27,6 +27,8 @@ from launchopt.weights.packing import PLAIN, Packing
 UNIT_BYTES = SLOT_ALIGNMENT_BYTES
 NO_LAYER = -1
 READS_CACHE = (Op.QK, Op.AV)
+# 1 for each of A, B and C that every request has for itself, 0 for one that all share. Other ops: (0, 1, 1).
+MOVES_WITH_LANE = {Op.ADD: (1, 1, 1), Op.KV_WRITE: (1, 1, 0)}
 
 
 class Origin(enum.IntEnum):
@@ -106,6 +108,16 @@ class Placement:
     def row_elements(self, features: int) -> int:
         """Return the elements from one row of `features` elements to the next."""
         return self.units(features) * UNIT_BYTES // self._dtype.itemsize
+
+    def strides(self, shapes: Iterable[ShapeKey]) -> dict[ShapeKey, tuple[int, int, int]]:
+        """Return the number of slots of A, B and C from one command of a batch to the next, for each shape.
+
+        The requests of a batch share weights and the pool of KV caches. Their activations are one lane apart.
+        """
+        moves = {shape: MOVES_WITH_LANE.get(shape.op, (0, 1, 1)) for shape in shapes}
+        return {
+            shape: (a * self.lane_units, b * self.lane_units, c * self.lane_units) for shape, (a, b, c) in moves.items()
+        }
 
     def _slots_units(self, n: int) -> int:
         return -(-n * INDEX_BYTES // UNIT_BYTES) if self._program.prologue else 0

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from support.steps.no_driver import NO_DRIVER
-from support.steps.program_interpreter import NONE, SEED, Interpreter, records_of, steps_of
+from support.steps.program_interpreter import NONE, SEED, Interpreter
+from support.steps.stream_steps import records_of, steps_of
 
 from launchopt.arrivals.requests import Requests
 from launchopt.batching.batch import Batch, FlushReason

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.steps.program_interpreter import origins_of, records_of, rows_of, steps_of
 from support.steps.programs import PROGRAMS, SPLIT, WIDE, program_streams, requests_of, stream_of
+from support.steps.stream_steps import origins_of, records_of, rows_of, steps_of
 
 from launchopt.command import Dtype, Op, ShapeKey
 from launchopt.devices.arenas import Arenas, to_float32

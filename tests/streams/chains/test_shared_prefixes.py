@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.steps.program_interpreter import steps_of
 from support.steps.shared_prompts import BLOCK, CACHED, DONORS, OUTPUTS, PROMPTS, alike_prompts, stream_of
+from support.steps.stream_steps import steps_of
 
 from launchopt.recording.identity import stream_hash
 from launchopt.streams.chains.chain_table import ChainColumn

@@ -19,8 +19,8 @@ from launchopt.queue.ring import Ring
 from launchopt.queue.segment import HeaderWord
 from launchopt.streams.chains.chain import ChainSettings, ChainStream
 from launchopt.streams.chains.chain_table import ChainColumn
-from support.steps.program_interpreter import records_of
-from support.steps.program_interpreter import steps_of as kinds_of
+from support.steps.stream_steps import records_of
+from support.steps.stream_steps import steps_of as kinds_of
 
 LAYER = [(24, 8), (8, 8), (300, 8), (8, 140)]
 PATIENCE_S = 120.0  # time after which a thread that still waits will wait for ever; compiling takes part of it

@@ -33,7 +33,8 @@ from launchopt.verify.chains.tokens import verify_chain
 from launchopt.verify.commands import CheckSettings
 from support.steps.launching import recorded
 from support.steps.no_driver import NO_DRIVER
-from support.steps.program_interpreter import NONE, SEED, records_of, steps_of
+from support.steps.program_interpreter import NONE, SEED
+from support.steps.stream_steps import records_of, steps_of
 
 
 def batches(stream: ChainStream, most: int, seed: int | None = None, together: int = 1) -> Iterator[StepBatch]:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.steps.program_interpreter import NONE, Change, Run, steps_of, unchanged
+from support.steps.program_interpreter import NONE, Change, Run, unchanged
 from support.steps.programs import PROGRAMS, stream_of
+from support.steps.stream_steps import steps_of
 
 from launchopt.command import Dtype, Records
 from launchopt.devices.arenas import from_float32, to_float32

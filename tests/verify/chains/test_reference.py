@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.steps.program_interpreter import NONE, Run, steps_of
+from support.steps.program_interpreter import NONE, Run
 from support.steps.programs import PROGRAMS, stream_of
+from support.steps.stream_steps import steps_of
 
 from launchopt.command import Dtype, Op
 from launchopt.devices.arenas import to_float32

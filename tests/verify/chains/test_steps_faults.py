@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from support.steps.program_interpreter import NONE, Change, Run, steps_of
+from support.steps.program_interpreter import NONE, Change, Run
 from support.steps.programs import stream_of
+from support.steps.stream_steps import steps_of
 
 from launchopt.command import Dtype, Op, Records
 from launchopt.devices.arenas import to_float32

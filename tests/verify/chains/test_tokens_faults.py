@@ -20,7 +20,8 @@ from support.steps.checked_tokens import (
     in_each_dtype,
     stream_of,
 )
-from support.steps.program_interpreter import NONE, Change, Run, steps_of
+from support.steps.program_interpreter import NONE, Change, Run
+from support.steps.stream_steps import steps_of
 
 from launchopt.command import Dtype, Records
 from launchopt.sampling import Sampling
