@@ -1,4 +1,4 @@
-"""The verdict on a stream: what bounds it, what to try, what is left; and that nothing unsound is claimed."""
+"""The verdict on a stream: what bounds it, what is left; and that nothing unsound is claimed."""
 
 from __future__ import annotations
 
@@ -8,25 +8,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.paths import ROOT
-from support.results.diagnosed_rows import BANDWIDTH, calibration, decode, few, repeats, row, traced
+from support.results.diagnosed_rows import (
+    BANDWIDTH,
+    EXPERTS,
+    calibration,
+    decode,
+    few,
+    line,
+    only,
+    repeats,
+    row,
+    traced,
+)
 
-from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis, diagnose
+from launchopt.analysis.verdict.diagnosis import diagnose
 from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_markdown
-from launchopt.modes import mode_class
 from launchopt.recording import results
-from launchopt.recording.results import Row
 
 REFERENCE = ROOT / "outputs" / "reference" / "h200"
-
-
-def only(rows: list[Row], **refused: dict[str, str]) -> Diagnosis:
-    (found,) = diagnose(rows, refused, None)
-    return found
-
-
-def line(found: Diagnosis, mode: str) -> DiagnosedLine:
-    (one,) = [each for each in found.lines if each.mode == mode]
-    return one
 
 
 def test_a_mode_that_quantises_inputs_is_not_recommended() -> None:
@@ -189,42 +188,6 @@ def test_a_queue_that_cannot_fill_is_not_called_full() -> None:
     assert any("the launch queue was full" in fact for fact in line(many, "baseline").evidence)
 
 
-def test_order_comes_before_speed() -> None:
-    base = decode("baseline", 100.0, 100.0, 100.0)
-    loose = decode("batched", 5.0, 5.0, 5.0, ordering="none")
-    kept = decode("coalesced", 20.0, 20.0, 20.0, launch_calls=500, batch_size_mean=16.0)
-    found = only([*base, *loose, *kept])
-    assert found.first_to_try == "coalesced"
-    assert "a weight read once for up to 16 requests" in found.sentence
-    assert "Fastest is batched (5.000 ms), but dependencies ignored." in found.sentence
-    assert "Warning: dependencies ignored." in only([*base, *loose]).sentence
-
-
-def test_a_changed_stack_takes_the_work_of_its_choices() -> None:
-    base = decode("baseline", 100.0, 100.0, 100.0)
-    kernels = decode("coalesced+own+pdl", 5.0, 5.0, 5.0, stack="coalesce submit=stream pdl kernels=own")
-    captured = decode("engine+graph", 5.05, 5.05, 5.05, stack="coalesce fuse=qkv,norm submit=graph kernels=cublaslt")
-    found = only([*base, *kernels, *captured])
-    assert found.first_to_try == "engine+graph"
-    assert "Fastest is coalesced+own+pdl (5.000 ms), but takes more work in an engine." in found.sentence
-
-
-@pytest.mark.parametrize(
-    ("requests", "refused", "expected"),
-    [(1, {}, "graph"), (1, {"graph": "no"}, "pdl"), (16, {}, "graph"), (16, {"graph": "no"}, "engine")],
-)
-def test_what_was_not_run_is_proposed_unless_it_refused(requests: int, refused: dict[str, str], expected: str) -> None:
-    rows = decode("baseline", 80.0, 80.0, 80.0, requests=requests)
-    found = only(rows, run=refused)
-    assert found.first_to_try == expected
-    assert f"Try {expected} first: not measured here, at most" in found.sentence
-
-
-def test_what_is_slower_is_never_proposed() -> None:
-    found = only([*repeats("baseline", 100.0, 100.0, 100.0), *few("batched", 120.0, 120.0, 120.0)])
-    assert found.first_to_try != "batched"
-
-
 @pytest.mark.parametrize("bad", [{"verified": False}, {"status": "3 commands went missing"}])
 def test_unsound_lines_get_no_verdict(bad: dict[str, Any]) -> None:
     found = only([*repeats("baseline", 100.0, 100.0, 100.0), *few("batched", 5.0, 5.0, 5.0, **bad)])
@@ -311,13 +274,6 @@ def test_reference_runs_say_what_was_found_on_the_h200() -> None:
                 assert each.speedup.value <= most * 1.02, "a strategy that beats the roofline's bound"
 
 
-EXPERTS: dict[str, Any] = {
-    **{"workload": "moe", "expert_routing": "balanced", "experts": 16, "experts_per_token": 4, "requests": 1},
-    **{"steps": 250, "step_tokens": 4, "active_experts": 13.0, "largest_expert_tokens": 3.0, "dtype": "bf16"},
-}
-STEPS: dict[str, Any] = {"workload": "decode", "model": "tiny", "layers": 2, "tokens": 1000, "requests": 16}
-
-
 def test_the_further_launches_of_a_step_with_experts_do_not_pack() -> None:
     calls = {"launch_calls": 2000, "submits": 250, "batches": 250, "host_submit_ns_per_launch": 40_000.0}
     (fact, *_) = line(only(repeats("expert_kernel", 20.0, 21.0, 19.0, **EXPERTS, **calls)), "expert_kernel").evidence
@@ -325,32 +281,6 @@ def test_the_further_launches_of_a_step_with_experts_do_not_pack() -> None:
         "launch calls: 250 x 40.00 us = 10.00 ms, 50.0% of the wall time; 1,750 more calls are part of"
     )
     assert "pack" not in fact
-
-
-@pytest.mark.parametrize("columns", [{}, EXPERTS, STEPS, STEPS | {"requests": 1}])
-def test_on_a_cpu_no_mode_that_needs_a_gpu_is_proposed(columns: dict[str, Any]) -> None:
-    base = repeats("baseline", 100.0, 101.0, 99.0, **columns, device="cpu")
-    noisy = few("multistream", 10.0, 400.0, 20.0, **columns, device="cpu")  # not certain, and in the median 5x
-    refused: dict[str, str] = {}
-    while (mode := only([*base, *noisy], run=refused).first_to_try) is not None:
-        assert "cpu" in mode_class(mode).devices, mode
-        refused[mode] = "so that the next one is proposed"
-    assert refused, "the rows lead to a proposal"
-
-
-@pytest.mark.parametrize(
-    ("columns", "mode"),
-    [
-        (EXPERTS, "graph"),
-        (EXPERTS | {"dtype": "fp32"}, "grouped"),
-        (EXPERTS | {"weights": "fp8 per channel"}, "graph"),
-        ({"weights": "fp8 per channel"}, "batched"),
-        (STEPS | {"weights": "int4 per block"}, "engine+graph+own"),
-        (STEPS, "graph"),
-    ],
-)
-def test_what_to_try_can_run_the_work(columns: dict[str, Any], mode: str) -> None:
-    assert only(repeats("baseline", 100.0, 101.0, 99.0, **columns)).first_to_try == mode
 
 
 @pytest.mark.parametrize(

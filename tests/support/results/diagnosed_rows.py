@@ -1,16 +1,22 @@
-"""Rows of streams with chosen times, so that the bottleneck is known."""
+"""Rows of streams with chosen times, so that the bottleneck is known, and their diagnosis."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from launchopt.analysis.verdict.calibration import Calibration
+from launchopt.analysis.verdict.diagnosis import DiagnosedLine, Diagnosis, diagnose
 from launchopt.devices.launch_breakdown import Floor
 from launchopt.recording.results import SUMMARY, Row
 
 H200 = "NVIDIA H200"
 BANDWIDTH = 4000.0  # GB/s that the device reads; it copies a little less
 PEAK = 50.0  # TFLOP/s
+EXPERTS: dict[str, Any] = {
+    **{"workload": "moe", "expert_routing": "balanced", "experts": 16, "experts_per_token": 4, "requests": 1},
+    **{"steps": 250, "step_tokens": 4, "active_experts": 13.0, "largest_expert_tokens": 3.0, "dtype": "bf16"},
+}
+STEPS: dict[str, Any] = {"workload": "decode", "model": "tiny", "layers": 2, "tokens": 1000, "requests": 16}
 
 
 def row(mode: str = "baseline", repeat: int = 0, **columns: Any) -> Row:
@@ -62,3 +68,13 @@ def calibration(**floors: float) -> Calibration:
     """Return a calibration of the H200 with these floors."""
     made = {name: Floor(value, "us", None, None, 1, "made up") for name, value in floors.items()}
     return Calibration("2026-01-01T00:00:00Z", {"kind": "cuda", "name": H200}, {}, made)
+
+
+def only(rows: list[Row], **refused: dict[str, str]) -> Diagnosis:
+    (found,) = diagnose(rows, refused, None)
+    return found
+
+
+def line(found: Diagnosis, mode: str) -> DiagnosedLine:
+    (one,) = [each for each in found.lines if each.mode == mode]
+    return one
