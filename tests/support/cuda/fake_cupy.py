@@ -14,33 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.command import EXPERT_OPS, Dtype, Op
-from launchopt.devices.arenas import STORAGE
 from launchopt.devices.cuda.op_kernels import ARGS, QUANTISED_GEMV, TENSOR_GEMV
-from launchopt.devices.feedback.host import HostFeedback
 from launchopt.devices.feedback.in_launch import FIELDS
 from launchopt.devices.feedback.stages import WORDS as ROW_WORDS
 from launchopt.kernels.shared import ROW_DRAW, ROW_HISTORY, ROW_ID, STEP_LOOP
 from launchopt.sampling import Sampling, SamplingKind
 from support.cuda import fake_fp8, fake_quantised
+from support.cuda.copying_kernels import fed_back, gather, memory_at, scatter
 from support.cuda.fake_all_reduce import exchange
 from support.cuda.fake_copy import COPY, STREAM
 from support.cuda.fake_expert_fusions import expert_fused, expert_route
 from support.cuda.fake_expert_kernels import expert_align, expert_gemm, experts, next_operands, through_table
 from support.cuda.fake_kernels import FakeKernels, bias_relu_scale, elementwise, words_at
 from support.cuda.fake_lt import FakeMatmul
-from support.cuda.fake_memory import OnGpu, allocated, require_inside
+from support.cuda.fake_memory import OnGpu, allocated
 
 ELEMENTWISE = {op.name for op in (Op.RELU, Op.ADD, Op.SCALE, Op.BIAS, Op.SILU_MUL)}
 STEP_LOOP_WORDS = {name: i for i, name in enumerate(STEP_LOOP.names or ())}
 NO_SAMPLING = Sampling(SamplingKind.none)
 FREE_BYTES = 1 << 30
-
-
-def memory_at(address: int, shape: tuple[int, ...], kind: Any) -> NDArray[Any]:
-    """Return the host's memory at an address as an array, to read or to write."""
-    size = int(np.prod(shape)) * np.dtype(kind).itemsize
-    require_inside(address, size)
-    return np.frombuffer((ctypes.c_char * size).from_address(address), kind).reshape(shape)
 
 
 class CUDARuntimeError(RuntimeError):
@@ -209,7 +201,7 @@ class FakeCupy:
 
         def get_function(name: str) -> Any:
             if name in ("gather", "scatter"):
-                return _gather if name == "gather" else _scatter
+                return gather if name == "gather" else scatter
             if name in ("feedback", "end_step"):
                 return self.kernels.raw(self._feedback(code))
             if name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_ADD"):
@@ -289,42 +281,3 @@ class FakeCupy:
         fields = words_at(loop, len(STEP_LOOP_WORDS)).tolist()
         arguments, words, left = (int(fields[STEP_LOOP_WORDS[name]]) for name in ("arguments", "words", "left"))
         return lambda: (ctypes.memmove(arguments, source, 8 * words), memory_at(left, (1,), np.uint64).fill(count))
-
-
-def fed_back(feed: dict[str, int], row_words: NDArray[np.uint64], dtype: Dtype, sampling: Sampling) -> None:
-    """Feed rows back as struct Feedback says; `row_words`: the rows' arguments, [ROW_WORDS, rows]."""
-    sources, targets, histories, places, drawn = row_words
-    samples, kind = sampling.kind is not SamplingKind.none, STORAGE[dtype]
-    finals = np.stack([memory_at(int(each), (feed["vocab" if samples else "hidden"],), kind) for each in sources])
-    table = None
-    if samples:
-        rows = feed["vocab"], feed["row_bytes"] // dtype.itemsize
-        table = memory_at(feed["embedding"], rows, kind)[:, : feed["hidden"]]
-    numbers = (drawn >> np.uint64(32)).astype(np.uint32), drawn.astype(np.uint32)
-    inputs, ids = HostFeedback(dtype, sampling, table).advance(finals, *numbers)
-    for i, (target, history, place) in enumerate(
-        zip(targets.tolist(), histories.tolist(), places.tolist(), strict=True)
-    ):
-        memory_at(target, (feed["hidden"],), kind)[:] = inputs[i]
-        if history:
-            memory_at(history, (feed["hidden"],), kind)[:] = finals[i]
-        if place:
-            memory_at(place, (1,), np.int32)[:] = 0 if ids is None else ids[i]
-
-
-def _slots(slots: int, count: int) -> list[int]:
-    found: list[int] = memory_at(slots, (count,), np.uint32).tolist()
-    return found
-
-
-def _gather(grid: tuple[int, int], block: tuple[int], arguments: tuple[int, ...]) -> None:
-    """Copy slots of an arena into adjacent slots of scratch memory, as the kernels of slot_copy do."""
-    arena, scratch, slots, unit, width = map(int, arguments)
-    for i, slot in enumerate(_slots(slots, grid[1])):
-        ctypes.memmove(scratch + 16 * i * width, arena + 16 * slot * unit, 16 * width)
-
-
-def _scatter(grid: tuple[int, int], block: tuple[int], arguments: tuple[int, ...]) -> None:
-    scratch, arena, slots, unit, width = map(int, arguments)
-    for i, slot in enumerate(_slots(slots, grid[1])):
-        ctypes.memmove(arena + 16 * slot * unit, scratch + 16 * i * width, 16 * width)

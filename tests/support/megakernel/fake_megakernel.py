@@ -29,8 +29,8 @@ from launchopt.devices.megakernel.task_structs import Tasks, TaskWord, packed
 from launchopt.devices.megakernel.tasks import tasks_of
 from launchopt.kernels.shared import FEEDBACK, ROW_WORDS, word_of
 from launchopt.kernels.shared_megakernel import GATE, JOIN, LAUNCH, PROGRAM, TAG_BITS, TASK, WEIGHTS
+from support.cuda.copying_kernels import fed_back, memory_at
 from support.cuda.fake_cuda import FakeCuda, fake_cuda
-from support.cuda.fake_cupy import fed_back, memory_at
 from support.cuda.fake_memory import FakeMemory
 from support.megakernel.instruction_interpreter import Memory, random_order, run
 
