@@ -47,9 +47,9 @@ from runner.run.notices import (
 from runner.run.repeats import Rounds
 from runner.run.resume import config_hash
 from runner.run.rows import histogram_rows, stream_facts, summary_row
+from runner.run.screens.terminal import Terminal, throttled_repeats
 from runner.run.session import Session
 from runner.run.several import gpu_rows, merged
-from runner.run.terminal import Terminal, throttled_repeats
 from runner.run.tokens import TokenResults
 from runner.run.watchdog import Moved, limited
 from runner.screen.pager import Voice

@@ -157,7 +157,7 @@ def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> 
     shutil.copytree(SCRIPT.parents[1] / "launchopt", tmp_path / "launchopt")
     for name in ("nsys.py", "profile_output.py"):
         shutil.copy(SCRIPT.parents[1] / "runner" / name, tmp_path / "runner")
-    (tmp_path / "runner/run/terminal.py").write_text(
+    (tmp_path / "runner/run/screens/terminal.py").write_text(
         "from rich.console import Console\nPIPED_COLUMNS = 200\ndef console(): return Console(width=PIPED_COLUMNS)\n"
     )
     (tmp_path / "scripts").mkdir()

@@ -1,1 +1,1 @@
-"""What a run and a sweep print when they end."""
+"""What a run prints: its progress, and its results; what a sweep prints when it ends."""

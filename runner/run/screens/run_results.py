@@ -18,7 +18,7 @@ from launchopt.recording.results import Row
 from launchopt.statistics.interval import Verdict
 from runner.config.schema import MOST_REPEATS
 from runner.plan.base import INDEPENDENT, STEPS
-from runner.run.terminal import throttled_repeats
+from runner.run.screens.terminal import throttled_repeats
 from runner.screen.fitted import Heading, in_groups
 
 BASES = (INDEPENDENT, STEPS)  # modes that stand first, and that the others are compared with

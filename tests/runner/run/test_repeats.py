@@ -25,7 +25,7 @@ from runner.run import children
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
 from runner.run.resume import config_hash
-from runner.run.terminal import throttled_repeats
+from runner.run.screens.terminal import throttled_repeats
 from runner.run.watchdog import Moved
 from runner.worker.messages import RepeatResult
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from launchopt.recording.results import Row
 from runner.plan.plan import Plan
-from runner.run.pace import Pace, clock_text
+from runner.run.screens.pace import Pace, clock_text
 from runner.run.watchdog import Moved
 from runner.screen.pager import console
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.run.pace import Pace, clock_text
-from runner.run.terminal import Terminal
+from runner.run.screens.pace import Pace, clock_text
+from runner.run.screens.terminal import Terminal
 from runner.run.watchdog import Moved
 
 
