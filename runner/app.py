@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launchopt.errors import ConfigError, Interrupted, LaunchoptError
-from launchopt.files import reason
 from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.against import settled
@@ -33,15 +31,16 @@ from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help import print_help
 from runner.importing import uncollected
 from runner.run import children
-from runner.run.executing import execute_into, note_refusal, objective_in, objective_of, shown_path, unforeseen
-from runner.run.folder_lock import FolderError, FolderLock, check_writable, chosen_folder
-from runner.run.resume import OUTPUTS, config_hash, is_done, is_timed, plain, require_own, work_key
+from runner.run.executing import execute_into, objective_of, shown_path
+from runner.run.folder_lock import FolderLock, check_writable, chosen_folder
+from runner.run.resume import OUTPUTS, is_done, is_timed, require_own
 from runner.run.sweep import Sweep, SweepJob, checked_params, place_resumed
+from runner.sweep_jobs import SWEEP_KEY, plan_of, refuse_in_sweep, run_in_sweep
 
 if TYPE_CHECKING:
     from runner.plan.plan import Plan
 
-RUN_KEY, SWEEP_KEY = "hydra.run.dir", "hydra.sweep.dir"
+RUN_KEY = "hydra.run.dir"
 
 
 @dataclass
@@ -147,106 +146,19 @@ def run_job(composed: DictConfig) -> float:
     about = HydraConfig.get()
     folder, overrides, sweep = Path(about.runtime.output_dir), typed(about), _start.sweep
     if sweep is None and about.mode is not RunMode.MULTIRUN:
-        return _run(_start.plan or _plan(settled(composed)), folder, overrides)
+        return _run(_start.plan or plan_of(settled(composed)), folder, overrides)
     job = SweepJob(about.job.num, overrides)
     if sweep is not None:
-        return run_in_sweep(sweep, job, composed, folder)
+        return run_in_sweep(sweep, job, composed, folder, fail)
     from runner.parallel.worker import handed_on  # this is a worker of a launcher
 
     return handed_on(job, composed, folder, Path(about.sweep.dir))
 
 
-def run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> float:
-    """Run one job of a sweep, and return its objective. SystemExit if a signal ended it."""
-    with _ending(sweep, job, folder):
-        signals.check()  # Ctrl-C during a repeat that failed
-        _run_in_sweep(sweep, job, settled(composed), folder)
-    if job.status == "interrupted":
-        raise SystemExit(job.exit_code)
-    return job.objective
-
-
 def refuse_job(composed: DictConfig, error: OSError) -> None:
     """Refuse a job of a sweep whose folder cannot be made. The other jobs run."""
-    folder, sweep = Path(composed.hydra.runtime.output_dir), _start.sweep
-    assert sweep is not None
-    job = SweepJob(composed.hydra.job.num, typed(composed.hydra))
-    with _ending(sweep, job, folder):
-        signals.check_lost()
-        sweep.add(job, folder)
-        raise FolderError(SWEEP_KEY, Path(shown_path(folder)), f"cannot be made as a folder ({reason(error)})")
-
-
-@contextlib.contextmanager
-def _ending(sweep: Sweep, job: SweepJob, folder: Path) -> Iterator[None]:
-    """Record a job that is refused or that fails, and remove its folder if it is empty."""
-    try:
-        yield
-    except LaunchoptError as error:
-        signals.check_lost()
-        job.ended("refused", error)
-        sweep.fail_once(error, fail)
-        say(f"{sweep.label(job)}: {job.status}")
-    except Exception as error:  # a mistake of this program; the other jobs still run
-        signals.check_lost()
-        job.ended("failed", unforeseen(folder, error, fail))
-    finally:
-        with contextlib.suppress(OSError):  # usually: it is not empty
-            folder.rmdir()
-
-
-def _run_in_sweep(sweep: Sweep, job: SweepJob, composed: DictConfig, folder: Path) -> None:
-    """Skip or run a job, and record how it ended. Raises a LaunchoptError for a job that is refused."""
-    shown = Path(shown_path(folder))
-    sweep.add(job, folder)
-    from runner.auto.resolving import resolved
-
-    task, notices = resolved(composed)
-    config = plain(task)
-    job.config_hash = config_hash(config) if config else None
-    require_own(SWEEP_KEY, shown, OUTPUTS, force=bool(config.get("force")))
-    if config.get("resume") and is_done(shown, config, SWEEP_KEY, notices):
-        job.ended("skipped")
-        job.objective = objective_in(shown)
-        if sweep.varies_batching:
-            sweep.remember(job, work_key(_plan(composed)))
-        say(sweep.skipped(job))
-        return
-    sweep.save()
-    with contextlib.ExitStack() as locks:
-        with signals.held():
-            locks.enter_context(FolderLock(shown, SWEEP_KEY))
-        try:
-            plan = _plan(composed)
-        except LaunchoptError as error:
-            note_refusal(folder, job.overrides, error)
-            raise
-        key = work_key(plan) if sweep.varies_batching else None
-        if twin := sweep.twin_of(key):
-            job.is_like(twin)
-            say(f"{sweep.label(job)}: the same work as job {twin.job}, which stands for it")
-        else:
-            sweep.remember(job, key)
-            _run_job(plan, sweep, job, folder)
-
-
-def _run_job(plan: Plan, sweep: Sweep, job: SweepJob, folder: Path) -> None:
-    """Run a job of a sweep, and print a line about it."""
-    began_s = time.monotonic()
-    rows, failure = execute_into(plan, folder, job.overrides, fail, sweep.name(job), sweep.printed)
-    job.ended("failed" if failure else "ok", failure)
-    job.objective = objective_of(rows, plan.config.against)
-    from runner.run.screens.sweep_results import job_line
-
-    text = job_line(rows) if failure is None else job.status
-    say(f"{sweep.label(job)}: {text}; took {time.monotonic() - began_s:.1f} s")
-
-
-def _plan(composed: DictConfig) -> Plan:
-    """Return the plan of a settled config. The modules of the plan are loaded here: --help needs none of them."""
-    from runner.auto.resolving import plan_of_job
-
-    return plan_of_job(composed)
+    assert _start.sweep is not None
+    refuse_in_sweep(_start.sweep, composed, error, fail)
 
 
 def _run(plan: Plan, folder: Path, overrides: list[str]) -> float:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from launchopt.errors import ConfigError, LaunchoptError
-from runner import app
+from launchopt.messages import print_error
 from runner.config.groups import DeviceKind
 from runner.config.plugged import register_named
 from runner.config.schema import register
@@ -32,6 +32,7 @@ from runner.plan import cores, gpus
 from runner.run import children
 from runner.run.leftovers import LOCK, is_free
 from runner.run.sweep import Sweep, SweepJob
+from runner.sweep_jobs import run_in_sweep
 from runner.worker.lifeline import end_with
 
 POLL_S = 0.1
@@ -160,7 +161,7 @@ def _take_gpu(about: About, composed: DictConfig) -> None:
 
 def _run(sweep: OneJob, job: SweepJob, composed: DictConfig, folder: Path) -> float:
     try:
-        return app.run_in_sweep(sweep, job, composed, folder)
+        return run_in_sweep(sweep, job, composed, folder, print_error)
     except SystemExit:  # the job was interrupted
         return math.inf
     finally:
