@@ -18,7 +18,7 @@ if _is_program():
 
     stand()
     _signal.pthread_sigmask(_signal.SIG_SETMASK, _held)
-    from runner.limits import require
+    from runner.ending.limits import require
 
     require(is_run=False)
 

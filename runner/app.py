@@ -28,7 +28,7 @@ from runner.config.loading import start
 from runner.config.schema import to_config
 from runner.config.tables import require_gpu
 from runner.ending.signals import how_stopped, signals, stop_code
-from runner.help import print_help
+from runner.help.settings import print_help
 from runner.importing import uncollected
 from runner.run import children
 from runner.run.executing import execute_into, objective_of, shown_path

@@ -13,7 +13,7 @@ from itertools import takewhile
 from typing import NamedTuple, cast
 
 from launchopt.errors import explained, nearest
-from runner import limits
+from runner.ending import limits
 from runner.ending.signals import signals
 
 
@@ -32,7 +32,7 @@ SUBCOMMANDS = {
     "compare": Subcommand("runner.compare", "is B faster than A? two folders, or two modes of one run"),
     "doctor": Subcommand("runner.doctor.__main__", "check this machine, and measure its floors"),
     "trace": Subcommand("runner.profiles.trace", "cost of launches in a PyTorch profiler trace or nsys profile"),
-    "record": Subcommand("runner.record", "run a PyTorch program, and write its GEMMs as a list"),
+    "record": Subcommand("runner.profiles.record", "run a PyTorch program, and write its GEMMs as a list"),
     "budget": Subcommand("runner.budget", "what launches cost a day, in hours of host and GPU"),
     "advise": Subcommand("runner.advise.__main__", "which strategy for your model, trace or list, and its gain"),
     "prefixes": Subcommand("runner.prefixes", "what a cache of prompt prefixes would hit in a trace"),
@@ -45,7 +45,7 @@ SUBCOMMANDS = {
     "nsys_agree": Subcommand("runner.profiles.nsys_agree", "do our kernel counts and times agree with nsys?"),
     "ncu": Subcommand("runner.profiles.ncu", "bottleneck of each kernel that Nsight Compute replayed"),
     "reliability": Subcommand("runner.reliability", "tables of a kill campaign"),
-    "completion": Subcommand("runner.completion", "a script that completes words in bash, zsh or fish"),
+    "completion": Subcommand("runner.help.completion", "a script that completes words in bash, zsh or fish"),
 }
 OVERVIEW = """launchopt measures what GEMM launches cost, and what each strategy saves.
 

@@ -192,7 +192,7 @@ OWN = {
         f"runner/{name}.py"
         for name in ("config/tables", "config/composed", "doctor/checks", "doctor/gpu", "run/leftovers")
     ),
-    *("runner/limits.py", "runner/ending/outputs.py", "runner/worker/orphans.py", "runner/advise/__main__.py"),
+    *("runner/ending/limits.py", "runner/ending/outputs.py", "runner/worker/orphans.py", "runner/advise/__main__.py"),
     *("runner/plan/cores.py", "runner/parallel/records.py"),  # lock files of their own, which are not read
     "launchopt/traces/record_hook.py",  # writes within the recorded program, where nothing of launchopt is imported
 }

@@ -1,4 +1,7 @@
-"""End a command in order: after its work, after a signal (`signals`), or if nobody reads its output (`outputs`)."""
+"""End a command in order: after its work, after a signal (`signals`), or if nobody reads its output (`outputs`).
+
+It ends before its work if a limit of the process is too low for it (`limits`).
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     the sweep's process          `launching`: calls the launcher, merges the records of the jobs, prints them
       launcher (joblib, ...), on this machine (`packages`) or in a cluster (`slurm`, `ray_cluster`)
         worker                   `worker`: hands each job to a process of its own, which it keeps
-          job process            `runner.job_process`: runs a job as a sweep of the basic launcher does
+          job process            `job_process`: runs a job as a sweep of the basic launcher does
             producer, consumer
 
 A process ends with the one above it. A job ends also with the sweep's process, wherever it runs (`records`).

@@ -40,7 +40,8 @@ class JobProcess:
         self.sweep = records.sweep
         self._pipe, other = Pipe()
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
-        call = [sys.executable, "-m", "runner.job_process", str(os.getpid()), str(other.fileno()), str(self.sweep)]
+        words = map(str, (os.getpid(), other.fileno(), self.sweep))
+        call = [sys.executable, "-m", "runner.parallel.job_process", *words]
         with marked():
             self._process = subprocess.Popen(
                 call,

@@ -1,1 +1,1 @@
-"""Commands that read profiles: nsys, ncu and traces."""
+"""Commands that read profiles (nsys, ncu and traces), and `record`, which profiles a program."""

@@ -22,7 +22,7 @@ from launchopt.streams.gemm_stream import GemmStream, Segment
 from launchopt.workloads.gemv import gemv
 from runner import app
 from runner.config.against import ALL
-from runner.help import mode_lines
+from runner.help.settings import mode_lines
 from runner.plan import plan as plan_module
 from runner.plan.plan import left_out
 

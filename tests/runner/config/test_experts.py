@@ -13,7 +13,7 @@ from launchopt.errors import LaunchoptError
 from launchopt.recording.results import Row
 from launchopt.streams.chains.chain import Stream
 from launchopt.streams.experts.stream import ExpertStream
-from runner.help import help_text
+from runner.help.settings import help_text
 
 MOE = "workload=moe model=tiny_moe workload.steps=6 workload.tokens=8 workload.cache=hot device=cpu"
 MODES = "mode=grouped against=[baseline,batched,pointer_array]"

@@ -14,7 +14,7 @@ from support.processes.ended_runs import Keeper
 from launchopt.errors import LaunchoptError
 from launchopt.traces import gemm_list
 from launchopt.workloads import list as list_workload
-from runner.help import help_text
+from runner.help.settings import help_text
 
 LAYER = """\
 m,n,k,count,weight,group

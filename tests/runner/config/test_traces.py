@@ -20,7 +20,7 @@ from support.processes.own_process import alone, environ_of, without_progress
 from launchopt.errors import LaunchoptError
 from launchopt.recording import results
 from runner.config.schema import register, to_config
-from runner.help import help_text
+from runner.help.settings import help_text
 from runner.plan.plan import Plan, make_plan
 
 BERT = ROOT.parent / "shared/data/traces/h100_bert_small.kineto.json.gz"

@@ -21,7 +21,7 @@ from launchopt.recording import results
 from runner.ending.outputs import CLOSED, Output
 
 FULL = Path("/dev/full")
-COMMANDS = ["runner --version", "runner completion zsh", "runner.completion fish", "runner --help"]
+COMMANDS = ["runner --version", "runner completion zsh", "runner.help.completion fish", "runner --help"]
 REASONS = {"closed": "Bad file descriptor", "full": "No space left on device"}
 TINY = "workload=gemv_256 workload.commands=64 mode=batched repeats=2 device=cpu"
 

@@ -10,8 +10,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from launchopt.errors import RunError
-from runner import job_process
 from runner.config.groups import DeviceKind
+from runner.parallel import job_process
 from runner.parallel.records import About, Records
 from runner.parallel.worker import handed_on
 from runner.plan import gpus

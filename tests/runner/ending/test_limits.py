@@ -14,8 +14,8 @@ import pytest
 from support.paths import TESTS
 from support.processes.own_process import environ_of
 
-from runner import limits
 from runner.commands import STARTING, SUBCOMMANDS
+from runner.ending import limits
 from runner.report import pictures
 
 LOW = {

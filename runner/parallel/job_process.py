@@ -1,4 +1,4 @@
-"""A process that runs jobs of a sweep for a worker: `python -m runner.job_process PID DESCRIPTOR SWEEP`.
+"""A process that runs jobs of a sweep for a worker: `python -m runner.parallel.job_process PID DESCRIPTOR SWEEP`.
 
 It is bound to the worker, process PID. DESCRIPTOR: of a pipe with jobs from the worker. SWEEP: folder of the sweep.
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner import completion
+from runner.help import completion
 
 
 @pytest.mark.parametrize(

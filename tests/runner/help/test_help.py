@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from runner import app
-from runner.help import composed, help_text, settings
+from runner.help.settings import composed, help_text, settings
 
 WORDS = re.compile(r"\s+")
 
