@@ -1,11 +1,11 @@
 """Entry from the command line: checks of the words before Hydra reads them, and short messages for Hydra's errors.
 
-In: the words after `launchopt run`. Out: the exit code. `config.words` refuses words that would run arbitrary code:
-`_target_`, which Hydra would import and call, and --experimental-rerun, which reads a pickle. `config.loading`
+In: the words after `launchopt run`. Out: the exit code. `config.typed.words` refuses words that would run arbitrary
+code: `_target_`, which Hydra would import and call, and --experimental-rerun, which reads a pickle. `config.loading`
 checks the user's own config files, and every composed config. None of our settings names code (`config.schema`).
 
 Hydra prints a traceback for input that it did not expect, and turns an exception of a callback into a warning. Here
-both become one line (`config.hydras_errors`) and exit code 2. Mistakes of this program keep their traceback.
+both become one line (`config.typed.hydras_errors`) and exit code 2. Mistakes of this program keep their traceback.
 HYDRA_FULL_ERROR=1 shows every traceback.
 """
 
@@ -25,9 +25,9 @@ from launchopt.errors import LaunchoptError
 from launchopt.messages import print_error
 from runner import app
 from runner.config import loading
-from runner.config.hydras_errors import for_user
-from runner.config.renamed import current_words
-from runner.config.words import check_settings, check_words, parted
+from runner.config.typed.hydras_errors import for_user
+from runner.config.typed.renamed import current_words
+from runner.config.typed.words import check_settings, check_words, parted
 from runner.ending.signals import signals
 
 FULL_ERROR = "HYDRA_FULL_ERROR"

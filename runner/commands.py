@@ -118,7 +118,7 @@ def _instead(name: str) -> str:
     """Return what to type instead of an unknown command."""
     meant = [f"launchopt {each}" for each in nearest(name, SUBCOMMANDS)]
     if not meant:
-        from runner.config.names import options_near
+        from runner.config.typed.names import options_near
 
         near = [each for each in options_near(name) if each.startswith(LIKELY_WORDS)]
         meant = [f"launchopt run {each}" for each in near[:1]]

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, DataError, explained
 from launchopt.files import absent, read_json, save_text
 from launchopt.messages import print_error
-from runner.config.renamed import current_metric
+from runner.config.typed.renamed import current_metric
 from runner.ending import end
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
 

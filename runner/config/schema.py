@@ -262,7 +262,7 @@ def to_config(composed: DictConfig) -> Config:
         key = str(error.full_key)
         raise ConfigError(key, "???", f"required; give {key}=...") from None
     except OmegaConfBaseException as error:
-        from runner.config.names import unresolved
+        from runner.config.typed.names import unresolved
 
         key = str(error.full_key)
         raise ConfigError(key, _as_typed(composed, key), unresolved(error)) from None
@@ -283,7 +283,7 @@ def _refuse_unknown(node: DictConfig, above: str = "") -> None:
 
     The same for a section or list that is an interpolation of another type, which OmegaConf accepts.
     """
-    from runner.config.names import unknown_setting, wrong_type  # which need this module
+    from runner.config.typed.names import unknown_setting, wrong_type  # which need this module
 
     kind = OmegaConf.get_type(node)
     known = [each.name for each in fields(kind)] if is_dataclass(kind) else None

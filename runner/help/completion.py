@@ -83,8 +83,8 @@ def _settings(last: str, before: Sequence[str] = ()) -> Iterator[str]:
     """
     from runner.config.against import ALL, AUTO
     from runner.config.composing import group_options
-    from runner.config.names import documented
     from runner.config.plugged import register_named
+    from runner.config.typed.names import documented
 
     key, equals, given = last.partition("=")
     options = group_options(_folder(before))

@@ -23,8 +23,8 @@ from launchopt.plugins.found import plugins
 from runner.config.composing import group_options
 from runner.config.loading import hydra_of
 from runner.config.model_files import GROUP, OR_PATH
-from runner.config.names import value_names
 from runner.config.tables import experiments
+from runner.config.typed.names import value_names
 
 MOST_COLUMNS = 100
 TEXT_COLUMN = 32  # column in which the meaning of a setting begins

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from runner.config.renamed import current_words
+from runner.config.typed.renamed import current_words
 from runner.ending import end
 from runner.reading import CommandParser, add_json, exit_code, file_named, page_code, positive, whole_number
 from runner.report import waterfall

@@ -15,7 +15,7 @@ from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.analysis.verdict.calibration import calibration_markdown, read_calibration
 from launchopt.recording import results
 from runner.bench import account, figures
-from runner.config.renamed import current_word
+from runner.config.typed.renamed import current_word
 from runner.profiles import ncu
 from runner.reading import read_page, save_page
 from runner.report import (

@@ -40,7 +40,7 @@ from launchopt.files import write_atomically
 from launchopt.messages import say
 from launchopt.reading.ownership import SWEEP
 from runner.config.composed import without_hydra
-from runner.config.words import check_settings
+from runner.config.typed.words import check_settings
 from runner.run.resume import newest_sweep, without_passing
 
 SCHEMA_VERSION = 1

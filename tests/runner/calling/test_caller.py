@@ -20,7 +20,7 @@ from runner import cli
 from runner.calling import caller
 from runner.calling.caller import call
 from runner.calling.child import Ended, _plain
-from runner.config.words import WordsError
+from runner.config.typed.words import WordsError
 from runner.ending.signals import Stopped
 from runner.run.folder_lock import FolderError
 

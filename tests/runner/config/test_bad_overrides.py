@@ -18,7 +18,7 @@ from support.thorough import some
 
 from launchopt.errors import ConfigError
 from runner import app
-from runner.config.words import check_words
+from runner.config.typed.words import check_words
 
 SETS = 60  # here
 BATCHES = 6

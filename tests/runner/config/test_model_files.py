@@ -12,7 +12,7 @@ from support.config.override_sets import Outcome, taken
 
 from launchopt.errors import DataError
 from runner.budget import read_model
-from runner.config.renamed import current_word
+from runner.config.typed.renamed import current_word
 from runner.help.settings import composed
 from runner.run.resume import OF_EVERY_MODEL, config_hash, plain
 

@@ -11,7 +11,7 @@ from support.config.quick_hydra import quicken
 from support.processes.refusals import HYDRAS_NOISE, MOST_CHARACTERS
 
 from runner.cli import run
-from runner.config.names import owners, settings_near, unknown_setting
+from runner.config.typed.names import owners, settings_near, unknown_setting
 
 REPLAY = "workload=decode model=tiny arrival=replay arrival.path=own.csv"
 MANY = ",".join(map(str, range(1000, 1030)))

@@ -24,7 +24,7 @@ from runner.config.composing import group_options
 from runner.config.files import BUILDERS
 from runner.config.launchers import check_option
 from runner.config.model_files import GROUP, is_path
-from runner.config.names import options_near, owners, settings_near, unknown_option
+from runner.config.typed.names import options_near, owners, settings_near, unknown_option
 
 MOST_CHARACTERS = 16_384  # maximum of one word; a sweep over a thousand values has fewer
 MOST_JOBS = 100_000  # maximum jobs of one sweep

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from support.config.composing import configured
 
-from runner.config.renamed import current_words
+from runner.config.typed.renamed import current_words
 
 
 @pytest.mark.parametrize(

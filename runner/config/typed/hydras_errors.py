@@ -21,8 +21,8 @@ from omegaconf.errors import (
 from launchopt.errors import ConfigError, LaunchoptError, explained, one_line
 from runner.config.composing import group_options, plugin_names
 from runner.config.model_files import GROUP
-from runner.config.names import owners, takes_names, unknown_option, unknown_setting, unresolved, wrong_type
-from runner.config.words import MULTIRUN, WordsError, plain, proposed
+from runner.config.typed.names import owners, takes_names, unknown_option, unknown_setting, unresolved, wrong_type
+from runner.config.typed.words import MULTIRUN, WordsError, plain, proposed
 
 
 def for_user(error: Exception, settings: Sequence[str]) -> LaunchoptError:
