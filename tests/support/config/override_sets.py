@@ -20,7 +20,7 @@ from unittest import mock
 from launchopt.arrivals import arrivals
 from launchopt.streams.model import Model
 from launchopt.workloads import workloads
-from runner import app, cli
+from runner import app, cli, sweep_jobs
 from runner.config import groups
 from runner.config.schema import Config
 from support.processes.limits import TooMuchTime, limited
@@ -210,11 +210,11 @@ def taken(words: list[str], folder: Path) -> Outcome:
     def run(plan: Any, folder: Path, overrides: list[str]) -> None:
         plans.append(plan)
 
-    def run_job(plan: Any, sweep: Any, job: Any, folder: Path) -> None:
+    def run_job(plan: Any, sweep: Any, job: Any, folder: Path, fail: Any) -> None:
         plans.append(plan)
         job.ended("ok")
 
-    code = _within(folder, lambda: _exit_code(words, out, stderr, {"_run": run, "_run_job": run_job}))
+    code = _within(folder, lambda: _exit_code(words, out, stderr, run, run_job))
     left = sorted(path.name for path in folder.rglob("*"))
     return Outcome(words, code, out.getvalue(), stderr.getvalue(), plans, left)
 
@@ -224,11 +224,14 @@ def _within(folder: Path, act: Callable[[], object]) -> object:
         return act()
 
 
-def _exit_code(words: list[str], out: io.StringIO, stderr: io.StringIO, runs: dict[str, Callable[..., None]]) -> object:
+def _exit_code(
+    words: list[str], out: io.StringIO, stderr: io.StringIO, run: Callable[..., None], run_job: Callable[..., None]
+) -> object:
     """Return the exit code, or the exception that would have ended the process."""
     try:
         with (
-            mock.patch.multiple(app, **runs),
+            mock.patch.object(app, "_run", run),
+            mock.patch.object(sweep_jobs, "_run_job", run_job),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(stderr),
             limited(CPU_S, MORE_BYTES),
