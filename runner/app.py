@@ -25,7 +25,7 @@ from runner.config.against import settled
 from runner.config.composed import has_mode, typed, without_hydra
 from runner.config.launchers import LAUNCHER, SWEEPER, is_other
 from runner.config.loading import start
-from runner.config.schema import to_config
+from runner.config.objects import to_config
 from runner.config.tables import require_gpu
 from runner.ending.signals import how_stopped, signals, stop_code
 from runner.help.settings import print_help

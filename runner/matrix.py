@@ -29,8 +29,9 @@ from launchopt.modes import MODES, mode_class
 from launchopt.scratch import scratch
 from launchopt.workloads.base import Workload
 from runner.config.loading import hydra_of
+from runner.config.objects import to_config
 from runner.config.plugged import usable_options
-from runner.config.schema import Config, to_config
+from runner.config.schema import Config
 from runner.ending import end
 from runner.plan.streams import stream_on
 from runner.reading import CommandParser

@@ -39,7 +39,8 @@ from runner.advise.trials import Trials
 from runner.calling.caller import call
 from runner.calling.words import words_of
 from runner.config.loading import hydra_of
-from runner.config.schema import Config, to_config
+from runner.config.objects import to_config
+from runner.config.schema import Config
 from runner.reading import CommandParser, exit_code, positive, whole_number
 from runner.report.advised import ANSWER, SLOW, SWEEP
 

@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 from launchopt.errors import LaunchoptError, one_line
 from runner.commands import SUBCOMMANDS
 from runner.config.loading import hydra_of
-from runner.config.schema import to_config
+from runner.config.objects import to_config
 from scripts import side_by_side
 from scripts.reference_part import Part, words_of
 

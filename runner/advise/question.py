@@ -20,7 +20,8 @@ from runner.calling.words import words_of
 from runner.config.composing import group_options
 from runner.config.loading import hydra_of
 from runner.config.model_files import GROUP, OR_PATH, is_path
-from runner.config.schema import Config, to_config
+from runner.config.objects import to_config
+from runner.config.schema import Config
 from runner.plan.streams import DTYPES
 
 TOKENS, LEAST_TOKENS = 16, 4  # of each request in a trial

@@ -20,7 +20,7 @@ from runner.auto.table import find_entries
 from runner.config.against import settled
 from runner.config.groups import Ordering
 from runner.config.modes import Mode, mode_of_label, options_of_label
-from runner.config.schema import to_config
+from runner.config.objects import to_config
 from runner.plan.base import plan_with_base
 from runner.plan.job import Arm
 from runner.plan.plan import Plan, plan_of

@@ -31,8 +31,9 @@ from launchopt.timing import cupti, torch_trace
 from runner.config.against import ALL
 from runner.config.groups import AllReduce, DeviceKind, Ordering, Record, TimingKind, Tuning, Verify, Where
 from runner.config.modes import options_of_label
+from runner.config.objects import to_config
 from runner.config.plugged import plugin_lines
-from runner.config.schema import Config, to_config
+from runner.config.schema import Config
 from runner.plan.consumers import facts_of_all, first_index, jobs_of, require_routable
 from runner.plan.consumers import notices as several_notices
 from runner.plan.gpus import check_index

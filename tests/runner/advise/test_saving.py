@@ -13,7 +13,7 @@ from runner.advise.question import of_file, of_model
 from runner.advise.saving import experiment_text, save
 from runner.auto.table import default_path
 from runner.config.loading import hydra_of
-from runner.config.schema import to_config
+from runner.config.objects import to_config
 
 
 @pytest.mark.parametrize("best", ["engine+graph", "coalesced", "engine"])

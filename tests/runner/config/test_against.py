@@ -8,7 +8,7 @@ from support.config.composing import composed
 from launchopt.errors import ConfigError
 from runner.config.against import checked_against, checked_orders
 from runner.config.modes import mode_settings
-from runner.config.schema import to_config
+from runner.config.objects import to_config
 from runner.plan.plan import plan_of
 
 LAYER = ("workload=layer", "model=tiny", "mode=engine", "device=cpu", "against=[]")

@@ -20,7 +20,8 @@ from launchopt.stack import preset_of
 from launchopt.streams.chains.chain import chain_of
 from launchopt.streams.experts.stream import ExpertStream
 from runner.config.modes import options_of_label
-from runner.config.schema import Config, register, to_config
+from runner.config.objects import to_config
+from runner.config.schema import Config, register
 from runner.config.tables import experiments, mark_of, notice_on_a_cpu, require_gpu, tables
 from runner.plan.memory import MEMORY_SHARE
 from runner.plan.streams import stream_on

@@ -15,7 +15,8 @@ from launchopt.errors import ConfigError
 from launchopt.streams.chains.chain import ChainStream
 from launchopt.workloads.base import Steps
 from runner.app import main
-from runner.config.schema import Config, register, to_config
+from runner.config.objects import to_config
+from runner.config.schema import Config, register
 from runner.plan.streams import stream_on
 
 CONF = ROOT / "conf"

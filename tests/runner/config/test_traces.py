@@ -19,7 +19,8 @@ from support.processes.own_process import alone, environ_of, without_progress
 
 from launchopt.errors import LaunchoptError
 from launchopt.recording import results
-from runner.config.schema import register, to_config
+from runner.config.objects import to_config
+from runner.config.schema import register
 from runner.help.settings import help_text
 from runner.plan.plan import Plan, make_plan
 

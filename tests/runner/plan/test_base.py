@@ -7,7 +7,7 @@ from support.config.composing import composed, configured
 
 from launchopt.devices.cpu import info
 from launchopt.workloads.gemv import Gemv
-from runner.config.schema import to_config
+from runner.config.objects import to_config
 from runner.plan.base import bases_of, plan_with_base
 
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from launchopt.errors import VerificationError
 from launchopt.producing.production import Production
 from launchopt.recording import results
 from launchopt.recording.summary_columns import KNOWN
-from runner.config.schema import register, to_config
+from runner.config.objects import to_config
+from runner.config.schema import register
 from runner.plan.memory import oom_kills
 from runner.plan.plan import Plan, make_plan
 from runner.run import run as run_module

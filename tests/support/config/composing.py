@@ -6,7 +6,8 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 
-from runner.config.schema import Config, register, to_config
+from runner.config.objects import to_config
+from runner.config.schema import Config, register
 from runner.plan.plan import Plan, make_plan
 from support.paths import ROOT
 
