@@ -25,6 +25,7 @@ from runner.run import children
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
 from runner.run.resume import config_hash
+from runner.run.saving import Run
 from runner.run.screens.terminal import throttled_repeats
 from runner.run.watchdog import Moved
 from runner.worker.messages import RepeatResult
@@ -183,7 +184,7 @@ def session(monkeypatch: pytest.MonkeyPatch) -> type[FakeSession]:
     return Session
 
 
-def started(folder: Path, repeats: str, *words: str) -> run_module.Run:
+def started(folder: Path, repeats: str, *words: str) -> Run:
     small = ("workload.cache=hot", "workload.commands=5", "against=[baseline]")
     return run_module.execute(planned(*small, f"repeats={repeats}", *words), folder, [])
 

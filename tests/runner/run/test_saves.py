@@ -12,7 +12,8 @@ from support.config.composing import planned
 
 from launchopt.files import Reserve, read_json
 from launchopt.recording import results
-from runner.run.run import SAVES_SHARE, Run, execute
+from runner.run.run import execute
+from runner.run.saving import SAVES_SHARE, Run
 
 
 class TimedRun(Run):
