@@ -12,7 +12,6 @@ from functools import partial
 from types import TracebackType
 
 import numpy as np
-from numpy.typing import NDArray
 
 from launchopt.batching.batcher import Batcher
 from launchopt.devices import open_device
@@ -24,13 +23,13 @@ from launchopt.modes.base import Mode, Prepared, Takes
 from launchopt.modes.stack import shown_on
 from launchopt.producing.production import RunKind
 from launchopt.queue.ring import MOST_AT_ONCE, Ring
-from launchopt.queue.segment import CLOSED_BIT, HeaderWord
+from launchopt.queue.segment import HeaderWord
 from launchopt.queue.waiter import Waiter
 from launchopt.recording import summary
 from launchopt.recording.columns import Row
 from launchopt.recording.impossible import clock_faults
 from launchopt.recording.manifest import Manifest
-from launchopt.recording.recorder import Counted, Recorder
+from launchopt.recording.recorder import Recorder
 from launchopt.recording.summary import Timing
 from launchopt.sampling import SamplingKind
 from launchopt.streams.chains.chain import chain_of
@@ -43,6 +42,7 @@ from runner.plan.job import Arm, Job
 from runner.worker.ceilings import DeviceCeilings
 from runner.worker.chains import Chains, flush_rules
 from runner.worker.checks import Checks
+from runner.worker.counts import counts_of, least_launches, own_work
 from runner.worker.messages import RepeatResult
 from runner.worker.setup import collective_columns, cost_columns, held, most_held, prepared_with_costs
 from runner.worker.tables import TableWriter
@@ -151,7 +151,7 @@ class Consumer:
         # A warm-up run puts events around every launch, so that this path is loaded before a clock starts, too.
         wanted = max(self._job.sample_every, mode.sample_every) if self._job.sample_every else 0
         warms_up = kind is RunKind.WARM_UP
-        every = 1 if warms_up else sample_gap(wanted, self._least_launches(mode, limits))
+        every = 1 if warms_up else sample_gap(wanted, least_launches(self._stream, mode, limits))
         self.device.start(every, prepared.path)
         prepared.start(warm_up=warms_up)
         self._loop = self._loop_of(prepared, limits, kind)
@@ -180,12 +180,6 @@ class Consumer:
             return BatchLoop(self._ring, batcher, launcher, settings, chains.feedback)
         loop = CommandLoop if prepared.takes_commands else BatchLoop
         return loop(self._ring, batcher, launcher, settings)
-
-    def _least_launches(self, mode: Mode, limits: list[int]) -> int:
-        if mode.merges_shapes or mode.whole_pass(self._stream):
-            return self._stream.commands // limits[0]
-        counts = (self._stream.counts[shape] for shape in self._stream.shapes)
-        return sum(-(-count // limit) for count, limit in zip(counts, limits, strict=True))
 
     def _await_first(self) -> None:
         """Wait for the first record; raise Interrupted if the parent sets the ring's STOP word first."""
@@ -219,8 +213,8 @@ class Consumer:
             self._torch.write(trace_path(self._job.folder, arm.label, repeat))
         row, histograms = summary.measured(self.recorder, self._flushes, self._timing, self._stream)
         counted = self.recorder.counted()
-        counts = self._counts(counted)
-        own = self._own() if job.consumers > 1 else None
+        counts = counts_of(self._ring, self.recorder, counted)
+        own = own_work(self._stream, self.recorder, self._chains) if job.consumers > 1 else None
         announced = self._stream.commands
         if own is not None:
             requests = self._chains is not None
@@ -279,23 +273,6 @@ class Consumer:
         if timing.activity:
             about["cupti_clock_error_ns"] = timing.activity.clock_error_ns
         return about
-
-    def _own(self) -> NDArray[np.bool_]:
-        """Return whether this consumer executed each request, or each independent command."""
-        if self._chains is None:
-            return self.recorder.ran()[0]
-        own = np.zeros(self._stream.requests, np.bool_)
-        own[self._chains.own()] = True
-        return own
-
-    def _counts(self, counted: Counted) -> dict[str, int]:
-        """Return the number of commands at four points of the path, each from a counter of its own."""
-        return {
-            "pushed": self._ring.word(HeaderWord.HEAD) & ~CLOSED_BIT,
-            "popped": self._ring.word(HeaderWord.TAIL),
-            "executed": self.recorder.command_count,
-            "recorded": counted.distinct,
-        }
 
 
 def _collections() -> int:
