@@ -1,4 +1,4 @@
-"""The report: from rows in Parquet to Markdown, a terminal, a README and a picture.
+"""The report: from rows in Parquet to Markdown and a terminal.
 
 The golden file is what `test_markdown_is_the_golden_file` wrote to its temporary folder; after an intended
 change copy it from there, and read the difference.
@@ -248,48 +248,6 @@ def test_an_order_that_was_violated_on_purpose_is_said_so() -> None:
         tables = build_tables([row(), row(mode="chain", **{**workload, "ordering": "violated"})])
         for kind in ("full", "compact"):
             assert "(order violated on purpose)" in report_markdown(tables, kind)
-
-
-def test_readme_is_brought_up_to_date_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "outputs" / "a", everything())
-    write(tmp_path / "outputs" / "b", repeats(9, 9, 9))
-    blocks = [f"<!-- report:outputs/{name} -->old<!-- /report:outputs/{name} -->" for name in "ab"]
-    readme = tmp_path / "README.md"
-    stale = f"before\n{blocks[0]}\nbetween\n{blocks[1]}\nafter\n"
-    readme.write_text(stale)
-
-    assert report.main(["--readme", str(readme), "--check"]) == 1
-    assert readme.read_text() == stale
-    assert "out of date" in capsys.readouterr().err
-
-    assert report.main(["--readme", str(readme)]) == 0
-    fresh = readme.read_text(encoding="utf-8")
-    assert fresh.startswith("before\n<!-- report:outputs/a -->\n")
-    assert fresh.endswith("\n<!-- /report:outputs/b -->\nafter\n")
-    assert "old" not in fresh.replace("cold", "")
-    assert "19.8x" in fresh
-    assert report.main(["--readme", str(readme), "--check"]) == 0
-    assert report.main(["--readme", str(readme)]) == 0
-    assert readme.read_text(encoding="utf-8") == fresh
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("no tables", "README.md: no <!-- report:FOLDER --> marker"),
-        ("\n<!-- report:a -->", "README.md:2: marker <!-- report:a --> is not paired"),
-        ("<!-- report:a -->\n<!-- /report:b -->", "README.md:1: marker <!-- report:a --> is not paired"),
-        ("<!-- report:absent --><!-- /report:absent -->", "absent: no such folder"),
-    ],
-)
-def test_readme_that_cannot_be_synced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, problem: str
-) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text(text)
-    assert report.main(["--readme", str(readme)]) == 2
-    assert problem in capsys.readouterr().err
-    assert readme.read_text() == text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])

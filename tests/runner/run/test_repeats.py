@@ -21,12 +21,10 @@ from support.results.summary_rows import row
 from launchopt.errors import ConfigError, Interrupted
 from launchopt.producing.production import Production
 from launchopt.recording import results
-from runner.run import children
 from runner.run import run as run_module
 from runner.run.repeats import HALF_WIDTH, MAX_ROUNDS, MIN_ROUNDS, Rounds
 from runner.run.resume import config_hash
 from runner.run.saving import Run
-from runner.run.screens.terminal import throttled_repeats
 from runner.run.watchdog import Moved
 from runner.worker.messages import RepeatResult
 
@@ -284,27 +282,6 @@ def test_processes_are_new_and_their_tables_are_one(tmp_path: Path) -> None:
     ]
 
 
-def test_children_without_a_job_so_far_stay_and_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = []
-
-    class FakeChild:
-        def __init__(self, name: str, has_worked: bool) -> None:
-            self.name, self.has_worked = name, has_worked
-
-        def ask_to_exit(self) -> None:
-            pass
-
-        def end(self) -> None:
-            ended.append(self.name)
-
-    waiting = {name: FakeChild(name, name == "consumer") for name in children.NAMES}
-    monkeypatch.setattr(children, "_waiting", waiting)
-    children.dismiss(only_used=True)
-    assert (ended, list(waiting)) == (["consumer"], ["producer"])
-    children.dismiss()
-    assert not waiting
-
-
 def test_a_number_of_processes_is_from_1_to_1000() -> None:
     for wrong in ("0", "1001"):
         with pytest.raises(ConfigError, match="processes"):
@@ -314,22 +291,3 @@ def test_a_number_of_processes_is_from_1_to_1000() -> None:
 def test_a_run_of_an_older_version_is_the_same_config_with_one_process() -> None:
     old: dict[str, object] = {"mode": {"name": "batched"}, "repeats": 5}
     assert config_hash(old) == config_hash(old | {"processes": 1}) != config_hash(old | {"processes": 2})
-
-
-CAPPED = {"throttled": True, "throttle_reasons": "sw_power_cap"}
-HOT = {"throttled": True, "throttle_reasons": "hw_thermal_slowdown, sw_power_cap"}
-
-
-@pytest.mark.parametrize(
-    ("given_rows", "text"),
-    [
-        ([{}, {}], None),
-        ([{"throttled": False}, {}], None),
-        ([CAPPED, {"throttled": False}, {}], "1 of 3 (sw_power_cap)"),
-        ([CAPPED, HOT], "2 of 2 (sw_power_cap, hw_thermal_slowdown)"),
-    ],
-)
-def test_throttled_repeats_are_counted_and_their_reasons_named(
-    given_rows: list[dict[str, Any]], text: str | None
-) -> None:
-    assert throttled_repeats([row(**columns) for columns in given_rows]) == text

@@ -1,4 +1,4 @@
-"""What counts as finished, and as the same config; what a sweep says of itself."""
+"""What counts as finished, and as the same config."""
 
 import gzip
 import json
@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 from support.config.composing import composed
 from support.results.summary_rows import row, write
 
-from launchopt.errors import ConfigError, DataError, Interrupted, RunError
+from launchopt.errors import ConfigError, DataError
 from launchopt.files import temporary_for
-from runner.run import resume, watchdog
+from runner.run import resume
 from runner.run.folder_lock import FolderError
 from runner.run.resume import OUTPUTS, clear, config_hash, is_done, newest_sweep, require_own
-from runner.run.sweep import Sweep, SweepJob
-from runner.run.watchdog import limited
 
 values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
 configs = st.dictionaries(st.text(min_size=1), values | st.dictionaries(st.text(), values), min_size=1)
@@ -237,76 +235,3 @@ def test_the_newest_sweep_with_the_same_overrides_is_resumed(tmp_path: Path) -> 
         newest_sweep(tmp_path, ["seed=3"])
     with pytest.raises(ConfigError):
         newest_sweep(tmp_path / "nowhere", typed)
-
-
-def swept(folder: Path, *ends: tuple[str, Exception | None]) -> Sweep:
-    sweep = Sweep(folder, ["device=cpu", "seed=0,1,2,3"], is_new=True)
-    for number, (status, error) in enumerate(ends):
-        job = SweepJob(number, ["device=cpu", f"seed={number}", "resume=True"])
-        sweep.add(job, folder / str(number))
-        if status != "running":
-            job.ended(status, error)
-    return sweep
-
-
-REFUSED = ConfigError("seed", 1, "no")
-
-
-@pytest.mark.parametrize(
-    ("ends", "status", "exit_code"),
-    [
-        ([("ok", None), ("skipped", None)], "ok", 0),
-        ([("ok", None), ("failed", RunError("broke")), ("ok", None)], "failed", 1),
-        ([("failed", RunError("broke")), ("refused", REFUSED)], "failed", 2),
-        ([("failed", RunError("broke")), ("failed", Interrupted("stop"))], "interrupted", 130),
-        ([("ok", None), ("running", None)], "interrupted", 130),
-    ],
-)
-def test_a_sweep_is_as_good_as_its_worst_job(ends: list[Any], status: str, exit_code: int, tmp_path: Path) -> None:
-    sweep = swept(tmp_path, *ends)
-    if ends[-1][0] == "running":
-        sweep.save()
-        about = json.loads((tmp_path / "sweep.json").read_text())
-        assert (about["status"], about["ended_utc"], about["jobs"][-1]["status"]) == ("running", None, "running")
-        sweep.stop(Interrupted("interrupted"))
-    sweep.save(ended=True)
-    about = json.loads((tmp_path / "sweep.json").read_text())
-    assert (about["status"], about["exit_code"]) == (status, exit_code)
-    assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
-
-
-def test_a_sweep_in_a_few_lines(tmp_path: Path) -> None:
-    sweep = swept(tmp_path, ("ok", None), ("failed", RunError("broke")), ("skipped", None), ("refused", REFUSED))
-    assert sweep.lines("outputs/s") == [
-        "sweep: 1 ok, 1 failed, 1 refused, 1 skipped in outputs/s",
-        "job 1 failed (seed=1): broke",
-        "job 3 refused (seed=3): seed=1: no",
-        "finish it: the same command with hydra.sweep.dir=outputs/s resume=true",
-    ]
-    assert len(swept(tmp_path, ("ok", None), ("refused", REFUSED)).lines("x")) == 2, "again it would be refused again"
-
-
-def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
-    sweep = swept(tmp_path, ("ok", None))
-    for place in ("0", "1/../0", "."):
-        with pytest.raises(ConfigError, match=r"^hydra\.sweep\.subdir="):
-            sweep.add(SweepJob(1, []), Path(f"{tmp_path}/{place}"))
-
-
-def test_a_sweep_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"sweep\.json: No such file or directory"):
-        Sweep(tmp_path / "gone", [], is_new=False).save()
-
-
-def test_a_limit_ends_the_wait_and_none_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [100.0]
-    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now_s[0])
-    seen: list[tuple[str, int]] = []
-    report, unlimited = (limited(lambda *message: seen.append(message), limit) for limit in (2.5, None))
-    now_s[0] = 102.5
-    report("warm-up", 3)
-    now_s[0] = 102.6
-    with pytest.raises(RunError, match=r"^timeout: longer than job_timeout_s=2\.5 \(at: batched 1/5\); finished "):
-        report("batched 1/5", 4)
-    unlimited("batched 1/5", 5)
-    assert seen == [("warm-up", 3), ("batched 1/5", 5)]

@@ -1,10 +1,12 @@
-"""The jobs of a sweep: planned as Hydra plans them, and those that are left when it ends early."""
+"""The jobs of a sweep: planned as Hydra plans them, those left when it ends early, and what a sweep says of itself."""
 
+import json
 import math
 import shlex
 import signal
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
@@ -13,7 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from support.results.sweeps import statuses, sweep_json
 
-from launchopt.errors import ConfigError, Interrupted
+from launchopt.errors import ConfigError, Interrupted, RunError
 from runner import app
 from runner.ending.signals import Stopped
 from runner.run import sweep as sweep_module
@@ -182,3 +184,62 @@ def test_a_job_without_settings_of_its_own_is_named_alone(tmp_path: Path) -> Non
     assert sweep.label(job) == "job 0 (1 of 1)"
     sweep.jobs.append(job)
     assert sweep.lines("s")[1] == "job 0 refused: why"
+
+
+def swept(folder: Path, *ends: tuple[str, Exception | None]) -> Sweep:
+    sweep = Sweep(folder, ["device=cpu", "seed=0,1,2,3"], is_new=True)
+    for number, (status, error) in enumerate(ends):
+        job = SweepJob(number, ["device=cpu", f"seed={number}", "resume=True"])
+        sweep.add(job, folder / str(number))
+        if status != "running":
+            job.ended(status, error)
+    return sweep
+
+
+REFUSED = ConfigError("seed", 1, "no")
+
+
+@pytest.mark.parametrize(
+    ("ends", "status", "exit_code"),
+    [
+        ([("ok", None), ("skipped", None)], "ok", 0),
+        ([("ok", None), ("failed", RunError("broke")), ("ok", None)], "failed", 1),
+        ([("failed", RunError("broke")), ("refused", REFUSED)], "failed", 2),
+        ([("failed", RunError("broke")), ("failed", Interrupted("stop"))], "interrupted", 130),
+        ([("ok", None), ("running", None)], "interrupted", 130),
+    ],
+)
+def test_a_sweep_is_as_good_as_its_worst_job(ends: list[Any], status: str, exit_code: int, tmp_path: Path) -> None:
+    sweep = swept(tmp_path, *ends)
+    if ends[-1][0] == "running":
+        sweep.save()
+        about = json.loads((tmp_path / "sweep.json").read_text())
+        assert (about["status"], about["ended_utc"], about["jobs"][-1]["status"]) == ("running", None, "running")
+        sweep.stop(Interrupted("interrupted"))
+    sweep.save(ended=True)
+    about = json.loads((tmp_path / "sweep.json").read_text())
+    assert (about["status"], about["exit_code"]) == (status, exit_code)
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.json"]
+
+
+def test_a_sweep_in_a_few_lines(tmp_path: Path) -> None:
+    sweep = swept(tmp_path, ("ok", None), ("failed", RunError("broke")), ("skipped", None), ("refused", REFUSED))
+    assert sweep.lines("outputs/s") == [
+        "sweep: 1 ok, 1 failed, 1 refused, 1 skipped in outputs/s",
+        "job 1 failed (seed=1): broke",
+        "job 3 refused (seed=3): seed=1: no",
+        "finish it: the same command with hydra.sweep.dir=outputs/s resume=true",
+    ]
+    assert len(swept(tmp_path, ("ok", None), ("refused", REFUSED)).lines("x")) == 2, "again it would be refused again"
+
+
+def test_two_jobs_never_share_a_folder(tmp_path: Path) -> None:
+    sweep = swept(tmp_path, ("ok", None))
+    for place in ("0", "1/../0", "."):
+        with pytest.raises(ConfigError, match=r"^hydra\.sweep\.subdir="):
+            sweep.add(SweepJob(1, []), Path(f"{tmp_path}/{place}"))
+
+
+def test_a_sweep_that_cannot_be_noted_says_so(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"sweep\.json: No such file or directory"):
+        Sweep(tmp_path / "gone", [], is_new=False).save()

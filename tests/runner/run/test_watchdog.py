@@ -10,9 +10,11 @@ import psutil
 import pytest
 from support.processes.own_run import LONG, SHORT, Victim, assert_nothing_left, eventually, on_linux
 
+from launchopt.errors import RunError
 from launchopt.recording import results
 from runner import app
-from runner.run.watchdog import BUSY_ELSE, BUSY_TIMED, StalledError, Watchdog, Watched, has_helpers, pulse_of
+from runner.run import watchdog
+from runner.run.watchdog import BUSY_ELSE, BUSY_TIMED, StalledError, Watchdog, Watched, has_helpers, limited, pulse_of
 
 LIMIT_S = 8.0
 
@@ -199,3 +201,17 @@ def test_a_flood_waits_for_a_consumer_that_pauses(victim: Callable[[str], Victim
     assert (row["status"], row["verified"]) == ("ok", True)
     assert row["producer_blocked_ms"] > 0
     assert_nothing_left(run)
+
+
+def test_a_limit_ends_the_wait_and_none_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(watchdog.time, "monotonic", lambda: now_s[0])
+    seen: list[tuple[str, int]] = []
+    report, unlimited = (limited(lambda *message: seen.append(message), limit) for limit in (2.5, None))
+    now_s[0] = 102.5
+    report("warm-up", 3)
+    now_s[0] = 102.6
+    with pytest.raises(RunError, match=r"^timeout: longer than job_timeout_s=2\.5 \(at: batched 1/5\); finished "):
+        report("batched 1/5", 4)
+    unlimited("batched 1/5", 5)
+    assert seen == [("warm-up", 3), ("batched 1/5", 5)]

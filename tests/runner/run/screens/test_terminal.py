@@ -6,9 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from support.results.summary_rows import row
 
 from runner.run.screens.pace import Pace, clock_text
-from runner.run.screens.terminal import Terminal
+from runner.run.screens.terminal import Terminal, throttled_repeats
 from runner.run.watchdog import Moved
 
 
@@ -107,3 +108,22 @@ def test_a_short_run_says_nothing_in_a_pipe(clock: Clock, capsys: pytest.Capture
 @pytest.mark.parametrize(("seconds", "text"), [(7.2, "0:07"), (750.0, "12:30"), (3723.0, "1:02:03")])
 def test_times_are_written_as_a_clock(seconds: float, text: str) -> None:
     assert clock_text(seconds) == text
+
+
+CAPPED = {"throttled": True, "throttle_reasons": "sw_power_cap"}
+HOT = {"throttled": True, "throttle_reasons": "hw_thermal_slowdown, sw_power_cap"}
+
+
+@pytest.mark.parametrize(
+    ("given_rows", "text"),
+    [
+        ([{}, {}], None),
+        ([{"throttled": False}, {}], None),
+        ([CAPPED, {"throttled": False}, {}], "1 of 3 (sw_power_cap)"),
+        ([CAPPED, HOT], "2 of 2 (sw_power_cap, hw_thermal_slowdown)"),
+    ],
+)
+def test_throttled_repeats_are_counted_and_their_reasons_named(
+    given_rows: list[dict[str, Any]], text: str | None
+) -> None:
+    assert throttled_repeats([row(**columns) for columns in given_rows]) == text
