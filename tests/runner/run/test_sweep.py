@@ -1,4 +1,4 @@
-"""Sweeps end to end, on the cpu device: jobs that fail, folders that are in use, sweeps that are taken up again.
+"""Sweeps end to end, on the cpu device: jobs that fail, sweeps that are taken up again.
 
 All but the one that is interrupted run in this process, with children that are kept from one to the next.
 """
@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,49 +15,19 @@ from typing import Any
 import pandas as pd
 import pytest
 from support.config.model_cards import TINY, write_config
-from support.processes.own_process import alone, environ_of
-from support.results.sweeps import Ran, content, statuses, sweep_json
+from support.processes.own_process import environ_of
+from support.results.sweeps import Ran, Run, content, statuses, sweep_json
 
 from launchopt.recording import results
-from runner import app
-from runner.run import children, folder_lock, watchdog
 from runner.run import run as run_module
-from runner.run.folder_lock import FolderLock
+from runner.run import watchdog
 from runner.run.resume import config_hash
 
 SMALL = "device=cpu workload.m=16 workload.k=64 workload.commands=200 workload.cache=hot"
 DECODE = "device=cpu workload=decode model=tiny workload.cache=hot workload.requests=5 workload.tokens=2"
 PATIENCE_S = 60.0
 
-
-Run = Callable[[str], Ran]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kept_children() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGINT)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(children, "dismiss", lambda: None)
-        yield
-    children.dismiss()
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """The application, started with these arguments in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["runner"])
-
-    def start(arguments: str) -> Ran:
-        capsys.readouterr()
-        try:
-            code: Any = app.main(alone(arguments.split()))
-        except SystemExit as ended:
-            code = ended.code
-        return Ran(code, *capsys.readouterr())
-
-    return start
+pytestmark = pytest.mark.usefixtures("kept_children")
 
 
 def test_failing_jobs_are_recorded_and_only_they_are_done_again(run: Run, tmp_path: Path) -> None:
@@ -159,73 +128,6 @@ def test_a_single_run_that_is_finished_is_skipped(run: Run, tmp_path: Path) -> N
     replaced = run(f"{SMALL} hydra.run.dir=r seed=5")
     assert replaced.exit_code == 0
     assert replaced.line("r: ") == "r: the earlier run in there is replaced"
-
-
-@pytest.mark.parametrize("words", ["hydra.run.dir=there", "-m hydra.sweep.dir=there seed=1,2"])
-def test_a_folder_in_use_is_left_alone(words: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder_lock, "PATIENCE_S", folder_lock._PAUSE_S)
-    folder = tmp_path / "there"
-    with FolderLock(folder, "hydra.run.dir"):
-        (folder / "multirun.yaml").write_text("theirs: runner.app.Precheck")
-        (folder / "manifest.json").write_text('{"schema_version": 1, "status": "running"}')
-        before = content(folder)
-        ran = run(f"{words} {SMALL}")
-        assert (ran.exit_code, ran.stdout) == (2, "")
-        key = words.removeprefix("-m ").partition("=")[0]
-        assert ran.stderr.startswith(f"error: {key}=there: in use by process {os.getpid()} on ")
-        assert ran.stderr.count("\n") == 1
-        assert content(folder) == before
-
-
-def test_a_job_whose_folder_is_in_use_is_refused_and_the_others_run(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(folder_lock, "PATIENCE_S", folder_lock._PAUSE_S)
-    with FolderLock(tmp_path / "s/0", "hydra.run.dir"):
-        ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s")
-        assert ran.exit_code == 2
-        assert statuses(tmp_path / "s") == ["refused", "ok"]
-        assert list(content(tmp_path / "s/0")) == [".launchopt.lock"]
-
-
-@pytest.mark.parametrize("subdir", ["${hydra.job.num}", "${hydra.job.num}/below"])
-def test_a_job_whose_folder_is_a_file_is_refused_and_the_others_run(subdir: str, run: Run, tmp_path: Path) -> None:
-    (tmp_path / "s").mkdir()
-    (tmp_path / "s/0").write_text("theirs")
-    ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s hydra.sweep.subdir={subdir}")
-    folder = subdir.replace("${hydra.job.num}", "s/0")
-    assert ran.exit_code == 2
-    assert ran.stderr.startswith(f"error: hydra.sweep.dir={folder}: cannot be made as a folder (")
-    assert ran.stderr.count("\n") == 1
-    assert statuses(tmp_path / "s") == ["refused", "ok"]
-    assert (tmp_path / "s/0").read_text() == "theirs"
-
-
-@pytest.mark.parametrize("kind", ["pipe", "link", "link to nothing"])
-def test_hydras_file_of_a_sweep_replaces_a_link_or_a_pipe_only_with_force(kind: str, run: Run, tmp_path: Path) -> None:
-    path, outside = tmp_path / "s/multirun.yaml", tmp_path / "outside"
-    words = f"-m {SMALL} seed=1,2 hydra.sweep.dir=s"
-    assert run(words).exit_code == 0
-    assert run(words).exit_code == 0, "our own file is no obstacle"
-    path.unlink()
-    if kind == "link":
-        outside.write_text("runner.app.Precheck")
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to(outside)
-    ran = run(words)
-    assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1)
-    assert "multirun.yaml was not made by launchopt; force=true replaces it" in ran.stderr
-    assert run(f"{words} force=true").exit_code == 0
-    assert not path.is_symlink()
-    assert path.is_file()
-    assert not outside.exists() or outside.read_text() == "runner.app.Precheck"
-
-
-def test_two_jobs_in_one_folder_are_refused_before_the_second(run: Run, tmp_path: Path) -> None:
-    ran = run(f"-m {SMALL} seed=1,2 hydra.sweep.dir=s hydra.sweep.subdir=one")
-    wanted = "holds another job of this sweep: give each its own, as ${hydra.job.num} does"
-    assert (ran.exit_code, ran.stderr) == (2, f"error: hydra.sweep.subdir=one: {wanted}\n")
-    assert statuses(tmp_path / "s") == ["ok", "refused"]
-    assert results.read_manifest(tmp_path / "s/one")["status"] == "ok"
 
 
 def test_a_job_that_takes_too_long_is_ended_and_the_sweep_goes_on(

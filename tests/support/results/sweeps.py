@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ class Ran:
         """Return the only line of its output that begins with `beginning`."""
         (line,) = [line for line in self.stdout.splitlines() if line.startswith(beginning)]
         return line
+
+
+Run = Callable[[str], Ran]  # starts the application with these arguments
 
 
 def content(folder: Path) -> dict[str, bytes]:
