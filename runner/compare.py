@@ -17,7 +17,7 @@ repeats. --force compares these, but never failed or unverified repeats. Revisio
 names them.
 
 Exit codes: 0 compared, whatever the verdict; 1 with --fail-on slower if B is SLOWER; 3 with --fail-on undecided if a
-verdict is UNDECIDED or an arm has no partner; 2 refused, or bad input.
+verdict is UNDECIDED or an arm has no partner; 2 refused, bad input, or a file left out that cannot be read.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_
 from launchopt.files import read_text, reason, require_replaceable, save_json, save_text
 from launchopt.messages import print_error, shortened
 from launchopt.reading.ownership import MANIFEST, SWEEP
-from launchopt.reading.unusable import forget
+from launchopt.reading.unusable import forget, was_named
 from runner.ending.signals import signals
 
 
@@ -131,10 +131,14 @@ def program(name: str) -> str:
 
 
 def exit_code(work: Callable[[], int]) -> int:
-    """Run `work` and return its exit code. A LaunchoptError becomes one line on stderr and the error's exit code."""
+    """Run `work` and return its exit code. A LaunchoptError becomes one line on stderr and the error's exit code.
+
+    Where `work` returns 0 and left out results that cannot be used, the code is that of a DataError.
+    """
     forget()
     try:
-        return work()
+        code = work()
+        return DataError.exit_code if code == 0 and was_named() else code
     except LaunchoptError as error:
         signals.check_lost()
         print_error(error)

@@ -15,6 +15,11 @@ def name_unusable(error: DataError) -> None:
         print_error(text, "warning")
 
 
+def was_named() -> bool:
+    """Return whether a part of the results has been left out since `forget`."""
+    return bool(_named)
+
+
 def forget() -> None:
     """Forget what was named, so that a later command of this process names it again."""
     _named.clear()

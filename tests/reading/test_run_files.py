@@ -78,7 +78,7 @@ def test_a_broken_file_of_a_store_is_named_by_its_address_and_left_out(
 ) -> None:
     put(bucket, "0", RUNS / "0")
     bucket.put_object(Key="1/summary.parquet", Body=b"PAR1 but no more")
-    assert main(["s3://results", "--force", "--output", str(tmp_path / "all.parquet")]) == 0
+    assert main(["s3://results", "--force", "--output", str(tmp_path / "all.parquet")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: s3://results/1/summary.parquet: cannot be read as Parquet")
 
