@@ -23,7 +23,7 @@ from launchopt.messages import print_error, say
 from launchopt.reading.ownership import MULTIRUN, SWEEP
 from runner.config.against import settled
 from runner.config.composed import has_mode, typed, without_hydra
-from runner.config.launchers import LAUNCHER, SWEEPER, is_other
+from runner.config.launchers import LAUNCHER, SWEEPER, check_unused, is_other
 from runner.config.loading import start
 from runner.config.objects import to_config
 from runner.config.tables import require_gpu
@@ -82,6 +82,7 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
+            check_unused(config.hydra.overrides.hydra)
             is_published = any(config.hydra.runtime.choices.get(group) for group in ("experiment", "table"))
             require_gpu(config, words := typed(config.hydra))
             self._prepare_run(without_hydra(config), config.hydra.run, is_published, has_mode(words))

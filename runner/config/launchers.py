@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from launchopt.errors import ConfigError, one_line
 
 LAUNCHER, SWEEPER = "hydra/launcher", "hydra/sweeper"
+COUNT = re.compile(r"[1-9][0-9]{0,14}")
 WORD = re.compile(r"[A-Za-z0-9][\w.,:=+@\[\]()|&*-]{0,199}")  # no space, quote, slash, % or line end
 
 
@@ -40,6 +41,7 @@ class Package(NamedTuple):
     others: tuple[str, ...] = ()  # settings that it takes, but does not name
     above_0: tuple[str, ...] = ()  # limits of time, with which no job could run if they were 0 or less
     not_0: tuple[str, ...] = ()  # numbers of jobs at once; below 0 they count from the number of cores
+    counts: tuple[str, ...] = ()  # settings of type text that also take a whole number from 1
 
 
 _SUBMITIT = "hydra_plugins.hydra_submitit_launcher.submitit_launcher"
@@ -58,6 +60,7 @@ PACKAGES = {
         "joblib",
         above_0=("timeout",),
         not_0=("n_jobs",),
+        counts=("pre_dispatch", "batch_size", "max_nbytes"),
     ),
     "submitit_local": Package(f"{_SUBMITIT}.LocalLauncher", "submitit", _ONES, above_0=_LIMITS),
     "submitit_slurm": Package(
@@ -90,6 +93,19 @@ def is_installed(group: str, option: str) -> bool:
 def is_other(group: str, hydra: DictConfig) -> bool:
     """Return whether the composed node `hydra` has a launcher or sweeper other than the basic one."""
     return str(hydra.runtime.choices.get(group)) != PLUGINS[group].option
+
+
+def check_unused(words: Sequence[str]) -> None:
+    """Raise ConfigError for a launcher, a sweeper or a setting of one in the overrides of a run without -m.
+
+    words: the overrides of `hydra` as they were typed.
+    """
+    for word in words:
+        key, _, value = word.lstrip("+~").partition("=")
+        of = next((group for group in PLUGINS if key == group or key.startswith(f"{group.replace('/', '.')}.")), None)
+        if of is not None and (key, value) != (of, PLUGINS[of].option):
+            kind = of.partition("/")[2]
+            raise ConfigError(key, value, f"a run without -m has no {kind}: add -m for a sweep, or leave this out")
 
 
 def check_plugins(hydra: DictConfig) -> None:
@@ -147,6 +163,8 @@ def _check_numbers(option: str, values: dict[str, Any]) -> None:
             raise ConfigError(key, value, "must be more than 0")
         if name in package.not_0 and is_number and value == 0:
             raise ConfigError(key, value, "runs no job: use 2 for two at once, or -1 for one on each core")
+        if name in package.counts and _is_number(value) and not COUNT.fullmatch(str(value)):
+            raise ConfigError(key, value, "must be a whole number of at least 1")
 
 
 def _check_names(option: str, node: DictConfig, own: object, foreign: Sequence[str]) -> list[str]:
@@ -161,6 +179,7 @@ def _check_names(option: str, node: DictConfig, own: object, foreign: Sequence[s
             wanted = f"no setting of {LAUNCHER}={option}; it has {', '.join(sorted(names - {'_target_'}))}"
             raise ConfigError(f"hydra.launcher.{one_line(name, 60)}", one_line(values[name], 60), wanted)
     fine = {name for name in package.words if WORD.fullmatch(str(values.get(name)))}
+    fine |= {name for name in package.counts if COUNT.fullmatch(str(values.get(name)))}
     return [name for name in foreign if name not in fine]
 
 
@@ -199,6 +218,14 @@ def _options(group: str) -> dict[str, object]:
     except (OSError, HydraException):
         return {}
     return {each: OmegaConf.to_container(store.load(f"{group}/{each}.yaml").node, resolve=False) for each in names}
+
+
+def _is_number(value: object) -> bool:
+    try:
+        float(str(value))
+    except ValueError:
+        return False
+    return True
 
 
 def _is_plain(value: object) -> bool:

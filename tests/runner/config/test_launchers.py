@@ -103,6 +103,10 @@ def test_submitit_takes_no_text_and_runs_each_job_once(launcher: str, word: str,
     ("launcher", "word", "allowed"),
     [
         ("joblib", "n_jobs=0", "runs no job: use 2 for two at once, or -1 for one on each core"),
+        ("joblib", "pre_dispatch=0", "must be a whole number of at least 1"),
+        ("joblib", "batch_size=-2", "must be a whole number of at least 1"),
+        ("joblib", "batch_size=2.5", "must be a whole number of at least 1"),
+        ("joblib", "max_nbytes=nan", "must be a whole number of at least 1"),
         ("joblib", "timeout=0.0", "must be more than 0"),
         ("joblib", "timeout=nan", "must be more than 0"),
         ("submitit_local", "timeout_min=0", "must be more than 0"),
@@ -124,6 +128,32 @@ def test_joblib_takes_other_numbers_of_jobs_at_once(jobs: int, tmp_path: Path) -
     words = ["--cfg", "job", "hydra/launcher=joblib", f"hydra.launcher.n_jobs={jobs}", "device=cpu"]
     outcome = taken(words, tmp_path)
     assert (outcome.fault, outcome.exit_code) == (None, 0), outcome.stderr
+
+
+@pytest.mark.parametrize("word", ["pre_dispatch=4", "batch_size=2", "max_nbytes=1000000", "pre_dispatch='2*n_jobs'"])
+def test_joblib_takes_numbers_for_settings_of_type_text(word: str, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    words = ["--cfg", "job", "hydra/launcher=joblib", f"hydra.launcher.{word}", "device=cpu"]
+    outcome = taken(words, tmp_path)
+    assert (outcome.fault, outcome.exit_code) == (None, 0), outcome.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("hydra/launcher=joblib", "launcher"),
+        ("hydra.launcher.n_jobs=2 hydra/launcher=joblib", "launcher"),
+        ("hydra.sweeper.max_batch_size=2", "sweeper"),
+    ],
+)
+def test_a_launcher_or_a_sweeper_without_m_is_refused(words: str, kind: str, tmp_path: Path) -> None:
+    if "joblib" in words:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    outcome = taken([*words.split(), "device=cpu"], tmp_path)
+    assert (outcome.fault, outcome.exit_code, outcome.plans, outcome.left) == (None, 2, [], [])
+    first = words.split()[0]
+    wanted = f"a run without -m has no {kind}: add -m for a sweep, or leave this out"
+    assert outcome.stderr == f"error: {first}: {wanted}\n"
 
 
 @pytest.mark.parametrize(
