@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
@@ -25,6 +26,13 @@ FIRST_ARMS = 12  # arms of the first round besides the base, whose costs are not
 NO_TIME = "no time within --budget-s"
 CARE = 1.5  # times as long as estimated may a round take: of other arms, or beside other programs
 FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
+
+
+class Round(NamedTuple):
+    """Arms that took turns in one process, and the folder of their results."""
+
+    arms: Arms
+    folder: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +81,10 @@ def search(
         steps = max(LEAST_EXPERT_STEPS, min(EXPERT_STEPS, steps))
         question = question.with_settings({"workload.steps": steps})
         trials.cost = trials.cost.scaled(steps / EXPERT_STEPS)
-    first = trials.last
+    first = Round(by_arm(pilot), trials.last)
     others = [label for label in able(question) if label != base]
-    arms, folder, left_out = _halved(question, others, base, layers, trials)
-    arms, folder = (arms, folder) if arms else (by_arm(pilot), first)
+    last, left_out = _halved(question, others, base, layers, trials)
+    arms, folder = last if last.arms else first
     if base not in arms:
         raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
     order, limit = ranked(arms, question.limit, layers), question.limit
@@ -120,16 +128,15 @@ def _fitting(
 
 def _halved(
     question: Question, labels: Sequence[str], base: str, layers: int | None, trials: Trials
-) -> tuple[Arms, Path, list[str]]:
-    """Return the arms of the last round that ran, its folder, and finalists for which it had no time.
+) -> tuple[Round, list[str]]:
+    """Return the last round that ran, without arms if none did, and finalists for which it had no time.
 
     Arms for which there is no time at all are dropped.
     """
     every: Arms = {}
-    arms: Arms = {}
-    folder = trials.last
+    last = Round({}, trials.last)
     if trials.cost.of(2, 1) + _final_s(1, trials) <= trials.left_s:  # else the last round is the only one
-        every, arms, folder = _tried(question, labels, base, trials)
+        every, last = _tried(question, labels, base, trials)
     order = ranked(every, question.limit, layers) or list(labels)
     while len(survivors(order)) > FINALISTS:
         going = _with(base, survivors(order))
@@ -139,23 +146,22 @@ def _halved(
         found = by_arm(trials.run(question, going, 1, 1 - _final_s(1, trials) / trials.left_s))
         if len(found) < len(survivors(order)):  # its limit ended it: the order of the rounds before is the better one
             break
-        arms, folder, order = found, trials.last, ranked(found, question.limit, layers)
+        last, order = Round(found, trials.last), ranked(found, question.limit, layers)
     others = [label for label in order[:FINALISTS] if label != base and label not in trials.dropped]
     left_out = list[str]()
     while len(others) > 1 and _final_s(len(others), trials) > trials.left_s:
         left_out.append(others.pop())
-    final, its_folder = _final(question, _with(base, others), layers, trials)
-    trials.dropped |= {label: NO_TIME for label in labels if not every and label not in final}
-    return (final, its_folder, left_out if every else []) if final else (arms, folder, [])
+    final = _final(question, _with(base, others), layers, trials)
+    trials.dropped |= {label: NO_TIME for label in labels if not every and label not in final.arms}
+    return (final, left_out if every else []) if final.arms else (last, [])
 
 
-def _final(question: Question, going: Sequence[str], layers: int | None, trials: Trials) -> tuple[Arms, Path]:
+def _final(question: Question, going: Sequence[str], layers: int | None, trials: Trials) -> Round:
     """Run the arms FEWEST_REPEATS times, and more often until the choice is decided. Return the longest round.
 
     Of the first one, repeats that end within the budget count, however few.
     """
-    arms: Arms = {}
-    folder, ran, repeats = trials.last, 0, FEWEST_REPEATS
+    longest, ran, repeats = Round({}, trials.last), 0, FEWEST_REPEATS
     while repeats <= MOST_REPEATS:
         affordable = trials.cost.repeats_in((FINAL_SHARE if ran else 1.0) * trials.left_s, len(going))
         if affordable <= ran:
@@ -165,12 +171,12 @@ def _final(question: Question, going: Sequence[str], layers: int | None, trials:
         fewest = min(map(len, found.values()), default=0)
         if fewest <= ran or going[0] not in found or len(found) < min(2, len(going)):
             break
-        arms, folder, ran = found, trials.last, fewest
-        best = ranked(arms, question.limit, layers)[0]
-        if ran < repeats or decision(arms, best, list(arms)) is Decision.decided:
+        longest, ran = Round(found, trials.last), fewest
+        best = ranked(found, question.limit, layers)[0]
+        if ran < repeats or decision(found, best, list(found)) is Decision.decided:
             break
         repeats *= 2
-    return arms, folder
+    return longest
 
 
 def _final_s(others: int, trials: Trials) -> float:
@@ -178,16 +184,16 @@ def _final_s(others: int, trials: Trials) -> float:
     return CARE * trials.cost.of(others + 1, FEWEST_REPEATS)
 
 
-def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials) -> tuple[Arms, Arms, Path]:
+def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials) -> tuple[Arms, Round]:
     """Run as many arms once as fit into the first share of the time, the likely ones first.
 
-    Return all arms that ran; then those of the round that had the fastest one, and its folder. A round that took too
-    long to set up all of its arms is tried again with half of them.
+    Return all arms that ran, and the round that had the fastest one. A round that took too long to set up all of its
+    arms is tried again with half of them.
     """
     waiting, most = list(labels), FIRST_ARMS
     keep_s = max((1 - FIRST_SHARE) * trials.left_s, _final_s(FINALISTS, trials))
     every: dict[str, Sequence[Row]] = {}
-    best: tuple[Arms, Path] = ({}, trials.last)
+    best = Round({}, trials.last)
     while waiting:
         spare_s = trials.left_s - keep_s
         fits = min(most, len(waiting), trials.cost.arms_in(spare_s / CARE, 1) - 1)
@@ -203,12 +209,12 @@ def _tried(question: Question, labels: Sequence[str], base: str, trials: Trials)
             most, keep_s = fits // 2, keep_s / 2
             continue
         most = len(waiting)
-        if not best[0] or min(map(wall_ms, found.values())) < min(map(wall_ms, best[0].values())):
-            best = (found, trials.last)
+        if not best.arms or min(map(wall_ms, found.values())) < min(map(wall_ms, best.arms.values())):
+            best = Round(found, trials.last)
         every |= found
         waiting = [label for label in waiting if label not in going]
     trials.dropped |= dict.fromkeys(waiting, NO_TIME)
-    return every, *best
+    return every, best
 
 
 def _with(base: str, labels: Sequence[str]) -> list[str]:
