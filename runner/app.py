@@ -82,7 +82,7 @@ class Precheck(Callback):
     def on_run_start(self, config: DictConfig, **kwargs: object) -> None:
         """Plan the run and lock its folder. End the process if that fails, or if the run is finished already."""
         with _refusing():
-            check_unused(config.hydra.overrides.hydra)
+            check_unused(config.hydra)
             is_published = any(config.hydra.runtime.choices.get(group) for group in ("experiment", "table"))
             require_gpu(config, words := typed(config.hydra))
             self._prepare_run(without_hydra(config), config.hydra.run, is_published, has_mode(words))

@@ -95,13 +95,12 @@ def is_other(group: str, hydra: DictConfig) -> bool:
     return str(hydra.runtime.choices.get(group)) != PLUGINS[group].option
 
 
-def check_unused(words: Sequence[str]) -> None:
-    """Raise ConfigError for a launcher, a sweeper or a setting of one in the overrides of a run without -m.
-
-    words: the overrides of `hydra` as they were typed.
-    """
+def check_unused(hydra: DictConfig) -> None:
+    """Raise ConfigError for a launcher, a sweeper or a setting of one in the overrides of a run without -m."""
+    words = OmegaConf.to_container(hydra.overrides.hydra, resolve=False)
+    assert isinstance(words, list)
     for word in words:
-        key, _, value = word.lstrip("+~").partition("=")
+        key, _, value = str(word).lstrip("+~").partition("=")
         of = next((group for group in PLUGINS if key == group or key.startswith(f"{group.replace('/', '.')}.")), None)
         if of is not None and (key, value) != (of, PLUGINS[of].option):
             kind = of.partition("/")[2]
