@@ -28,6 +28,13 @@ shows the median time on the host: in the framework (dispatch), in the library (
 and code such as cuBLAS), in the driver (launch calls), and between the operator before and this one (Python). The
 profiler makes each part longer. A file alone on the command line has this table; --json has it for every file.
 
+If several GPUs run the same collectives (all-reduce, all-gather, reduce-scatter), a table shows how long each GPU
+waited for the others, apart from the transfer: give the traces of all processes, or one nsys export of all. The k-th
+collective of one GPU is the k-th of every other. The wait begins when the kernel of a GPU begins, and ends when that of
+the last GPU begins; the skew is the longest wait, and the transfer what follows. Clocks are taken as recorded, unless a
+collective would end on one GPU before it begins on another: then they are set in the middle of what is possible. The
+last line says how far a clock can be off.
+
 The queue of a stream holds the calls for it whose work on it has not begun; a graph launch is one call. It is sampled
 when a call for the stream begins, and includes that call. Each context of a GPU has queues of its own.
 """
@@ -49,6 +56,7 @@ from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
 
 if TYPE_CHECKING:
+    from launchopt.analysis.profiles.collectives import TimedGpu
     from launchopt.analysis.profiles.launch_pairs import Pairs
     from launchopt.analysis.profiles.launch_stats import LaunchStats
     from launchopt.traces.events import Trace
@@ -65,32 +73,49 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(options: argparse.Namespace) -> int:
-    found = statistics(options.files, options.output, options.time_unit)
-    put_json(options.json, {"files": [{"file": str(file), **asdict(stats)} for file, stats in found]})
+    from launchopt.analysis.profiles.collectives import Collectives, collectives
+
+    gpus: list[list[TimedGpu]] = []
+    found = statistics(options.files, options.output, options.time_unit, gpus)
+    together = collectives(gpus)
+    content = {
+        "files": [{"file": str(file), **asdict(stats)} for file, stats in found],
+        "collectives": [asdict(each) for each in together if isinstance(each, Collectives)],
+    }
+    put_json(options.json, content)
     if options.json != STDOUT:
-        from runner.profiles.trace_screen import print_statistics
+        from runner.profiles.trace_screen import print_collectives, print_statistics
 
         print_statistics(found)
+        print_collectives(together)
     return 0
 
 
 def statistics(
-    files: Sequence[Path], output: Path | None = None, unit: TimeUnit | None = None
+    files: Sequence[Path],
+    output: Path | None = None,
+    unit: TimeUnit | None = None,
+    gpus: list[list[TimedGpu]] | None = None,
 ) -> list[tuple[Path, LaunchStats]]:
     """Return the statistics of each file, and write their launches and kernels to `output`.
 
+    gpus: gets those of each file that have collectives.
     Raises DataError for a file that cannot be read or written. `output` is unchanged then.
     """
+    from launchopt.analysis.profiles.collectives import timed_gpus
     from launchopt.analysis.profiles.launch_pairs import pair
     from launchopt.analysis.profiles.launch_stats import launch_stats
+    from runner.profiles.trace_screen import file_names
 
-    found = []
+    found, names = [], dict(zip(files, file_names(files), strict=True))
     with _pairs_file(output) if output else nullcontext() as pairs_file:
         for path in files:
             with _status(f"reading {path}"):
                 trace = _read(path, unit)
                 pairs = pair(trace)
                 found.append((path, launch_stats(trace, pairs)))
+                if gpus is not None:
+                    gpus.append(timed_gpus(names[path], trace))
             if pairs_file is not None:
                 pairs_file.add(path, trace, pairs)
     return found

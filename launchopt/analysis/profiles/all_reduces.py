@@ -33,6 +33,7 @@ OP = "all_reduce"  # value of the column op
 KERNELS = "^(ALL_REDUCE|REDUCE_ADD|ncclDevKernel_AllReduce)"
 _KEYS, _LISTS = ["mode", "repeat", "gpu"], ("launch", "start_ns", "end_ns", "is_own", "is_call")
 _UNKNOWN = np.iinfo(np.int64).min
+ROUNDED_NS = 2000  # profilers round begin and duration to whole us
 
 Repeat = tuple[str, int]  # mode, repeat
 Times = NDArray[np.int64]  # [GPUs, all-reduces]
@@ -100,6 +101,23 @@ def all_reduces(batches: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
 def all_reduce_kernels(batches: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
     """Return the same from rows of kernels.parquet, with NEEDED_OF_KERNELS."""
     return _joined(map(_kernels, batches))
+
+
+def of_gpus(starts_ns: Times, ends_ns: Times) -> AllReduces | None:
+    """Return the collectives of GPUs in traces of a host's clock, [GPUs, collectives].
+
+    A clock with which no collective ends on a GPU before it begins on the first one is taken as it is. Any other clock
+    gets the middle of its bounds. None if there is no such offset: they are not the same collectives.
+    """
+    low, high = _bounds_ns(starts_ns, ends_ns)
+    if (low > high + ROUNDED_NS).any():
+        return None
+    is_fine = (low <= ROUNDED_NS) & (high >= -ROUNDED_NS)
+    offsets: Times = np.where(is_fine, 0, (low + high) // 2)
+    error_ns = int(np.maximum(high - offsets, offsets - low).max())
+    moved, count = offsets[:, None], starts_ns.shape[1]
+    gpus, launches = tuple(range(len(offsets))), np.full(starts_ns.shape, -1)
+    return AllReduces(gpus, launches, starts_ns + moved, ends_ns + moved, count, tuple(offsets.tolist()), error_ns)
 
 
 def _joined(found: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
@@ -171,6 +189,12 @@ def _of_repeat(ranks: Mapping[int, Mapping[str, Times]]) -> AllReduces | None:
 
 def _offsets_ns(arrived: Times, ended: Times) -> tuple[Times, int]:
     """Return an offset for each GPU, and its largest error. Times plus offsets are those of the first GPU's clock."""
+    low, high = _bounds_ns(arrived, ended)
+    return (low + high) // 2, int(np.abs(high - low).max() + 1) // 2
+
+
+def _bounds_ns(arrived: Times, ended: Times) -> tuple[Times, Times]:
+    """Return the smallest and the largest offset of each GPU with which no all-reduce ends before all have begun it."""
     low, high = (arrived[0] - ended).max(axis=1), (ended[0] - arrived).min(axis=1)
     low[0] = high[0] = 0
-    return (low + high) // 2, int(np.abs(high - low).max() + 1) // 2
+    return low, high

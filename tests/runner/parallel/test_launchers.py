@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support.results.side_by_side import (
     LONG,
+    SMALL,
     TWELVE,
     begun,
     ended,
@@ -77,6 +78,14 @@ def test_twelve_jobs_end_as_by_the_basic_launcher_and_are_resumed(
     again = ended([*words, "resume=true"], tmp_path)
     assert again.exit_code == 2
     assert statuses(sweep) == ["skipped" if each == "ok" else each for each in statuses(basic)]
+
+
+def test_joblib_runs_every_job_once_with_numbers_for_its_batches(tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    numbers = ["hydra.launcher.pre_dispatch=4", "hydra.launcher.batch_size=2"]
+    ran = ended([*LAUNCHERS["joblib"], *numbers, *SMALL.split(), "mode=batched", "repeats=1", "seed=0,1,2,3"], tmp_path)
+    assert ran.exit_code == 0, ran.stderr
+    assert statuses(only_sweep(tmp_path)) == ["ok"] * 4
 
 
 def test_ctrl_c_of_a_terminal_ends_all_jobs_and_the_next_start_finishes_them(launcher: str, tmp_path: Path) -> None:
