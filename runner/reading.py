@@ -25,6 +25,8 @@ from launchopt.reading.ownership import MANIFEST, SWEEP
 from launchopt.reading.unusable import forget, was_named
 from runner.ending.signals import signals
 
+LEFT_OUT = "some results cannot be used and were left out: the warnings name them"
+
 
 class CommandParser(argparse.ArgumentParser):
     """The parser of `launchopt NAME`.
@@ -133,12 +135,15 @@ def program(name: str) -> str:
 def exit_code(work: Callable[[], int]) -> int:
     """Run `work` and return its exit code. A LaunchoptError becomes one line on stderr and the error's exit code.
 
-    Where `work` returns 0 and left out results that cannot be used, the code is that of a DataError.
+    Where `work` returns 0 and left out results that cannot be used, a line says so, and the code is a DataError's.
     """
     forget()
     try:
         code = work()
-        return DataError.exit_code if code == 0 and was_named() else code
+        if code == 0 and was_named():
+            print_error(LEFT_OUT)
+            return DataError.exit_code
+        return code
     except LaunchoptError as error:
         signals.check_lost()
         print_error(error)

@@ -187,7 +187,7 @@ OWN = {
     "launchopt/reading/parquet.py",
     *(f"launchopt/{name}.py" for name in ("report/page", "kernels/__init__", "modes/options", "recording/environment")),
     *("launchopt/analysis/tables/reference.py", "launchopt/devices/cpu/info.py", "launchopt/timing/torch_trace.py"),
-    *(f"runner/{name}.py" for name in ("help", "budget", "bench/recorder", "plan/memory", "worker/tables")),
+    *(f"runner/{name}.py" for name in ("help/settings", "budget", "bench/recorder", "plan/memory", "worker/tables")),
     *(
         f"runner/{name}.py"
         for name in ("config/tables", "config/composed", "doctor/checks", "doctor/gpu", "run/leftovers")

@@ -12,6 +12,7 @@ from support.results.diagnosed_rows import repeats
 
 from launchopt.recording import results
 from runner import compare, dataset, verdict
+from runner.reading import LEFT_OUT
 from runner.report import __main__ as report
 
 Main = Callable[[Sequence[str] | None], int]
@@ -56,6 +57,7 @@ def test_a_truncated_file_is_named_in_one_line_and_the_exit_code_is_2(
     assert out
     (line,) = [line for line in err.splitlines() if "runs/2/" in line]
     assert line.startswith("warning: runs/2/summary.parquet: cannot be read as Parquet")
+    assert err.endswith(f"error: {LEFT_OUT}\n")
 
 
 def test_the_rows_of_the_other_files_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
