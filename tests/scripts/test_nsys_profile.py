@@ -139,9 +139,9 @@ def test_a_payload_is_made_a_python_int() -> None:
 @pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
 def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> None:
     pytest.importorskip("nvtx")
-    # A small runner in a copy of the checkout: its child process makes the ranges, as the consumer of a run does.
-    (tmp_path / "runner").mkdir()
-    (tmp_path / "runner/__init__.py").touch()
+    # A copy of the checkout whose run is a child process that makes the ranges, as the consumer of a run does.
+    for package in ("launchopt", "runner"):
+        shutil.copytree(SCRIPT.parents[1] / package, tmp_path / package)
     (tmp_path / "runner/worker/child.py").write_text(
         "from launchopt.timing import nvtx_ranges as r\n"
         "def work():\n"
@@ -153,12 +153,6 @@ def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> 
         "if __name__ == '__main__':\n"
         "    p = mp.get_context('spawn').Process(target=work); p.start(); p.join()\n"
         "    raise SystemExit(p.exitcode or 7)\n"
-    )
-    shutil.copytree(SCRIPT.parents[1] / "launchopt", tmp_path / "launchopt")
-    for name in ("nsys.py", "profile_output.py"):
-        shutil.copy(SCRIPT.parents[1] / "runner" / name, tmp_path / "runner")
-    (tmp_path / "runner/run/screens/terminal.py").write_text(
-        "from rich.console import Console\nPIPED_COLUMNS = 200\ndef console(): return Console(width=PIPED_COLUMNS)\n"
     )
     (tmp_path / "scripts").mkdir()
     shutil.copy(SCRIPTS / "lib.sh", tmp_path / "scripts")
