@@ -16,6 +16,7 @@ from launchopt.errors import ConfigError, DataError
 from launchopt.reading import run_files as module
 from launchopt.reading.run_files import place_of, run_files
 from runner.dataset import main
+from runner.reading import LEFT_OUT
 
 RUNS = ROOT / "outputs/reference/h200/qkv"
 
@@ -79,8 +80,9 @@ def test_a_broken_file_of_a_store_is_named_by_its_address_and_left_out(
     put(bucket, "0", RUNS / "0")
     bucket.put_object(Key="1/summary.parquet", Body=b"PAR1 but no more")
     assert main(["s3://results", "--force", "--output", str(tmp_path / "all.parquet")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line, last = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: s3://results/1/summary.parquet: cannot be read as Parquet")
+    assert last == f"error: {LEFT_OUT}"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[Main, list[str]]] = {
     "budget": (budget.main, BUDGET),
     "prefixes": (prefixes.main, [str(TESTS / "corpus" / "prompts.jsonl")]),
     "doctor": (doctor, ["--no-floors"]),
-    "trace": (trace.main, [str(TESTS / "corpus" / "kineto.json")]),
+    "trace": (trace.main, [str(TESTS / "corpus" / f"{name}.json") for name in ("kineto", "collectives")]),
 }
 # Objects whose keys are names from the data, or a calibration as `launchopt doctor --save` writes it.
 OF_DATA = ("_by_name", "_by_kind", "other_events", "calibration", "not_measured")
