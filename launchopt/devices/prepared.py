@@ -1,4 +1,4 @@
-"""What a device needs of a mode that is prepared: what it launches with, how it launches, and what it counts."""
+"""A prepared mode as its device sees it: the path of a launch, and counters."""
 
 from __future__ import annotations
 

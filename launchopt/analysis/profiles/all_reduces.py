@@ -110,10 +110,11 @@ def of_gpus(starts_ns: Times, ends_ns: Times) -> AllReduces | None:
     gets the middle of its bounds. None if there is no such offset: they are not the same collectives.
     """
     low, high = _bounds_ns(starts_ns, ends_ns)
-    if (low > high + ROUNDED_NS).any():
+    low[1:] -= ROUNDED_NS
+    high[1:] += ROUNDED_NS
+    if (low > high).any():
         return None
-    is_fine = (low <= ROUNDED_NS) & (high >= -ROUNDED_NS)
-    offsets: Times = np.where(is_fine, 0, (low + high) // 2)
+    offsets: Times = np.where((low <= 0) & (high >= 0), 0, (low + high) // 2)
     error_ns = int(np.maximum(high - offsets, offsets - low).max())
     moved, count = offsets[:, None], starts_ns.shape[1]
     gpus, launches = tuple(range(len(offsets))), np.full(starts_ns.shape, -1)

@@ -30,7 +30,10 @@ def test_a_wait_ends_when_the_last_gpu_arrives_and_the_transfer_begins() -> None
     assert isinstance(found, Collectives)
     assert found.count == 3
     assert (found.skew_p50_us, found.transfer_p50_us) == (6.0, 10.0)
-    assert (found.clock_error_us, found.is_clock_set) == (6.0 + 4.0, False)  # the first one bounds it: -10 to 4
+    assert (found.clock_error_us, found.is_clock_set) == (
+        12.0,
+        False,
+    )  # bounds of the first one: -10 to 4; 2 for rounding
     one, two = found.gpus
     assert (one.gpu, one.wait_p50_us, one.last_share) == ("first", 5.0, pytest.approx(1 / 3))
     assert (two.gpu, two.wait_p50_us, two.last_share) == ("second", 0.0, pytest.approx(2 / 3))
@@ -47,7 +50,7 @@ def test_a_clock_that_is_off_changes_no_wait_by_more_than_the_error_says(offset_
     waited = float(np.percentile(late, 50)) / 1e3
     assert abs(found.gpus[0].wait_p50_us - waited) <= found.clock_error_us + 1e-3
     if found.is_clock_set:
-        assert found.clock_error_us <= 20
+        assert found.clock_error_us <= 22
     else:
         assert abs(offset_ns) <= 22_000
 

@@ -122,29 +122,6 @@ def test_a_column_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "stream" not in [line[0] for line in lines if line]
 
 
-def test_traces_of_several_processes_have_the_skew_of_their_collectives_apart_from_the_transfer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = []
-    for rank, late_us in (("rank0", 0), ("rank1", 6)):
-        (tmp_path / rank).mkdir()
-        events = [
-            kernel(at + late_us, 10 - late_us, at, device=int(rank[-1]), name="ncclDevKernel_AllReduce_Sum_f16_RING_LL")
-            for at in (100, 200, 300)
-        ]
-        files.append(written(tmp_path / rank, [*events, kernel(90, 2, 9)]))
-    output = tmp_path / "statistics.json"
-    assert main([*map(str, files), "--json", str(output)]) == 0
-    out = capsys.readouterr().out
-    lines, shown = words(out), " ".join(out.split())
-    assert ["GPU", "0", "of", "rank0/trace.json", "6.000", "6.000", "0%"] in lines
-    assert ["GPU", "1", "of", "rank1/trace.json", "0.000", "0.000", "100%"] in lines
-    assert "3 collectives on 2 GPUs: skew p50 6.000 us, p99 6.000 us; transfer p50 4.000 us, p99 4.000 us; " in shown
-    assert "; clocks as recorded, off by 10.000 us at most" in shown
-    (found,) = json.loads(output.read_text())["collectives"]
-    assert (found["count"], found["skew_p50_us"], [each["last_share"] for each in found["gpus"]]) == (3, 6.0, [0, 1])
-
-
 def test_json_has_everything(tmp_path: Path) -> None:
     path, output = written(tmp_path, SOME), tmp_path / "statistics.json"
     assert main([str(path), "--json", str(output)]) == 0
