@@ -1,6 +1,6 @@
 """What launches cost a day, in host hours and in idle GPU hours, under each mode.
 
-    launchopt budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/h200/remedies
+    launchopt budget model=llama_3_70b tokens_per_day=10e6 from=outputs/reference/gpu/strategies
     launchopt budget launches_per_token=1200 launch_us=5 tokens_per_day=10e6            the textbook: 16.7 h
 
     model=NAME              model whose layers count: an option of conf/model, or the path of a config.json; default:

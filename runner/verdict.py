@@ -1,6 +1,6 @@
 """Says what bounds each mode, what is left to gain, and what to try first, with the evidence.
 
-    launchopt verdict outputs/reference/h200/remedies                 a verdict per workload stream
+    launchopt verdict outputs/reference/gpu/strategies                 a verdict per workload stream
     launchopt verdict DIR... --calibration outputs/calibration/nvidia_h200.json
     launchopt verdict DIR... --json verdict.json                      also write it as JSON
 

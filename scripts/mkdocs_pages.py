@@ -22,9 +22,9 @@ SOURCES = (
     "scripts/README.md",
     "outputs/reference/*.md",
     "outputs/reference/launchers/*.log",
-    "outputs/reference/h200/*/*.md",
-    "outputs/reference/h200/*.svg",
-    "outputs/reference/h200/*.png",
+    "outputs/reference/gpu/*/*.md",
+    "outputs/reference/gpu/*.svg",
+    "outputs/reference/gpu/*.png",
     "launchopt/*/base.py",
 )
 

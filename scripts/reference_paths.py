@@ -59,7 +59,6 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "gpu/bench": (*ALL_MODES, "runner/bench"),
     "gpu/bench/attention": ("launchopt/kernels/step", "launchopt/kernels/attention", "runner/bench/attention.py"),
     "gpu/bench/collectives": (*PEERS, "runner/bench/collectives.py", "runner/bench/peers.py"),
-    "h200": ALL_MODES,
     "cpu": (*CPU, MODES),
     "cpu/bench": (*CPU, MODES, "launchopt/recording", "runner/bench"),
     "cpu2": (*CPU, MODES, "launchopt/recording", "runner/bench"),

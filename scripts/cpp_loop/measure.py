@@ -1,7 +1,7 @@
 """Compiles cpp_loop.cpp with nvcc, runs it, and saves what it measured.
 
     python -m scripts.cpp_loop.measure --output outputs/new/gpu/cpp_loop
-    python -m scripts.cpp_loop.measure --adopt outputs/reference/h200/cpp_loop     put saved figures beside our tables
+    python -m scripts.cpp_loop.measure --adopt outputs/reference/gpu/cpp_loop     put saved figures beside our tables
 
 Writes cpp_loop.json and manifest.json. Reports show the figures of launchopt/analysis/tables/other_programs.json beside
 ours; `--adopt` replaces those by saved ones. Exit code 2: no nvcc. 1: it did not compile, or the program failed.

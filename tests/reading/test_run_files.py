@@ -18,7 +18,7 @@ from launchopt.reading.run_files import place_of, run_files
 from runner.dataset import main
 from runner.reading import LEFT_OUT
 
-RUNS = ROOT / "outputs/reference/h200/qkv"
+RUNS = ROOT / "outputs/reference/gpu/qkv"
 
 
 @pytest.fixture(scope="module")
@@ -62,22 +62,22 @@ def test_runs_of_a_store_become_the_same_dataset_as_those_of_folders(
     assert capsys.readouterr().out == f"180 rows of 12 runs: {remote}\n180 rows of 12 runs: {local}\n"
     ours, theirs = pq.read_table(remote), pq.read_table(local)
     assert ours.drop_columns("folder").equals(theirs.drop_columns("folder"))
-    assert ours["folder"][0].as_py() == "s3://results/runs/0"
+    assert ours["folder"][0].as_py() == "s3://results/runs/decode_16_folovllm"
     assert ours["machine"][0].as_py().startswith("NVIDIA H200, cores ")
 
 
 def test_a_run_that_is_in_the_store_and_in_a_folder_counts_once(
     bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put(bucket, "0", RUNS / "0")
-    assert main(["s3://results", str(RUNS / "0"), "--output", str(tmp_path / "all.parquet")]) == 0
+    put(bucket, "0", RUNS / "decode_1_folovllm")
+    assert main(["s3://results", str(RUNS / "decode_1_folovllm"), "--output", str(tmp_path / "all.parquet")]) == 0
     assert "15 rows of 1 runs, 1 copy left out" in capsys.readouterr().out.replace("1 run,", "1 runs,")
 
 
 def test_a_broken_file_of_a_store_is_named_by_its_address_and_left_out(
     bucket: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    put(bucket, "0", RUNS / "0")
+    put(bucket, "0", RUNS / "decode_1_folovllm")
     bucket.put_object(Key="1/summary.parquet", Body=b"PAR1 but no more")
     assert main(["s3://results", "--force", "--output", str(tmp_path / "all.parquet")]) == 2
     line, last = capsys.readouterr().err.splitlines()
@@ -122,7 +122,7 @@ def test_a_store_that_does_not_answer_is_refused(
 
 def test_names_of_a_store_cannot_leave_the_folder_for_copies(bucket: Any) -> None:
     for name in ("../../up", "a//b"):
-        put(bucket, name, RUNS / "0")
+        put(bucket, name, RUNS / "decode_1_folovllm")
     groups = list(run_files(["s3://results"], "summary"))
     assert {path.parent.parent.name.startswith("launchopt-") for group in groups for path in (group[0].table,)} == {
         True
@@ -131,7 +131,7 @@ def test_names_of_a_store_cannot_leave_the_folder_for_copies(bucket: Any) -> Non
 
 def test_temporary_copies_are_removed(bucket: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    put(bucket, "0", RUNS / "0")
+    put(bucket, "0", RUNS / "decode_1_folovllm")
     for (run,) in run_files(["s3://results"], "summary"):
         assert run.table.is_file()
     assert list(tmp_path.iterdir()) == []
@@ -140,7 +140,7 @@ def test_temporary_copies_are_removed(bucket: Any, tmp_path: Path, monkeypatch: 
 def test_folders_are_read_in_groups_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_FILES", 2)
     for name in "abc":
-        shutil.copytree(RUNS / "0", tmp_path / name)
+        shutil.copytree(RUNS / "decode_1_folovllm", tmp_path / name)
     found = list(run_files([tmp_path / "b", tmp_path], "summary"))
     assert [[run.folder.rpartition("/")[2] for run in group] for group in found] == [["b"], ["a", "c"]]
 

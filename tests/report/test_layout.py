@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = needs_browser
 
-REFERENCE = Path(__file__).parents[2] / "outputs" / "reference" / "h200"
+REFERENCE = Path(__file__).parents[2] / "outputs" / "reference" / "gpu"
 WIDTHS = [400, 1280, 1920]
 # Texts of a figure that lie on each other, or outside their drawing.
 COLLISIONS = """figures => figures.flatMap(figure => {
@@ -56,7 +56,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of committed results: a sweep, and modes with long names."""
     path = tmp_path_factory.mktemp("committed") / "report.html"
     path.write_text(
-        page_html(read_source([REFERENCE / "timeout_bucket", REFERENCE / "remedies" / "8"])), encoding="utf-8"
+        page_html(read_source([REFERENCE / "timeout_bucket", REFERENCE / "strategies" / "8"])), encoding="utf-8"
     )
     return path
 
@@ -65,7 +65,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unlike(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of two committed runs whose settings differ much."""
     path = tmp_path_factory.mktemp("unlike") / "report.html"
-    source = read_source([REFERENCE / "azure_llama_3_8b" / "0", REFERENCE / "qkv" / "0"])
+    source = read_source([REFERENCE / "azure_llama_3_8b" / "overload_none", REFERENCE / "qkv" / "decode_1_folovllm"])
     path.write_text(page_html(source), encoding="utf-8")
     return path
 

@@ -203,7 +203,7 @@ def test_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_committed_runs() -> None:
-    reference = ROOT / "outputs" / "reference" / "h200" / "gpu_kernel_batcher" / "0"
+    reference = ROOT / "outputs" / "reference" / "gpu" / "gpu_kernel_batcher" / "0"
     assert compare.main([f"{reference}:baseline", f"{reference}:batched", "--fail-on", "slower"]) == 0
     assert compare.main([f"{reference}:batched", f"{reference}:baseline", "--fail-on", "slower"]) == 1
 

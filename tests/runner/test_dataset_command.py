@@ -19,11 +19,11 @@ COMMITTED = ROOT / "outputs/reference"
 
 def test_all_summaries_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "all.parquet"
-    assert main([str(COMMITTED / "h200/qkv"), "--output", str(output)]) == 0
+    assert main([str(COMMITTED / "gpu/qkv"), "--output", str(output)]) == 0
     table = pq.read_table(output)
     assert table.schema.equals(schema_of("summary"))
     assert capsys.readouterr().out == f"{len(table)} rows of 12 runs: {output}\n"
-    assert len(table) == len(results.read_summaries([COMMITTED / "h200/qkv"]))
+    assert len(table) == len(results.read_summaries([COMMITTED / "gpu/qkv"]))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_all_summaries_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture
         (["EMPTY", "--output", "x.parquet"], "no summary.parquet here or below"),
         (["none", "--output", "x.parquet"], "none: no such folder"),
         (["EMPTY", "--table", "all", "--output", "x.parquet"], "--table=all: must be one of summary, histograms"),
-        ([str(COMMITTED / "h200/qkv"), "--output", "no/folder/x.parquet"], "no/folder: no such folder"),
+        ([str(COMMITTED / "gpu/qkv"), "--output", "no/folder/x.parquet"], "no/folder: no such folder"),
         (["--page", "x.md"], "x.md: cannot be read"),
     ],
 )

@@ -4,7 +4,7 @@ In: rows as `results.read_summaries` gives them, the modes that refused the work
 device, if any. Out: a `Diagnosis` per stream, with a `DiagnosedLine` per mode and configuration. Pure: reads no file,
 prints nothing.
 
-    diagnose(read_summaries([Path("outputs/reference/h200/remedies")]), {}, None)[0].sentence
+    diagnose(read_summaries([Path("outputs/reference/gpu/strategies")]), {}, None)[0].sentence
 
 Times are those of untraced runs; traced runs give kernels and GPU busy. A line with a failed or unverified repeat gets
 no verdict. A rate above a measured ceiling without an explanation is an error, and comes first. `bound` has the rules,

@@ -168,7 +168,7 @@ def test_a_file_is_named_after_the_device(name: str, file: str) -> None:
     assert default_path(name) == Path("outputs/calibration") / f"{file}.json"
 
 
-COMMITTED = ROOT / "outputs/reference/h200/calibration.json"
+COMMITTED = ROOT / "outputs/reference/gpu/calibration/calibration.json"
 
 
 def test_every_floor_and_stage_is_there() -> None:

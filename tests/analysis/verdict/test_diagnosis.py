@@ -25,7 +25,7 @@ from launchopt.analysis.verdict.diagnosis import diagnose
 from launchopt.analysis.verdict.markdown import diagnosis_evidence, diagnosis_markdown
 from launchopt.recording import results
 
-REFERENCE = ROOT / "outputs" / "reference" / "h200"
+REFERENCE = ROOT / "outputs" / "reference" / "gpu"
 
 
 def test_a_mode_that_quantises_inputs_is_not_recommended() -> None:
@@ -252,7 +252,7 @@ def test_every_line_gets_words_and_no_nonsense(
 
 def test_reference_runs_say_what_was_found_on_the_h200() -> None:
     """Guards the rules against real data: each sentence was checked by hand against the figures of its run."""
-    folder = REFERENCE / "remedies"
+    folder = REFERENCE / "strategies"
     rows = results.read_summaries([folder])
     found = {
         one.title.partition(",")[0] + (" of " + one.title.partition(" of ")[2]): one for one in diagnose(rows, {}, None)

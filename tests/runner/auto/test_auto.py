@@ -177,7 +177,7 @@ def test_tune_adds_to_the_table_that_the_environment_names(
 
 
 def test_tune_refuses_results_without_modes_in_turn(capsys: pytest.CaptureFixture[str]) -> None:
-    assert commands.main(["tune", str(ROOT / "outputs/reference/h200/azure_llama_3_8b")]) == 2
+    assert commands.main(["tune", str(ROOT / "outputs/reference/gpu/azure_llama_3_8b")]) == 2
     assert "no closed loop in which two or more modes took turns" in capsys.readouterr().err
     assert not Path("outputs").exists()
 

@@ -41,22 +41,24 @@ def _ratio(values: list[float]) -> float:
 def _lone(place: str) -> float:
     command = f"one command there and back, 16x1x64 fp32, hot, {place}"
     return _ratio(
-        _bench("h200/round_trip", f"{command}its words alone, p50", f"{command}its outputs with the host, p50")
+        _bench("gpu/bench/resident", f"{command}its words alone, p50", f"{command}its outputs with the host, p50")
     )
 
 
 def _nothing_multiplied(dtype: str) -> float:
     stream = f"a command of 4,000 256x1x256 {dtype}"
-    return _ratio(_bench("h200/stream", f"{stream}, nothing multiplied", f"{stream}, as they wait in the ring"))
+    return _ratio(_bench("gpu/bench/stream", f"{stream}, nothing multiplied", f"{stream}, as they wait in the ring"))
 
 
 def _bytes(dtype: str) -> float:
     """The time of a command's bytes, which is in proportion to them."""
-    return _bench("h200/stream", f"a command of 4,000 256x1x256 {dtype}, its bytes at the measured copy bandwidth")[0]
+    return _bench(
+        "gpu/bench/stream", f"a command of 4,000 256x1x256 {dtype}, its bytes at the measured copy bandwidth"
+    )[0]
 
 
 def _decode() -> list[dict[str, Any]]:
-    return [row for row in account.read(REFERENCE / "h200/resident/account") if row["case"] == "decode fp16, 1 request"]
+    return [row for row in account.read(REFERENCE / "gpu/bench/megakernel") if row["case"] == "decode fp16, 1 request"]
 
 
 def _waits() -> float:
@@ -67,13 +69,13 @@ def _waits() -> float:
 
 def _orders() -> tuple[int, int]:
     """The barriers, fences and waits that were removed, and how many of those were noticed."""
-    lines = (REFERENCE / "cpu2/kernel_orders.txt").read_text().partition("\n\n")[2].splitlines()
+    lines = (REFERENCE / "gpu/resident/kernel_orders.txt").read_text().partition("\n\n")[2].splitlines()
     removed = sum(bool(line) and not line.startswith(" ") for line in lines)
     return removed, removed - sum("not noticed" in line for line in lines)
 
 
 def _lowest_clock() -> int:
-    manifests = [read_json(path) for path in (REFERENCE / "h200/ahead").glob("*/manifest.json")]
+    manifests = [read_json(path) for path in (REFERENCE / "gpu/ahead").glob("*/*/manifest.json")]
     return min(clock for each in manifests for clock in each[LEFT_OUT]["sm_clock_mhz"])
 
 
@@ -111,7 +113,7 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
         "a first token within 1 s and further tokens within 50 ms",
         lambda: all(
             read_json(path)["config"]["slo"] == {"ttft_ms": 1000, "tpot_ms": 50}
-            for path in (REFERENCE / "h200/azure_llama_3_8b").glob("*/manifest.json")
+            for path in (REFERENCE / "gpu/azure_llama_3_8b").glob("*/manifest.json")
         ),
     ),
     (
@@ -137,7 +139,7 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
     (
         "RESIDENT.md",
         "The completion of a small lone command comes later than 2.0 us",
-        lambda: _bench("h200/round_trip", "one command there and back, 16x1x64 fp32, hot, complete, p50")[0] > 2.0,
+        lambda: _bench("gpu/bench/resident", "one command there and back, 16x1x64 fp32, hot, complete, p50")[0] > 2.0,
     ),
     (
         "RESIDENT.md",

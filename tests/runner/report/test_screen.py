@@ -13,9 +13,9 @@ from runner.ending.outputs import CLOSED
 from runner.report.screen import DROPS
 
 LONG = {
-    "report": ["outputs/reference/h200/remedies", "--pr"],
-    "verdict": ["outputs/reference/h200/remedies"],
-    "budget": ["model=llama_3_70b", "tokens_per_day=10e6", "from=outputs/reference/h200/remedies"],
+    "report": ["outputs/reference/gpu/strategies", "--pr"],
+    "verdict": ["outputs/reference/gpu/strategies"],
+    "budget": ["model=llama_3_70b", "tokens_per_day=10e6", "from=outputs/reference/gpu/strategies"],
     "dataset": ["--columns"],
 }
 

@@ -21,7 +21,7 @@ from runner.screen import pager
 from runner.screen.fitted import FittedTable, Heading, SafeConsole
 
 WIDTHS = (60, 80, 100, 120, 200)
-H200 = ROOT / "outputs/reference/h200"
+GPU = ROOT / "outputs/reference/gpu"
 HEADINGS = [Heading("mode", is_text=True), Heading("wall ms"), Heading("launch calls", drops=1), Heading("notes", True)]
 ROWS = [["baseline", "16,312.51", "8,192", "one launch for each command"], ["graph", "0.07", "1", "replayed"]]
 
@@ -66,7 +66,7 @@ def test_no_name_becomes_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_report_tables(width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    tables = build_tables(read_summaries([H200 / "qkv"]))
+    tables = build_tables(read_summaries([GPU / "qkv"]))
     capsys.readouterr()
     print_tables(tables, SafeConsole(file=sys.stdout, width=width))
     text = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_report_tables(width: int, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_tables_of_the_verdict(width: int, capsys: pytest.CaptureFixture[str]) -> None:
-    for one in diagnose(read_summaries([H200 / "qkv"]), {}, None):
+    for one in diagnose(read_summaries([GPU / "qkv"]), {}, None):
         columns, lines = diagnosis_grid(one)
         text = printed(pager.drawn(columns, lines), width, capsys)
         assert_fits(text, width)
@@ -90,7 +90,7 @@ def test_the_tables_of_the_doctor(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_screen, "console", lambda: SafeConsole(file=sys.stdout, width=width))
-    calibration = read_calibration(Path(H200 / "calibration.json"))
+    calibration = read_calibration(Path(GPU / "calibration/calibration.json"))
     capsys.readouterr()
     doctor_screen.print_floors(calibration, {})
     doctor_screen.print_stages(calibration)
