@@ -30,7 +30,7 @@ from runner.reading import CommandParser, exit_code, sync_block
 from runner.report import advice, advised, kernel_times, provenance, several_gpus, step_goals, waterfall, weight_goals
 from runner.report.blocks import sync_readme
 from runner.report.pictures import draw_scaling, draw_waterfalls
-from scripts import reference_kept, reference_parts, revisions
+from scripts import reference_kept, reference_parts, reference_pictures, revisions
 from scripts.reference_advised import ADVISED, ADVISED_PARTS
 from scripts.reference_goals import (
     FUSED,
@@ -108,6 +108,7 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
         left_out = (*LEFT_OUT, *(JOBS_LEFT_OUT if part.folder in EQUAL else ()))
         reference_kept.copy(measured / part.folder, root / REFERENCE / part.folder, left_out)
     save_text(root / REFERENCE / provenance.REVISIONS, json.dumps(listed, indent=1) + "\n")
+    reference_pictures.refresh(root / REFERENCE, [part.folder for part in done])
     refresh(root)
     return done, lacking
 

@@ -1,0 +1,31 @@
+"""Pictures of groups of results are made again when a part of the group is new, and no others."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT
+
+from scripts import reference_pictures
+from scripts.reference_parts import PARTS
+
+COMMITTED = ROOT / "outputs/reference"
+
+
+def test_a_group_with_a_new_part_has_a_new_picture_and_page_and_no_other_group_has(tmp_path: Path) -> None:
+    pytest.importorskip("altair")
+    folder = "gpu/timeout_bucket/1800000"
+    shutil.copytree(COMMITTED / folder, tmp_path / folder)
+    made = reference_pictures.refresh(tmp_path, [folder, "goals/loop"])
+    assert made == [tmp_path / "gpu/frontier.svg"]
+    assert "1,800,000/s" in made[0].read_text()
+    assert "\n## gemv_micro fp32, 200,000 commands, poisson 1,800,000/s\n" in (tmp_path / "gpu/timeout_bucket/frontier.md").read_text()
+    assert {path.name for path in (tmp_path / "gpu").iterdir()} == {"timeout_bucket", "frontier.svg"}
+
+
+@pytest.mark.parametrize("group", reference_pictures.GROUPS)
+def test_a_group_has_parts_and_a_committed_picture(group: str) -> None:
+    assert any(part.folder.startswith(f"{group}/") for part in PARTS)
+    assert (COMMITTED / reference_pictures.GROUPS[group][0]).is_file()
