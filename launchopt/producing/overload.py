@@ -5,6 +5,10 @@ number of requests in the system. The system is overloaded if n at the last arri
 half by more than a tenth of the arrivals of the second half. The arrivals that happened count, not the nominal rate,
 which a few random arrivals can miss by far. If all requests arrive at once, the rate is that of the whole run, and the
 system is not overloaded.
+
+Independent commands that wait in buckets for others are no backlog: as many as the buckets hold, or as arrived within
+the time that a bucket waits. A short run may have no more of them. Then commands that arrived in S seconds overloaded
+the system if the results took more than S longer, beyond that wait and the latency of the fastest command.
 """
 
 from __future__ import annotations
@@ -26,12 +30,19 @@ class Completion(NamedTuple):
     overloaded: bool
 
 
-def of_commands(arrived_ns: NDArray[np.int64], done_ns: NDArray[np.int64], held: int) -> Completion:
+def of_commands(
+    arrived_ns: NDArray[np.int64], done_ns: NDArray[np.int64], held: int = 1, wait_ns: int = 0
+) -> Completion:
     """Return the completion of independent commands, each a request.
 
-    arrived_ns, done_ns: of each command. held: commands that buckets may hold while they wait for others.
+    arrived_ns, done_ns: of each command. held: commands that buckets can hold. wait_ns: how long they wait for others.
     """
-    return _completion(np.sort(arrived_ns), np.sort(done_ns), held)
+    arrived, done = np.sort(arrived_ns), np.sort(done_ns)
+    waiting = int(np.count_nonzero(arrived > arrived[-1] - wait_ns))
+    found = _completion(arrived, done, max(1, min(held, waiting)))
+    span_ns, latency_ns = int(arrived[-1] - arrived[0]), int((done - arrived).min())
+    is_late = 0 < span_ns < int(done[-1] - arrived[-1]) - wait_ns - latency_ns
+    return found._replace(overloaded=found.overloaded or is_late)
 
 
 def of_requests(tokens: Tokens, outputs: NDArray[np.int64]) -> Completion:

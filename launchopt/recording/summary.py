@@ -104,10 +104,10 @@ class _Sums:
         self._open_batch = (-1, 0)
 
 
-def completion(recorder: Recorder, timing: Timing, held: int) -> Row:
-    """Return the columns of an open loop of independent commands. held: commands that the buckets can hold.
+def completion(recorder: Recorder, timing: Timing, held: int, wait_ns: int) -> Row:
+    """Return the columns of an open loop of independent commands.
 
-    A command is done at its end on the device, or at the end of its launch call if its launch was not timed.
+    held: commands that the buckets can hold. wait_ns: how long they wait for others. A command is done at its end on the device, or at the end of its launch call if its launch was not timed.
     """
     arrived, done = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for chunk in recorder.chunks():
@@ -115,7 +115,7 @@ def completion(recorder: Recorder, timing: Timing, held: int) -> Row:
         end_ns = np.where(known, end_ns, chunk.launches[:, LaunchColumn.SUBMIT_END_NS])
         arrived.append(chunk.commands[:, CommandColumn.ENQUEUE_NS] - timing.start_ns)
         done.append(end_ns[chunk.of_launch] - timing.start_ns)
-    rate, overloaded = of_commands(np.concatenate(arrived), np.concatenate(done), held)
+    rate, overloaded = of_commands(np.concatenate(arrived), np.concatenate(done), held, wait_ns)
     return {"completed_rate_per_s": rate, "overloaded": overloaded}
 
 

@@ -234,7 +234,8 @@ class Consumer:
         if impossible:
             faults.append(f"impossible rate: {why}")
         if self._job.open_loop:
-            row |= summary.completion(self.recorder, self._timing, held(self._job, arm, prepared.mode))
+            most = held(self._job, arm, prepared.mode)
+            row |= summary.completion(self.recorder, self._timing, most, int(arm.timeout_us * 1e3))
         row |= {
             "mode": arm.label,
             "stack": shown_on(self.device.info.kind, prepared.mode.stack_on(self._stream)),

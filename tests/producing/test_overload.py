@@ -121,8 +121,28 @@ def test_a_rate_held_at_high_load_is_rarely_an_overload() -> None:
 def test_commands_that_wait_in_a_bucket_for_company_are_no_backlog() -> None:
     arrived = np.arange(1, 101) * 1_000
     done = np.repeat(arrived[63::36], (64, 36))  # a bucket of 64, then what is left
-    assert not of_commands(arrived, done, held=64).overloaded
-    assert of_commands(arrived, done + 10**6, held=8).overloaded
+    assert not of_commands(arrived, done, held=64, wait_ns=64_000).overloaded
+    assert of_commands(arrived, done + 10**6, held=8, wait_ns=64_000).overloaded
+
+
+def test_buckets_that_can_hold_more_than_arrives_while_they_wait_hide_no_backlog() -> None:
+    arrived = np.arange(4_000) * 1_000
+    done = arrived * 13 // 10 + 2_000  # 3 of 10 results come late
+    assert of_commands(arrived, done, held=2_048, wait_ns=50_000).overloaded
+    assert not of_commands(arrived, arrived + 52_000, held=2_048, wait_ns=50_000).overloaded
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+def test_a_short_run_is_overloaded_in_every_mode_if_results_take_far_longer_than_arrivals(batch: int) -> None:
+    """26 commands within 3.3 ms, as of a trace of BERT; results come for 150 ms."""
+    arrived = np.arange(26) * 130_000
+    done = (np.arange(26) // batch + 1) * batch * 6 * MS
+    assert of_commands(arrived, done, held=26, wait_ns=2 * MS).overloaded
+    assert not of_commands(arrived, arrived + 2 * MS, held=26, wait_ns=2 * MS).overloaded
+
+
+def test_two_commands_within_the_latency_of_one_are_no_overload() -> None:
+    assert not of_commands(np.array([0, 1_000]), np.array([8_000, 9_000])).overloaded
 
 
 def test_the_rate_of_an_overload_is_that_at_which_all_finished() -> None:
