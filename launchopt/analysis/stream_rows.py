@@ -117,6 +117,16 @@ def disorder(row: Row) -> str | None:
     return DEPENDENCIES_IGNORED if row["ordering"] == "none" and not is_independent(row) else None
 
 
+def other_order(row: Row, base: Row) -> str | None:
+    """Return what one mode kept and the other did not: then they did not do the same work. None: they agree."""
+    one, other = disorder(row), disorder(base)
+    if one == other:
+        return None
+    kept, lost = (row, base) if one is None else (base, row)
+    broke = "broke the order" if disorder(lost) == ORDER_VIOLATED else "ignored dependencies"
+    return f"{lost['mode']} {broke} that {kept['mode']} kept"
+
+
 def is_independent(row: Row) -> bool:
     """Return whether the commands are independent of each other. Files of version 0.1 do not say it: gemv_* were."""
     known = row["independent"]

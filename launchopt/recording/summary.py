@@ -107,7 +107,8 @@ class _Sums:
 def completion(recorder: Recorder, timing: Timing, held: int, wait_ns: int) -> Row:
     """Return the columns of an open loop of independent commands.
 
-    held: commands that the buckets can hold. wait_ns: how long they wait for others. A command is done at its end on the device, or at the end of its launch call if its launch was not timed.
+    held: commands that the buckets can hold. wait_ns: how long they wait for others. A command is done at its end on
+    the device, or at the end of its launch call if its launch was not timed.
     """
     arrived, done = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for chunk in recorder.chunks():

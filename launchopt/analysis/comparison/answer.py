@@ -33,22 +33,31 @@ def against(rows: Sequence[Row], base: str, mode: str, metric: str | None = None
 def fastest(rows: Sequence[Row], modes: Sequence[str]) -> str:
     """Return the fastest mode with its factor over the first of `modes`, and the modes that are as good as it.
 
-    No text without a comparison, or with fewer than FEWEST_REPEATS repeats, which tell no two modes apart.
+    It is one that is shown to be faster than the first; if none is, the first or no mode. No text without a
+    comparison, or with fewer than FEWEST_REPEATS repeats, which tell no two modes apart.
     """
     base, *others = modes
     metric = metric_of(rows)  # one for all modes, so that their factors can be ranked
     found = [one for mode in others if (one := against(rows, base, mode, metric))]
     if not found or any(one.factor.interval.low is None for one in found):
         return ""
-    best = max(found, key=lambda one: one.factor.interval.value)
-    name, factor = str(best.b["mode"]), f", {precise(best.factor.interval)} as fast as {base} in {name_of(metric)}"
-    if best.factor.interval.value < 1:
-        name, factor = base, ""
-    compared = {mode: against(rows, mode, name, metric) for mode in modes if mode != name}
+    faster = [one for one in found if one.verdict is Verdict.FASTER]
+    if not faster:
+        alike = [str(one.b["mode"]) for one in found if one.verdict in OPEN]
+        if alike:
+            return f"No mode is shown to be faster than {base}: {_listed(alike)} cannot be told apart from it."
+        return f"Fastest: {base}."
+    best = max(faster, key=lambda one: one.factor.interval.value)
+    name, factor = str(best.b["mode"]), f"{precise(best.factor.interval)} as fast as {base} in {name_of(metric)}"
+    compared = {mode: against(rows, mode, name, metric) for mode in others if mode != name}
     alike = [mode for mode, one in compared.items() if one and one.verdict in OPEN]
-    *first, last = alike or [""]
-    listed = f"{', '.join(first)} and {last}" if first else last
-    return f"Fastest: {name}{factor}{f'; {listed} cannot be told apart from it' if alike else ''}."
+    others_too = f"; {_listed(alike)} cannot be told apart from it" if alike else ""
+    return f"Fastest: {name}, {factor}{others_too}.{_unlike_medians(best)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def answer(one: Comparison) -> str:

@@ -55,6 +55,7 @@ class DiagnosedLine:
     all_bytes_ms: float | None = None  # bytes if every command read its own operands from memory
     kernel_headroom: float | None = None
     speedup_metric: str | None = None
+    disorder: str | None = None  # `dependencies ignored`; None: the order was kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +162,7 @@ def _line(judged: Judged) -> DiagnosedLine:
         all_bytes_ms=work.all_bytes_ms,
         kernel_headroom=judged.kernel_headroom,
         speedup_metric=None if line.speedup is None else line.metric,
+        disorder=line.disorder,
     )
 
 

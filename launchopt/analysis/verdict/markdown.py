@@ -22,6 +22,10 @@ LEGEND = (
 )
 
 
+def _mode(line: DiagnosedLine) -> str:
+    return f"{line.mode} ({line.disorder})" if line.disorder else line.mode
+
+
 def _bound(line: DiagnosedLine) -> str:
     return f"{line.bound} ({line.side})" if line.side else line.bound
 
@@ -35,7 +39,7 @@ def _ratio(line: DiagnosedLine) -> str:
 
 
 COLUMNS: Sequence[Column[DiagnosedLine]] = (
-    Column("mode", lambda line: line.mode, ALL, is_text=True),
+    Column("mode", _mode, ALL, is_text=True),
     Column("measured ms", lambda line: number(line.measured_ms), ALL),
     Column("predicted ms", lambda line: number(line.predicted_ms), ALL),
     Column("predicted / measured", _ratio, ALL),

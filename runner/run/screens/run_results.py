@@ -10,7 +10,7 @@ from rich.console import Console
 
 from launchopt.analysis.comparison.answer import against, answer, fastest
 from launchopt.analysis.comparison.outcome import Comparison
-from launchopt.analysis.stream_rows import counted, gpus_of, is_independent, routing_of, stream_title
+from launchopt.analysis.stream_rows import counted, gpus_of, is_independent, other_order, routing_of, stream_title
 from launchopt.analysis.tables.bandwidth import memory_gb_per_s, memory_share
 from launchopt.analysis.tables.columns import OVERLOADED, overload
 from launchopt.analysis.tables.rows import Line, bases_of
@@ -69,8 +69,17 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, besi
     for sentence in [*([fastest(rows, modes)] if len(modes) > 2 else []), *map(answer, found)]:
         if sentence:
             out.print(sentence, markup=False)
+    if why := _other_orders(rows, modes):
+        out.print(why, markup=False)
     if all(row["status"] == "ok" for row in rows):
         out.print(f"next: {next_command(found, folder)}", soft_wrap=True, markup=False)
+
+
+def _other_orders(rows: Sequence[Row], modes: Sequence[str]) -> str | None:
+    """Return a sentence on modes without a factor, since they and the first one did not keep the same order."""
+    base, *others = [next(row for row in rows if row["mode"] == mode) for mode in modes]
+    why = [text for row in others if (text := other_order(row, base))]
+    return f"No factor: {'; '.join(why)}." if why else None
 
 
 def _overload(rows: Sequence[Row]) -> str:
