@@ -46,7 +46,7 @@ class Config:
     ordering: Ordering = option(Ordering.per_request, "order of the commands of one request")
     tuning: groups.Tuning = option(groups.Tuning.all, "modes for which cuBLASLt's proposals are timed, on a GPU")
     repeats: Any = option(
-        None, "number; auto: until the noise is low; null: 5 for against=auto or all, 1 for modes named in it"
+        None, "number; auto: until the noise is low; null: 5 with other modes beside `mode`, 1 without and in sweeps"
     )
     processes: int = option(1, "new processes that run the repeats, one set after the other", low=1)
     repeats_limit_s: float = option(300.0, "with repeats=auto, no round begins after this time", is_above_zero=True)

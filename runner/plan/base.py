@@ -1,8 +1,8 @@
 """The base of a run: the mode that a single run is compared with if the user names none.
 
 `against: auto` asks for a base, and `repeats: null` for REPEATS interleaved repeats beside it. A single run without a
-profiler gets both, so that its table ends with a factor. With `against=all` or a waterfall it takes REPEATS repeats,
-too. A job of a sweep, an experiment or a table gets no base and one repeat.
+profiler gets both, so that its table ends with a factor. With modes in `against` or a waterfall it takes REPEATS
+repeats, too. A job of a sweep, an experiment or a table gets no base and one repeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from launchopt.errors import ArenaMemoryError, ConfigError
 from launchopt.modes.stack import preset_stack, stack_of
 from launchopt.statistics.interval import FEWEST_REPEATS
 from launchopt.timing.nvtx_ranges import is_profiled
-from runner.config.against import ALL, AUTO, settled
+from runner.config.against import AUTO, settled
 from runner.config.groups import Ordering, TimingKind
 from runner.config.schema import Config
 from runner.plan.plan import Plan, plan_of
@@ -39,7 +39,7 @@ def bases_of(config: Config) -> tuple[str, ...]:
 def plan_with_base(config: Config, task: DictConfig) -> Plan:
     """Return the plan of a single run, with a base if it gets one. `task` is the composed config of `config`."""
     if task.against != AUTO or config.waterfall:
-        takes_many = (config.against == [ALL] or config.waterfall) and not _is_traced(config)
+        takes_many = (config.against or config.waterfall) and not _is_traced(config)
         return plan_of(settled(task, repeats=REPEATS if takes_many else 1))
     for base in bases_of(config):
         try:

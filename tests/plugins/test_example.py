@@ -54,7 +54,7 @@ def runner(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cal
 def test_mode_and_workload_run_in_the_children_and_are_verified(runner: Callable[[str], Ran]) -> None:
     ran = runner(
         f"{SMALL} mode=halves mode.parts=2 workload=bottleneck workload.hidden=64 workload.narrow=16 workload.layers=2 "
-        "workload.requests=4 workload.tokens=3 against=[baseline]"
+        "workload.requests=4 workload.tokens=3 against=[baseline] repeats=1"
     )
     assert (ran.exit_code, ran.stderr) == (0, "")
     rows = pd.read_parquet(ran.written / "summary.parquet").set_index("mode")

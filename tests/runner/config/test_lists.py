@@ -38,7 +38,8 @@ def test_every_mode_runs_it_and_groups_follow_one_another(tmp_path: Path) -> Non
     path = written(tmp_path)
     try:
         ran = keeper.run(
-            f"workload=list {path} workload.repeat=3 workload.shuffle=true device=cpu {MODES} record.commands=all",
+            f"workload=list {path} workload.repeat=3 workload.shuffle=true device=cpu {MODES} repeats=1 "
+            "record.commands=all",
             tmp_path,
         )
         assert (ran.exit_code, ran.stderr) == (0, "")

@@ -68,13 +68,13 @@ def test_a_run_on_a_cpu_has_fewer_commands_by_default() -> None:
         ("against=all", 5),
         ("against=[all]", 5),
         ("against=all repeats=2", 2),
-        ("against=[graph]", 1),
+        ("against=[graph]", 5),
         ("against=[]", 1),
         ("waterfall=[[baseline,batched]]", 5),
         ("waterfall=[[baseline,batched]] against=[] repeats=2", 2),
     ],
 )
-def test_all_modes_take_five_repeats_as_a_base_does(words: str, repeats: int) -> None:
+def test_modes_beside_it_take_five_repeats_as_a_base_does(words: str, repeats: int) -> None:
     task = composed("mode=batched", "device=cpu", "workload.commands=8", "workload.m=16", *words.split())
     assert plan_with_base(to_config(task), task).config.rounds == repeats
 

@@ -17,8 +17,11 @@ from launchopt.statistics.histogram import RELATIVE_ERROR, LogHistogram
 
 TINY = "device=cpu model=tiny workload.cache=hot record.launches=none"
 DECODE = f"{TINY} workload=decode"
-KEPT = f"{DECODE} workload.requests=6 workload.prompt_tokens=5 workload.tokens=8 against=[baseline]"
-CHUNKED = f"{DECODE} workload.requests=5 workload.prompt_tokens=40 workload.tokens=4 sampling=greedy against=[baseline]"
+KEPT = f"{DECODE} workload.requests=6 workload.prompt_tokens=5 workload.tokens=8 against=[baseline] repeats=1"
+CHUNKED = (
+    f"{DECODE} workload.requests=5 workload.prompt_tokens=40 workload.tokens=4 sampling=greedy "
+    "against=[baseline] repeats=1"
+)
 GEMV = "device=cpu workload=gemv_256 workload.cache=hot record.launches=none"
 GEMV_COUNT, GEMV_RATE, GEMV_SEED = 600, 1500.0, 3
 RUNS = {
@@ -34,8 +37,8 @@ RUNS = {
     "ahead": f"{CHUNKED} mode=graph scheduler.ahead=true against=[batched,coalesced] record.commands=all",
     "continuous": f"{CHUNKED} scheduler=continuous scheduler.chunk_tokens=16 scheduler.budget_tokens=24"
     " scheduler.max_running=3 record.commands=all",
-    "prefill": f"{TINY} workload=prefill workload.prompts=3 workload.tokens=20 against=[baseline] record.commands=all"
-    " record.tokens=all",
+    "prefill": f"{TINY} workload=prefill workload.prompts=3 workload.tokens=20 against=[baseline] repeats=1"
+    " record.commands=all record.tokens=all",
 }
 
 

@@ -13,7 +13,8 @@ from launchopt.recording import results
 pytestmark = pytest.mark.gpu
 
 DECODE = (
-    "device=cuda model=tiny workload=decode workload.cache=hot mode=batched against=[baseline] record.launches=none"
+    "device=cuda model=tiny workload=decode workload.cache=hot mode=batched against=[baseline] repeats=1 "
+    "record.launches=none"
 )
 SIDE_BY_SIDE = f"{DECODE} workload.requests=6 workload.tokens=8 workload.prompt_tokens=40"
 CHUNKED = "scheduler=continuous scheduler.chunk_tokens=16 scheduler.budget_tokens=24 scheduler.max_running=3"

@@ -150,8 +150,8 @@ def test_the_answer_of_many_modes_names_the_fastest_first(capsys: pytest.Capture
 
 def test_a_mode_that_is_not_shown_to_be_faster_is_not_named_the_fastest(capsys: pytest.CaptureFixture[str]) -> None:
     noisy = three({"graph": 1.0, "batched": 0.5})
-    for at, row in enumerate(row for row in noisy if row["mode"] == "graph"):
-        row["wall_ms"] *= (0.7, 0.8, 1.0, 1.3, 1.5)[at]
+    for at, each in enumerate(each for each in noisy if each["mode"] == "graph"):
+        each["wall_ms"] *= (0.7, 0.8, 1.0, 1.3, 1.5)[at]
     text = " ".join(drawn(noisy, capsys).split())
     assert "No mode is shown to be faster than baseline: graph cannot be told apart from it. " in text
     assert "Fastest" not in text
@@ -161,8 +161,8 @@ def test_modes_that_ignored_dependencies_have_no_factor_and_the_run_says_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = three({"graph": 3.0, "batched": 1.5})
-    for row in rows:
-        row.update(independent=False, ordering="none" if row["mode"] == "graph" else "per_request")
+    for each in rows:
+        each.update(independent=False, ordering="none" if each["mode"] == "graph" else "per_request")
     text = " ".join(drawn(rows, capsys).split())
     assert "Fastest: batched, 1." in text
     assert "No factor: graph ignored dependencies that baseline kept." in text
