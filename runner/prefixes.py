@@ -48,14 +48,15 @@ def _prefixes(options: argparse.Namespace) -> int:
     from launchopt.prefixes.simulation import oracle, simulate
 
     capacity = _capacity(options)
+    memory = f", {options.memory_gib:g} GiB" if options.memory_gib else ""
     prompts = read_prompts(options.trace, options.requests)
     kinds: Sequence[Callable[[int | None], PrefixCache]] = (HashCache, RadixCache)
     found = simulate(prompts, [kind(capacity) for kind in kinds], options.block)
     hits, blocks = oracle(prompts)
     implied = hits / blocks if blocks else 0.0
     if options.json != STDOUT:
-        _show(found, options.block, capacity)
-        print(f"Blocks of {HASH_BLOCK} tokens that an earlier prompt had, by hash_ids: {implied:.2%} ({hits:,}).")
+        _show(found, options.block, capacity, memory)
+        print(f"By hash_ids, with all memory and blocks of {HASH_BLOCK} tokens: {implied:.2%} of blocks ({hits:,}).")
     about = {"block": options.block, "blocks": capacity, "hash_ids_rate": implied, "hash_ids_hits": hits}
     about |= {"requests": found.requests, "tokens": found.tokens, "full_blocks": found.blocks, "hash_ns": found.hash_ns}
     each_cache = [{"cache": name, **asdict(each), "rate": found.rate(each.hits)} for name, each in found.of.items()]
@@ -83,11 +84,11 @@ def _capacity(options: argparse.Namespace) -> int | None:
     raise ConfigError("--memory-gib", options.memory_gib, f"holds no block of {options.block} tokens of {model.name}")
 
 
-def _show(found: Simulation, block: int, capacity: int | None) -> None:
+def _show(found: Simulation, block: int, capacity: int | None, memory: str) -> None:
     from launchopt.analysis.tables.columns import FULL, Column
     from launchopt.analysis.tables.markdown import body
 
-    size = "as many as needed" if capacity is None else f"{capacity:,} of them"
+    size = "as many as needed" if capacity is None else f"{capacity:,} of them{memory}"
     title = f"{found.requests:,} requests, {found.tokens:,} tokens of prompts, blocks of {block} tokens, {size}"
     columns: list[Column[str]] = [Column(name, str, FULL, not name) for name in ("", *found.of)]
     rows: dict[str, Callable[[Hits], str]] = {

@@ -30,7 +30,7 @@ def test_both_caches_hit_what_the_trace_says(trace: Path, capsys: pytest.Capture
     assert "| full blocks of prompts that were cached | 62.50% | 62.50% |" in said
     assert "| tokens of prompts that need no step | 61.34% | 61.34% |" in said, "2 and 3 blocks, less the last token"
     assert "| last blocks copied on write | 1 | 1 |" in said
-    assert said.endswith("Blocks of 512 tokens that an earlier prompt had, by hash_ids: 62.50% (5).\n")
+    assert said.endswith("By hash_ids, with all memory and blocks of 512 tokens: 62.50% of blocks (5).\n")
 
 
 def test_json_has_the_same(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
