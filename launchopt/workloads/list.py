@@ -117,6 +117,11 @@ class GemmList(Workload):
                 "list: workload.merged=true merges nothing: it takes rows of a group with the same input, n, k and"
                 " dtype, different weights and no count"
             )
+        if all(gemm.n > gemm.m for gemm in gemms):
+            notices.append(
+                "list: every row has more columns (n, tokens) than output features (m): if your tool calls the tokens M"
+                " and the output features N, swap the two names"
+            )
         others = Counter(gemm.dtype.name for gemm in gemms if gemm.dtype not in (None, stream.dtype))
         if others:
             counted = ", ".join(f"{count:,} of {name}" for name, count in others.most_common())

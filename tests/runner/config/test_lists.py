@@ -171,6 +171,14 @@ def test_the_notice_says_what_merging_brought(tmp_path: Path, monkeypatch: pytes
     assert any("workload.merged=true merges nothing" in notice for notice in plan.notices)
 
 
+def test_a_list_whose_m_may_be_tokens_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    swapped = planned("workload=list", written(tmp_path, "M,N,K\n16,6144,4096\n16,4096,4096\n"), "mode=batched")
+    assert any("if your tool calls the tokens M" in notice for notice in swapped.notices)
+    usual = planned("workload=list", written(tmp_path, "m,n,k\n6144,16,4096\n8,16,8\n"), "mode=batched")
+    assert not any("tokens M" in notice for notice in usual.notices)
+
+
 def test_weights_are_cold_or_hot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     path = written(tmp_path, "m,n,k,count,weight\n256,1,512,4,one\n512,1,512,4,two\n256,1,256,4,\n")
