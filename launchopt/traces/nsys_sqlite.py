@@ -161,7 +161,8 @@ class _Reader:
             name = self._names.code(self._strings.get(name_id, kind.name.lower()))
             device, context = (number if 0 <= number <= _INT32 else NONE for number in numbers)
             owner, stream = self._process(process), max(stream, NONE)
-            self._gpu.add((start, end, correlation, self._events, stream, owner, NONE, device, context, name, kind))
+            key = start, end, correlation, self._events, stream
+            self._gpu.add((*key, owner, NONE, device, context, name, kind, NONE))
 
     def _process(self, global_id: int) -> int:
         if global_id == NONE:

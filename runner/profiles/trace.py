@@ -43,7 +43,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -56,7 +56,7 @@ from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
 
 if TYPE_CHECKING:
-    from launchopt.analysis.profiles.collectives import TimedGpu
+    from launchopt.analysis.collectives.gpus import TimedFile
     from launchopt.analysis.profiles.launch_pairs import Pairs
     from launchopt.analysis.profiles.launch_stats import LaunchStats
     from launchopt.traces.events import Trace
@@ -73,14 +73,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(options: argparse.Namespace) -> int:
-    from launchopt.analysis.profiles.collectives import Collectives, collectives
+    from launchopt.analysis.collectives.jobs import collectives
 
-    gpus: list[list[TimedGpu]] = []
-    found = statistics(options.files, options.output, options.time_unit, gpus)
-    together = collectives(gpus)
+    timed: list[TimedFile] = []
+    found = statistics(options.files, options.output, options.time_unit, timed)
+    together = collectives(timed)
     content = {
         "files": [{"file": str(file), **asdict(stats)} for file, stats in found],
-        "collectives": [asdict(each) for each in together if isinstance(each, Collectives)],
+        "collectives": [asdict(each) for each in together.tables],
+        "collectives_notes": together.notes,
     }
     put_json(options.json, content)
     if options.json != STDOUT:
@@ -95,14 +96,14 @@ def statistics(
     files: Sequence[Path],
     output: Path | None = None,
     unit: TimeUnit | None = None,
-    gpus: list[list[TimedGpu]] | None = None,
+    timed: list[TimedFile] | None = None,
 ) -> list[tuple[Path, LaunchStats]]:
     """Return the statistics of each file, and write their launches and kernels to `output`.
 
-    gpus: gets those of each file that have collectives.
+    timed: gets the GPUs of each file that have collectives.
     Raises DataError for a file that cannot be read or written. `output` is unchanged then.
     """
-    from launchopt.analysis.profiles.collectives import timed_gpus
+    from launchopt.analysis.profiles.collective_kernels import timed_file
     from launchopt.analysis.profiles.launch_pairs import pair
     from launchopt.analysis.profiles.launch_stats import launch_stats
     from runner.profiles.trace_screen import file_names
@@ -114,11 +115,19 @@ def statistics(
                 trace = _read(path, unit)
                 pairs = pair(trace)
                 found.append((path, launch_stats(trace, pairs)))
-                if gpus is not None:
-                    gpus.append(timed_gpus(names[path], trace))
+                if timed is not None:
+                    timed.append(timed_file(names[path], _source(path), trace, pairs))
             if pairs_file is not None:
                 pairs_file.add(path, trace, pairs)
     return found
+
+
+def _source(path: Path) -> Hashable:
+    """Return what two names of one file have in common."""
+    if path == STDIN:
+        return STDIN
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _read(path: Path, unit: TimeUnit | None) -> Trace:

@@ -60,6 +60,24 @@ def owners(calls: Rows, gpu: Rows) -> tuple[Ints, int]:
     return process, len(several)
 
 
+def gpu_processes(gpu: Rows) -> Ints:
+    """Return the process of each GPU event, with `device` the key of its GPU; NONE if it is not known.
+
+    Processes may each number their own GPU 0. An event without a process belongs to the only process with events of
+    its stream, or else of its device.
+    """
+    process = gpu["process"].astype(np.int64)
+    for columns in (("track", "device", "context", "stream"), ("device",)):
+        count, key = ranks(*(gpu[name] for name in columns))
+        least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, NONE)
+        known = process != NONE
+        np.minimum.at(least, key[known], process[known])
+        np.maximum.at(most, key[known], process[known])
+        is_sure = ~known & (least == most)[key]
+        process[is_sure] = most[key[is_sure]]
+    return process
+
+
 def _first_calls(calls: Rows) -> Rows:
     """Return the first call of each correlation id and process, by id."""
     calls = calls[np.lexsort((calls["start_ns"], calls["process"], calls["correlation"]))]

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launchopt.analysis.profiles.gpu_event_owners import gpu_processes
 from launchopt.analysis.profiles.launch_pairs import Pairs, pair
 from launchopt.analysis.profiles.launch_stats import Share, Spread, StreamQueue, launch_stats
 from launchopt.traces.events import CALL, GPU_EVENT, NONE, Format, Kind, Trace
@@ -40,7 +41,7 @@ def made(calls: Sequence[tuple[int, ...]], gpu: Sequence[tuple[int, ...]]) -> Tr
     ]
     ran = []
     for at, (start, length, correlation, stream, process, device, context, kind) in enumerate(gpu, len(calls)):
-        ran.append((start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind))
+        ran.append((start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind, NONE))
     return Trace(Format.JSON, np.array(called, CALL), np.array(ran, GPU_EVENT), NAMES, len(calls) + len(gpu), 0)
 
 
@@ -176,9 +177,8 @@ def spread(values: list[int]) -> Spread:
     return Spread(len(values), *near)
 
 
-def idle_parts(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[int], device: int) -> Counter[str]:
-    """Each ns of the device's window, as what it was."""
-    here = [(event, of[at]) for at, event in enumerate(gpu) if event["device"] == device]
+def idle_parts(here: list[tuple[dict[str, int], int]], calls: list[dict[str, int]]) -> Counter[str]:
+    """Each ns of a GPU's window, as what it was. here: its events, each with the position of its call."""
     window = range(min(event["start_ns"] for event, _ in here), max(event["end_ns"] for event, _ in here))
     found: Counter[str] = Counter()
     for t in window:
@@ -279,9 +279,12 @@ def test_gpu_time_and_kernels_are_those_of_the_obvious_way(rows: tuple[Any, Any]
     pairs = pair(trace)
     found = launch_stats(trace, pairs)
     gpu, calls, of = dicts(pairs.gpu), dicts(pairs.calls), pairs.call_of.tolist()
-    assert [time.device for time in found.gpu_time_by_device] == sorted({event["device"] for event in gpu})
-    for time in found.gpu_time_by_device:
-        parts = idle_parts(gpu, calls, of, time.device or 0)
+    keys = list(zip(pairs.gpu["device"].tolist(), gpu_processes(pairs.gpu).tolist(), strict=True))
+    assert len(found.gpu_time_by_device) == len(set(keys))
+    for key, time in zip(sorted(set(keys)), found.gpu_time_by_device, strict=True):
+        assert (time.device, time.process) == (key[0], None if key[1] == NONE else NAMES[key[1]])
+        here = [(event, at) for event, at, own in zip(gpu, of, keys, strict=True) if own == key]
+        parts = idle_parts(here, calls)
         wanted = [parts.total(), parts["busy"], parts.total() - parts["busy"]]
         wanted += [parts["not launched"], parts["in call"], parts["launched"]]
         got = [time.window_ms, time.busy_ms, time.idle_ms, time.idle_not_launched_ms, time.idle_in_call_ms]

@@ -1,0 +1,65 @@
+"""The collectives of the GPUs of a trace: kernels by GPU, and by the group of processes that do them together."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from launchopt.analysis.collectives.gpus import UNNAMED, Calls, Group, TimedFile, TimedGpu
+from launchopt.analysis.collectives.kinds import Kind as Collective
+from launchopt.analysis.collectives.kinds import kind_of
+from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, gpu_processes, ranks
+from launchopt.analysis.profiles.launch_pairs import Pairs
+from launchopt.traces.events import NONE, Kind, Rows, Trace
+
+Kinds = Sequence[Collective | None]
+
+
+def timed_file(name: str, source: Hashable, trace: Trace, pairs: Pairs) -> TimedFile:
+    """Return the GPUs of a trace that have collectives. Events that `pairs` left out as repeated do not count.
+
+    Those that it left out for their end keep their place among the others, without times.
+    """
+    gpu = np.concatenate([pairs.gpu, pairs.overlong_gpu])
+    process, kernels = gpu_processes(gpu), gpu["kind"] == Kind.KERNEL
+    is_timed = np.arange(len(gpu)) < len(pairs.gpu)
+    said, kinds = _kinds(gpu, kernels, trace)
+    wanted = np.flatnonzero(kernels & np.array([kind is not None for kind in kinds], bool)[said])
+    wanted = wanted[np.argsort(gpu["start_ns"][wanted], kind="stable")]
+    found = []
+    for device, owner in sorted(set(zip(gpu["device"][wanted].tolist(), process[wanted].tolist(), strict=True))):
+        own = wanted[(gpu["device"][wanted] == device) & (process[wanted] == owner)]
+        shares = len(np.unique(process[wanted][gpu["device"][wanted] == device])) > 1
+        of = f", process {trace.names[owner]}" if shares and owner != NONE else ""
+        groups = _groups(gpu[own], is_timed[own], [kinds[at] for at in said[own].tolist()], trace)
+        found.append(TimedGpu(f"GPU {device}{of}", groups))
+    return TimedFile(name, source, trace.job, trace.base_ns, tuple(found))
+
+
+def _kinds(gpu: Rows, kernels: Bools, trace: Trace) -> tuple[Ints, Kinds]:
+    """Return a number for each event, and the kind of collective of each number."""
+    count, key = ranks(gpu["name"], gpu["collective"], gpu["kind"])
+    kinds: list[Collective | None] = [None] * count
+    keys, first = np.unique(key, return_index=True)
+    for at, event in zip(keys.tolist(), first.tolist(), strict=True):
+        if kernels[event]:
+            said = int(gpu["collective"][event])
+            name = trace.names[gpu["name"][event]]
+            kinds[at] = kind_of(name, None if said == NONE else trace.collectives[said])
+    return key, kinds
+
+
+def _groups(rows: Rows, is_timed: Bools, kinds: Kinds, trace: Trace) -> dict[Group, Calls]:
+    """Return the collectives of one GPU by group. Rows are in order of their begin."""
+    said = [UNNAMED, *(Group(each.group, each.ranks) for each in trace.collectives)]
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(said))}
+    number = np.array([numbers[each] for each in said])[rows["collective"] + 1]
+    found = {}
+    for group, at in numbers.items():
+        own = np.flatnonzero(number == at)
+        if len(own):
+            starts, ends, streams = (rows[name][own].astype(np.int64) for name in ("start_ns", "end_ns", "stream"))
+            of_each = tuple(kind for kind in (kinds[place] for place in own.tolist()) if kind is not None)
+            found[group] = Calls(starts, ends, of_each, streams, is_timed[own])
+    return found
