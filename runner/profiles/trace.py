@@ -18,10 +18,11 @@ end of a stream capture are recorded into a graph: they have a count of their ow
 Launch delay runs from the return of a launch call to the start of its first kernel. A kernel that starts earlier counts
 as 0; the table says how many did.
 
-GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs. Its
-idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
-cost); launched, not begun (delay, or a wait for other work). The last sentence says launch-bound if the GPU idles at
-least half of the time, and at least half of that within launch calls.
+GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs.
+Each process has GPUs of its own: several may have a GPU 0. The idle part is split by the state of the host: nothing
+launched (the host was busy elsewhere); within a launch call (its cost); launched, not begun (delay, or a wait for other
+work). The last sentence says launch-bound if the GPU idles at least half of the time, and at least half of that within
+launch calls.
 
 A trace of PyTorch's profiler also has operators. For each one that Python called and that made a launch call, a table
 shows the median time on the host: in the framework (dispatch), in the library (the operator that makes the launch call,
@@ -29,11 +30,13 @@ and code such as cuBLAS), in the driver (launch calls), and between the operator
 profiler makes each part longer. A file alone on the command line has this table; --json has it for every file.
 
 If several GPUs run the same collectives (all-reduce, all-gather, reduce-scatter), a table shows how long each GPU
-waited for the others, apart from the transfer: give the traces of all processes, or one nsys export of all. The k-th
-collective of one GPU is the k-th of every other. The wait begins when the kernel of a GPU begins, and ends when that of
-the last GPU begins; the skew is the longest wait, and the transfer what follows. Clocks are taken as recorded, unless a
-collective would end on one GPU before it begins on another: then they are set in the middle of what is possible. The
-last line says how far a clock can be off.
+waited for the others, apart from the transfer: give the traces of all processes, or one nsys export of all. Each group
+of processes has a table, if PyTorch's profiler names the groups. The k-th collective of a stream of one GPU is the k-th
+of that stream on every other. The wait begins when the kernel of a GPU begins, and ends when that of the last GPU
+begins; the skew is the longest wait, and the transfer what follows. Clocks are taken as recorded, unless a collective
+would end on one GPU before it begins on another: then they are set in the middle of what is possible. The last line
+says how far the offset between two clocks can be off. Sentences below say what is in no table, and why: other
+collectives, two traces of one rank, one file twice.
 
 The queue of a stream holds the calls for it whose work on it has not begun; a graph launch is one call. It is sampled
 when a call for the stream begins, and includes that call. Each context of a GPU has queues of its own.
