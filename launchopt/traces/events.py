@@ -43,7 +43,7 @@ GPU_EVENT = np.dtype(
     [
         *(("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("place", "i8"), ("stream", "i8")),
         *(("process", "i4"), ("track", "i4"), ("device", "i4"), ("context", "i4"), ("name", "i4"), ("kind", "i4")),
-        ("collective", "i4"),
+        *(("collective", "i4"), ("gpu", "i4")),
     ]
 )
 OPERATOR = np.dtype([("start_ns", "i8"), ("end_ns", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")])
@@ -120,7 +120,7 @@ class Trace:
 
     `stream` is the profiler's number. A stream with a name but no number is -2 - n, where n is its index in `names`.
     `track` is the group of tracks that shows a GPU event; NONE if there is none. `collective` is an index into
-    `collectives`, or NONE.
+    `collectives`, or NONE. `gpu` is the profiler's number of the GPU itself, or NONE; `device` is that of the process.
 
     Within a process, a call and the GPU events that it started have one correlation id. The process of a GPU event is
     NONE if the file does not name it.

@@ -138,7 +138,7 @@ class _Reader:
         stream = self._stream(event.get("tid") if stream is None else stream)
         device = numbered(event.get("pid") if device is None else device, _INT32)
         owner = NONE, track, device, whole(arguments.get("context"), _INT32)
-        self.gpu.add((*keys, stream, *owner, name, kind, self._collective(arguments)))
+        self.gpu.add((*keys, stream, *owner, name, kind, self._collective(arguments), NONE))
 
     def _add_operator(self, event: dict[str, Any]) -> None:
         times = self._times(event)

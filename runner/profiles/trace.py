@@ -18,11 +18,11 @@ end of a stream capture are recorded into a graph: they have a count of their ow
 Launch delay runs from the return of a launch call to the start of its first kernel. A kernel that starts earlier counts
 as 0; the table says how many did.
 
-GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs.
-Each process has GPUs of its own: several may have a GPU 0. The idle part is split by the state of the host: nothing
-launched (the host was busy elsewhere); within a launch call (its cost); launched, not begun (delay, or a wait for other
-work). The last sentence says launch-bound if the GPU idles at least half of the time, and at least half of that within
-launch calls.
+GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs. Its
+idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
+cost); launched, not begun (delay, or a wait for other work). The last sentence says launch-bound if the GPU idles at
+least half of the time, and at least half of that within launch calls. Each process has GPUs of its own, also if all see
+a GPU 0, unless an nsys export says that they share one.
 
 A trace of PyTorch's profiler also has operators. For each one that Python called and that made a launch call, a table
 shows the median time on the host: in the framework (dispatch), in the library (the operator that makes the launch call,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from launchopt.analysis.collectives.gpus import UNNAMED, Calls, Group, TimedFile, TimedGpu
 from launchopt.analysis.collectives.kinds import Kind as Collective
 from launchopt.analysis.collectives.kinds import kind_of
-from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, gpu_processes, ranks
+from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, gpus, ranks
 from launchopt.analysis.profiles.launch_pairs import Pairs
 from launchopt.traces.events import NONE, Kind, Rows, Trace
 
@@ -22,18 +23,20 @@ def timed_file(name: str, source: Hashable, trace: Trace, pairs: Pairs) -> Timed
     Those that it left out for their end keep their place among the others, without times.
     """
     gpu = np.concatenate([pairs.gpu, pairs.overlong_gpu])
-    process, kernels = gpu_processes(gpu), gpu["kind"] == Kind.KERNEL
+    kernels = gpu["kind"] == Kind.KERNEL
     is_timed = np.arange(len(gpu)) < len(pairs.gpu)
     said, kinds = _kinds(gpu, kernels, trace)
-    wanted = np.flatnonzero(kernels & np.array([kind is not None for kind in kinds], bool)[said])
-    wanted = wanted[np.argsort(gpu["start_ns"][wanted], kind="stable")]
+    wanted = kernels & np.array([kind is not None for kind in kinds], bool)[said]
+    having = [each for each in gpus(gpu) if (wanted & each.rows).any()]
+    numbers = Counter(each.device for each in having)
     found = []
-    for device, owner in sorted(set(zip(gpu["device"][wanted].tolist(), process[wanted].tolist(), strict=True))):
-        own = wanted[(gpu["device"][wanted] == device) & (process[wanted] == owner)]
-        shares = len(np.unique(process[wanted][gpu["device"][wanted] == device])) > 1
-        of = f", process {trace.names[owner]}" if shares and owner != NONE else ""
+    for each in having:
+        own = np.flatnonzero(wanted & each.rows)
+        own = own[np.argsort(gpu["start_ns"][own], kind="stable")]
+        is_one = numbers[each.device] == 1 or each.process == NONE
         groups = _groups(gpu[own], is_timed[own], [kinds[at] for at in said[own].tolist()], trace)
-        found.append(TimedGpu(f"GPU {device}{of}", groups))
+        of = "" if is_one else f", process {trace.names[each.process]}"
+        found.append(TimedGpu(f"GPU {each.device}{of}", groups))
     return TimedFile(name, source, trace.job, trace.base_ns, tuple(found))
 
 

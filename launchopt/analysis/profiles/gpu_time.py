@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, gpu_processes
+from launchopt.analysis.profiles.gpu_event_owners import Gpu, Ints, gpus
 from launchopt.analysis.profiles.launch_pairs import Pairs
 from launchopt.traces.events import NONE
 
@@ -32,7 +32,7 @@ from launchopt.traces.events import NONE
 class DeviceTime:
     """Times of one GPU, or the sum over all GPUs, whose device is None.
 
-    Each process has GPUs of its own. process: None if the trace does not name it.
+    process: None if the trace does not name it, or if several share the GPU.
     window = busy + idle; idle is the sum of its parts.
     """
 
@@ -48,12 +48,8 @@ class DeviceTime:
 
 def device_times(pairs: Pairs, names: Sequence[str]) -> tuple[DeviceTime, ...]:
     """Return one row per GPU, by number. names: of the trace."""
-    device, process = pairs.gpu["device"], gpu_processes(pairs.gpu)
-    found = []
-    for number, owner in sorted(set(zip(device.tolist(), process.tolist(), strict=True))):
-        is_here = (device == number) & (process == owner)
-        found.append(_device_time(pairs, is_here, number, None if owner == NONE else names[owner]))
-    return tuple(found)
+    found = gpus(pairs.gpu)
+    return tuple(_device_time(pairs, gpu, None if gpu.process == NONE else names[gpu.process]) for gpu in found)
 
 
 def total_time(times: tuple[DeviceTime, ...]) -> DeviceTime | None:
@@ -68,7 +64,8 @@ def _parts(time: DeviceTime) -> tuple[float, float, float]:
     return time.idle_not_launched_ms, time.idle_in_call_ms, time.idle_launched_ms
 
 
-def _device_time(pairs: Pairs, is_here: Bools, device: int, process: str | None) -> DeviceTime:
+def _device_time(pairs: Pairs, own: Gpu, process: str | None) -> DeviceTime:
+    is_here = own.rows
     gpu = pairs.gpu[is_here]
     gaps = _gaps(gpu["start_ns"], gpu["end_ns"])
     busy_ns, idle_ns = gaps.covered_ns, gaps.total_ns
@@ -78,7 +75,7 @@ def _device_time(pairs: Pairs, is_here: Bools, device: int, process: str | None)
     called_ns = _common_ns(gaps, call["start_ns"], begun)
     launched_ns = _common_ns(gaps, call["end_ns"], begun)
     parts = (idle_ns - called_ns, called_ns - launched_ns, launched_ns)
-    return DeviceTime(device, process, *(ns / 1e6 for ns in (busy_ns + idle_ns, busy_ns, idle_ns, *parts)))
+    return DeviceTime(own.device, process, *(ns / 1e6 for ns in (busy_ns + idle_ns, busy_ns, idle_ns, *parts)))
 
 
 class _Gaps(NamedTuple):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launchopt.analysis.profiles.gpu_event_owners import gpu_processes
+from launchopt.analysis.profiles.gpu_event_owners import gpus
 from launchopt.analysis.profiles.launch_pairs import Pairs, pair
 from launchopt.analysis.profiles.launch_stats import Share, Spread, StreamQueue, launch_stats
 from launchopt.traces.events import CALL, GPU_EVENT, NONE, Format, Kind, Trace
@@ -41,7 +41,9 @@ def made(calls: Sequence[tuple[int, ...]], gpu: Sequence[tuple[int, ...]]) -> Tr
     ]
     ran = []
     for at, (start, length, correlation, stream, process, device, context, kind) in enumerate(gpu, len(calls)):
-        ran.append((start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind, NONE))
+        ran.append(
+            (start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind, NONE, NONE)
+        )
     return Trace(Format.JSON, np.array(called, CALL), np.array(ran, GPU_EVENT), NAMES, len(calls) + len(gpu), 0)
 
 
@@ -279,11 +281,9 @@ def test_gpu_time_and_kernels_are_those_of_the_obvious_way(rows: tuple[Any, Any]
     pairs = pair(trace)
     found = launch_stats(trace, pairs)
     gpu, calls, of = dicts(pairs.gpu), dicts(pairs.calls), pairs.call_of.tolist()
-    keys = list(zip(pairs.gpu["device"].tolist(), gpu_processes(pairs.gpu).tolist(), strict=True))
-    assert len(found.gpu_time_by_device) == len(set(keys))
-    for key, time in zip(sorted(set(keys)), found.gpu_time_by_device, strict=True):
-        assert (time.device, time.process) == (key[0], None if key[1] == NONE else NAMES[key[1]])
-        here = [(event, at) for event, at, own in zip(gpu, of, keys, strict=True) if own == key]
+    for one, time in zip(gpus(pairs.gpu), found.gpu_time_by_device, strict=True):
+        assert (time.device, time.process) == (one.device, None if one.process == NONE else NAMES[one.process])
+        here = [(gpu[at], of[at]) for at in np.flatnonzero(one.rows).tolist()]
         parts = idle_parts(here, calls)
         wanted = [parts.total(), parts["busy"], parts.total() - parts["busy"]]
         wanted += [parts["not launched"], parts["in call"], parts["launched"]]
