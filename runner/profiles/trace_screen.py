@@ -61,7 +61,7 @@ def print_collectives(found: FoundCollectives) -> None:
     """Print how long GPUs that work together waited for each other, or why that is not known."""
     for each in found.tables:
         print()
-        group = f" of {one_line(each.group, 60)}" if each.group else ""
+        group = f" of {each.group}" if each.group else ""
         headings = [f"collectives{group}: wait for the other GPUs, us", "p50", "p99", "came last"]
         rows = [[gpu.gpu, cell(gpu.wait_p50_us), cell(gpu.wait_p99_us), f"{gpu.last_share:.0%}"] for gpu in each.gpus]
         print_table(headings, rows)

@@ -11,7 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from launchopt.analysis.collectives.kinds import Kind
+from launchopt.errors import one_line
 from launchopt.traces.events import Job
+
+LABEL_CHARACTERS = 60
 
 
 class Group(NamedTuple):
@@ -22,8 +25,8 @@ class Group(NamedTuple):
 
     @property
     def label(self) -> str | None:
-        """Name and ranks; None without both."""
-        return f"group {self.name} {self.ranks}".rstrip() if any(self) else None
+        """Name and ranks in one line; None without both."""
+        return one_line(f"group {self.name} {self.ranks}".rstrip(), LABEL_CHARACTERS) if any(self) else None
 
     @property
     def members(self) -> frozenset[int] | None:

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from launchopt.analysis.collectives.gpus import Calls, Group, TimedFile
 from launchopt.analysis.collectives.waits import Collectives, waits
 
+_SHOWN = 8  # GPUs or ranges of ranks in one sentence
+
 
 class Found(NamedTuple):
     """The tables, and sentences on what is in none."""
@@ -77,12 +79,16 @@ def _add_job(found: Found, files: Sequence[TimedFile], *, has_others: bool) -> N
         return
     groups = _groups(files)
     found.notes.extend(_missing(files, groups))
+    alone = []
     for group, members in groups.items():
         of = f" of {group.label}" if group.label else ""
         if len(members) == 1:
-            found.notes.append(f"{members[0].name} is in no table{of}: no other GPU here has collectives of it")
+            alone.append(f"{members[0].name}{of and f' ({group.label})'}")
         else:
             _add_group(found, group.label, of, members)
+    if alone:
+        shown = ", ".join(alone[:_SHOWN]) + (f" and {len(alone) - _SHOWN:,} more" if len(alone) > _SHOWN else "")
+        found.notes.append(f"in no table, as no other GPU here has collectives of the same group: {shown}")
     found.notes.extend(_equal(files))
 
 
@@ -150,7 +156,8 @@ def _ranks(numbers: Sequence[int]) -> str:
         else:
             spans.append([number, number])
     texts = [str(low) if low == high else f"{low} to {high}" for low, high in spans]
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(texts[:10])}{', ...' if len(texts) > 10 else ''}"
+    more = ", ..." if len(texts) > _SHOWN else ""
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {', '.join(texts[:_SHOWN])}{more}"
 
 
 def _equal(files: Sequence[TimedFile]) -> Iterator[str]:

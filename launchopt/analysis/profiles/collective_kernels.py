@@ -7,11 +7,12 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from launchopt.analysis.collectives.gpus import UNNAMED, Calls, Group, TimedFile, TimedGpu
+from launchopt.analysis.collectives.gpus import LABEL_CHARACTERS, UNNAMED, Calls, Group, TimedFile, TimedGpu
 from launchopt.analysis.collectives.kinds import Kind as Collective
 from launchopt.analysis.collectives.kinds import kind_of
 from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints, gpus, ranks
 from launchopt.analysis.profiles.launch_pairs import Pairs
+from launchopt.errors import one_line
 from launchopt.traces.events import NONE, Kind, Rows, Trace
 
 Kinds = Sequence[Collective | None]
@@ -35,7 +36,7 @@ def timed_file(name: str, source: Hashable, trace: Trace, pairs: Pairs) -> Timed
         own = own[np.argsort(gpu["start_ns"][own], kind="stable")]
         is_one = numbers[each.device] == 1 or each.process == NONE
         groups = _groups(gpu[own], is_timed[own], [kinds[at] for at in said[own].tolist()], trace)
-        of = "" if is_one else f", process {trace.names[each.process]}"
+        of = "" if is_one else f", process {one_line(trace.names[each.process], LABEL_CHARACTERS)}"
         found.append(TimedGpu(f"GPU {each.device}{of}", groups))
     return TimedFile(name, source, trace.job, trace.base_ns, tuple(found))
 

@@ -122,8 +122,24 @@ def test_each_group_of_processes_has_a_table_of_its_own() -> None:
     assert [each.group for each in found.tables] == ["group tp0 [0,1]"]
     assert found.notes == [
         "no trace of rank 3 of 4: a wait for a missing rank counts as transfer",
-        "GPU 2 of r2 is in no table of group tp1 [2,3]: no other GPU here has collectives of it",
+        "in no table, as no other GPU here has collectives of the same group: GPU 2 of r2 (group tp1 [2,3])",
     ]
+
+
+def test_many_groups_of_one_gpu_here_are_one_sentence() -> None:
+    files = [of_groups(f"r{rank}", rank, {Group(f"dp{rank}", ""): calls()}, size=10) for rank in range(10)]
+    (note,) = collectives(files).notes
+    assert note.startswith(
+        "in no table, as no other GPU here has collectives of the same group: GPU 0 of r0 (group dp0), "
+    )
+    assert note.endswith("GPU 7 of r7 (group dp7) and 2 more")
+
+
+def test_names_that_a_trace_gives_stay_in_one_line() -> None:
+    label = Group("tp\x1b[2J\n" + 100 * "x", "[0,1]").label
+    assert label is not None
+    assert label.isprintable()
+    assert len(label) <= 60
 
 
 def test_a_group_that_does_not_match_leaves_the_others_their_tables() -> None:
