@@ -60,7 +60,7 @@ _IGNORED = frozenset(
 ACCELERATORS = ("MTIA", "HPU", "Glow", "PrivateUse1")  # categories start with these names, in lower case
 _READ = "launchopt reads events of CUDA, HIP and XPU"
 _CORRELATIONS = ("correlation", "correlation_id", "correlationId", "Correlation ID")
-_COLLECTIVE = ("Collective name", "Process Group Name", "Process Group Ranks")
+_NAME, _GROUP, _RANKS = "Collective name", "Process Group Name", "Process Group Ranks"
 _EXTERNALS = ("External id", "external id")
 _INT32 = 2**31 - 1
 _CATEGORIES_MAX = 50
@@ -174,9 +174,9 @@ class _Reader:
         return -2 - self.names.code(("stream", value), value) if found == NONE and isinstance(value, str) else found
 
     def _collective(self, arguments: dict[str, Any]) -> int:
-        if not any(key in arguments for key in _COLLECTIVE):
+        if _NAME not in arguments and _GROUP not in arguments and _RANKS not in arguments:
             return NONE
-        name, group, ranks = (_text(arguments.get(key)) for key in _COLLECTIVE)
+        name, group, ranks = (_text(arguments.get(key)) for key in (_NAME, _GROUP, _RANKS))
         return self.collectives.setdefault(Collective(name, group, ranks.replace(" ", "")), len(self.collectives))
 
     def _label(self, value: object) -> int:
