@@ -26,7 +26,7 @@ from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:
-    from launchopt.analysis.profiles.all_reduces import AllReduces, Repeat
+    from launchopt.analysis.collectives.all_reduces import AllReduces, Repeat
     from launchopt.analysis.skew import GpuSkew
     from launchopt.analysis.verdict.calibration import Calibration
     from launchopt.analysis.verdict.diagnosis import Diagnosis
@@ -84,7 +84,7 @@ def calibration_for(rows: Sequence[Row], folders: Sequence[Path], given: Path | 
 
 def _skews(folders: Sequence[Path]) -> list[GpuSkew]:
     """Return the skew of the GPUs of each run that has recorded the launches of several."""
-    from launchopt.analysis.profiles.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
+    from launchopt.analysis.collectives.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
     from launchopt.analysis.skew import skews
     from launchopt.reading.unusable import name_unusable
     from launchopt.recording.results import read_recording

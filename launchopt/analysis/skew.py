@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from launchopt.analysis.profiles.all_reduces import AllReduces, Repeat, Times
+from launchopt.analysis.collectives.all_reduces import AllReduces, Repeat
+from launchopt.analysis.collectives.clocks import Times
 from launchopt.recording.results import Row
 
 HEADINGS = (
@@ -40,7 +41,7 @@ class GpuSkew:
     gpu: int | None
     all_reduces: int
     timed: int  # of them, on every GPU
-    last_share: float | None  # of the timed ones, those at which this GPU arrived last
+    last_share: float | None  # of the timed ones, those at which this GPU arrived last; a tie is shared
     wait_p50_us: float
     wait_p99_us: float
     transfer_p50_us: float
@@ -66,8 +67,10 @@ def _of_mode(run: str, mode: str, repeats: Sequence[AllReduces]) -> Iterator[Gpu
         return GpuSkew(run, mode, gpu, asked, *found, error_us)
 
     yield of(None, None, waits_ns.max(axis=0), transfers_ns.max(axis=0))
+    timed = [each.arrived_ns.shape[1] for each in repeats]
+    shares = np.average([each.last_shares for each in repeats], axis=0, weights=timed).tolist()
     for at, gpu in enumerate(repeats[0].gpus):
-        yield of(gpu, float(np.mean(waits_ns[at] == 0)), waits_ns[at], transfers_ns[at])
+        yield of(gpu, shares[at], waits_ns[at], transfers_ns[at])
 
 
 def _percentiles_us(times_ns: Times) -> tuple[float, float]:

@@ -19,7 +19,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from launchopt.analysis.profiles.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
+from launchopt.analysis.collectives.all_reduces import NEEDED, NEEDED_OF_KERNELS, all_reduce_kernels, all_reduces
 from launchopt.analysis.profiles.timeline import Event, Group, Size, Timeline, kept_launches
 from launchopt.errors import DataError
 from launchopt.files import temporary_for

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ GPU_EVENT = np.dtype(
     [
         *(("start_ns", "i8"), ("end_ns", "i8"), ("correlation", "i8"), ("place", "i8"), ("stream", "i8")),
         *(("process", "i4"), ("track", "i4"), ("device", "i4"), ("context", "i4"), ("name", "i4"), ("kind", "i4")),
+        *(("collective", "i4"), ("gpu", "i4")),
     ]
 )
 OPERATOR = np.dtype([("start_ns", "i8"), ("end_ns", "i8"), ("process", "i4"), ("thread", "i4"), ("name", "i4")])
@@ -95,12 +96,31 @@ def is_sqlite(path: Path) -> bool:
     return detect(path) is Format.SQLITE
 
 
+class Job(NamedTuple):
+    """The rank of the process that a trace is of, among the processes of its job."""
+
+    rank: int
+    world_size: int
+
+
+class Collective(NamedTuple):
+    """The collective that a kernel does, and the group of processes that do it, as the profiler says.
+
+    A text is empty if it does not say so.
+    """
+
+    name: str
+    group: str
+    ranks: str  # of the processes of the group
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """The events of one file. Columns for texts hold indices into `names`; `place` is the position in the file.
 
     `stream` is the profiler's number. A stream with a name but no number is -2 - n, where n is its index in `names`.
-    `track` is the group of tracks that shows a GPU event; NONE if there is none.
+    `track` is the group of tracks that shows a GPU event; NONE if there is none. `collective` is an index into
+    `collectives`, or NONE. `gpu` is the profiler's number of the GPU itself, or NONE; `device` is that of the process.
 
     Within a process, a call and the GPU events that it started have one correlation id. The process of a GPU event is
     NONE if the file does not name it.
@@ -117,6 +137,9 @@ class Trace:
     other_events: Mapping[str, int] = field(default_factory=dict)  # events of other accelerators, or unknown ones
     diagnostics: tuple[str, ...] = ()  # messages of the profiler about CUDA
     operators: Rows = field(default_factory=lambda: np.zeros(0, OPERATOR))  # operators of the framework, in any order
+    collectives: tuple[Collective, ...] = ()
+    job: Job | None = None
+    base_ns: int = 0  # time since 1970 from which times count; 0 if the file does not say
 
 
 class Names:

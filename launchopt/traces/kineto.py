@@ -23,8 +23,10 @@ from launchopt.traces.events import (
     EXTERNAL,
     GPU_EVENT,
     LATEST_NS,
+    NAME_CHARACTERS_MAX,
     NONE,
     OPERATOR,
+    Collective,
     Format,
     Gathered,
     Kind,
@@ -33,6 +35,7 @@ from launchopt.traces.events import (
     without_time,
 )
 from launchopt.traces.json_events import events
+from launchopt.traces.kineto_header import read_header
 from launchopt.traces.mended_json import MendedStream
 
 TimeUnit = Literal["us", "ns"]
@@ -57,6 +60,7 @@ _IGNORED = frozenset(
 ACCELERATORS = ("MTIA", "HPU", "Glow", "PrivateUse1")  # categories start with these names, in lower case
 _READ = "launchopt reads events of CUDA, HIP and XPU"
 _CORRELATIONS = ("correlation", "correlation_id", "correlationId", "Correlation ID")
+_NAME, _GROUP, _RANKS = "Collective name", "Process Group Name", "Process Group Ranks"
 _EXTERNALS = ("External id", "external id")
 _INT32 = 2**31 - 1
 _CATEGORIES_MAX = 50
@@ -85,7 +89,8 @@ def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
     about = sum(each.mended for each in mended), "".join(each.first for each in mended)
     trace = calls[~without_call_time], gpu[~without_gpu_time], reader.names.texts, reader.events, left_out
     others = dict(reader.others.most_common(_CATEGORIES_MAX))
-    return Trace(Format.JSON, *trace, *about, others, operators=reader.operators.array())
+    said = {"collectives": tuple(reader.collectives), **read_header(path)._asdict()}
+    return Trace(Format.JSON, *trace, *about, others, operators=reader.operators.array(), **said)
 
 
 class _Reader:
@@ -94,6 +99,7 @@ class _Reader:
     def __init__(self, unit: TimeUnit | None) -> None:
         self.calls, self.gpu, self.operators = Gathered(CALL), Gathered(GPU_EVENT), Gathered(OPERATOR)
         self.names, self.left_out = Names(), 0
+        self.collectives: dict[Collective, int] = {}
         self.events = 0  # number of events in the file so far
         self.others: Counter[str] = Counter()  # events with a duration that say nothing, by category or accelerator
         self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
@@ -131,7 +137,8 @@ class _Reader:
         stream, device = arguments.get("stream"), arguments.get("device")
         stream = self._stream(event.get("tid") if stream is None else stream)
         device = numbered(event.get("pid") if device is None else device, _INT32)
-        self.gpu.add((*keys, stream, NONE, track, device, whole(arguments.get("context"), _INT32), name, kind))
+        owner = NONE, track, device, whole(arguments.get("context"), _INT32)
+        self.gpu.add((*keys, stream, *owner, name, kind, self._collective(arguments), NONE))
 
     def _add_operator(self, event: dict[str, Any]) -> None:
         times = self._times(event)
@@ -166,8 +173,18 @@ class _Reader:
         found = numbered(value, EXTERNAL - 1)
         return -2 - self.names.code(("stream", value), value) if found == NONE and isinstance(value, str) else found
 
+    def _collective(self, arguments: dict[str, Any]) -> int:
+        if _NAME not in arguments and _GROUP not in arguments and _RANKS not in arguments:
+            return NONE
+        name, group, ranks = (_text(arguments.get(key)) for key in (_NAME, _GROUP, _RANKS))
+        return self.collectives.setdefault(Collective(name, group, ranks.replace(" ", "")), len(self.collectives))
+
     def _label(self, value: object) -> int:
         return self.names.code(("id", str(value)), str(value))
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)[:NAME_CHARACTERS_MAX].encode("utf-8", "replace").decode()
 
 
 def _correlation(arguments: dict[str, Any]) -> int:

@@ -44,6 +44,7 @@ _TABLES = {
     "CUPTI_ACTIVITY_KIND_MEMCPY": _SPAN,
     "CUPTI_ACTIVITY_KIND_MEMSET": _SPAN,
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": _SPAN,
+    "TARGET_INFO_CUDA_DEVICE": "pid, cudaId, gpuId",
 }
 _GPU_TABLES = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (Kind.KERNEL, "demangledName"),
@@ -64,6 +65,7 @@ SELECT id, SUBSTR(COALESCE(CAST(value AS TEXT), '(unnamed)'), 1, {NAME_CHARACTER
 _VERSION = re.compile(r"_v\d{4,}$")  # suffix that CUPTI and nsys add: cudaLaunchKernel_v7000
 _CUDA = re.compile(r"cu(da)?[A-Z]")  # a capital follows, unlike in names of cuBLAS and cuDNN
 _INT32 = 2**31 - 1
+_DEVICES_MAX = 100_000  # rows of the table of devices that are read
 
 
 def read_nsys(path: Path) -> Trace:
@@ -110,6 +112,7 @@ class _Reader:
         self._events, self._left_out = 0, 0
         complete(database, path, _TABLES)
         self._strings: dict[int, str] = dict(database.execute(_STRINGS))
+        self._gpus = self._gpus_of_processes()
 
     def trace(self) -> Trace:
         """Return the whole trace."""
@@ -123,6 +126,18 @@ class _Reader:
         left_out = self._left_out + int(unknown.sum())
         names = self._names.texts
         return Trace(Format.SQLITE, calls, gpu, names, self._events, left_out, diagnostics=diagnostics)
+
+    def _gpus_of_processes(self) -> dict[tuple[int, int], int]:
+        """Return the number of the GPU itself by process and device; none that has two numbers."""
+        present = {row[1] for row in self._database.execute("PRAGMA table_info(TARGET_INFO_CUDA_DEVICE)")}
+        if not present.issuperset({"pid", "cudaId", "gpuId"}):
+            return {}
+        found: dict[tuple[int, int], set[int]] = {}
+        rows = self._database.execute(f"SELECT pid, cudaId, gpuId FROM TARGET_INFO_CUDA_DEVICE LIMIT {_DEVICES_MAX}")
+        for process, device, itself in rows:
+            if isinstance(itself, int) and 0 <= itself <= _INT32:
+                found.setdefault((process, device), set()).add(itself)
+        return {key: min(of) for key, of in found.items() if len(of) == 1}
 
     def _diagnostics(self) -> tuple[str, ...]:
         """Return the diagnostics of nsys about CUDA."""
@@ -161,7 +176,9 @@ class _Reader:
             name = self._names.code(self._strings.get(name_id, kind.name.lower()))
             device, context = (number if 0 <= number <= _INT32 else NONE for number in numbers)
             owner, stream = self._process(process), max(stream, NONE)
-            self._gpu.add((start, end, correlation, self._events, stream, owner, NONE, device, context, name, kind))
+            key = start, end, correlation, self._events, stream
+            itself = self._gpus.get((process >> 24 & 0xFFFFFF, device), NONE)
+            self._gpu.add((*key, owner, NONE, device, context, name, kind, NONE, itself))
 
     def _process(self, global_id: int) -> int:
         if global_id == NONE:

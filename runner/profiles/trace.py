@@ -21,7 +21,8 @@ as 0; the table says how many did.
 GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs. Its
 idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
 cost); launched, not begun (delay, or a wait for other work). The last sentence says launch-bound if the GPU idles at
-least half of the time, and at least half of that within launch calls.
+least half of the time, and at least half of that within launch calls. Each process has GPUs of its own, also if all see
+a GPU 0, unless an nsys export says that they share one.
 
 A trace of PyTorch's profiler also has operators. For each one that Python called and that made a launch call, a table
 shows the median time on the host: in the framework (dispatch), in the library (the operator that makes the launch call,
@@ -29,11 +30,13 @@ and code such as cuBLAS), in the driver (launch calls), and between the operator
 profiler makes each part longer. A file alone on the command line has this table; --json has it for every file.
 
 If several GPUs run the same collectives (all-reduce, all-gather, reduce-scatter), a table shows how long each GPU
-waited for the others, apart from the transfer: give the traces of all processes, or one nsys export of all. The k-th
-collective of one GPU is the k-th of every other. The wait begins when the kernel of a GPU begins, and ends when that of
-the last GPU begins; the skew is the longest wait, and the transfer what follows. Clocks are taken as recorded, unless a
-collective would end on one GPU before it begins on another: then they are set in the middle of what is possible. The
-last line says how far a clock can be off.
+waited for the others, apart from the transfer: give the traces of all processes, or one nsys export of all. Each group
+of processes has a table, if PyTorch's profiler names the groups. The k-th collective of a stream of one GPU is the k-th
+of that stream on every other. The wait begins when the kernel of a GPU begins, and ends when that of the last GPU
+begins; the skew is the longest wait, and the transfer what follows. Clocks are taken as recorded, unless a collective
+would end on one GPU before it begins on another: then they are set in the middle of what is possible. The last line
+says how far the offset between two clocks can be off. Sentences below say what is in no table, and why: other
+collectives, two traces of one rank, one file twice.
 
 The queue of a stream holds the calls for it whose work on it has not begun; a graph launch is one call. It is sampled
 when a call for the stream begins, and includes that call. Each context of a GPU has queues of its own.
@@ -43,7 +46,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -56,7 +59,7 @@ from runner.profiles.trace_input import STDIN, whole_file
 from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
 
 if TYPE_CHECKING:
-    from launchopt.analysis.profiles.collectives import TimedGpu
+    from launchopt.analysis.collectives.gpus import TimedFile
     from launchopt.analysis.profiles.launch_pairs import Pairs
     from launchopt.analysis.profiles.launch_stats import LaunchStats
     from launchopt.traces.events import Trace
@@ -73,14 +76,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _print(options: argparse.Namespace) -> int:
-    from launchopt.analysis.profiles.collectives import Collectives, collectives
+    from launchopt.analysis.collectives.jobs import collectives
 
-    gpus: list[list[TimedGpu]] = []
-    found = statistics(options.files, options.output, options.time_unit, gpus)
-    together = collectives(gpus)
+    timed: list[TimedFile] = []
+    found = statistics(options.files, options.output, options.time_unit, timed)
+    together = collectives(timed)
     content = {
         "files": [{"file": str(file), **asdict(stats)} for file, stats in found],
-        "collectives": [asdict(each) for each in together if isinstance(each, Collectives)],
+        "collectives": [asdict(each) for each in together.tables],
+        "collectives_notes": together.notes,
     }
     put_json(options.json, content)
     if options.json != STDOUT:
@@ -95,14 +99,14 @@ def statistics(
     files: Sequence[Path],
     output: Path | None = None,
     unit: TimeUnit | None = None,
-    gpus: list[list[TimedGpu]] | None = None,
+    timed: list[TimedFile] | None = None,
 ) -> list[tuple[Path, LaunchStats]]:
     """Return the statistics of each file, and write their launches and kernels to `output`.
 
-    gpus: gets those of each file that have collectives.
+    timed: gets the GPUs of each file that have collectives.
     Raises DataError for a file that cannot be read or written. `output` is unchanged then.
     """
-    from launchopt.analysis.profiles.collectives import timed_gpus
+    from launchopt.analysis.profiles.collective_kernels import timed_file
     from launchopt.analysis.profiles.launch_pairs import pair
     from launchopt.analysis.profiles.launch_stats import launch_stats
     from runner.profiles.trace_screen import file_names
@@ -114,11 +118,19 @@ def statistics(
                 trace = _read(path, unit)
                 pairs = pair(trace)
                 found.append((path, launch_stats(trace, pairs)))
-                if gpus is not None:
-                    gpus.append(timed_gpus(names[path], trace))
+                if timed is not None:
+                    timed.append(timed_file(names[path], _source(path), trace, pairs))
             if pairs_file is not None:
                 pairs_file.add(path, trace, pairs)
     return found
+
+
+def _source(path: Path) -> Hashable:
+    """Return what two names of one file have in common."""
+    if path == STDIN:
+        return STDIN
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def _read(path: Path, unit: TimeUnit | None) -> Trace:

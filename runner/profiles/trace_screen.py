@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt.analysis.profiles.collectives import Collectives
+from launchopt.analysis.collectives.jobs import Found as FoundCollectives
 from launchopt.analysis.profiles.dispatch import OperatorCost
 from launchopt.analysis.profiles.launch_queues import StreamQueue
 from launchopt.analysis.profiles.launch_stats import SHORT_US, LaunchStats, Share, Spread
@@ -57,14 +57,12 @@ def print_statistics(found: Found) -> None:
         print_notes([f"{name}{sentence}"])
 
 
-def print_collectives(found: Sequence[Collectives | str]) -> None:
+def print_collectives(found: FoundCollectives) -> None:
     """Print how long GPUs that work together waited for each other, or why that is not known."""
-    for each in found:
+    for each in found.tables:
         print()
-        if isinstance(each, str):
-            print_notes([f"collectives of the GPUs are not the same ones, so no wait is known: {each}"])
-            continue
-        headings = ["collectives: wait for the other GPUs, us", "p50", "p99", "came last"]
+        group = f" of {each.group}" if each.group else ""
+        headings = [f"collectives{group}: wait for the other GPUs, us", "p50", "p99", "came last"]
         rows = [[gpu.gpu, cell(gpu.wait_p50_us), cell(gpu.wait_p99_us), f"{gpu.last_share:.0%}"] for gpu in each.gpus]
         print_table(headings, rows)
         skew = f"skew p50 {cell(each.skew_p50_us)} us, p99 {cell(each.skew_p99_us)} us"
@@ -72,6 +70,9 @@ def print_collectives(found: Sequence[Collectives | str]) -> None:
         set_ = "clocks of the traces differed and were set" if each.is_clock_set else "clocks as recorded"
         error = f"{set_}, off by {cell(each.clock_error_us)} us at most"
         print_notes([f"{each.count:,} collectives on {len(each.gpus)} GPUs: {skew}; {transfer}; {error}"])
+    if found.notes:
+        print()
+        print_notes(found.notes)
 
 
 def _print_operators(operators: Sequence[OperatorCost]) -> None:

@@ -193,3 +193,29 @@ def test_an_export_without_cuda_says_what_nsys_said(tmp_path: Path) -> None:
         database.commit()
     trace = read_nsys(path)
     assert (trace.diagnostics, trace.events) == ((said[0], said[2]), 0)
+
+
+@pytest.mark.parametrize(
+    ("devices", "busy_ms"),
+    [
+        ([], [("7", 0.010), ("8", 0.010)]),
+        ([(7, 0, 3), (8, 0, 5)], [("7", 0.010), ("8", 0.010)]),
+        ([(7, 0, 3), (8, 0, 3)], [(None, 0.014)]),
+        ([(7, 0, 3), (8, 0, 3), (8, 0, 4)], [("7", 0.010), ("8", 0.010)]),
+        ([(7, 0, None), (8, 0, "x"), (None, 0.5, -1)], [("7", 0.010), ("8", 0.010)]),
+    ],
+    ids=["not said", "a GPU each", "one GPU for both", "said twice", "no numbers"],
+)
+def test_the_table_of_devices_says_whether_two_processes_share_a_gpu(
+    tmp_path: Path, devices: list[tuple[object, ...]], busy_ms: list[tuple[str | None, float]]
+) -> None:
+    """Both processes call their GPU 0. One is busy for 10 us from 0, the other one from 4 us."""
+    kernels = [(0, 10_000, 0, 1, 1, PID, GEMM, GEMM), (4_000, 14_000, 0, 1, 1, OTHER, GEMM, GEMM)]
+    path = written(tmp_path, KERNEL=kernels)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE TARGET_INFO_CUDA_DEVICE (pid, cudaId, gpuId, uuid)")
+        database.executemany("INSERT INTO TARGET_INFO_CUDA_DEVICE VALUES (?, ?, ?, 'u')", devices)
+        database.commit()
+    found = launch_stats(read_nsys(path)).gpu_time_by_device
+    assert [(time.process, time.busy_ms) for time in found] == busy_ms
+    assert [time.device for time in found] == [0] * len(found)

@@ -11,7 +11,7 @@ nearest to them in the file. If there are fewer GPUs than processes, each event 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,6 +58,44 @@ def owners(calls: Rows, gpu: Rows) -> tuple[Ints, int]:
         is_owner = candidate["process"] == owner_of_group[group[event]]
         process[event[is_owner]] = candidate["process"][is_owner]
     return process, len(several)
+
+
+class Gpu(NamedTuple):
+    """A GPU of a trace. process: NONE if it is not known, or if several share the GPU. rows: which events ran on it."""
+
+    device: int
+    process: int
+    rows: Bools
+
+
+def gpus(rows: Rows) -> list[Gpu]:
+    """Return the GPUs of GPU events, by device and process.
+
+    Processes may each number their own GPU 0: without a number of the GPU itself, each process has GPUs of its own.
+    An event without a process belongs to the only process with events of its stream, or else of its device.
+    """
+    process, device = rows["process"].astype(np.int64), rows["device"].astype(np.int64)
+    for columns in (("track", "device", "context", "stream"), ("device",)):
+        _, key = ranks(*(rows[name] for name in columns))
+        least, most = _extremes(key, process, process != NONE)
+        is_sure = (process == NONE) & (least == most)[key]
+        process[is_sure] = most[key[is_sure]]
+    itself = rows["gpu"].astype(np.int64)
+    is_known = itself != NONE
+    count, key = ranks(itself, np.where(is_known, NONE, process), np.where(is_known, NONE, device))
+    (low, high), (first, _) = (_extremes(key, column, np.full(len(rows), True)) for column in (process, device))
+    owner = np.where(low == high, low, NONE)
+    found = [Gpu(int(first[at]), int(owner[at]), key == at) for at in range(count)]
+    return sorted(found, key=lambda gpu: (gpu.device, gpu.process))
+
+
+def _extremes(key: Ints, values: Ints, counted: Bools) -> tuple[Ints, Ints]:
+    """Return the smallest and the largest of the counted values of each key, which differ if there are none."""
+    count = int(key.max(initial=-1)) + 1
+    least, most = np.full(count, np.iinfo(np.int64).max), np.full(count, NONE)
+    np.minimum.at(least, key[counted], values[counted])
+    np.maximum.at(most, key[counted], values[counted])
+    return least, most
 
 
 def _first_calls(calls: Rows) -> Rows:

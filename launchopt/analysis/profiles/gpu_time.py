@@ -17,12 +17,13 @@ An event without a known call counts as not launched before it began.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.analysis.profiles.gpu_event_owners import Ints
+from launchopt.analysis.profiles.gpu_event_owners import Gpu, Ints, gpus
 from launchopt.analysis.profiles.launch_pairs import Pairs
 from launchopt.traces.events import NONE
 
@@ -31,10 +32,12 @@ from launchopt.traces.events import NONE
 class DeviceTime:
     """Times of one GPU, or the sum over all GPUs, whose device is None.
 
+    process: None if the trace does not name it, or if several share the GPU.
     window = busy + idle; idle is the sum of its parts.
     """
 
     device: int | None
+    process: str | None
     window_ms: float
     busy_ms: float  # length of the union of the events' intervals
     idle_ms: float
@@ -43,9 +46,10 @@ class DeviceTime:
     idle_launched_ms: float
 
 
-def device_times(pairs: Pairs) -> tuple[DeviceTime, ...]:
-    """Return one row per GPU, by number."""
-    return tuple(_device_time(pairs, int(device)) for device in np.unique(pairs.gpu["device"]))
+def device_times(pairs: Pairs, names: Sequence[str]) -> tuple[DeviceTime, ...]:
+    """Return one row per GPU, by number. names: of the trace."""
+    found = gpus(pairs.gpu)
+    return tuple(_device_time(pairs, gpu, None if gpu.process == NONE else names[gpu.process]) for gpu in found)
 
 
 def total_time(times: tuple[DeviceTime, ...]) -> DeviceTime | None:
@@ -53,15 +57,15 @@ def total_time(times: tuple[DeviceTime, ...]) -> DeviceTime | None:
     if not times:
         return None
     columns = zip(*((t.window_ms, t.busy_ms, t.idle_ms, *_parts(t)) for t in times), strict=True)
-    return DeviceTime(None, *(sum(column) for column in columns))
+    return DeviceTime(None, None, *(sum(column) for column in columns))
 
 
 def _parts(time: DeviceTime) -> tuple[float, float, float]:
     return time.idle_not_launched_ms, time.idle_in_call_ms, time.idle_launched_ms
 
 
-def _device_time(pairs: Pairs, device: int) -> DeviceTime:
-    is_here = pairs.gpu["device"] == device
+def _device_time(pairs: Pairs, own: Gpu, process: str | None) -> DeviceTime:
+    is_here = own.rows
     gpu = pairs.gpu[is_here]
     gaps = _gaps(gpu["start_ns"], gpu["end_ns"])
     busy_ns, idle_ns = gaps.covered_ns, gaps.total_ns
@@ -71,7 +75,7 @@ def _device_time(pairs: Pairs, device: int) -> DeviceTime:
     called_ns = _common_ns(gaps, call["start_ns"], begun)
     launched_ns = _common_ns(gaps, call["end_ns"], begun)
     parts = (idle_ns - called_ns, called_ns - launched_ns, launched_ns)
-    return DeviceTime(device, *(ns / 1e6 for ns in (busy_ns + idle_ns, busy_ns, idle_ns, *parts)))
+    return DeviceTime(own.device, process, *(ns / 1e6 for ns in (busy_ns + idle_ns, busy_ns, idle_ns, *parts)))
 
 
 class _Gaps(NamedTuple):

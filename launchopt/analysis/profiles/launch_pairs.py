@@ -58,6 +58,7 @@ class Pairs:
     repeated: int  # GPU events that were left out, since they repeat an earlier one
     overlong: int  # GPU events that were left out, since a later one of their stream ended before them
     shared_ids: int  # GPU events whose correlation id several processes have
+    overlong_gpu: Rows  # the GPU events that `overlong` counts
 
     @property
     def of_kernels(self) -> Ints:
@@ -82,7 +83,7 @@ def pair(trace: Trace) -> Pairs:
     call_of[call_of != NONE] = able[call_of[call_of != NONE]]
     gpu["process"] = np.where(call_of != NONE, process, gpu["process"])
     too_long = overlong(gpu, call_of)
-    gpu, call_of = gpu[~too_long], call_of[~too_long]
+    overlong_gpu, gpu, call_of = gpu[too_long], gpu[~too_long], call_of[~too_long]
 
     is_kernel = gpu["kind"] == Kind.KERNEL
     is_work = (is_kernel | (gpu["kind"] == Kind.GRAPH)) & (call_of != NONE)
@@ -94,7 +95,7 @@ def pair(trace: Trace) -> Pairs:
     is_launch[call_of[is_work]] = True
     is_memory &= ~is_captured & ~is_launch
     faults = doubled, int(too_long_calls.sum()), int(twice.sum()), int(too_long.sum()), shared_ids
-    return Pairs(calls, gpu, call_of, is_launch, is_memory, is_captured, is_kernel, *faults)
+    return Pairs(calls, gpu, call_of, is_launch, is_memory, is_captured, is_kernel, *faults, overlong_gpu)
 
 
 def _outermost(calls: Rows) -> Rows:

@@ -133,7 +133,7 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
     starting, first = np.unique(pairs.call_of[launched], return_index=True)
     begun = gpu["start_ns"][launched[first]]
     delay_ns = begun - calls["end_ns"][starting]
-    times = device_times(pairs)
+    times = device_times(pairs, trace.names)
     kernel_ns = (gpu["end_ns"] - gpu["start_ns"])[pairs.is_kernel]
     own_call = pairs.call_of[pairs.is_kernel]
     known = own_call != NONE

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from launchopt.analysis.profiles.all_reduces import OP, AllReduces, Parts
+from launchopt.analysis.collectives.all_reduces import OP, AllReduces, Parts
 from launchopt.recording.results import Row
 
 Event = dict[str, object]

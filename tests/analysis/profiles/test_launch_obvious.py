@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from launchopt.analysis.profiles.gpu_event_owners import gpus
 from launchopt.analysis.profiles.launch_pairs import Pairs, pair
 from launchopt.analysis.profiles.launch_stats import Share, Spread, StreamQueue, launch_stats
 from launchopt.traces.events import CALL, GPU_EVENT, NONE, Format, Kind, Trace
@@ -40,7 +41,9 @@ def made(calls: Sequence[tuple[int, ...]], gpu: Sequence[tuple[int, ...]]) -> Tr
     ]
     ran = []
     for at, (start, length, correlation, stream, process, device, context, kind) in enumerate(gpu, len(calls)):
-        ran.append((start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind))
+        ran.append(
+            (start, start + length, correlation, at, stream, process, NONE, device, context, 3, kind, NONE, NONE)
+        )
     return Trace(Format.JSON, np.array(called, CALL), np.array(ran, GPU_EVENT), NAMES, len(calls) + len(gpu), 0)
 
 
@@ -176,9 +179,8 @@ def spread(values: list[int]) -> Spread:
     return Spread(len(values), *near)
 
 
-def idle_parts(gpu: list[dict[str, int]], calls: list[dict[str, int]], of: list[int], device: int) -> Counter[str]:
-    """Each ns of the device's window, as what it was."""
-    here = [(event, of[at]) for at, event in enumerate(gpu) if event["device"] == device]
+def idle_parts(here: list[tuple[dict[str, int], int]], calls: list[dict[str, int]]) -> Counter[str]:
+    """Each ns of a GPU's window, as what it was. here: its events, each with the position of its call."""
     window = range(min(event["start_ns"] for event, _ in here), max(event["end_ns"] for event, _ in here))
     found: Counter[str] = Counter()
     for t in window:
@@ -279,9 +281,10 @@ def test_gpu_time_and_kernels_are_those_of_the_obvious_way(rows: tuple[Any, Any]
     pairs = pair(trace)
     found = launch_stats(trace, pairs)
     gpu, calls, of = dicts(pairs.gpu), dicts(pairs.calls), pairs.call_of.tolist()
-    assert [time.device for time in found.gpu_time_by_device] == sorted({event["device"] for event in gpu})
-    for time in found.gpu_time_by_device:
-        parts = idle_parts(gpu, calls, of, time.device or 0)
+    for one, time in zip(gpus(pairs.gpu), found.gpu_time_by_device, strict=True):
+        assert (time.device, time.process) == (one.device, None if one.process == NONE else NAMES[one.process])
+        here = [(gpu[at], of[at]) for at in np.flatnonzero(one.rows).tolist()]
+        parts = idle_parts(here, calls)
         wanted = [parts.total(), parts["busy"], parts.total() - parts["busy"]]
         wanted += [parts["not launched"], parts["in call"], parts["launched"]]
         got = [time.window_ms, time.busy_ms, time.idle_ms, time.idle_not_launched_ms, time.idle_in_call_ms]

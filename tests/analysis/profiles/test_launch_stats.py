@@ -71,7 +71,7 @@ def test_idle_is_split_by_what_the_host_had_done(stats: Stats) -> None:
         *(call(8, 4, 2), kernel(15, 5, 2)),  # 5 to 8 nothing launched, 8 to 12 in a call, 12 to 15 launched
         *(kernel(24, 1, 99),),  # without a call: 20 to 24 counts as nothing launched
     )
-    assert found.gpu_time == DeviceTime(None, 0.022, 0.008, 0.014, 0.007, 0.004, 0.003)
+    assert found.gpu_time == DeviceTime(None, None, 0.022, 0.008, 0.014, 0.007, 0.004, 0.003)
     assert found.kernels_without_call == 1
 
 
@@ -144,6 +144,18 @@ def test_gpus_have_their_own_time(stats: Stats) -> None:
     ]
     assert found.gpu_time is not None
     assert (found.gpu_time.busy_ms, found.gpu_time.idle_ms) == (0.014, 0.005)
+
+
+def test_processes_that_each_see_a_gpu_0_have_one_each(stats: Stats) -> None:
+    """Process 1 runs 5 us from 10 and from 30, process 2 from 12 and from 32. No call started the last event."""
+    events = [
+        event
+        for number, (at, process) in enumerate(((10, 1), (12, 2), (30, 1), (32, 2)), 1)
+        for event in (call(at - 5, 1, number, pid=process), kernel(at, 5, number, stream=process))
+    ]
+    found = stats(*events, kernel(40, 5, 99, stream=2))
+    of_each = [(time.device, time.process, time.busy_ms, time.idle_ms) for time in found.gpu_time_by_device]
+    assert of_each == [(0, "1", 0.010, 0.015), (0, "2", 0.015, 0.018)]
 
 
 def test_short_kernels_are_those_below_a_limit(stats: Stats) -> None:

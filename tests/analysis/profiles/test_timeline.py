@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.results.recorded_runs import BATCH, COMMANDS, REPEATS, command_rows, kernel_rows, launch_rows
 
-from launchopt.analysis.profiles.all_reduces import all_reduce_kernels, all_reduces
+from launchopt.analysis.collectives.all_reduces import all_reduce_kernels, all_reduces
 from launchopt.analysis.profiles.timeline import Event, Size, Timeline, kept_launches
 from launchopt.recording import results
 from launchopt.recording.results import Row

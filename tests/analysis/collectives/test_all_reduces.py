@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launchopt.analysis.profiles.all_reduces import (
+from launchopt.analysis.collectives.all_reduces import (
     NEEDED,
     NEEDED_OF_KERNELS,
     AllReduces,
@@ -146,7 +147,7 @@ def test_repeats_are_apart_and_their_table_is_of_all() -> None:
     assert list(of_repeats) == [(MODE, 0), (MODE, 1)]
     both, one, other = skews("run", of_repeats)
     assert (both.gpu, both.all_reduces, both.timed, both.last_share) == (None, 2, 2, None)
-    assert (one.gpu, one.last_share, other.gpu, other.last_share) == (4, 0.5, 7, 1.0)
+    assert (one.gpu, one.last_share, other.gpu, other.last_share) == (4, 0.25, 7, 0.75)
     assert (both.wait_p50_us, other.wait_p50_us, both.transfer_p50_us) == (0.025, 0.0, 0.065)
     cells = skew_rows([both, one, other])
     assert cells[0][:2] == [f"{MODE}, skew", "2 of 2"]
@@ -161,3 +162,15 @@ def test_a_split_mode_without_a_timed_all_reduce_has_the_reason() -> None:
     known = skews("run", found(*on_two([((0, 90), (50, 85))])))
     (line,) = without_times(rows, known)
     assert line.startswith("graph: no all-reduce has times of its own")
+
+
+def test_no_gpu_ends_before_another_one_begins_whatever_the_order_of_three() -> None:
+    """As recorded, the second one ends before the third one begins. The first one alone bounds neither of them."""
+    spans = [(0, 100), (10, 20), (50, 60)]
+    waits = []
+    for order in permutations(range(3)):
+        rows = [launch(gpu, 0, spans[gpu]) for gpu in order]
+        each = found(*rows)[MODE, 0]
+        assert each.transfers_ns.min() >= 0
+        waits.append({gpu: wait for gpu, (wait,) in zip(each.gpus, each.waits_ns.tolist(), strict=True)})
+    assert waits == [waits[0]] * 6

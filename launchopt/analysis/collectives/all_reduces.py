@@ -6,8 +6,7 @@ ends the wait of all; the transfer is the rest of each.
 
 On the cpu device all launches have the host's clock. The times of a GPU come from its own clock. Its offset from the
 host's is known to microseconds only, about as long as an all-reduce takes. But no all-reduce ends before the last GPU
-has begun it. So the begins and ends of all of them give a lower and an upper bound of the offset between two GPUs.
-Their middle is taken, and half of their distance is its largest error.
+has begun it. So the begins and ends of all of them bound the offset between each two GPUs: `clocks`.
 
 Only launches with times of their own count. Launches that one pair of events timed together, and those in graphs, have
 none. Every kernel has times of its own, in graphs too.
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from launchopt.analysis.collectives.clocks import Clocks, Times, recorded_or_set, set_clocks
 from launchopt.recording.results import Row
 
 NEEDED = ("mode", "repeat", "gpu", "launch", "op", "submit_start_ns", "device_start_ns", "device_end_ns")
@@ -36,7 +36,6 @@ _UNKNOWN = np.iinfo(np.int64).min
 ROUNDED_NS = 2000  # profilers round begin and duration to whole us
 
 Repeat = tuple[str, int]  # mode, repeat
-Times = NDArray[np.int64]  # [GPUs, all-reduces]
 
 
 class AllReduces(NamedTuple):
@@ -61,6 +60,13 @@ class AllReduces(NamedTuple):
         """From the last arrival to the end on each GPU."""
         transfers: Times = self.ended_ns - self.arrived_ns.max(axis=0)
         return transfers
+
+    @property
+    def last_shares(self) -> NDArray[np.float64]:
+        """Of each GPU, the share of the all-reduces to which it came last. GPUs that came last together share one."""
+        is_last = self.waits_ns == 0
+        shares: NDArray[np.float64] = (is_last / is_last.sum(axis=0)).mean(axis=1)
+        return shares
 
 
 class Parts:
@@ -106,19 +112,16 @@ def all_reduce_kernels(batches: Iterable[pa.RecordBatch]) -> dict[Repeat, AllRed
 def of_gpus(starts_ns: Times, ends_ns: Times) -> AllReduces | None:
     """Return the collectives of GPUs in traces of a host's clock, [GPUs, collectives].
 
-    A clock with which no collective ends on a GPU before it begins on the first one is taken as it is. Any other clock
-    gets the middle of its bounds. None if there is no such offset: they are not the same collectives.
+    Clocks are taken as they are if no collective ends on a GPU before it begins on another, else they are set. None if
+    no offsets reach that: they are not the same collectives.
     """
-    low, high = _bounds_ns(starts_ns, ends_ns)
-    low[1:] -= ROUNDED_NS
-    high[1:] += ROUNDED_NS
-    if (low > high).any():
+    found = recorded_or_set(starts_ns, ends_ns, ROUNDED_NS)
+    if found is None:
         return None
-    offsets: Times = np.where((low <= 0) & (high >= 0), 0, (low + high) // 2)
-    error_ns = int(np.maximum(high - offsets, offsets - low).max())
-    moved, count = offsets[:, None], starts_ns.shape[1]
-    gpus, launches = tuple(range(len(offsets))), np.full(starts_ns.shape, -1)
-    return AllReduces(gpus, launches, starts_ns + moved, ends_ns + moved, count, tuple(offsets.tolist()), error_ns)
+    moved, count = found.offsets_ns[:, None], starts_ns.shape[1]
+    gpus, launches = tuple(range(len(moved))), np.full(starts_ns.shape, -1)
+    offsets = tuple(found.offsets_ns.tolist())
+    return AllReduces(gpus, launches, starts_ns + moved, ends_ns + moved, count, offsets, found.error_ns)
 
 
 def _joined(found: Iterable[pa.RecordBatch]) -> dict[Repeat, AllReduces]:
@@ -180,22 +183,9 @@ def _of_repeat(ranks: Mapping[int, Mapping[str, Times]]) -> AllReduces | None:
     if not timed.any():
         return None
     launches, arrived, ended, _, is_call = (columns[name][:, timed] for name in _LISTS)
-    offsets, error_ns = np.zeros(len(of_each), np.int64), 0
+    clocks = Clocks(np.zeros(len(of_each), np.int64), 0)
     if not is_call.all():  # else the device is the host
-        offsets, error_ns = _offsets_ns(arrived, ended)
-    moved = offsets[:, None]
-    shown = tuple(offsets.tolist())
-    return AllReduces(tuple(ranks), launches, arrived + moved, ended + moved, len(timed), shown, error_ns)
-
-
-def _offsets_ns(arrived: Times, ended: Times) -> tuple[Times, int]:
-    """Return an offset for each GPU, and its largest error. Times plus offsets are those of the first GPU's clock."""
-    low, high = _bounds_ns(arrived, ended)
-    return (low + high) // 2, int(np.abs(high - low).max() + 1) // 2
-
-
-def _bounds_ns(arrived: Times, ended: Times) -> tuple[Times, Times]:
-    """Return the smallest and the largest offset of each GPU with which no all-reduce ends before all have begun it."""
-    low, high = (arrived[0] - ended).max(axis=1), (ended[0] - arrived).min(axis=1)
-    low[0] = high[0] = 0
-    return low, high
+        clocks = set_clocks(arrived, ended)
+    moved = clocks.offsets_ns[:, None]
+    offsets = tuple(clocks.offsets_ns.tolist())
+    return AllReduces(tuple(ranks), launches, arrived + moved, ended + moved, len(timed), offsets, clocks.error_ns)

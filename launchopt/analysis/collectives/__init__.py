@@ -1,0 +1,1 @@
+"""Collectives of several GPUs: which ones are the same, how long each GPU waited, and how far clocks can be off."""
