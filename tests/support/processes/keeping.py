@@ -36,7 +36,9 @@ def exit_code(run: dict[str, Any]) -> object:
 def serve() -> None:
     """Answer each line until standard input ends, then dismiss the children."""
     quicken()
-    dismiss, children.dismiss = children.dismiss, lambda: None
+    dismiss = children.dismiss
+    # At the end of a run they stay; between two sets of processes (processes=3) the used ones end.
+    children.dismiss = lambda *, only_used=False: dismiss(only_used=True) if only_used else None
     while line := sys.stdin.readline():
         print(json.dumps(exit_code(json.loads(line))), flush=True)
     dismiss()
