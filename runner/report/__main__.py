@@ -31,6 +31,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from launchopt.messages import print_error
 from runner.config.typed.renamed import current_words
 from runner.ending import end
 from runner.reading import CommandParser, add_json, exit_code, file_named, page_code, positive, whole_number
@@ -38,7 +39,7 @@ from runner.report import waterfall
 from runner.report.blocks import sync_readme
 from runner.report.page import html, pull_request, require_own, timeline
 from runner.report.pictures import FORMATS
-from runner.report.tables import FRONTIER_FILE, folder_of, frontier, kept_slo, report, strategies
+from runner.report.tables import FRONTIER_FILE, folder_of, frontier, kept_slo, report, strategies, unfinished
 
 KINDS = ("frontier", "strategies", "waterfall", "html", "pr", "timeline")
 
@@ -78,6 +79,8 @@ def _report(kind: str, options: argparse.Namespace) -> int:
 def _make(kind: str, options: argparse.Namespace) -> None:
     """Make the report of a kind; without a kind the tables."""
     folders: list[Path] = options.folders
+    for line in unfinished(folders):
+        print_error(line, "note")
     if folders and not options.force and not options.output:
         require_own(folder_of(folders[0]), kind, options.html)
     if kind == "frontier":

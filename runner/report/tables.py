@@ -12,13 +12,15 @@ from pathlib import Path
 
 from launchopt.analysis.frontier.markdown import frontier_markdown
 from launchopt.analysis.frontier.points import HISTOGRAMS_USED, Frontier, build_frontiers
+from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.tables.as_json import tables_json
 from launchopt.analysis.tables.markdown import report_markdown
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.errors import DataError
-from launchopt.files import read_json, save_text
+from launchopt.files import JsonObject, read_json, save_text
+from launchopt.reading.ownership import MANIFEST, SWEEP
 from launchopt.recording import results
 from runner.reading import STDOUT, positive, put_json
 from runner.report import provenance
@@ -28,6 +30,7 @@ from runner.report.screen import print_frontiers, print_strategies, print_tables
 
 FRONTIER_FILE = "frontier.json"
 STRATEGIES_FILE = "strategies.md"
+INTERRUPTED = ("interrupted", "killed")  # status of a run that ended before its last repeat
 
 
 def report(
@@ -95,6 +98,29 @@ def frontiers_of(folders: Sequence[Path], slo_p99_us: float | None) -> list[Fron
     if not frontiers:
         raise DataError(folders[0], None, "no untraced run: the times of a traced one decide nothing")
     return frontiers
+
+
+def unfinished(folders: Sequence[Path]) -> list[str]:
+    """Return a line for each run that was interrupted, and for each sweep with jobs that did not run."""
+    found: list[str] = []
+    for path in sorted(path for folder in folders for path in folder.rglob(MANIFEST)):
+        about: JsonObject = _readable(path)
+        if about.get("status") in INTERRUPTED:
+            found.append(f"{path.parent}: {about['status']} after {counted(about.get('repeats_done') or 0, 'repeat')}")
+    for path in sorted(path for folder in folders for path in folder.rglob(SWEEP)):
+        counts = _readable(path).get("counts")
+        if isinstance(counts, dict) and counts.get("not run"):
+            found.append(f"{path.parent}: {counted(counts['not run'], 'job')} not run (resume=true runs them)")
+    return found
+
+
+def _readable(path: Path) -> JsonObject:
+    """Return the content of a file; nothing if it cannot be read: the reader of results names such files."""
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def folder_of(path: Path) -> Path:
