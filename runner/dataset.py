@@ -36,7 +36,8 @@ from launchopt.reading.run_files import Place, place_of
 from launchopt.recording.dataset import TABLES, runs, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.ending import end
-from runner.reading import CommandParser, exit_code, file_named, page_code, sync_block
+from runner.output_names import file_named
+from runner.reading import CommandParser, exit_code, page_code, sync_block
 
 GROUP_ROWS, GROUP_BYTES = 1 << 14, 32 << 20  # a row group of the file has at least one of these
 

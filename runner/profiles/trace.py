@@ -55,8 +55,9 @@ from typing import TYPE_CHECKING
 from launchopt.errors import DataError
 from launchopt.files import as_utf8, temporary_for
 from runner.ending import end
+from runner.output_names import STDOUT, file_named
 from runner.profiles.trace_input import STDIN, whole_file
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
+from runner.reading import CommandParser, add_json, exit_code, put_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.collectives.gpus import TimedFile

@@ -20,7 +20,8 @@ from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.errors import DataError
 from launchopt.files import read_json, save_text
 from launchopt.recording import results
-from runner.reading import STDOUT, positive, put_json
+from runner.output_names import STDOUT
+from runner.reading import positive, put_json
 from runner.report import provenance
 from runner.report.page import publish
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
