@@ -63,8 +63,8 @@ if TYPE_CHECKING:
     from launchopt.analysis.collectives.gpus import TimedFile
     from launchopt.analysis.profiles.launch_pairs import Pairs
     from launchopt.analysis.profiles.launch_stats import LaunchStats
+    from launchopt.traces.chrome_events import TimeUnit
     from launchopt.traces.events import Trace
-    from launchopt.traces.kineto import TimeUnit
 
 
 def main(argv: Sequence[str] | None = None) -> int:
