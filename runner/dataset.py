@@ -105,8 +105,8 @@ def gather(places: Sequence[Place], table: str, output: Path, *, force: bool = F
 
 def _taken(places: Sequence[Place], table: str, mixture: Mixture) -> Iterator[pa.RecordBatch]:
     for run in runs(places, table, KEY_COLUMNS):
-        if table == "summary" and not run.rows:
-            deque(run.batches, 0)  # the file has no rows, or cannot be read: reading it says so
+        if not run.is_usable or (table == "summary" and not run.rows):
+            deque(run.batches, 0)  # the file has no rows, or the run cannot be read: reading it says so
         elif mixture.takes(run.folder, run.rows, run.manifest):
             yield from run.batches
 

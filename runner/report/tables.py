@@ -40,6 +40,7 @@ def report(
     cannot be written.
     """
     tables = build_tables(results.read_summaries(folders))
+    results.read_manifests(folders)  # names those that cannot be read
     if as_json != STDOUT:
         shown, piped = (report_markdown(tables, kind) for kind in ("full", "piped"))
         path = output or folder_of(folders[0]) / "report.md"
