@@ -27,7 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from launchopt.errors import ConfigError, DataError, RunError, explained, nearest
+from launchopt.errors import ConfigError, DataError, RunError, explained, nearest, one_line
 
 JsonObject = dict[str, Any]
 RESERVE_BYTES = 4 << 20  # twice the files of hundreds of repeats, since old and new ones exist together
@@ -225,10 +225,26 @@ def read_json(path: Path, most_bytes: int = JSON_BYTES_MAX) -> Any:
     return json_of(read_bytes(path, most_bytes))
 
 
+class RepeatedKeyError(ValueError):
+    """An object of a JSON file has a key twice: readers of JSON differ in which value they take."""
+
+
+def without_repeats(pairs: list[tuple[str, Any]]) -> JsonObject:
+    """Return the object of these keys and values; RepeatedKeyError for a key that comes twice. For `json.loads`."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        again = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise RepeatedKeyError(f"the key {one_line(again, 60)} comes twice in one object")
+    return found
+
+
 def json_of(content: bytes) -> Any:
     """Return what JSON says; ValueError as for `read_json`."""
     try:
-        found = json.loads(content)
+        found = json.loads(content, object_pairs_hook=without_repeats)
+    except RepeatedKeyError:
+        raise
     except RecursionError:
         raise ValueError("nested too deeply") from None
     except json.JSONDecodeError:

@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 from launchopt.errors import ConfigError, DataError, choices, explained, nearest
 from runner.config.typed.renamed import current_words
 from runner.ending import end
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, put_json
+from runner.output_names import STDOUT
+from runner.reading import CommandParser, add_json, exit_code, put_json
 from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:

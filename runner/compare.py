@@ -34,7 +34,8 @@ from launchopt.files import absent, read_json, save_text
 from launchopt.messages import print_error
 from runner.config.typed.renamed import current_metric
 from runner.ending import end
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
+from runner.output_names import STDOUT, file_named
+from runner.reading import CommandParser, add_json, exit_code, put_json
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -36,7 +36,8 @@ from launchopt.reading.run_files import Place, place_of
 from launchopt.recording.dataset import TABLES, runs, schema_of
 from launchopt.recording.manifest import SCHEMA_VERSION
 from runner.ending import end
-from runner.reading import CommandParser, exit_code, file_named, page_code, sync_block
+from runner.output_names import file_named
+from runner.reading import CommandParser, exit_code, page_code, sync_block
 
 GROUP_ROWS, GROUP_BYTES = 1 << 14, 32 << 20  # a row group of the file has at least one of these
 
@@ -104,8 +105,8 @@ def gather(places: Sequence[Place], table: str, output: Path, *, force: bool = F
 
 def _taken(places: Sequence[Place], table: str, mixture: Mixture) -> Iterator[pa.RecordBatch]:
     for run in runs(places, table, KEY_COLUMNS):
-        if table == "summary" and not run.rows:
-            deque(run.batches, 0)  # the file has no rows, or cannot be read: reading it says so
+        if not run.is_usable or (table == "summary" and not run.rows):
+            deque(run.batches, 0)  # the file has no rows, or the run cannot be read: reading it says so
         elif mixture.takes(run.folder, run.rows, run.manifest):
             yield from run.batches
 

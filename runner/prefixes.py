@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError
 from runner.ending import end
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, positive, put_json, whole_number
+from runner.output_names import STDOUT
+from runner.reading import CommandParser, add_json, exit_code, positive, put_json, whole_number
 from runner.screen.pager import console, drawn
 
 if TYPE_CHECKING:

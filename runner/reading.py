@@ -1,8 +1,6 @@
 """Functions that the reading commands share: their parser, exit codes, and blocks of a page that they refresh.
 
-Types of the values of their options stand at the end. The error for a refused value names what is allowed.
-
-    parser.add_argument("--output", type=file_named(".md"), metavar="FILE.md")
+Types of numbers stand at the end. The error for a refused value names what is allowed.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import re
 import sys
 from argparse import ArgumentTypeError
@@ -19,11 +16,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_line
-from launchopt.files import read_text, reason, require_replaceable, save_json, save_text
+from launchopt.files import read_text, save_json, save_text
 from launchopt.messages import print_error, shortened
-from launchopt.reading.ownership import MANIFEST, SWEEP
 from launchopt.reading.unusable import forget, was_named
 from runner.ending.signals import signals
+from runner.output_names import STDOUT, clash, file_named
 
 LEFT_OUT = "some results cannot be used and were left out: the warnings name them"
 
@@ -53,6 +50,8 @@ class CommandParser(argparse.ArgumentParser):
         options, others = self.parse_known_args(given)
         if others:
             self.error(explained(f"{' '.join(others)}: not expected here", "", self._options_near(others[0])))
+        if (mistake := clash(self._actions, options)) is not None:
+            self.error(mistake)
         return options
 
     def option_names(self) -> list[str]:
@@ -95,7 +94,6 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, explained(problem, ", ".join(allowed), nearest(str(value), allowed)))
 
 
-STDOUT = Path("-")
 JSON_VERSION = 1  # raised when a key of any --json is renamed or removed
 
 
@@ -183,40 +181,6 @@ def page_code(page: Path, is_current: bool, command: str) -> int:
     if not is_current:
         print(one_line(f"{page}: out of date: run launchopt {command}"), file=sys.stderr)
     return 0 if is_current else 1
-
-
-def file_named(*endings: str, is_optional: bool = False) -> Callable[[str], Path]:
-    """Return a type of paths to write, whose names end in one of `endings`, such as `.json`.
-
-    A pipe, a device, a folder or a result of a run of that name is refused: to write the file would remove it.
-
-    is_optional: the option also works without a name, so the word after it may have been meant as another argument.
-    """
-    hint = "; without a name, put the option last" if is_optional else ""
-
-    def path(text: str) -> Path:
-        if not text.lower().endswith(endings):
-            raise ArgumentTypeError(f"{text}: the name must end in {' or '.join(endings)}{hint}")
-        try:
-            require_replaceable(Path(text))
-        except OSError as error:
-            raise ArgumentTypeError(f"{text}: {reason(error)}") from None
-        if _is_result(Path(text)):
-            raise ArgumentTypeError(f"{text}: holds results of a run or a sweep: give another name")
-        return Path(text)
-
-    return path
-
-
-def _is_result(path: Path) -> bool:
-    """Return whether a file has the name that it would have as a result of the run or the sweep in its folder."""
-    if path.name in (MANIFEST, SWEEP):
-        return os.path.lexists(path)
-    if path.suffix != ".parquet" or not os.path.lexists(path.with_name(MANIFEST)):
-        return False
-    from launchopt.recording.dataset import TABLES  # late: most commands write no table
-
-    return path.stem in TABLES
 
 
 def whole_number(low: int, high: int | None = None) -> Callable[[str], int]:

@@ -41,7 +41,8 @@ from launchopt.errors import DataError, printable
 from launchopt.files import save_json
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import SCHEMA_VERSION
-from runner.reading import CommandParser, exit_code, file_named
+from runner.output_names import file_named
+from runner.reading import CommandParser, exit_code
 
 PATIENCE_S = 120
 LINE_CHARACTERS = 240

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from launchopt.arrivals.lines import INT64_MAX, NS_PER_MS, Row, cut, gather, text_lines
 from launchopt.arrivals.requests import Requests
 from launchopt.errors import DataError
+from launchopt.files import without_repeats
 
 LINE_BYTES_MAX = 1 << 20  # a prompt of a million tokens has 2000 hash_ids
 
@@ -128,7 +129,13 @@ def _row(text: str) -> Row:
 def _object(text: str) -> dict[str, object]:
     """Return the object of a line; ValueError if it is none."""
     try:
-        request = json.loads(text, parse_int=_integer, parse_float=_decimal, parse_constant=_refuse)
+        request = json.loads(
+            text,
+            parse_int=_integer,
+            parse_float=_decimal,
+            parse_constant=_refuse,
+            object_pairs_hook=without_repeats,
+        )
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at character {error.pos + 1}") from None
     except RecursionError:

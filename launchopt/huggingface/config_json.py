@@ -47,7 +47,7 @@ def read_model(path: Path) -> Model:
         norm_epsilon=text.between("rms_norm_eps", 1e-12, 1.0, family.norm_epsilon),
         vocab=text.whole("vocab_size", 1, MOST_VOCAB) if "vocab_size" in text else None,
         rope_theta=_theta(text),
-        dtype=next((word for each in (text, whole) if (word := each.word("dtype") or each.word("torch_dtype"))), None),
+        dtype=_dtype(text, whole),
         left_out=SEPARATOR.join(left_out(text, whole, family, mixture)) or None,
         **sizes,
     )
@@ -159,6 +159,12 @@ def _experts(mixture: Mixture | None) -> dict[str, int]:
         "expert_intermediate": mixture.intermediate,
         "shared_intermediate": mixture.shared,
     }
+
+
+def _dtype(*sections: Fields) -> str | None:
+    """Return the published element type; None if it is absent, or `auto`, which names none."""
+    words = (each.word(name) for each in sections for name in ("dtype", "torch_dtype"))
+    return next((word for word in words if word and word != "auto"), None)
 
 
 def _theta(text: Fields) -> float:

@@ -16,6 +16,7 @@ from launchopt.errors import DataError, one_line
 from launchopt.options import LARGEST
 
 MOST_OF_A_WORD = 40
+MOST_NUMBER = 10**15  # of a number with decimals; published bases of rotation go to 4e9
 
 
 class Fields:
@@ -55,8 +56,8 @@ class Fields:
         value = self.value(name)
         if value is None:
             return None
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < LARGEST:
-            raise self.error(name, f"must be a number above 0 and below {LARGEST}")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < MOST_NUMBER:
+            raise self.error(name, f"must be a number above 0 and below {MOST_NUMBER:g}")
         return float(value)
 
     def between(self, name: str, low: float, high: float, otherwise: float) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from launchopt.huggingface.families import Family, Mixture
 from launchopt.huggingface.fields import Fields
 
@@ -91,6 +93,9 @@ def _of_file(text: Fields, whole: Fields) -> list[str]:
     found = []
     if predicted := text.whole_or("num_nextn_predict_layers", text.whole_or("num_mtp_layers", 0)):
         found.append(f"{_layers(predicted)} for the prediction of further tokens")
+    for each, name in product((text, whole), QUANTIZED):
+        if name in each and not isinstance(each.value(name), dict):
+            raise each.error(name, "must be an object, or null")
     sections = [each.section(name) for name in QUANTIZED for each in (text, whole)]
     if quantized := next((each for each in sections if each), None):
         found.append(f"quantized weights ({quantized.word('quant_method') or 'unnamed'}) {ONLY_WEIGHTS}")

@@ -67,6 +67,7 @@ class ReadRun(NamedTuple):
     rows: list[Row]  # of its summary; none if there is no summary that can be used
     manifest: Manifest | None
     batches: Iterable[pa.RecordBatch]  # its rows of the table, in `schema_of(table)`; to be read before the next run
+    is_usable: bool = True  # False: its manifest is broken, and `batches` raise the DataError that says how
 
 
 def schema_of(table: str) -> pa.Schema:
@@ -128,7 +129,7 @@ class _Reader:
             try:
                 manifest = facts_in(of.manifest, FACTS, f"{of.folder}/manifest.json")
             except DataError as error:
-                name_unusable(error)
+                return ReadRun(of.folder, [], None, _failing(error), is_usable=False)
         machine = machine_of(manifest)
         batches: Iterable[pa.RecordBatch] = self._batches(of, machine)  # a large table is read when its turn comes
         with contextlib.suppress(OSError, DataError):
@@ -145,6 +146,12 @@ class _Reader:
         for batch in _checked(of, self._table):
             origin = [pa.repeat(pa.scalar(value, pa.string()), len(batch)) for value in (of.folder, machine)]
             yield pa.RecordBatch.from_arrays([*origin, *batch.columns], schema=self._schema)
+
+
+def _failing(error: DataError) -> Iterator[pa.RecordBatch]:
+    """Raise `error` when the first batch is read."""
+    raise error
+    yield
 
 
 def _checked(of: RunFiles, table: str, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:

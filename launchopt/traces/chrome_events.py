@@ -2,6 +2,9 @@
 
 An event with a duration is one record (`ph` X), or two: begin and end. `Spans` makes one event of the two. A value that
 should be a number may be a text.
+
+Times are in us, with decimals if the profiler has ns. `displayTimeUnit` only says how a viewer shows them. Some tools
+write ns instead: times after the year 5138, if read as us, are taken as ns.
 """
 
 from __future__ import annotations
@@ -9,11 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
-from launchopt.traces.events import LATEST_NS, NONE
+from launchopt.traces.events import LATEST_NS, NEAR_NS, NONE
 
 Event = dict[str, Any]
+TimeUnit = Literal["us", "ns"]
+NS_BEYOND = 10**17  # us since 1970: the year 5138
+_OPERATORS = frozenset({"cpu_op", "operator"})
 _LAST_NUMBER = re.compile(r"(\d+)\D*$", re.ASCII)
 _NAMED_NUMBER = re.compile(r"(?:stream|gpu|device|cuda|hip|xpu)[\s:#]*(\d+)", re.ASCII | re.IGNORECASE)
 _HALVES = ("B", "E", "b", "e")
@@ -45,6 +51,40 @@ def numbered(value: object, largest: int) -> int:
         digits = _NAMED_NUMBER.search(value[:100]) or _LAST_NUMBER.search(value[-100:])
         return whole(digits[1], largest) if digits else NONE
     return found
+
+
+def category_of(event: Mapping[str, Any]) -> str:
+    """Return the category in lower case, since the first versions of Kineto wrote Kernel, Runtime and Operator."""
+    found = event.get("cat")
+    return found.lower() if isinstance(found, str) else ""
+
+
+def is_operator(category: str) -> bool:
+    """Return whether a category is that of operators of a framework."""
+    return category in _OPERATORS
+
+
+class Clock:
+    """Reader of the times of a file's events. unit: None: detected, by the first event that starts after 1 ms."""
+
+    def __init__(self, unit: TimeUnit | None = None) -> None:
+        self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
+
+    def times(self, event: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Return start and end in ns; None if a time is missing, is not a number, or is out of bounds."""
+        start, duration = number(event.get("ts")), number(event.get("dur"))
+        if start is None or duration is None or duration < 0:
+            return None
+        # Checked before computing with the times, since a sum with 1e999999 fails.
+        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):
+            return None
+        ns_a_unit = self._ns_a_unit or (1 if start > NS_BEYOND else 1000)
+        if start * 1000 > NEAR_NS:  # a profiler may write 0 for a time that it does not know, or less
+            self._ns_a_unit = ns_a_unit
+        # Start and duration are rounded. Rounding start and end could change the duration by 1 ns.
+        start_ns = round(start * ns_a_unit)
+        end_ns = start_ns + round(duration * ns_a_unit)
+        return (start_ns, end_ns) if start_ns > -LATEST_NS and end_ns < LATEST_NS else None
 
 
 class Spans:

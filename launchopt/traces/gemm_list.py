@@ -32,7 +32,7 @@ from typing import NamedTuple
 from launchopt.arrivals.lines import BOM, shown, unreadable
 from launchopt.command import Dtype
 from launchopt.errors import DataError, explained, nearest
-from launchopt.files import JSON_BYTES_MAX, json_of, read_bytes
+from launchopt.files import JSON_BYTES_MAX, RepeatedKeyError, json_of, read_bytes
 from launchopt.options import LARGEST
 from launchopt.traces.json_stream import GZIP_MAGIC
 
@@ -165,6 +165,8 @@ def _header(path: Path, line: int, cells: Sequence[str]) -> list[str]:
 def _json_rows(path: Path, text: bytes) -> Iterator[_Row]:
     try:
         content = json_of(text)
+    except RepeatedKeyError as error:
+        raise DataError(path, None, str(error)) from None
     except ValueError as error:
         raise DataError(path, None, f"not JSON: {error}") from None
     for number, each in enumerate(content, 1):
@@ -176,6 +178,8 @@ def _json_lines(path: Path, text: str) -> Iterator[_Row]:
         if line.strip():
             try:
                 found = json_of(line.encode())
+            except RepeatedKeyError as error:
+                raise DataError(path, number, str(error)) from None
             except ValueError as error:
                 raise DataError(path, number, f"not JSON: {error}") from None
             yield _json_row(path, found, number, 0)

@@ -7,7 +7,8 @@ operand is the weight. It is assumed to be the second factor of mm, addmm, bmm a
 the matrix of mv. A batched operator is one `Gemm` with a `batch` above 1.
 
 Operators nest: aten::linear calls aten::addmm. An outer operator (`OUTER`) counts only if no other GEMM operator starts
-within it. GEMMs that a CUDA graph replays, or that a compiler fused, have no operator events. They are not found.
+within it. In a trace with whole us both may begin and end at once. GEMMs that a CUDA graph replays, or that a compiler
+fused, have no operator events. They are not found.
 """
 
 from __future__ import annotations
@@ -23,13 +24,12 @@ import numpy as np
 
 from launchopt.command import Dtype
 from launchopt.errors import DataError
-from launchopt.traces.chrome_events import Spans, number
-from launchopt.traces.events import is_sqlite, without_time
+from launchopt.traces.chrome_events import Clock, Spans, category_of, is_operator
+from launchopt.traces.events import FAR_NS, is_sqlite, without_time
 from launchopt.traces.json_events import events
 
 LARGEST = 2**31 - 1  # largest size, since sizes are int32 in cuBLASLt
-CATEGORIES = ("cpu_op", "Operator")  # categories of operator events; the first versions of Kineto wrote "Operator"
-MOST_US = 2**62 // 1000  # largest time in us, so that ns fit into int64
+SINCE_1970_NS = 3 * 10**17  # a time of 1979; times since the start of a machine or a profile are smaller
 NO_TYPE = "no type"
 DTYPES = {
     "float": Dtype.fp32,
@@ -116,7 +116,12 @@ def _of_matmul(dims: Dims) -> Sizes:
     *rows, n = rows or [1]
     widest = max(len(rows), len(others))
     padded = [[1] * (widest - len(each)) + list(each) for each in (rows, others)]
-    return m, n, _same(k, inner), math.prod(map(max, *padded))
+    return m, n, _same(k, inner), math.prod(map(_broadcast, *padded))
+
+
+def _broadcast(size: int, other: int) -> int:
+    """Return the size of a leading dimension: a 1 takes the other's size, which may be 0."""
+    return other if size == 1 else size if other == 1 else _same(size, other)
 
 
 def _same(size: int, other: int) -> int:
@@ -157,15 +162,26 @@ _TOO_LARGE = f"of sizes over {LARGEST}"
 
 
 class _Call(NamedTuple):
-    """An operator event. Sorted by the first four fields, an outer operator precedes inner ones with the same start."""
+    """An operator event."""
 
     thread: tuple[str, str]
     start_ns: int
+    end_ns: int
     is_inner: bool
     name: str
-    end_ns: int
     sizes: Sizes | str  # sizes of the GEMM, or the reason why they are unknown
     type: str  # PyTorch's name of the element type
+
+    @property
+    def order(self) -> tuple[tuple[str, str], int, bool, int, str]:
+        """The key by which an outer operator precedes those within it, also with the same start."""
+        return self.thread, self.start_ns, self.is_inner, self.end_ns if self.is_inner else -self.end_ns, self.name
+
+    def holds(self, other: _Call) -> bool:
+        """Return whether `other`, which comes later in that order, ran within this outer operator."""
+        if self.thread != other.thread or (self.name == other.name and self[1:3] == other[1:3]):
+            return False
+        return other.start_ns < self.end_ns or other.end_ns <= self.end_ns
 
 
 def read_gemms(path: Path) -> TraceGemms:
@@ -173,11 +189,11 @@ def read_gemms(path: Path) -> TraceGemms:
     if is_sqlite(path):
         raise DataError(path, None, f"an nsys export, which holds no shapes: {RECORD_SHAPES}")
     for sorts in (False, True):
-        spans, left_out = Spans(sorts=sorts), Counter[str]()
-        every = [call for event in spans.complete(events(path)) if (call := _call(event, left_out)) is not None]
+        spans, clock, left_out = Spans(sorts=sorts), Clock(), Counter[str]()
+        every = [call for event in spans.complete(events(path)) if (call := _call(event, clock, left_out)) is not None]
         if not spans.is_unordered:
             break
-    unknown = without_time(np.array([call.start_ns for call in every], np.int64)).tolist()
+    unknown = _without_time(every)
     left_out[_NO_TIME] += sum(unknown)
     calls = _leaves(call for call, is_unknown in zip(every, unknown, strict=True) if not is_unknown)
     left_out = +left_out
@@ -195,16 +211,16 @@ def read_gemms(path: Path) -> TraceGemms:
     return TraceGemms(tuple(_gemms(found)), left_out)
 
 
-def _call(event: Mapping[str, Any], left_out: Counter[str]) -> _Call | None:
+def _call(event: Mapping[str, Any], clock: Clock, left_out: Counter[str]) -> _Call | None:
     """Return the operator of an event if it is a GEMM with a usable time, else None."""
-    if event.get("cat") not in CATEGORIES:
+    if not is_operator(category_of(event)):
         return None
+    times = clock.times(event)  # also of other operators, which show the unit
     name = str(event.get("name")).removesuffix("_")
     operator = INNER.get(name) or OUTER.get(name)
-    start_ns, duration_ns = _ns(event.get("ts")), _ns(event.get("dur"))
     if operator is None:
         return None
-    if start_ns is None or duration_ns is None or duration_ns < 0:
+    if times is None:
         left_out[_NO_TIME] += 1
         return None
     arguments = event.get("args")
@@ -212,13 +228,19 @@ def _call(event: Mapping[str, Any], left_out: Counter[str]) -> _Call | None:
     thread = str(event.get("pid")), str(event.get("tid"))
     sizes = sizes_of(arguments.get("Input Dims", arguments.get("Input dims")), operator)
     kind = _type(arguments.get("Input type"), operator.first)
-    return _Call(thread, start_ns, name in INNER, name, start_ns + duration_ns, sizes, kind)
+    return _Call(thread, *times, name in INNER, name, sizes, kind)
 
 
-def _ns(value_us: object) -> int | None:
-    """Return a time in us as ns, rounded to an integer; None if the value is not a usable number."""
-    found = number(value_us)
-    return None if found is None or not -MOST_US < found < MOST_US else round(found * 1000)
+def _without_time(calls: Sequence[_Call]) -> list[bool]:
+    """Return which calls the profiler had no time for, as the function `without_time`.
+
+    With a clock that does not count from 1970, a call from 0 on that lasts for some time is genuine.
+    """
+    starts_ns, ends_ns = (np.array([call[at] for call in calls], np.int64) for at in (1, 2))
+    unknown = without_time(starts_ns)
+    if starts_ns.max(initial=0) < SINCE_1970_NS:
+        unknown &= (starts_ns < 0) | (ends_ns <= starts_ns) | (ends_ns > starts_ns + FAR_NS)
+    return [bool(each) for each in unknown]
 
 
 def sizes_of(dims: object, operator: Operator) -> Sizes | str:
@@ -249,16 +271,14 @@ def _type(types: object, index: int) -> str:
 def _leaves(calls: Iterable[_Call]) -> list[_Call]:
     """Return the calls that compute GEMMs, in order of time: inner calls, and outer calls without a call in them."""
     leaves: list[_Call] = []
-    lone: _Call | None = None  # an outer call that contains no other call so far
-    for call in sorted(calls, key=lambda call: call[:4]):
-        if lone and not (lone.thread == call.thread and call.start_ns < lone.end_ns):
-            leaves.append(lone)
-        lone = None if call.is_inner else call
-        if call.is_inner:
-            leaves.append(call)
-    if lone:
-        leaves.append(lone)
-    return sorted(leaves, key=lambda call: (call.start_ns, call.thread))
+    lone: list[_Call] = []  # outer calls that contain no other call so far, the shortest last
+    for call in sorted(calls, key=lambda call: call.order):
+        while lone and not lone[-1].holds(call) and lone[-1][:3] != call[:3]:
+            leaves.append(lone.pop())
+        if lone and lone[-1].holds(call):
+            lone.pop()
+        (leaves if call.is_inner else lone).append(call)
+    return sorted([*leaves, *lone], key=lambda call: (call.start_ns, call.thread))
 
 
 def _gemms(calls: Sequence[_Call]) -> Iterable[Gemm]:

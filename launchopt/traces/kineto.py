@@ -1,8 +1,5 @@
 """Read Kineto and Chrome JSON traces, as the profiler of PyTorch and other tools write them.
 
-Times are in us, with decimals if the profiler has ns. `displayTimeUnit` only says how a viewer shows them. Some tools
-write ns instead: times after the year 5138, if read as us, are taken as ns.
-
 Calls of CUDA, HIP and XPU (SYCL) are read. Events of other accelerators are counted, and a trace of nothing else is
 refused. Call and GPU event share `correlation`; `External id` stands in where an event has none, as on AMD GPUs.
 """
@@ -12,17 +9,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from launchopt.errors import DataError
-from launchopt.traces.chrome_events import Spans, number, numbered, whole
+from launchopt.traces.chrome_events import Clock, Spans, TimeUnit, category_of, is_operator, numbered, whole
 from launchopt.traces.events import (
     CALL,
     EXTERNAL,
     GPU_EVENT,
-    LATEST_NS,
     NAME_CHARACTERS_MAX,
     NONE,
     OPERATOR,
@@ -38,17 +34,13 @@ from launchopt.traces.json_events import events
 from launchopt.traces.kineto_header import read_header
 from launchopt.traces.mended_json import MendedStream
 
-TimeUnit = Literal["us", "ns"]
-NS_BEYOND = 10**17  # us since 1970: the year 5138
-
-# Categories of events, in lower case, since the first versions of Kineto wrote Kernel, Memcpy, Memset and Runtime.
+# Categories of events, in lower case.
 _CALLS = frozenset({"cuda_runtime", "cuda_driver", "runtime", "driver", "hip_runtime", "xpu_runtime", "xpu_driver"})
 _GPU = {
     **{"kernel": Kind.KERNEL, "concurrent_kernel": Kind.KERNEL},
     **{"gpu_memcpy": Kind.MEMCPY, "memcpy": Kind.MEMCPY},
     **{"gpu_memset": Kind.MEMSET, "memset": Kind.MEMSET},
 }
-_OPERATORS = frozenset({"cpu_op", "operator"})
 # Categories that say nothing of launches: the host's, and marks and waits on a GPU.
 _IGNORED = frozenset(
     {
@@ -69,8 +61,8 @@ _CATEGORIES_MAX = 50
 def read_kineto(path: Path, unit: TimeUnit | None = None) -> Trace:
     """Return the CUDA calls, GPU events and operators of the trace at `path`.
 
-    unit: the unit of the file's times; None: detected, see the module. Events without a usable time are left out and
-    counted.
+    unit: the unit of the file's times; None: detected, see `chrome_events`. Events without a usable time are left
+    out and counted.
     DataError: as for `events`, and if the trace has events of an accelerator that is not supported, and no others.
     """
     for sorts in (False, True):
@@ -102,7 +94,7 @@ class _Reader:
         self.collectives: dict[Collective, int] = {}
         self.events = 0  # number of events in the file so far
         self.others: Counter[str] = Counter()  # events with a duration that say nothing, by category or accelerator
-        self._ns_a_unit = {None: None, "us": 1000, "ns": 1}[unit]
+        self._clock = Clock(unit)
 
     def counted(self, found: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """Yield every event of a file, and count it."""
@@ -112,16 +104,15 @@ class _Reader:
 
     def add(self, event: dict[str, Any]) -> None:
         """Add a call, a GPU event or an operator; count other events by their category."""
-        category = event.get("cat")
-        category = category.lower() if isinstance(category, str) else ""
+        category = category_of(event)
         kind = _GPU.get(category)
-        if category in _OPERATORS:
+        if is_operator(category):
             self._add_operator(event)
             return
         if kind is None and category not in _CALLS:
             self._count_other(category)
             return
-        times = self._times(event)
+        times = self._clock.times(event)
         if times is None:
             self.left_out += 1
             return
@@ -141,7 +132,7 @@ class _Reader:
         self.gpu.add((*keys, stream, *owner, name, kind, self._collective(arguments), NONE))
 
     def _add_operator(self, event: dict[str, Any]) -> None:
-        times = self._times(event)
+        times = self._clock.times(event)
         if times is not None:
             name = self.names.code(str(event.get("name", "(unnamed)")))
             self.operators.add((*times, self._label(event.get("pid")), self._label(event.get("tid")), name))
@@ -152,21 +143,6 @@ class _Reader:
         accelerator = next((name for name in ACCELERATORS if category.startswith(name.lower())), category)
         if len(self.others) < 10 * _CATEGORIES_MAX or accelerator in self.others:
             self.others[accelerator] += 1
-
-    def _times(self, event: dict[str, Any]) -> tuple[int, int] | None:
-        """Return start and end in ns; None if a time is missing, is not a number, or is out of bounds."""
-        start, duration = number(event.get("ts")), number(event.get("dur"))
-        if start is None or duration is None or duration < 0:
-            return None
-        # Checked before computing with the times, since a sum with 1e999999 fails.
-        if not (-LATEST_NS < start < LATEST_NS and duration < LATEST_NS):
-            return None
-        if self._ns_a_unit is None:
-            self._ns_a_unit = 1 if start > NS_BEYOND else 1000
-        # Start and duration are rounded. Rounding start and end could change the duration by 1 ns.
-        start_ns = round(start * self._ns_a_unit)
-        end_ns = start_ns + round(duration * self._ns_a_unit)
-        return (start_ns, end_ns) if start_ns > -LATEST_NS and end_ns < LATEST_NS else None
 
     def _stream(self, value: object) -> int:
         """Return the number of a stream; for a stream with a name but no number, see `Trace`."""

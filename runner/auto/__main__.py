@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
 from runner.ending import end
-from runner.reading import CommandParser, exit_code, file_named, sync_block
+from runner.output_names import file_named
+from runner.reading import CommandParser, exit_code, sync_block
 
 if TYPE_CHECKING:
     from launchopt.analysis.choice import Entry, Work

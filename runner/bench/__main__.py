@@ -22,7 +22,9 @@ from launchopt.analysis.tables.columns import NOTHING
 from launchopt.devices import find_device
 from launchopt.errors import ConfigError, explained, nearest
 from launchopt.messages import say
+from launchopt.reading.ownership import MANIFEST, SWEEP, foreign
 from launchopt.recording import results
+from launchopt.recording.dataset import TABLES
 from launchopt.recording.environment import environment
 from launchopt.recording.manifest import device_name, usable_manifest
 from launchopt.statistics.processes import separate
@@ -42,7 +44,7 @@ from runner.bench import (
     ring,
     tracing,
 )
-from runner.bench.figures import BENCH, HEADINGS, Figure, Suite, cells, quantity, read
+from runner.bench.figures import BENCH, FILE, HEADINGS, Figure, Suite, cells, quantity, read
 from runner.ending import end
 from runner.ending.signals import signals
 from runner.reading import CommandParser, exit_code, whole_number
@@ -91,6 +93,7 @@ def _bench(arguments: argparse.Namespace) -> None:
         raise ConfigError("PART", unknown[0], why)
     info, why = find_device(arguments.device, 0)
     folder = arguments.output or Path("outputs/bench") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    _require_free(folder)
     folder.mkdir(parents=True, exist_ok=True)
     started = datetime.now(UTC).isoformat(timespec="seconds")
     about = {"started_utc": started, "device": info.as_dict(), "why": why, "repeats": arguments.repeats}
@@ -112,6 +115,13 @@ def _bench(arguments: argparse.Namespace) -> None:
     say(folder)
 
 
+def _require_free(folder: Path) -> None:
+    """Raise ConfigError for a folder with results of a run or a sweep, or with another program's files of our names."""
+    results_of_runs = (each for each in (SWEEP, *(f"{name}.parquet" for name in TABLES)) if (folder / each).exists())
+    if kept := next(results_of_runs, None) or foreign(folder, (MANIFEST, FILE, account.FILE)):
+        raise ConfigError("--output", folder, f"holds {Path(kept).name}, which no benchmark wrote: name another folder")
+
+
 def _measure(
     suites: Sequence[str], device: str, repeats: int, folder: Path, about: dict[str, object]
 ) -> list[results.Row]:
@@ -121,7 +131,7 @@ def _measure(
         for figure in _suite(name, device, folder)(repeats):
             rows.append(figure.row())
             print(f"{name}: {figure.case}: {quantity(rows[-1]['median'])} {figure.unit}", file=sys.stderr)
-            results.write_rows(folder / "bench.parquet", BENCH, rows, about)
+            results.write_rows(folder / FILE, BENCH, rows, about)
     return rows
 
 

@@ -35,12 +35,12 @@ from runner.doctor.checks import Check, machine_checks, usable
 from runner.doctor.dispatch import print_dispatch
 from runner.doctor.processes import measure_noise
 from runner.ending import end
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json, whole_number
+from runner.output_names import FLOORS, STDOUT, UNNAMED, file_named
+from runner.reading import CommandParser, add_json, exit_code, put_json, whole_number
 from runner.run.leftovers import FOLDER, clean, leftovers
 from runner.worker.orphans import end_orphans
 
 REPEATS = 7
-DEFAULT_FILE = Path()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -94,7 +94,7 @@ def _doctor(options: argparse.Namespace) -> int:
             screen.print_stages(found.calibration)
             print_dispatch(found.calibration.floors)
         if options.save is not None:
-            is_default = options.save == DEFAULT_FILE
+            is_default = options.save == UNNAMED
             found.saved = default_path(found.calibration.device["name"]) if is_default else options.save
             write_calibration(found.saved, found.calibration)
     put_json(options.json, found.as_json())
@@ -163,8 +163,8 @@ def _parser() -> CommandParser:
     parser.add_argument(
         "--save",
         nargs="?",
-        type=file_named(".json", is_optional=True),
-        const=DEFAULT_FILE,
+        type=file_named(".json", is_optional=True, replaces=FLOORS),
+        const=UNNAMED,
         metavar="FILE.json",
         help=save,
     )

@@ -19,8 +19,9 @@ from launchopt.analysis.tables.markdown import NUMBER, TEXT, plain
 from launchopt.errors import DataError
 from launchopt.files import open_regular
 from runner.ending import end
+from runner.output_names import file_named
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import CommandParser, exit_code, file_named
+from runner.reading import CommandParser, exit_code
 
 _LINE_BYTES_MAX, _BLANK_LINES_MAX = 1 << 20, 100_000
 _HEADINGS = {

@@ -15,8 +15,9 @@ from pathlib import Path
 from launchopt.analysis.profiles.nsys import Profile, RangeRow, read_profile
 from launchopt.timing.nvtx_ranges import DOMAIN
 from runner.ending import end
+from runner.output_names import file_named
 from runner.profiles.output import cell, print_notes, print_table, write_parquet
-from runner.reading import CommandParser, exit_code, file_named
+from runner.reading import CommandParser, exit_code
 
 _HEADINGS = {
     "name": "range",

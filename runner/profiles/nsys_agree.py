@@ -20,8 +20,9 @@ from launchopt.analysis.profiles.nsys import read_profile
 from launchopt.analysis.profiles.nsys_agreement import Agreement, Sum, agreements, agreements_with_run, kernel_sum
 from launchopt.errors import DataError, DeviceError
 from runner.ending import end
+from runner.output_names import file_named
 from runner.profiles.output import cell, print_table, write_parquet
-from runner.reading import CommandParser, exit_code, file_named
+from runner.reading import CommandParser, exit_code
 
 _REPORTS = ("cuda_gpu_kern_sum", "gpukernsum")  # names of the report since 2023 and before
 _TIMEOUT_S = 600

@@ -30,7 +30,8 @@ from launchopt.files import reason, require_replaceable
 from launchopt.scratch import scratch
 from launchopt.traces import record_hook
 from runner.ending import end
-from runner.reading import CommandParser, exit_code, file_named, whole_number
+from runner.output_names import file_named
+from runner.reading import CommandParser, exit_code, whole_number
 
 SEPARATOR = "--"
 DEFAULT = Path("recorded.csv")

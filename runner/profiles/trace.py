@@ -55,15 +55,16 @@ from typing import TYPE_CHECKING
 from launchopt.errors import DataError
 from launchopt.files import as_utf8, temporary_for
 from runner.ending import end
+from runner.output_names import STDOUT, file_named
 from runner.profiles.trace_input import STDIN, whole_file
-from runner.reading import STDOUT, CommandParser, add_json, exit_code, file_named, put_json
+from runner.reading import CommandParser, add_json, exit_code, put_json
 
 if TYPE_CHECKING:
     from launchopt.analysis.collectives.gpus import TimedFile
     from launchopt.analysis.profiles.launch_pairs import Pairs
     from launchopt.analysis.profiles.launch_stats import LaunchStats
+    from launchopt.traces.chrome_events import TimeUnit
     from launchopt.traces.events import Trace
-    from launchopt.traces.kineto import TimeUnit
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -34,7 +34,8 @@ from shlex import quote
 from launchopt.messages import print_error
 from runner.config.typed.renamed import current_words
 from runner.ending import end
-from runner.reading import CommandParser, add_json, exit_code, file_named, page_code, positive, whole_number
+from runner.output_names import file_named
+from runner.reading import CommandParser, add_json, exit_code, page_code, positive, whole_number
 from runner.report import waterfall
 from runner.report.blocks import sync_readme
 from runner.report.page import html, pull_request, require_own, timeline

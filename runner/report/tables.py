@@ -22,7 +22,8 @@ from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json, save_text
 from launchopt.reading.ownership import MANIFEST, SWEEP
 from launchopt.recording import results
-from runner.reading import STDOUT, positive, put_json
+from runner.output_names import STDOUT
+from runner.reading import positive, put_json
 from runner.report import provenance
 from runner.report.page import publish
 from runner.report.pictures import draw_frontiers, draw_speedups, draw_strategies
@@ -42,6 +43,7 @@ def report(
     cannot be written.
     """
     tables = build_tables(results.read_summaries(folders))
+    results.read_manifests(folders)  # names those that cannot be read
     if as_json != STDOUT:
         shown, piped = (report_markdown(tables, kind) for kind in ("full", "piped"))
         path = output or folder_of(folders[0]) / "report.md"

@@ -9,7 +9,8 @@ from launchopt.analysis.waterfall.markdown import waterfalls_markdown
 from launchopt.analysis.waterfall.steps import Waterfall, build_waterfalls, orders_of, waterfalls_json
 from launchopt.errors import DataError
 from launchopt.recording import results
-from runner.reading import STDOUT, put_json
+from runner.output_names import STDOUT
+from runner.reading import put_json
 from runner.report import provenance
 from runner.report.page import DEFAULT_FILES, publish
 from runner.report.pictures import draw_waterfalls

@@ -288,3 +288,22 @@ def test_layers_without_experts_are_counted(tmp_path: Path) -> None:
     assert read(tmp_path, model_type="qwen3_moe", **mixture | {"num_experts": 0}).shape().is_dense
     llama4 = {"model_type": "llama4_text", "num_local_experts": 4, "num_experts_per_tok": 1, "moe_layers": []}
     assert read(tmp_path, **llama4).shape().is_dense
+
+
+def test_a_base_of_rotation_may_be_as_large_as_published_ones(tmp_path: Path) -> None:
+    assert read(tmp_path, rope_theta=3580165449.0).rope_theta == 3580165449.0
+    assert "rope_theta=1e+16: must be a number above 0 and below 1e+15" in fails(tmp_path, rope_theta=1e16)
+
+
+def test_the_element_type_auto_names_none(tmp_path: Path) -> None:
+    assert read(tmp_path, torch_dtype="auto").dtype is None
+
+
+def test_a_quantization_that_is_no_object_is_refused(tmp_path: Path) -> None:
+    assert "quantization_config=[1]: must be an object, or null" in fails(tmp_path, quantization_config=[1])
+
+
+def test_a_key_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8, "hidden_size": 16}')
+    with pytest.raises(DataError, match="the key hidden_size comes twice in one object"):
+        read_model(tmp_path)

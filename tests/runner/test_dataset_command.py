@@ -9,10 +9,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.processes.own_process import ROOT, environ_of
+from support.results.summary_rows import repeats, write
 
 from launchopt.recording import results
 from launchopt.recording.dataset import schema_of
+from launchopt.recording.results import write_manifest
+from runner import commands
 from runner.dataset import main
+from runner.reading import LEFT_OUT
 
 COMMITTED = ROOT / "outputs/reference"
 
@@ -77,3 +81,24 @@ def test_the_example_runs() -> None:
     assert done.returncode == 0, done.stderr
     assert "times_baseline" in done.stdout
     assert "torch_graph" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"), [("null", "not the manifest of a run"), ('{"a": 1', "cannot be read as JSON")]
+)
+def test_a_run_with_a_broken_manifest_is_left_out_and_named(
+    content: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("good", "torn"):
+        write_manifest(write(tmp_path / name, repeats(1.0)), {"run_id": name})
+    (tmp_path / "torn/manifest.json").write_text(content)
+    output = tmp_path / "all.parquet"
+    assert main([str(tmp_path), "--output", str(output)]) == 2
+    printed = capsys.readouterr()
+    assert f"rows of 1 run: {output}" in printed.out
+    warning, last = printed.err.splitlines()
+    assert warning.startswith(f"warning: {tmp_path}/torn/manifest.json: {fault}")
+    assert last == f"error: {LEFT_OUT}"
+    assert {Path(name).name for name in pq.read_table(output)["folder"].to_pylist()} == {"good"}
+    assert commands.main(["report", str(tmp_path / "torn")]) == 2
+    assert warning in capsys.readouterr().err.splitlines()

@@ -188,3 +188,14 @@ def test_what_is_written_is_read(
             read_gemm_list(path)
         return
     assert read_gemm_list(path) == tuple(ListedGemm(*row[:4], None, row[4], "") for row in numbered)
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [('[{"m": 8, "m": 16, "n": 1, "k": 8}]', ""), ('{"m": 8, "m": 16, "n": 1, "k": 8}\n', ":1")],
+)
+def test_a_key_twice_in_an_object_is_refused(content: str, place: str, tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=f"list.json{place}: the key m comes twice in one object"):
+        read_gemm_list(path)

@@ -18,6 +18,7 @@ from support.paths import ROOT
 
 from launchopt.errors import DataError
 from launchopt.traces.gemms import Gemm, TraceGemms, read_gemms
+from launchopt.traces.kineto import read_kineto
 
 DATA = ROOT.parent / "shared/data/traces"
 BERT, SAMPLED, NSYS = "h100_bert_small.kineto.json.gz", "sampled_rank0.kineto.json.gz", "cloverleaf_a100.nsys.sqlite"
@@ -201,6 +202,70 @@ def test_an_operator_without_a_time_among_absolute_ones_makes_no_gap(tmp_path: P
     trace = read(tmp_path, op("mm", 0, 0, [5, 3], [3, 7]), *(op("mm", now + at, 1, [5, 3], [3, 7]) for at in (0, 9)))
     assert [gemm.start_ns for gemm in trace.gemms] == [0, 9000]
     assert trace.left_out == {"without a usable time": 1}
+
+
+@pytest.mark.parametrize("first", [0, 100])
+def test_an_operator_long_before_the_others_has_a_time(first: int, tmp_path: Path) -> None:
+    """2.5 hours pass on a clock that starts with the profile."""
+    trace = read(tmp_path, op("mm", first, 5, [5, 3], [3, 7]), op("mm", first + 9_000_000_000, 5, [5, 3], [3, 7]))
+    assert [(gemm.start_ns, gemm.end_ns) for gemm in trace.gemms] == [
+        (0, 5_000),
+        (9_000_000_000_000, 9_000_000_005_000),
+    ]
+    assert not trace.left_out
+
+
+@pytest.mark.parametrize("first", [[], [op("mm", 0, 0, [5, 3], [3, 7])], [op("add", 0, 3, [5, 3])]])
+def test_times_in_ns_since_1970_are_read_as_such(first: list[Any], tmp_path: Path) -> None:
+    """Also behind an operator at 0, which says nothing of the unit."""
+    now = 1_700_000_000_000_000_000
+    trace = read(tmp_path, *first, *(op("mm", now + at, 50_000, [5, 3], [3, 7]) for at in (0, 100_000)))
+    assert [(gemm.start_ns, gemm.end_ns) for gemm in trace.gemms] == [(0, 50_000), (100_000, 150_000)]
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "CPU_OP", "Operator", "operator"])
+def test_operators_have_the_categories_that_launchopt_trace_reads(category: str, tmp_path: Path) -> None:
+    event = {**op("mm", 1, 5, [5, 3], [3, 7]), "cat": category}
+    assert sizes(read(tmp_path, event)) == [(7, 5, 3, 1)]
+    assert len(read_kineto(written(tmp_path, event)).operators) == 1
+
+
+def test_leading_dimensions_of_matmul_are_broadcast(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        op("matmul", 1, 1, [1, 4, 64], [3, 64, 32]),
+        op("matmul", 3, 1, [0, 4, 64], [1, 64, 32]),  # of no matrices
+        op("matmul", 5, 1, [2, 4, 64], [3, 64, 32]),  # do not fit
+    )
+    assert sizes(trace) == [(32, 4, 64, 3)]
+    assert trace.left_out == {"of no elements": 1, "with shapes that are not understood": 1}
+
+
+LINEAR, MATMUL, MM = ("linear", [4, 64], [32, 64]), ("matmul", [4, 64], [64, 32]), ("mm", [4, 64], [64, 32])
+
+
+@pytest.mark.parametrize(
+    ("calls", "gemms"),
+    [
+        ([(LINEAR, 100, 0), (MM, 100, 0), (LINEAR, 200, 0), (MM, 200, 0)], 2),
+        ([(LINEAR, 100, 0), (MM, 100, 0), (LINEAR, 100, 0), (MM, 100, 0)], 2),
+        ([(LINEAR, 100, 0), (MATMUL, 100, 0), (MM, 100, 0)], 1),
+        ([(LINEAR, 100, 5), (MATMUL, 100, 5), (MM, 100, 5)], 1),
+        ([(LINEAR, 100, 5), (MM, 105, 0)], 1),
+        ([(LINEAR, 100, 5), (MM, 105, 1)], 2),
+        ([(LINEAR, 100, 0), (MM, 100, 0), (LINEAR, 100, 5), (MM, 101, 3)], 2),
+        ([(LINEAR, 100, 0), (LINEAR, 100, 0), (LINEAR, 100, 0)], 3),  # their inner operators were not recorded
+        ([(LINEAR, 100, 0), (MM, 101, 0)], 2),
+        ([(MM, 100, 0), (MM, 100, 0)], 2),
+    ],
+)
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_an_operator_within_another_of_the_same_time_is_the_gemm(
+    calls: list[tuple[Any, int, int]], gemms: int, is_reversed: bool, tmp_path: Path
+) -> None:
+    """Whole us, as some profilers write them. The order in the file does not matter."""
+    events = [op(name, start, duration, *dims) for (name, *dims), start, duration in calls]
+    assert sizes(read(tmp_path, *events[:: -1 if is_reversed else 1])) == [(32, 4, 64, 1)] * gemms
 
 
 def test_begin_and_end_events_are_operators(tmp_path: Path) -> None:
