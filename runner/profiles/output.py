@@ -32,16 +32,19 @@ def cell(value: Cell) -> str:
     return f"{value:,.3f}" if isinstance(value, float) else f"{value:,}"
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str] = ()) -> None:
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[str]], total: Sequence[str] = (), is_split: bool = True
+) -> None:
     """Print a table: the first column is text, the others are numbers.
 
     In a pipe each row is one line if PIPED_COLUMNS columns hold it. Otherwise, and on a terminal, a table that is too
-    wide becomes several with the same first column.
+    wide becomes several with the same first column, unless `is_split` is false.
     """
     lines, names = [*rows, *([total] if total else [])], [heading.replace("\n", " ") for heading in headings]
     cells = [[printable(each) for each in line] for line in [names, *lines]]
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    if sys.stdout.isatty() or len(GAP.join(" " * wide for wide in widths)) > PIPED_COLUMNS:
+    is_wide = len(GAP.join(" " * wide for wide in widths)) > PIPED_COLUMNS
+    if sys.stdout.isatty() or (is_split and is_wide):
         screen = console()
         for table in in_groups(Heading(names[0], is_text=True), list(map(Heading, names[1:])), lines, screen.width):
             screen.print(table)

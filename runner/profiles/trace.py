@@ -20,14 +20,16 @@ as 0; the table says how many did.
 
 GPU time runs from the start of a GPU's first event to the end of its last, with copies and fills, summed over GPUs. Its
 idle part is split by the state of the host: nothing launched (the host was busy elsewhere); within a launch call (its
-cost); launched, not begun (delay, or a wait for other work). The last sentence says launch-bound if the GPU idles at
-least half of the time, and at least half of that within launch calls. Each process has GPUs of its own, also if all see
-a GPU 0, unless an nsys export says that they share one.
+cost); launched, not begun (delay, or a wait for other work). If the GPU idles at least half of the time, the last lines
+say launch-bound if at least half of that is within launch calls, host-bound if at least half of it is within launch
+calls or with nothing launched. Each process has GPUs of its own, also if all see a GPU 0, unless an nsys export says
+that they share one.
 
 A trace of PyTorch's profiler also has operators. For each one that Python called and that made a launch call, a table
 shows the median time on the host: in the framework (dispatch), in the library (the operator that makes the launch call,
-and code such as cuBLAS), in the driver (launch calls), and between the operator before and this one (Python). The
-profiler makes each part longer. A file alone on the command line has this table; --json has it for every file.
+and code such as cuBLAS), in the driver (launch calls), and between the operator before and this one (Python). The last
+column, by which the rows are sorted, is the sum of all calls. The profiler makes each part longer. A file alone on the
+command line has this table; --json has it for every file.
 
 If several GPUs run the same collectives (all-reduce, all-gather, reduce-scatter), a table shows how long each GPU
 waited for the others, apart from the transfer: give the traces of all processes, or one nsys export of all. Each group

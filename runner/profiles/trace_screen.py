@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -14,16 +15,18 @@ from launchopt.errors import one_line
 from launchopt.traces.events import Format
 from launchopt.traces.kineto import ACCELERATORS
 from runner.profiles.output import Cell, cell, print_notes, print_table
+from runner.profiles.trace_conclusion import conclusion
 from runner.profiles.trace_input import STDIN, STDIN_NAME
 
 STREAMS_SHOWN = 10
 OPERATORS_LEGEND = (
     "framework: outside of the operator that makes the launch call; inner: within it, up to the launch call, with "
-    "libraries such as cuBLAS; driver: launch calls; before it: Python since the operator before"
+    "libraries such as cuBLAS; driver: launch calls; before it: Python since the operator before; sum: all calls, from "
+    "start to end"
 )
 OPERATORS_SHOWN = 12
+LONGEST_NAME, LONGEST_PIPED = 40, 300  # characters of an operator's name on a terminal, and in a pipe
 CATEGORIES_SHOWN = 5
-HALF = 0.5  # share from which a part bounds the whole, as in `launchopt verdict`
 
 Found = Sequence[tuple[Path, LaunchStats]]
 Line = tuple[str, Cell]
@@ -49,12 +52,11 @@ def print_statistics(found: Found) -> None:
         _print_operators(shown[0][1].operators)
     for path, stats in found:
         print_notes(f"{STDIN_NAME if path == STDIN else path}: {note}" for note in notes(stats))
-    said = [(path, sentence) for path, stats in found if (sentence := conclusion(stats))]
-    if said:
-        print()
-    for path, sentence in said:
-        name = f"{STDIN_NAME if path == STDIN else path}: " if len(found) > 1 else ""
-        print_notes([f"{name}{sentence}"])
+    for path, stats in found:
+        if said := [*conclusion(path, stats)]:
+            print()
+            name = f"{STDIN_NAME if path == STDIN else path}: " if len(found) > 1 else ""
+            print_notes([f"{name}{said[0]}", *said[1:]])
 
 
 def print_collectives(found: FoundCollectives) -> None:
@@ -76,40 +78,21 @@ def print_collectives(found: FoundCollectives) -> None:
 
 
 def _print_operators(operators: Sequence[OperatorCost]) -> None:
-    """Print what each operator costs the host: medians of its parts."""
-    headings = ["operator: medians, us", "calls", "launches", "framework", "inner", "driver", "total", "before it"]
+    """Print what each operator costs the host: medians of its parts, and the sum of all calls, the largest first."""
+    headings = ["operator: medians, us", "calls", "launches", "framework", "inner", "driver", "before it", "sum, ms"]
     rows = [
         [
-            one_line(each.name, 40),
+            one_line(each.name, LONGEST_NAME if sys.stdout.isatty() else LONGEST_PIPED),
             *map(cell, (each.calls, each.launch_calls, each.framework_us, each.inner_us)),
-            *map(cell, (each.driver_us, each.total_us, each.between_us)),
+            *map(cell, (each.driver_us, each.between_us, each.sum_us / 1e3)),
         ]
         for each in operators[:OPERATORS_SHOWN]
     ]
     print()
-    print_table(headings, rows)
+    print_table(headings, rows, is_split=sys.stdout.isatty())
     print_notes([OPERATORS_LEGEND])
     if len(operators) > OPERATORS_SHOWN:
         print_notes([f"and {len(operators) - OPERATORS_SHOWN:,} operators with less time in all: --json has them"])
-
-
-def conclusion(stats: LaunchStats) -> str | None:
-    """Return whether launches bound the GPU: at least half of the time idle, and half of that within launch calls.
-
-    None without a launch call that has an event, or without GPU time.
-    """
-    time = stats.gpu_time
-    if time is None or not time.window_ms or not stats.kernels_launched + stats.whole_graphs:
-        return None
-    idle, in_call = time.idle_ms / time.window_ms, time.idle_in_call_ms / time.idle_ms if time.idle_ms else 0.0
-    shown = f"GPU idle {idle:.0%} of the time, {in_call:.0%} of it within launch calls"
-    if idle < HALF:
-        return f"{shown}: not launch-bound: the GPU is busy most of the time"
-    if in_call >= HALF:
-        return f"{shown}: launch-bound"
-    if time.idle_not_launched_ms >= time.idle_launched_ms:
-        return f"{shown}: not launch-bound; most often the host had launched nothing"
-    return f"{shown}: not launch-bound; most often a call had returned and its kernel had not begun"
 
 
 def has_cuda(stats: LaunchStats) -> bool:

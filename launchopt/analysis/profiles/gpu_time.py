@@ -12,7 +12,8 @@ Idle time is split by the state of the host, because the strategies against it d
     launched       at least one call had returned, and its event had not begun: the delay from launch to start, or a
                    wait for another stream, a copy or an event
 
-An event without a known call counts as not launched before it began.
+An event without a known call counts as not launched before it began. `idle_in_operators_ms` is the part of "not
+launched" in which the host was in an operator of the framework: dispatch, which a captured graph or fused kernels save.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from launchopt.analysis.profiles.gpu_event_owners import Gpu, Ints, gpus
+from launchopt.analysis.profiles.gpu_event_owners import Bools, Gpu, Ints, gpus
 from launchopt.analysis.profiles.launch_pairs import Pairs
-from launchopt.traces.events import NONE
+from launchopt.traces.events import NONE, Rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,29 @@ def total_time(times: tuple[DeviceTime, ...]) -> DeviceTime | None:
     return DeviceTime(None, None, *(sum(column) for column in columns))
 
 
+def idle_in_operators_ms(pairs: Pairs, operators: Rows) -> float | None:
+    """Return the idle time of all GPUs with nothing launched and the host in an operator; None without operators."""
+    if not len(operators):
+        return None
+    return sum(_in_operators_ns(pairs, gpu, operators) for gpu in gpus(pairs.gpu)) / 1e6
+
+
+def _in_operators_ns(pairs: Pairs, own: Gpu, operators: Rows) -> int:
+    gaps = _gaps(pairs.gpu["start_ns"][own.rows], pairs.gpu["end_ns"][own.rows])
+    called, begun = _called(pairs, own.rows)
+    if own.process != NONE:
+        operators = operators[operators["process"] == own.process]
+    start = np.concatenate([called["start_ns"], operators["start_ns"]])
+    end = np.concatenate([begun, operators["end_ns"]])
+    return _common_ns(gaps, start, end) - _common_ns(gaps, called["start_ns"], begun)
+
+
+def _called(pairs: Pairs, is_here: Bools) -> tuple[Rows, Ints]:
+    """Return the calls that started some events, and when these began."""
+    is_known = is_here & (pairs.call_of != NONE)
+    return pairs.calls[pairs.call_of[is_known]], pairs.gpu["start_ns"][is_known]
+
+
 def _parts(time: DeviceTime) -> tuple[float, float, float]:
     return time.idle_not_launched_ms, time.idle_in_call_ms, time.idle_launched_ms
 
@@ -70,8 +94,7 @@ def _device_time(pairs: Pairs, own: Gpu, process: str | None) -> DeviceTime:
     gaps = _gaps(gpu["start_ns"], gpu["end_ns"])
     busy_ns, idle_ns = gaps.covered_ns, gaps.total_ns
 
-    is_known = is_here & (pairs.call_of != NONE)
-    call, begun = pairs.calls[pairs.call_of[is_known]], pairs.gpu["start_ns"][is_known]
+    call, begun = _called(pairs, is_here)
     called_ns = _common_ns(gaps, call["start_ns"], begun)
     launched_ns = _common_ns(gaps, call["end_ns"], begun)
     parts = (idle_ns - called_ns, called_ns - launched_ns, launched_ns)

@@ -22,7 +22,7 @@ import numpy as np
 
 from launchopt.analysis.profiles.dispatch import OperatorCost, operator_costs
 from launchopt.analysis.profiles.gpu_event_owners import Bools, Ints
-from launchopt.analysis.profiles.gpu_time import DeviceTime, device_times, total_time
+from launchopt.analysis.profiles.gpu_time import DeviceTime, device_times, idle_in_operators_ms, total_time
 from launchopt.analysis.profiles.launch_pairs import Pairs, pair
 from launchopt.analysis.profiles.launch_queues import StreamQueue, queues
 from launchopt.traces.events import NONE, Kind, Trace
@@ -112,6 +112,7 @@ class LaunchStats:
     gpu_events_by_kind: dict[str, int]
     gpu_time: DeviceTime | None
     gpu_time_by_device: tuple[DeviceTime, ...]
+    idle_in_operators_ms: float | None  # of all GPUs, with nothing launched; None without operators
     queues: tuple[StreamQueue, ...]  # longest queue first
     short_kernels: dict[str, Share]  # under_1_us, ...: share of all kernels
     shorter_than_call: Share  # share of the launched kernels
@@ -163,6 +164,7 @@ def launch_stats(trace: Trace, pairs: Pairs | None = None) -> LaunchStats:
         gpu_events_by_kind={kind.name.lower(): n for kind in Kind if (n := int((gpu["kind"] == kind).sum()))},
         gpu_time=total_time(times),
         gpu_time_by_device=times,
+        idle_in_operators_ms=idle_in_operators_ms(pairs, trace.operators),
         queues=queues(pairs, trace.names),
         short_kernels={f"under_{us}_us": _share(kernel_ns < us * 1000) for us in SHORT_US},
         shorter_than_call=_share(shorter),

@@ -17,6 +17,7 @@ from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
 from runner.ending import outcome
 from runner.profiles import trace, trace_screen
 from runner.profiles.trace import main
+from runner.profiles.trace_conclusion import HOST_BOUND, LAUNCH_BOUND, WAITS
 from runner.screen.pager import PIPED_COLUMNS
 
 SOME = [call(0, 4, 1), kernel(6, 3, 1), call(8, 2, 2, "cuLaunchKernel", cat="cuda_driver"), kernel(11, 9, 2, stream=8)]
@@ -62,7 +63,8 @@ stream      calls  GPU events  longest queue  queue p50
 7 of GPU 0      1           1              1      1.000
 8 of GPU 0      1           1              1      1.000
 
-GPU idle 14% of the time, 50% of it within launch calls: not launch-bound: the GPU is busy most of the time
+GPU idle 14% of the time. Of the idle time: nothing launched 0%, within a launch call 50%, launched, not begun 50%
+Not launch-bound: the GPU is busy most of the time.
 """
 
 
@@ -88,23 +90,42 @@ def test_the_table_of_operators_says_what_its_parts_are(tmp_path: Path, capsys: 
     launch = call(4, 3, 1) | {"pid": 1, "tid": 1}
     assert main([str(written(tmp_path, [operator, launch, kernel(8, 3, 1)]))]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "operator: medians, us calls launches framework inner driver total before it aten::mm 1 1 " in shown
+    assert "operator: medians, us calls launches framework inner driver before it sum, ms aten::mm 1 1 " in shown
     assert trace_screen.OPERATORS_LEGEND in shown
 
 
 @pytest.mark.parametrize(
     ("events", "said"),
     [
-        (LONG_CALLS, "GPU idle 89% of the time, 94% of it within launch calls: launch-bound"),
-        (BUSY_HOST, "3% of it within launch calls: not launch-bound; most often the host had launched nothing"),
-        (LATE_KERNELS, "not launch-bound; most often a call had returned and its kernel had not begun"),
+        (LONG_CALLS, ["nothing launched 3%, within a launch call 94%, launched, not begun 3%", LAUNCH_BOUND, "advise"]),
+        (BUSY_HOST, ["nothing launched 95%, within a launch call 3%, launched, not begun 2%", HOST_BOUND, "advise"]),
+        (LATE_KERNELS, ["nothing launched 2%, within a launch call 3%, launched, not begun 95%", WAITS]),
     ],
 )
-def test_the_last_sentence_says_whether_launches_bound_the_gpu(
-    events: list[dict[str, object]], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_last_lines_say_what_takes_the_idle_time(
+    events: list[dict[str, object]], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(written(tmp_path, events))]) == 0
-    assert capsys.readouterr().out.rstrip().endswith(said)
+    path = written(tmp_path, events)
+    assert main([str(path)]) == 0
+    first, *others = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
+    assert first.endswith(f"Of the idle time: {said[0]}")
+    assert others == [f"next: launchopt advise --trace {path}" if each == "advise" else each for each in said[1:]]
+
+
+def test_idle_time_within_operators_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 34, "dur": 29, "pid": 1, "tid": 1}
+    assert main([str(written(tmp_path, [operator, *BUSY_HOST]))]) == 0
+    # 3..5 kernel, 34..60 of the operator before its call, 60..62 in the call, 62..63, 63..65 kernel
+    assert "nothing launched 95% (45% within operators), within" in capsys.readouterr().out
+
+
+def test_a_pipe_has_whole_names_of_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = "autograd::engine::evaluate_function: " + 2 * "torch::autograd::AccumulateGrad, "
+    operator = {"ph": "X", "cat": "cpu_op", "name": name.strip(), "ts": 1, "dur": 9, "pid": 1, "tid": 1}
+    assert main([str(written(tmp_path, [operator, call(4, 3, 1), kernel(8, 3, 1)]))]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("autograd"))
+    assert row.startswith(name.strip())
+    assert row.split()[-1] == "0.009"
 
 
 def test_a_column_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -280,3 +301,13 @@ def test_published_traces_side_by_side(capsys: pytest.CaptureFixture[str]) -> No
     assert host == [["5,473.753", "324.734"], ["us", "9,475.000"]]
     queues = [line[5:] for line in lines if line[:5] == ["longest", "queue", "of", "a", "stream"]]
     assert queues == [["2", "1"], ["80"]]
+
+
+@pytest.mark.skipif(not TRACES.exists(), reason="no published traces: download them from their sources")
+def test_the_host_bounds_the_published_trace_of_bert(capsys: pytest.CaptureFixture[str]) -> None:
+    path = TRACES / "h100_bert_small.kineto.json.gz"
+    assert main([str(path)]) == 0
+    causes = "nothing launched 88% (40% within operators), within a launch call 9%, launched, not begun 3%"
+    expected = [f"GPU idle 92% of the time. Of the idle time: {causes}", HOST_BOUND]
+    said = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
+    assert said == [*expected, f"next: launchopt advise --trace {path}"]
