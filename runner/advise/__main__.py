@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _advise(options: argparse.Namespace) -> int:
     from launchopt.devices import find_device
     from runner.advise.answer import lines_of
-    from runner.advise.candidates import candidates
+    from runner.advise.candidates import candidates, counts, why_not
     from runner.advise.compiling import compile_loops
     from runner.advise.floors import floors_of
     from runner.advise.prefixes import prefixes_line
@@ -91,16 +92,16 @@ def _advise(options: argparse.Namespace) -> int:
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
         reserve_s = max(RESERVE_S, min(PAGE_LOADS * loading_s, budget_s / 5))
-        compile_loops(question, info.kind, folder, budget_s - _running_s() - reserve_s, budget_s)
-        spent_s = _running_s() + reserve_s
+        compiling_s = compile_loops(question, info.kind, folder)
+        spent_s = _running_s() - compiling_s + reserve_s
         trials = Trials(folder, budget_s - spent_s, spent_s=spent_s)
         layers = config.model.layers if question.requests else None
         found = search(question, lambda sized: candidates(sized.config(), info)[0], base, layers, trials)
     able, refused = candidates(found.question.config(), info)
-    print(f"{len(able)} stacks can run this here, {len(refused)} cannot", file=sys.stderr)
+    print(one_line(counts(able, refused), 1000), file=sys.stderr)
     if trials.dropped:
         print(one_line(left_out(trials.dropped), 1000), file=sys.stderr)
-    answer = [*lines_of(found, calibration), *prefixes]
+    answer = [*lines_of(found, calibration, why_not(refused)), *prefixes]
     print("\n".join(answer), flush=True)  # whatever becomes of the files
     print("\n".join(save(found, answer, folder)))
     return 0
@@ -148,6 +149,9 @@ def _own_options_named(question: Question) -> Iterator[None]:
         raise ConfigError("--weights", question.settings.get("workload.weights"), why) from None
     except ArenaMemoryError as error:
         smaller = "a smaller model, or fewer --requests" if "model" in question.settings else "a smaller file"
+        if question.settings.get("workload") == "trace":
+            path = shlex.quote(str(question.settings["workload.path"]))
+            smaller += f", or run its first N: launchopt run workload=trace workload.path={path} workload.commands=N"
         if "model" in question.settings and "workload.weights" not in question.settings:
             smaller += ", or quantised --weights"
         raise ArenaMemoryError(f"{str(error).rpartition(': ')[0]}: give {smaller}") from None
@@ -204,7 +208,12 @@ def _parser() -> CommandParser:
     limit.add_argument(
         "--slo-p99-ms", type=positive, metavar="MS", help="most p99 latency of a command, with its wait behind others"
     )
-    parser.add_argument("--budget-s", type=positive, metavar="S", help="seconds; default 120 on a GPU, 60 on a CPU")
+    parser.add_argument(
+        "--budget-s",
+        type=positive,
+        metavar="S",
+        help="seconds, without compiling once; default 120 on a GPU, 60 on a CPU",
+    )
     parser.add_argument(
         "--device", choices=("auto", "cpu", "cuda"), default="auto", help="default: the GPU if there is one"
     )

@@ -37,10 +37,10 @@ UNKNOWN = {Bound.UNDECIDED, Bound.NO_VERDICT}
 GRAPHS = {Submit.graph, Submit.graph_loop, Submit.graph_device}
 
 
-def lines_of(found: Found, calibration: Calibration | None = None) -> list[str]:
-    """Return the five lines. calibration: of the GPU, for what bounds the base."""
+def lines_of(found: Found, calibration: Calibration | None = None, others: str = "") -> list[str]:
+    """Return the five lines. calibration: of the GPU, for what bounds the base. others: why other stacks cannot run."""
     now = _now(found) + _bound(found, calibration)
-    return [one_line(line, 1000) for line in (now, _do(found), _gain(found), _once(found), _set(found))]
+    return [one_line(line, 1000) for line in (now, _do(found, others), _gain(found), _once(found), _set(found))]
 
 
 def _median(rows: Sequence[Row], column: str) -> float | None:
@@ -84,10 +84,15 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
     return ""
 
 
-def _do(found: Found) -> str:
+def _do(found: Found, others: str) -> str:
     batching, limit = found.batching, found.question.limit
     text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
-    if len(found.arms) == 1:
+    if found.is_lone:
+        failed = f" and passes its check ({', '.join(found.failed)} did not)" if found.failed else ""
+        text = (
+            f"do: nothing to compare, {found.base} alone runs here{failed}{f'; of the others {others}' * bool(others)}"
+        )
+    elif len(found.arms) == 1:
         text = f"do: nothing yet, {found.base} alone ran in time{_again(found)}"
     elif not batching.tried:
         text += " (no time to try another batching)"
@@ -102,6 +107,8 @@ def _do(found: Found) -> str:
 
 
 def _gain(found: Found) -> str:
+    if found.is_lone:
+        return "gain: none to measure"
     if len(found.arms) == 1:
         return f"gain: unknown, {found.base} alone ran in time"
     if found.best == found.base:
@@ -117,7 +124,11 @@ def _gain(found: Found) -> str:
 
 def _certainty(found: Found) -> str:
     """Return how sure the best arm is."""
-    lacks_time = found.decision in (Decision.unknown, Decision.left_out)
+    is_open = found.decision is Decision.open
+    if is_open and found.enough_s is None:
+        ran = len(found.arms[found.best])
+        return f"{found.decision.value} after {ran} repeats; stop other programs, and type the same"
+    lacks_time = is_open or found.decision in (Decision.unknown, Decision.left_out)
     return f"{found.decision.value}{_again(found) if lacks_time else ''}"
 
 
@@ -142,7 +153,7 @@ def _saved(found: Found) -> float:
 
 def _set(found: Found) -> str:
     if len(found.arms) == 1:
-        return "set: nothing yet"
+        return "set: nothing" if found.is_lone else "set: nothing yet"
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"

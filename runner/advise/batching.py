@@ -72,6 +72,11 @@ def batching_of(question: Question, best: str, layers: int | None, trials: Trial
     return replace(found, gain=min(found.gain, second.gain))
 
 
+def default_batching(question: Question) -> Batching:
+    """Return the batching of all other trials."""
+    return Batching(*_default(question))
+
+
 def _default(question: Question) -> tuple[int, float]:
     """Return the batch size and the timeout of all other trials."""
     settings = question.settings

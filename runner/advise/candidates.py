@@ -5,8 +5,10 @@ Each mode's own `refusal` decides whether it can. Of stacks with the same launch
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import product
 
+from launchopt.analysis.stream_rows import counted
 from launchopt.devices.base import DeviceInfo
 from launchopt.modes import MODES, broken_modes, mode_class
 from launchopt.modes.stack import AS_VLLM, PRESETS, choices_of, conflict, label_of, stack_of
@@ -30,7 +32,11 @@ LIKELY = (
 )
 EXPERT_STACKS = ("graph+route+activate+combine+pdl", "graph+pdl")  # of a layer with experts
 LIKELY_ON_CPU = ("torch_eager", "graph", "graph_device", "engine+graph")
+MOST_NAMED = 3
+FIXED = ("trace", "list")  # work that is the same on a GPU; a model runs there in the dtype of its weights
 LONG_SETUP = {"torch_compile": "compiling takes longer than the trials of all other modes"}
+NEEDS_GPU, NEEDS_PACKAGE = "needs a GPU", "pip install"  # parts of a refusal
+CHANGES_ORDER = "would change the order of its GEMMs (a list by launchopt record keeps it)"
 REORDERS = "changes the order of GEMMs, and a trace does not say which of them reads the result of another one"
 
 
@@ -61,9 +67,12 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
         name, options = choices_of(label)
         kind = mode_class(name, options)
         why = kind.refusal(info.kind, stream) or kind.lacks()
+        if why is not None and NEEDS_GPU in why and config.workload.name in FIXED:
+            why = kind.refusal("cuda", stream) or why  # a GPU alone would not help
         if why is None and info.compute_capability:
             why = kind.capability_refusal(stream, info.compute_capability)
-        if why is None and config.workload.name == "trace" and stream.ordering(False, kind.keeps_order) == "none":
+        is_open = why is None or NEEDS_GPU in why
+        if is_open and config.workload.name == "trace" and stream.ordering(False, kind.keeps_order) == "none":
             why = REORDERS
         if why is None:
             able.append(label)
@@ -72,6 +81,34 @@ def candidates(config: Config, info: DeviceInfo) -> tuple[list[str], dict[str, s
     shares = stream.has_steps and stream.requests > 1
     ranks = {label: rank for rank, label in enumerate(LIKELY if info.kind == "cuda" else LIKELY_ON_CPU)}
     return sorted(able, key=lambda label: (shares and _is_alone(label), ranks.get(label, len(ranks)))), refused
+
+
+def counts(able: Sequence[str], refused: Mapping[str, str]) -> str:
+    """Return how many stacks run the work, with their names if they are few, and how many do not."""
+    named = f" ({', '.join(able)})" if len(able) <= MOST_NAMED else ""
+    return f"{counted(len(able), 'stack')} can run this here{named}, {len(refused)} cannot: {why_not(refused)}"
+
+
+def why_not(refused: Mapping[str, str]) -> str:
+    """Return the number of stacks that cannot run, by reason: `26 need a GPU, 1 needs torch: pip install torch`."""
+    numbers: dict[str, int] = {}
+    for why in refused.values():
+        if NEEDS_PACKAGE in why:
+            said = why.replace("needs", "{need}", 1)
+        elif NEEDS_GPU in why:
+            said = "{need} a GPU"
+        else:
+            said = CHANGES_ORDER if why == REORDERS else "{are} not for this work"
+        numbers[said] = numbers.get(said, 0) + 1
+    words = {True: {"need": "needs", "are": "is"}, False: {"need": "need", "are": "are"}}
+    return ", ".join(
+        f"{number} {said.format(**words[number == 1])}" for said, number in sorted(numbers.items(), key=_rank)
+    )
+
+
+def _rank(item: tuple[str, int]) -> tuple[bool, int]:
+    """Order reasons: those that the reader can change come first."""
+    return "{need}" not in item[0], -item[1]
 
 
 def _is_alone(label: str) -> bool:

@@ -2,7 +2,7 @@
 
 A short run does it, once for each version of launchopt and form of work: of a tiny model, or on a GPU of the model that
 is asked about, whose kernels are compiled, too. Beside it other runs compile the kernels of the stacks of OWN, where
-there are cores for that. A mark beside the compiled code says that it is done.
+there are cores for that. A mark beside the compiled code says that it is done. The budget begins afterwards.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from launchopt.caches import compiled_folder, folder_of
+from launchopt.caches import compiled_folder
 from launchopt.errors import Interrupted, LaunchoptError, RunError
 from runner.advise.question import Question
 from runner.calling.caller import call
 from runner.calling.words import words_of
 
-ENDING_S = 4.0  # beyond the reserve for the page: a process that compiles answers late
+MOST_S = 600.0
 SHORT = {"workload.layers": 1, "workload.tokens": 2, "mode": "engine", "against": ["baseline"]}
 OWN = ("engine+silu+epilogue+graph+own+pdl", "megakernel")  # stacks whose kernels take long to compile
 CORES_OF_RUN, GRACE_S = 4, 5.0
@@ -34,23 +34,24 @@ WORK: dict[bool, dict[str, object]] = {
 }
 
 
-def compile_loops(question: Question, kind: str, folder: Path, most_s: float, budget_s: float) -> None:
-    """Compile what is not compiled yet. RunError if that takes over `most_s` seconds; finished parts are kept.
+def compile_loops(question: Question, kind: str, folder: Path) -> float:
+    """Compile what is not compiled yet, and return the seconds of that.
 
-    kind: of the device. folder: for the results, which are removed. budget_s: the whole --budget-s, for the error.
+    RunError if it takes over MOST_S; finished parts are kept. kind: of the device. folder: for the results, which are
+    removed.
     """
     mark = _mark(question, kind)
     if mark is None or mark.exists():
-        return
-    print("compiling, once for this version on this machine ...", file=sys.stderr)
-    began_s, before = time.monotonic(), _compiled()
+        return 0.0
+    print("compiling, once for this version on this machine; --budget-s begins after it ...", file=sys.stderr)
+    began_s = time.monotonic()
     of_model = kind == "cuda" and bool(question.requests)
-    settings = _settings(question, of_model) | {"job_timeout_s": max(1.0, round(most_s - ENDING_S, 1))}
+    settings = _settings(question, of_model) | {"job_timeout_s": MOST_S}
     place, has_cores = folder / "compiling", (os.cpu_count() or 1) >= CORES_OF_RUN * (1 + len(OWN))
     labels = OWN if of_model and has_cores else ()
     others = [words_of(settings | {"mode": label, "against": []}, place / label) for label in labels]
     try:
-        with _beside(others, began_s + most_s - ENDING_S):
+        with _beside(others, began_s + MOST_S):
             call(words_of(settings, place / "engine"), is_quiet=True)
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -63,20 +64,10 @@ def compile_loops(question: Question, kind: str, folder: Path, most_s: float, bu
         with contextlib.suppress(OSError):
             folder.rmdir()
     took_s = time.monotonic() - began_s
-    if took_s > most_s - ENDING_S:
-        again = "What it compiled is kept: type the same again"
-        if _compiled() <= before:
-            again = f"Nothing was compiled: type the same with --budget-s {2 * budget_s:g}"
-        raise RunError(
-            f"compiling, once for this version on this machine, took {took_s:.0f} s, and --budget-s ended. {again}"
-        )
+    if took_s > MOST_S:
+        raise RunError(f"compiling took over {MOST_S:.0f} s. What it compiled is kept: type the same again")
     print(f"compiled in {took_s:.0f} s; the next advice does without", file=sys.stderr)
-
-
-def _compiled() -> set[Path]:
-    """Return the files of compiled loops, and of kernels of a GPU."""
-    folders = (compiled_folder(), folder_of("CUPY_CACHE_DIR"))
-    return {file for folder in folders if folder is not None for file in Path(folder).rglob("*.*")}
+    return took_s
 
 
 @contextlib.contextmanager

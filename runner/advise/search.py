@@ -15,7 +15,7 @@ from typing import NamedTuple
 from launchopt.errors import ArenaMemoryError, RunError
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import FEWEST_REPEATS
-from runner.advise.batching import Batching, batching_of
+from runner.advise.batching import Batching, batching_of, default_batching
 from runner.advise.halving import FINALISTS, Arms, Decision, by_arm, decision, ranked, survivors, wall_ms
 from runner.advise.question import EXPERT_STEPS, LEAST_EXPERT_STEPS, LEAST_TOKENS, TOKENS, Question
 from runner.advise.trials import Trials
@@ -48,7 +48,9 @@ class Found:
     batching: Batching
     layers: int | None
     folder: Path  # of the last round of stacks
-    enough_s: float | None = None  # a budget that suffices for an interval; None if this one did
+    enough_s: float | None = None  # a budget that suffices for an interval or more repeats; None if none is needed
+    failed: Sequence[str] = ()  # stacks that broke or failed their check
+    is_lone: bool = False  # whether no stack but the base runs the work without a fault
 
     @property
     def best(self) -> str:
@@ -66,7 +68,7 @@ def search(
     pilot = trials.run(question, [base], 1)
     if not pilot:
         raise RunError(
-            f"the {trials.budget_s:.0f} s left of --budget-s ended before the first trial: type the same with "
+            f"the {trials.budget_s:.0f} s left of --budget-s are too few for the first trial: type the same with "
             f"--budget-s {2 * (trials.spent_s + trials.budget_s):.0f}"
         )
     if layers is not None:
@@ -87,27 +89,41 @@ def search(
     arms, folder = last if last.arms else first
     if base not in arms:
         raise RunError(f"{base}, the base of the gain, failed its check or its time: see {folder}")
+    failed = [label for label, why in trials.dropped.items() if why != NO_TIME]
+    arms = {label: rows for label, rows in arms.items() if label not in failed}
+    is_lone = not set(others) - set(failed)
     order, limit = ranked(arms, question.limit, layers), question.limit
     fits = frozenset(label for label in arms if limit is None or limit.ms(arms[label], layers) <= limit.most_ms)
     eligible = [label for label in order if label in fits] or order
-    has_interval = len(arms) > 1 and min(map(len, arms.values())) >= FEWEST_REPEATS
+    fewest = min(map(len, arms.values()))
+    has_interval = len(arms) > 1 and fewest >= FEWEST_REPEATS
+    sure = Decision.left_out if left_out else decision(arms, order[0], eligible)
+    enough_s = None if is_lone or (has_interval and not left_out) else _enough_s(trials)
+    if sure is Decision.open and fewest < MOST_REPEATS:
+        enough_s = _in_tens(trials, CARE * trials.cost.of(len(arms), 2 * fewest))
     return Found(
         question,
         arms,
         base,
         order,
         fits,
-        Decision.left_out if left_out else decision(arms, order[0], eligible),
-        batching_of(question, order[0], layers, trials),
+        sure,
+        default_batching(question) if is_lone else batching_of(question, order[0], layers, trials),
         layers,
         folder,
-        None if has_interval and not left_out else _enough_s(trials),
+        enough_s,
+        failed,
+        is_lone,
     )
 
 
 def _enough_s(trials: Trials) -> float:
     """Return a --budget-s that suffices for an interval, in tens of seconds."""
     lacking_s = trials.cost.of(FINALISTS + 1, 1) + _final_s(FINALISTS, trials)
+    return _in_tens(trials, lacking_s)
+
+
+def _in_tens(trials: Trials, lacking_s: float) -> float:
     return 10.0 * math.ceil((trials.spent_s + trials.budget_s + lacking_s) / 10)
 
 

@@ -49,7 +49,7 @@ def require_memory(info: DeviceInfo, stream: Stream, arms: tuple[Arm, ...], usab
     if needed > usable:
         if stream.has_steps and stream.layers == 1:
             _require_a_layer(info, stream, usable)
-        raise too_large(f"{stream.commands}", needed, usable, info, to_lower)
+        raise too_large(f"{stream.commands:,}", needed, usable, info, to_lower)
     require_records(stream.commands, to_lower)
 
 

@@ -279,7 +279,7 @@ def _fitting(
     minimum = minimum_of(config, config.model.shape(), requests)
     require_records(minimum.commands, what_to_lower(config))
     if minimum.operand_bytes > usable:
-        raise too_large(f"at least {minimum.commands}", minimum.operand_bytes, usable, info, what_to_lower(config))
+        raise too_large(f"at least {minimum.commands:,}", minimum.operand_bytes, usable, info, what_to_lower(config))
     setting = setting_of(config, info, requests)
     layers = workload.layers_in(config.model.layers)
     stream: Stream = workload.stream(layers, setting)

@@ -10,6 +10,7 @@ from support.results.summary_rows import repeats
 
 from runner.advise.answer import lines_of
 from runner.advise.batching import Batching
+from runner.advise.halving import Decision
 from runner.advise.question import of_file, of_model, tpot
 
 
@@ -36,6 +37,24 @@ def test_without_time_for_another_stack_nothing_is_advised(model: Path) -> None:
     assert lines[1].startswith("do: nothing yet, engine alone ran in time; give a larger --budget-s")
     assert lines[2] == "gain: unknown, engine alone ran in time"
     assert lines[4] == "set: nothing yet"
+
+
+def test_with_nothing_to_compare_no_budget_is_asked_for(model: Path) -> None:
+    whole = replace(found(of_model(model, 16, "cpu", None), "engine"), is_lone=True)
+    _, do, gain, _, set_ = lines_of(whole, None, "3 need a GPU, 20 are not for this work")
+    assert do == (
+        "do: nothing to compare, engine alone runs here; of the others 3 need a GPU, 20 are not for this work"
+    )
+    assert (gain, set_) == ("gain: none to measure", "set: nothing")
+    do = lines_of(replace(whole, failed=["graph"]))[1]
+    assert do == "do: nothing to compare, engine alone runs here and passes its check (graph did not)"
+
+
+def test_an_open_choice_says_what_to_do(model: Path) -> None:
+    whole = replace(found(of_model(model, 16, "cpu", None)), decision=Decision.open)
+    more = lines_of(replace(whole, enough_s=90.0))[2]
+    assert more.endswith("undecided; type the same with --budget-s 90")
+    assert lines_of(whole)[2].endswith("undecided after 5 repeats; stop other programs, and type the same")
 
 
 def test_switches_for_a_list_do_not_take_its_batch_for_requests(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from launchopt.errors import ConfigError
 from launchopt.modes import MODES
 from launchopt.modes.stack import choices_of, conflict, stack_of
 from runner.advise.__main__ import _own_options_named
-from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, candidates, changed_stacks
+from runner.advise.candidates import LIKELY, LIKELY_ON_CPU, REORDERS, candidates, changed_stacks, counts, why_not
 from runner.advise.question import base_of, of_file, of_model
 
 
@@ -51,6 +51,26 @@ def test_the_likely_stacks_come_first_in_their_order(model: Path) -> None:
     first = [label for label in LIKELY_ON_CPU if label in able]
     assert able[: len(first)] == first
     assert set(LIKELY) <= {*MODES, *changed_stacks()}
+
+
+def test_stacks_that_cannot_run_are_counted_by_reason(model: Path) -> None:
+    info, _ = find_device("cpu", 0)
+    _, refused = candidates(of_model(model, 4, "cpu", None).config(), info)
+    number = sum("needs a GPU" in why for why in refused.values())
+    assert why_not(refused).startswith(f"{number} need a GPU, ")
+    torch = {"a": "needs torch: pip install -e '.[torch]'", "b": REORDERS, "c": "takes whole steps", "d": "no"}
+    assert counts(["baseline"], torch) == (
+        "1 stack can run this here (baseline), 4 cannot: 1 needs torch: pip install -e '.[torch]', "
+        "2 are not for this work, 1 would change the order of its GEMMs (a list by launchopt record keeps it)"
+    )
+    assert counts(["a", "b", "c", "d"], {"e": "needs a GPU"}) == "4 stacks can run this here, 1 cannot: 1 needs a GPU"
+
+
+def test_a_gpu_is_named_as_the_reason_only_if_it_would_help() -> None:
+    config = of_file("trace", Path("tests/corpus/kineto.json.gz"), "cpu", None).config()
+    _, refused = candidates(config, find_device("cpu", 0)[0])
+    able, _ = candidates(config, DeviceInfo("cuda", 0, "none", 1 << 34, 1 << 20, "no memory", 1 << 20))
+    assert {label for label, why in refused.items() if "needs a GPU" in why} <= set(able)
 
 
 def test_of_a_trace_only_stacks_that_keep_its_order_are_tried() -> None:

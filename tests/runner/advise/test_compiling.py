@@ -38,15 +38,15 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[str]
 
 def test_each_form_of_work_is_compiled_once_and_leaves_no_results(calls: list[Sequence[str]], tmp_path: Path) -> None:
     for question in (STEPS, COMMANDS, STEPS):
-        compile_loops(question, "cpu", tmp_path / "advice", 50.0, 60.0)
+        compile_loops(question, "cpu", tmp_path / "advice")
     assert len(calls) == 2
     assert not (tmp_path / "advice").exists()
-    compile_loops(STEPS, "cuda", tmp_path / "advice", 50.0, 60.0)
+    compile_loops(STEPS, "cuda", tmp_path / "advice")
     assert len(calls) == 3
 
 
 def test_on_a_gpu_the_kernels_of_the_model_are_compiled_too(calls: list[Sequence[str]], tmp_path: Path) -> None:
-    compile_loops(ON_GPU, "cuda", tmp_path / "advice", 50.0, 60.0)
+    compile_loops(ON_GPU, "cuda", tmp_path / "advice")
     assert {"model=qwen3_0_6b", "workload.tokens=2", "workload.layers=1", "mode=engine"} <= set(calls[0])
 
 
@@ -71,39 +71,26 @@ def test_few_cores_compile_one_stack(
     monkeypatch.setattr(compiling, "_beside", counted)
     for cores in (8, 16):
         monkeypatch.setattr("runner.advise.compiling.os.cpu_count", lambda cores=cores: cores)
-        compile_loops(ON_GPU, "cuda", tmp_path / "advice", 50.0, 60.0)
+        compile_loops(ON_GPU, "cuda", tmp_path / "advice")
         for mark in (tmp_path / "compiled").iterdir():
             mark.unlink()
-    compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0, 60.0)
+    compile_loops(STEPS, "cpu", tmp_path / "advice")
     assert beside == [0, 2, 0]
 
 
-@pytest.mark.parametrize(
-    ("compiled", "again"),
-    [
-        ("loop.nbc", "What it compiled is kept: type the same again"),
-        (None, "Nothing was compiled: type the same with --budget-s 120"),
-    ],
-)
-def test_compiling_that_takes_the_budget_says_what_to_type(
-    compiled: str | None, again: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_compiling_returns_its_seconds_and_has_a_limit_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "compiled"
-    folder.mkdir()
-    (folder / "of_another_run.nbc").touch()
-
-    def call(words: Sequence[str], *, is_quiet: bool) -> None:
-        if compiled is not None:
-            (folder / compiled).touch()
-        raise RunError("timeout")
-
-    times = iter([0.0, 59.0])
+    monkeypatch.setattr(compiling, "call", lambda words, *, is_quiet: None)
+    monkeypatch.setattr(compiling, "compiled_folder", lambda: str(tmp_path / "compiled"))
+    for took_s in (59.0, 0.0):  # nothing is left to compile
+        times = iter([0.0, took_s])
+        monkeypatch.setattr("runner.advise.compiling.time.monotonic", lambda times=times: next(times))
+        assert compile_loops(STEPS, "cpu", tmp_path / "advice") == took_s
+    times = iter([0.0, compiling.MOST_S + 2])
     monkeypatch.setattr("runner.advise.compiling.time.monotonic", lambda: next(times))
-    monkeypatch.setattr(compiling, "call", call)
-    monkeypatch.setattr(compiling, "compiled_folder", lambda: str(folder))
-    with pytest.raises(RunError) as caught:
-        compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0, 60.0)
-    assert str(caught.value).endswith(f"took 59 s, and --budget-s ended. {again}")
+    with pytest.raises(RunError, match=r"took over 600 s\. What it compiled is kept: type the same again"):
+        compile_loops(COMMANDS, "cpu", tmp_path / "advice")
 
 
 def test_an_error_leaves_compiling_to_the_trials_and_a_signal_ends_it(
@@ -116,9 +103,9 @@ def test_an_error_leaves_compiling_to_the_trials_and_a_signal_ends_it(
         raise raised.pop(0)
 
     monkeypatch.setattr(compiling, "call", call)
-    compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0, 60.0)
+    compile_loops(STEPS, "cpu", tmp_path / "advice")
     with pytest.raises(Interrupted):
-        compile_loops(STEPS, "cpu", tmp_path / "advice", 50.0, 60.0)
+        compile_loops(STEPS, "cpu", tmp_path / "advice")
     assert not any(tmp_path.rglob("advised-*"))
 
 

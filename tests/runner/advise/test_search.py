@@ -169,7 +169,7 @@ def test_if_one_layer_still_takes_too_long_requests_have_fewer_tokens() -> None:
 
 
 def test_a_budget_that_ends_in_the_first_trial_is_refused() -> None:
-    with pytest.raises(RunError, match=r"ended before the first trial: type the same with --budget-s \d+"):
+    with pytest.raises(RunError, match=r"are too few for the first trial: type the same with --budget-s \d+"):
         found(MadeUp(1.0, ARMS))
 
 
@@ -199,6 +199,35 @@ def test_with_time_for_one_round_the_likely_stacks_get_the_repeats_of_an_interva
     assert [len(result.arms[label]) for label in ("engine", "coalesced", "graph", "pdl")] == [5, 5, 5, 5]
     assert result.enough_s is None
     assert trials.dropped == dict.fromkeys(["kernel", "baseline", "pointer"], "no time within --budget-s")
+
+
+class Failing(MadeUp):
+    """Trials in which one stack fails its check in the last round."""
+
+    def run(self, question: Question, labels: Sequence[str], repeats: int, share: float = 1.0) -> list[Row]:
+        rows = super().run(question, [label for label in labels if label not in self.dropped], repeats, share)
+        if repeats > 1 and "graph" in labels:
+            self.dropped["graph"] = "failed its check: wrong"
+            return []
+        return rows
+
+
+def test_with_nothing_beside_the_base_no_budget_is_named() -> None:
+    trials = MadeUp(4.1, {"engine": 10.0})
+    result = found(trials)
+    assert (result.best, result.is_lone, result.enough_s, result.batching.tried) == ("engine", True, None, 0)
+
+
+def test_a_stack_that_fails_its_check_in_the_last_round_is_not_advised() -> None:
+    result = found(Failing(60.0, {"engine": 10.0, "graph": 5.0}))
+    assert (result.best, result.is_lone, result.failed, result.enough_s) == ("engine", True, ["graph"], None)
+
+
+def test_an_undecided_choice_names_a_budget_for_twice_as_many_repeats() -> None:
+    result = found(Noisy(22.0, {name: 15 * wall for name, wall in ARMS.items() if wall < 12}))
+    assert result.decision is Decision.open
+    assert result.enough_s is not None
+    assert result.enough_s > 22.0
 
 
 def test_without_time_to_repeat_all_that_came_as_far_nothing_is_decided() -> None:
