@@ -12,13 +12,14 @@ from typing import Any
 
 from launchopt.analysis.frontier.markdown import frontier_grid
 from launchopt.analysis.frontier.points import Frontier
-from launchopt.analysis.tables.columns import AT_THE_PEAK, COLUMNS, FULL, NOTHING, Column, T
+from launchopt.analysis.tables.columns import AT_THE_PEAK, COLUMNS, FULL, NOTHING, Column, T, count, pair
 from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable
 from launchopt.analysis.tables.strategies_markdown import strategies_grid
 from launchopt.analysis.verdict.diagnosis import Diagnosis
 from launchopt.analysis.verdict.markdown import diagnosis_grid
+from launchopt.analysis.verdict.roofline import recorded_launches
 from launchopt.analysis.waterfall.markdown import waterfall_grid, waterfall_notes, waterfall_title
 from launchopt.analysis.waterfall.steps import Waterfall
 from launchopt.report.figures.base import ALL_MODES
@@ -60,6 +61,8 @@ _FIRST = (
 )
 _LAST = "verified"  # is always shown
 MOST = 8
+TPOT = "TPOT p50 / p99 ms"
+OF_LAYERS = ("tokens/s", "TTFT p50 / p99 ms", TPOT)  # columns that depend on the number of layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +180,25 @@ def modes(strategy: StrategyTable, table: Table) -> Grid:
     others = [column for column in COLUMNS if column.sets & FULL and column.heading not in known]
     more = [[column.cell(each.line) for column in others] for each in strategy.strategies]
     every: list[Column[Any]] = [*columns, *others]
-    below = [*([str(table.peer)] if table.peer else []), *([str(table.history)] if table.history else [])]
+    below = [
+        *_packing(table),
+        *([str(table.peer)] if table.peer else []),
+        *([str(table.history)] if table.history else []),
+    ]
     together = [[*line, *rest] for line, rest in zip(cells, more, strict=True)]
     found = _of_columns(ALL_MODES, every, together, table["device"], notes)
     return replace(found, below=below)
+
+
+def _packing(table: Table) -> list[str]:
+    """Return a line on modes whose launches take several calls: CPU us per launch counts such a launch once."""
+    several = [
+        f"{line['mode']} {count(launches)} of {count(calls)} calls"
+        for line in table.lines
+        if (calls := line.median("launch_calls")) and (launches := recorded_launches(line)) and launches < calls
+    ]
+    text = "CPU us per launch: the mean over launches, each with all its calls. Launches: "
+    return [f"{text}{', '.join(several)}."] if several else []
 
 
 def everything(table: Table) -> Grid:
@@ -189,12 +207,31 @@ def everything(table: Table) -> Grid:
     return _of_columns("Configurations and latencies", columns, cells, table["device"], notes)
 
 
-def tokens(table: Table) -> Grid | None:
-    """Return tokens per second and their latencies; None for a stream without tokens."""
+def tokens(table: Table, model_layers: int | None = None) -> Grid | None:
+    """Return tokens per second and their latencies; None for a stream without tokens.
+
+    If fewer than `model_layers` ran, headings say so, and a further column has the TPOT of all layers.
+    """
     if not table.has_tokens:
         return None
     columns, cells = tokens_grid(table, "full")
-    return _of_columns("Tokens, medians over repeats", columns, cells, table["device"])
+    found = _of_columns("Tokens, medians over repeats", columns, cells, table["device"])
+    ran, texts = table["layers"], [head.text for head in found.heads]
+    if not (ran and model_layers and ran < model_layers) or TPOT not in texts:
+        return found
+    at, measured = texts.index(TPOT), f", {ran} of {model_layers} layers"
+    heads = [replace(head, text=head.text + measured * (head.text in OF_LAYERS)) for head in found.heads]
+    heads.insert(at + 1, Head(f"{TPOT}, scaled to all layers"))
+    scaled = [
+        pair(*(ms and ms * model_layers / ran for ms in (line.median("tpot_p50_ms"), line.median("tpot_p99_ms"))))
+        for line in table.lines
+        if line.median("tokens") is not None
+    ]
+    rows = [
+        [*row[: at + 1], Cell(text, leading_number(text)), *row[at + 1 :]]
+        for row, text in zip(found.rows, scaled, strict=True)
+    ]
+    return replace(found, heads=heads, rows=rows)
 
 
 def frontier(one: Frontier) -> Grid:

@@ -135,7 +135,7 @@ def section(
     found += [figure for one in frontiers for figure in frontier_figures(one)]
     found += [*([] if sweeps else [time_figure(strategy)]), latency_figure(table, source.histograms)]
     found += [batch_figure(table, source.histograms), timeline_figure([table, *twins], source)]
-    tokens = grids.tokens(table)
+    tokens = grids.tokens(table, source.model_layers(table))
     tables = [
         *map(grids.frontier, sweeps),
         *map(grids.waterfall, waterfalls),

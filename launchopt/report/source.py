@@ -68,6 +68,16 @@ class Source:
         found = [run for run in self.runs if run.name == run_id]
         return found[0] if len(found) == 1 else None
 
+    def model_layers(self, table: Table) -> int | None:
+        """Return the layers of the model of a table; None without a model, or if its runs differ."""
+        ids = {line["run_id"] for line in table.lines}
+        found = {
+            ((run.manifest.get("config") or {}).get("model") or {}).get("layers")
+            for run in self.runs
+            if run.name in ids
+        }
+        return found.pop() if len(found) == 1 else None
+
 
 def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Source:
     """Read and analyse `folders`; DataError for a file that cannot be read."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from launchopt.analysis.stream_rows import counted
-from launchopt.analysis.submits import submit_ms
+from launchopt.analysis.submits import submit_ms, submits
 from launchopt.analysis.tables.columns import number
 from launchopt.analysis.verdict.bound import Bound
 from launchopt.analysis.verdict.calibration import Calibration
@@ -59,7 +59,9 @@ def _now(found: Found) -> str:
         text += f", p50 TPOT {number(tpot * whole)} ms"
     if calls and None not in times:
         share = min(1.0, statistics.median(each for each in times if each is not None) / wall)
-        text += f"; launch calls take {share:.0%} of it ({calls:,.0f} calls)"
+        launches = statistics.median(each for each in map(submits, rows) if each is not None)
+        several = f" in {launches:,.0f} launches" if launches < calls else ""
+        text += f"; launch calls take {share:.0%} of it ({calls:,.0f} calls{several})"
     if is_cut:
         text += f"; measured with {ran} of {found.layers} layers, but TPOT is that of all"
     return text

@@ -114,9 +114,9 @@ def _launches(line: Line) -> str | None:
     share = _percent(total_ms, line.median("wall_ms"))
     capped = " at most: calls that copy are not counted apart" if calls * mean_ns / 1e6 > total_ms else ""
     copies = (line.median("launch_calls") or 0.0) - calls
-    more = f"; {count(copies)} more calls are part of these, in that time" if copies else ""
+    all_calls = f"{count(calls + copies)} in {count(calls)} launches: " if copies else ""
     each = f"{count(calls)} x {number(mean_ns / 1e3)} us = {number(total_ms)} ms"
-    return f"launch calls: {each}, {share}{capped}{more}"
+    return f"launch calls: {all_calls}{each}, {share}{capped}"
 
 
 def _blocked(line: Line) -> str | None:

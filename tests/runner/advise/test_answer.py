@@ -50,6 +50,14 @@ def test_with_nothing_to_compare_no_budget_is_asked_for(model: Path) -> None:
     assert do == "do: nothing to compare, engine alone runs here and passes its check (graph did not)"
 
 
+def test_launches_that_take_several_calls_are_counted_apart(model: Path) -> None:
+    whole = found(of_model(model, 16, "cpu", None))
+    calls = {"launch_calls": 543, "submits": 415, "host_submit_ns_per_launch": 12_048.0}
+    arms = {label: [row | calls for row in rows] for label, rows in whole.arms.items()}
+    now = lines_of(replace(whole, arms=arms))[0]
+    assert "launch calls take 50% of it (543 calls in 415 launches)" in now  # 415 x 12.048 us of 10 ms
+
+
 def test_an_open_choice_says_what_to_do(model: Path) -> None:
     whole = replace(found(of_model(model, 16, "cpu", None)), decision=Decision.open)
     more = lines_of(replace(whole, enough_s=90.0))[2]
