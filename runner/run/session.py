@@ -30,6 +30,7 @@ from runner.plan.split import member, new_team
 from runner.run.children import GRACE_S, Child, ChildError, end_all, hire, keep, out_of_cpu_time
 from runner.run.leftovers import FOLDER, held
 from runner.run.notices import AUDITS, CHECKS
+from runner.run.screens.pace import Pace
 from runner.run.several import add_readings
 from runner.run.watchdog import Moved, Progress, StalledError, Watchdog
 from runner.worker.messages import Failure, Order, OrderKind, RepeatResult, Reply, ReplyKind
@@ -86,8 +87,10 @@ class Session:
                 facts = self._await(consumer, ReplyKind.READY, "filling operands, making plans").value
                 assert isinstance(facts, dict)
                 self.about = facts
+            pace = Pace(len(job.arms))
             for arm, each in enumerate(job.arms):
-                self._warm_up(arm, f"of {each.mode} ({arm + 1} of {len(job.arms)})")
+                self._warm_up(arm, f"of {each.mode} ({pace.place(arm)})")
+                pace.finished(arm)
         except BaseException:
             self.close()
             raise

@@ -27,6 +27,12 @@ class Pace:
         self._took_s[arm].append(self._clock() - self._since_s)
         self.begun()
 
+    def place(self, arm: int) -> str:
+        """Return `3 of 9, first repeat in about 0:40` for an arm before its warm-up run, if each arm has one."""
+        left_s = self.left_s(len(self._took_s))
+        left = "" if left_s is None else f", first repeat in about {clock_text(left_s)}"
+        return f"{arm + 1} of {len(self._took_s)}{left}"
+
     def left_s(self, runs: int) -> float | None:
         """Return the seconds until `runs` runs are finished; None before the first one is.
 

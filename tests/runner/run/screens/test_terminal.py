@@ -54,6 +54,15 @@ def test_each_arm_has_its_own_pace(clock: Clock) -> None:
     assert pace.left_s(4) == 0.0
 
 
+def test_the_runs_before_the_first_repeat_say_how_far_they_are(clock: Clock) -> None:
+    pace = Pace(9, clock)
+    assert pace.place(0) == "1 of 9"
+    for arm in range(2):
+        clock.now_s += 10.0
+        pace.finished(arm)
+    assert pace.place(2) == "3 of 9, first repeat in about 1:10"
+
+
 def test_in_a_pipe_it_speaks_every_30_seconds_in_plain_lines(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     with Terminal(job(), 2, "job 1 of 3", clock) as terminal:
         terminal.begun()
