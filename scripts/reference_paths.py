@@ -61,7 +61,6 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "gpu/bench/collectives": (*PEERS, "runner/bench/collectives.py", "runner/bench/peers.py"),
     "cpu": (*CPU, MODES),
     "cpu/bench": (*CPU, MODES, "launchopt/recording", "runner/bench"),
-    "cpu2": (*CPU, MODES, "launchopt/recording", "runner/bench"),
     "reliability": (*LOOP, "launchopt/recording", "launchopt/reading", "runner/run", "runner/ending"),
 }
 DEPENDS = {kind: tuple(dict.fromkeys(paths)) for kind, paths in _DEPENDS.items()}
