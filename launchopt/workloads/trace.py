@@ -25,6 +25,8 @@ from launchopt.streams.trace_stream import TraceStream, first_commands
 from launchopt.traces.gemms import DTYPES, EXACT_TYPES, Gemm, TraceGemms, read_gemms
 from launchopt.workloads.base import Setting, Workload
 
+LONG_NS = 60 * 10**9  # a repeat that takes longer is announced
+
 
 class Gaps(enum.Enum):
     """Times at which commands are due."""
@@ -101,6 +103,11 @@ class Trace(Workload):
         if converted:
             counted = ", ".join(f"{count:,} of {name}" for name, count in converted.most_common())
             notices.append(f"trace: operators replayed in {stream.dtype.name}: {counted}")
+        if stream.span_ns > LONG_NS:
+            notices.append(
+                f"trace: each repeat takes {stream.span_ns * 1e-9:,.0f} s at this pace: workload.speed=N replays"
+                " it N times as fast, workload.gaps=none without waiting"
+            )
         if trace.left_out:
             counted = ", ".join(f"{count:,} {why}" for why, count in sorted(trace.left_out.items()))
             notices.append(f"trace: operators left out: {counted}")

@@ -214,6 +214,14 @@ def test_float8_is_replayed_where_a_type_is_given(tmp_path: Path) -> None:
     )
 
 
+def test_a_recording_that_takes_over_a_minute_to_replay_is_announced(tmp_path: Path) -> None:
+    path = written(tmp_path, op("mm", 0, [1, 512], [512, 256]), op("mm", 9e9, [1, 512], [512, 256]))
+    said = "trace: each repeat takes 9,000 s at this pace: workload.speed=N replays it N times as fast"
+    assert any(notice.startswith(said) for notice in planned(path).notices)
+    for faster in ("workload.speed=1000", "workload.gaps=none"):
+        assert not any("each repeat takes" in notice for notice in planned(path, faster).notices)
+
+
 def test_weights_are_cold_for_each_shape_and_hot_for_all(tmp_path: Path) -> None:
     many = [op("mm", 10 * at, [1, 512], [512, m]) for at, m in enumerate([256, 512] * 40)]
     path = written(tmp_path, *many)
