@@ -38,6 +38,6 @@ def read_header(path: Path) -> Header:
                     if prefix in (_RANK, _SIZE, _BASE):
                         found[prefix] = value
     except (ijson.JSONError, DataError, ArithmeticError, ValueError):
-        pass  # who reads the events says what is wrong with the file
+        pass  # the reader of the events names the fault
     rank, size = (whole(found.get(name), RANK_MAX) for name in (_RANK, _SIZE))
     return Header(Job(rank, size) if 0 <= rank < size else None, max(0, whole(found.get(_BASE), LATEST_NS - 1)))

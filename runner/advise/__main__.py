@@ -73,11 +73,7 @@ def _advise(options: argparse.Namespace) -> int:
     info, why = find_device(config.device.kind.value, config.device.index)
     question = settled_for(question, config, info)
     prefixes = [prefixes_line(options.trace)] if options.model and options.trace else []
-    budget_s = options.budget_s or (GPU_BUDGET_S if info.kind == "cuda" else CPU_BUDGET_S)
-    if budget_s < LEAST_BUDGET_S:
-        raise ConfigError(
-            "--budget-s", f"{budget_s:g}", f"must be {LEAST_BUDGET_S:g} or more: a run takes long to start"
-        )
+    budget_s = _budget_s(options.budget_s, info.kind)
     note = "" if info.kind == "cuda" else "; advice for this CPU, which says nothing about a GPU"
     print(f"device: {info.kind} ({info.name}), {why}{note}; budget {budget_s:g} s", file=sys.stderr)
     for notice in model_notices(question.config()) if options.model else ():
@@ -105,6 +101,15 @@ def _advise(options: argparse.Namespace) -> int:
     print("\n".join(answer), flush=True)  # whatever becomes of the files
     print("\n".join(save(found, answer, folder)))
     return 0
+
+
+def _budget_s(asked_s: float | None, kind: str) -> float:
+    """Return the seconds of the search on a kind of device; ConfigError if they are too few."""
+    budget_s = asked_s or (GPU_BUDGET_S if kind == "cuda" else CPU_BUDGET_S)
+    if budget_s < LEAST_BUDGET_S:
+        why = f"must be {LEAST_BUDGET_S:g} or more: a run takes long to start"
+        raise ConfigError("--budget-s", f"{budget_s:g}", why)
+    return budget_s
 
 
 def _question(options: argparse.Namespace) -> Question:

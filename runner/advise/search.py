@@ -71,18 +71,7 @@ def search(
             f"the {trials.budget_s:.0f} s left of --budget-s are too few for the first trial: type the same with "
             f"--budget-s {2 * (trials.spent_s + trials.budget_s):.0f}"
         )
-    if layers is not None:
-        ran = int(str(question.settings.get("workload.tokens", TOKENS)))
-        fit = trials.left_s * TRIAL_SHARE * 1e3 / (wall_ms(pilot) * TOKENS / ran)  # layers in a trial
-        tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
-        question = question.with_settings({"workload.tokens": tokens})
-        question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
-        trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / ran)
-    elif question.is_of_experts:
-        steps = int(trials.left_s * TRIAL_SHARE * 1e3 / wall_ms(pilot) * EXPERT_STEPS)
-        steps = max(LEAST_EXPERT_STEPS, min(EXPERT_STEPS, steps))
-        question = question.with_settings({"workload.steps": steps})
-        trials.cost = trials.cost.scaled(steps / EXPERT_STEPS)
+    question = _as_long_as_fits(question, wall_ms(pilot), able, base, layers, trials)
     first = Round(by_arm(pilot), trials.last)
     others = [label for label in able(question) if label != base]
     last, left_out = _halved(question, others, base, layers, trials)
@@ -115,6 +104,30 @@ def search(
         failed,
         is_lone,
     )
+
+
+def _as_long_as_fits(
+    question: Question,
+    pilot_ms: float,
+    able: Callable[[Question], Sequence[str]],
+    base: str,
+    layers: int | None,
+    trials: Trials,
+) -> Question:
+    """Return the question with as many layers and tokens, or steps, as fit into a trial; the cost follows."""
+    if layers is not None:
+        ran = int(str(question.settings.get("workload.tokens", TOKENS)))
+        fit = trials.left_s * TRIAL_SHARE * 1e3 / (pilot_ms * TOKENS / ran)  # layers in a trial
+        tokens = max(LEAST_TOKENS, min(TOKENS, int(TOKENS * fit)))
+        question = question.with_settings({"workload.tokens": tokens})
+        question = _fitting(question, max(1, min(layers, int(fit))), base, able, trials)
+        trials.cost = trials.cost.scaled(int(str(question.settings["workload.layers"])) * tokens / ran)
+    elif question.is_of_experts:
+        steps = int(trials.left_s * TRIAL_SHARE * 1e3 / pilot_ms * EXPERT_STEPS)
+        steps = max(LEAST_EXPERT_STEPS, min(EXPERT_STEPS, steps))
+        question = question.with_settings({"workload.steps": steps})
+        trials.cost = trials.cost.scaled(steps / EXPERT_STEPS)
+    return question
 
 
 def _enough_s(trials: Trials) -> float:

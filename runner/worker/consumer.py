@@ -233,17 +233,14 @@ class Consumer:
         why, impossible = self._ceilings.above(row) if is_alone else (None, False)
         if impossible:
             faults.append(f"impossible rate: {why}")
-        if self._job.open_loop:
-            most = held(self._job, arm, prepared.mode)
-            row |= summary.completion(self.recorder, self._timing, most, int(arm.timeout_us * 1e3))
+        if job.open_loop:
+            row |= self._completion(arm, held(job, arm, prepared.mode))
         row |= {
             "mode": arm.label,
             "stack": shown_on(self.device.info.kind, prepared.mode.stack_on(self._stream)),
             "repeat": repeat,
-            "ordering": self._stream.ordering(self._job.violated, prepared.mode.keeps_order),
-            "sampling_ms": self.device.sampling_ns() / 1e6
-            if self._job.sampling.kind is not SamplingKind.none
-            else None,
+            "ordering": self._stream.ordering(job.violated, prepared.mode.keeps_order),
+            "sampling_ms": self.device.sampling_ns() / 1e6 if job.sampling.kind is not SamplingKind.none else None,
             "above_ceiling": why,
             **cost_columns(prepared, self._setups[index]),
             **collective_columns(self.device),
@@ -258,6 +255,10 @@ class Consumer:
             found,
             b"" if own is None else np.packbits(own).tobytes(),
         )
+
+    def _completion(self, arm: Arm, held_commands: int) -> Row:
+        """Return the columns of an open loop of independent commands."""
+        return summary.completion(self.recorder, self._timing, held_commands, int(arm.timeout_us * 1e3))
 
     def _about(self, counts: dict[str, int]) -> Manifest:
         """Return the entry of the run for the manifest."""

@@ -45,10 +45,10 @@ def recorded_or_set(starts_ns: Times, ends_ns: Times, rounded_ns: int) -> Clocks
 def set_clocks(starts_ns: Times, ends_ns: Times) -> Clocks:
     """Return the middle of the bounds. If they contradict each other, they are widened by the least that mends it.
 
-    The error includes what they are widened by.
+    The error includes that amount.
     """
     bounds = _largest_ns(starts_ns, ends_ns)
-    low, high = 0, max(0, -int(bounds.min()))  # widened by the latter, equal begins of the first collective meet all
+    low, high = 0, max(0, -int(bounds.min()))  # with `high` all may have begun the first one together
     while low < high:
         middle = (low + high) // 2
         low, high = (middle + 1, high) if _closed(bounds + middle) is None else (low, middle)

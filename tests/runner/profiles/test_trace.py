@@ -17,7 +17,6 @@ from launchopt.analysis.profiles.launch_rows import LAUNCH_KERNELS
 from runner.ending import outcome
 from runner.profiles import trace, trace_screen
 from runner.profiles.trace import main
-from runner.profiles.trace_conclusion import HOST_BOUND, LAUNCH_BOUND, WAITS
 from runner.screen.pager import PIPED_COLUMNS
 
 SOME = [call(0, 4, 1), kernel(6, 3, 1), call(8, 2, 2, "cuLaunchKernel", cat="cuda_driver"), kernel(11, 9, 2, stream=8)]
@@ -68,11 +67,6 @@ Not launch-bound: the GPU is busy most of the time.
 """
 
 
-LONG_CALLS = [call(0, 30, 1), kernel(31, 2, 1), call(34, 30, 2), kernel(65, 2, 2)]
-BUSY_HOST = [call(0, 2, 1), kernel(3, 2, 1), call(60, 2, 2), kernel(63, 2, 2)]
-LATE_KERNELS = [call(0, 2, 1), kernel(3, 2, 1), call(6, 2, 2), kernel(63, 2, 2)]
-
-
 def words(text: str) -> list[list[str]]:
     """Lines without what depends on the width of columns."""
     return [line.split() for line in text.splitlines()]
@@ -92,31 +86,6 @@ def test_the_table_of_operators_says_what_its_parts_are(tmp_path: Path, capsys: 
     shown = " ".join(capsys.readouterr().out.split())
     assert "operator: medians, us calls launches framework inner driver before it sum, ms aten::mm 1 1 " in shown
     assert trace_screen.OPERATORS_LEGEND in shown
-
-
-@pytest.mark.parametrize(
-    ("events", "said"),
-    [
-        (LONG_CALLS, ["nothing launched 3%, within a launch call 94%, launched, not begun 3%", LAUNCH_BOUND, "advise"]),
-        (BUSY_HOST, ["nothing launched 95%, within a launch call 3%, launched, not begun 2%", HOST_BOUND, "advise"]),
-        (LATE_KERNELS, ["nothing launched 2%, within a launch call 3%, launched, not begun 95%", WAITS]),
-    ],
-)
-def test_the_last_lines_say_what_takes_the_idle_time(
-    events: list[dict[str, object]], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = written(tmp_path, events)
-    assert main([str(path)]) == 0
-    first, *others = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
-    assert first.endswith(f"Of the idle time: {said[0]}")
-    assert others == [f"next: launchopt advise --trace {path}" if each == "advise" else each for each in said[1:]]
-
-
-def test_idle_time_within_operators_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 34, "dur": 29, "pid": 1, "tid": 1}
-    assert main([str(written(tmp_path, [operator, *BUSY_HOST]))]) == 0
-    # 3..5 kernel, 34..60 of the operator before its call, 60..62 in the call, 62..63, 63..65 kernel
-    assert "nothing launched 95% (45% within operators), within" in capsys.readouterr().out
 
 
 def test_a_pipe_has_whole_names_of_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -301,13 +270,3 @@ def test_published_traces_side_by_side(capsys: pytest.CaptureFixture[str]) -> No
     assert host == [["5,473.753", "324.734"], ["us", "9,475.000"]]
     queues = [line[5:] for line in lines if line[:5] == ["longest", "queue", "of", "a", "stream"]]
     assert queues == [["2", "1"], ["80"]]
-
-
-@pytest.mark.skipif(not TRACES.exists(), reason="no published traces: download them from their sources")
-def test_the_host_bounds_the_published_trace_of_bert(capsys: pytest.CaptureFixture[str]) -> None:
-    path = TRACES / "h100_bert_small.kineto.json.gz"
-    assert main([str(path)]) == 0
-    causes = "nothing launched 88% (40% within operators), within a launch call 9%, launched, not begun 3%"
-    expected = [f"GPU idle 92% of the time. Of the idle time: {causes}", HOST_BOUND]
-    said = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
-    assert said == [*expected, f"next: launchopt advise --trace {path}"]

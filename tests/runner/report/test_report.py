@@ -42,20 +42,6 @@ def test_markdown_is_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert notes <= set(piped.out.splitlines()), "what is wrong with a line is said there, too"
 
 
-def test_a_sweep_that_did_not_end_is_reported_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep = tmp_path / "sweep"
-    for job, about in enumerate(({"status": "ok"}, {"status": "interrupted", "repeats_done": 14})):
-        folder = write(sweep / str(job), repeats(9, 9, run_id=str(job)))
-        (folder / "manifest.json").write_text(json.dumps({"run_id": str(job), **about}))
-    (sweep / "sweep.json").write_text(json.dumps({"counts": {"ok": 1, "interrupted": 1, "not run": 1}}))
-    assert report.main([str(sweep)]) == 0
-    said = capsys.readouterr().err.splitlines()
-    assert said[:2] == [
-        f"note: {sweep / '1'}: interrupted after 14 repeats",
-        f"note: {sweep}: 1 job not run (resume=true runs them)",
-    ]
-
-
 def test_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:
     folder = write(tmp_path, everything()[::-1])
     tables.report([folder])

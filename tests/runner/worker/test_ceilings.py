@@ -49,8 +49,9 @@ def test_a_ceiling_measured_on_a_busy_machine_is_measured_again(monkeypatch: pyt
 
 
 def test_what_stays_above_is_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = Measured(Ceilings(8.0, 12.0, 0.001), monkeypatch)
-    assert measured.ceilings.above(ROW) == ("0.002 TFLOP/s is above the measured peak of 0.001", True)
+    measured = Measured(Ceilings(8.0, 12.0, 0.0015), monkeypatch)
+    assert measured.ceilings.above(ROW) == ("0.002 TFLOP/s is above the measured peak of 0.0015", True)
+    assert len(measured.asked) == 1 + module.MOST_AGAIN
 
 
 def test_fp8_products_have_no_measured_peak(monkeypatch: pytest.MonkeyPatch) -> None:
