@@ -109,5 +109,9 @@ def test_workers_end_with_the_script(tmp_path: Path) -> None:
 
 
 def _workers(pid: int) -> list[psutil.Process]:
-    found = [each for each in psutil.Process(pid).children() if each.status() != psutil.STATUS_ZOMBIE]
-    return found if sum("--multiprocessing-fork" in each.cmdline() for each in found) == 2 else []
+    """The children of the script once both workers are there. A child may end while it is looked at: asked again."""
+    try:
+        found = [each for each in psutil.Process(pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+        return found if sum("--multiprocessing-fork" in each.cmdline() for each in found) == 2 else []
+    except psutil.NoSuchProcess:
+        return []
