@@ -95,6 +95,17 @@ def _under_torch(mode: str) -> Part:
     return Part(f"gpu/profilers/{mode}", "cuda", 10, tuple(commands), seconds=60)
 
 
+def _prefixes() -> Part:
+    """Return requests whose prompts share 2,048 tokens, with a cache of prefixes and without one: two runs."""
+    words = (
+        "workload=layer model=llama_3_2_1b workload.layers=4 workload.dtype=bf16 workload.kv=paged workload.requests=16 "
+        "workload.prompt_tokens=2304 workload.shared_prefix=2048 workload.tokens=20 workload.cache=hot mode=engine "
+        "mode.submit=graph against=[] scheduler=continuous timing=host record.launches=none repeats=5 processes=3"
+    )
+    commands = [run_words(f"{words} scheduler.prefixes={name}", f"{{folder}}/{name}") for name in ("none", "hash")]
+    return Part("gpu/prefixes", "cuda", 5, tuple(commands), seconds=60)
+
+
 README_PARTS = (
     _run(f"{README}/decode_1", 3, 170, "table=strategies_decode_1 repeats=5"),
     _run(
@@ -222,6 +233,7 @@ PARTS = (
         for rate, seconds in ((200_000, 150), (1_000_000, 90), (1_800_000, 80))
     ),
     *REPLAYS,
+    _prefixes(),
     *(_ahead(requests) for requests in (1, 16)),
     *(_under_nsys(mode) for mode in ("baseline", "batched", "graph")),
     *(_under_torch(mode) for mode in ("torch_eager", "torch_graph")),

@@ -51,6 +51,7 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
         f"gpu/{name}": (*GPU, MODES, *ARRIVALS)
         for name in ("azure_llama_3_8b", "mooncake_llama_3_2_1b", "replay_qwen3_0_6b")
     },
+    "gpu/prefixes": (*GPU, MODES, *STEPS, *ARRIVALS),
     "gpu/trace_bert": (*GPU, MODES, "launchopt/traces", *LIBRARIES),
     "gpu/resident": (*GPU, *RESIDENT, *MEGAKERNEL),
     "gpu/ahead": (*GPU, *MEGAKERNEL),
