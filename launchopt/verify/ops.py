@@ -78,13 +78,15 @@ def joined(xp: ModuleType, parts: Sequence[Graded]) -> Graded:
     return Graded(value, variance, storing=storing)
 
 
-def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0, stores: int = 1) -> Graded:
+def stored(value: Array, variance: Array, dtype: Dtype, roundings: Array = 4.0, factor: Array = None) -> Graded:
     """Return a result that a device computes with `roundings` fp32 roundings and then rounds to `dtype`.
 
-    variance: the part of the error's variance that comes from the inputs. stores: most times that the device rounds to
-    `dtype`.
+    variance: the part of the error's variance that comes from the inputs. factor: a device may also round to `dtype`
+    what it then multiplies by this.
     """
-    storing = stores * dtype.unit_roundoff * abs(value) + UNDERFLOW[dtype]
+    storing = dtype.unit_roundoff * abs(value) + UNDERFLOW[dtype]
+    if factor is not None:
+        storing += dtype.unit_roundoff * abs(value) + UNDERFLOW[dtype] * abs(factor)
     return Graded(value, variance + (roundings * FP32_ROUNDOFF * value) ** 2 + storing**2, storing=storing)
 
 
@@ -141,7 +143,7 @@ def norm(xp: ModuleType, b: Graded, gain: Array, dtype: Dtype, epsilon: float) -
     value = b.value * factor * gain
     of_mean = (b.value**2 * b.variance).sum(axis=1, keepdims=True) / count**2
     variance = (factor * gain) ** 2 * b.variance + (value * factor**2) ** 2 * of_mean
-    return stored(value, variance, dtype, 4.0 + math.sqrt(count), stores=2)
+    return stored(value, variance, dtype, 4.0 + math.sqrt(count), gain)
 
 
 def head_norm(xp: ModuleType, b: Graded, gains: Array, heads: tuple[int, int], dtype: Dtype, epsilon: float) -> Graded:
@@ -176,7 +178,7 @@ def silu_mul(xp: ModuleType, b: Graded, dtype: Dtype) -> Graded:
     # The first derivatives vanish where gate and up are near 0, and at the minimum of silu; the second ones remain.
     variance += slope**2 * of_gate * of_up + 0.75 * (bend * up * of_gate) ** 2
     roundings = 4.0 + 2.0 * xp.abs(gate)  # exp amplifies the rounding of its argument
-    return stored(gate * sigmoid * up, variance, dtype, roundings, stores=2)
+    return stored(gate * sigmoid * up, variance, dtype, roundings, up)
 
 
 def rope(xp: ModuleType, b: Graded, positions: Array, heads: int, head_dim: int, theta: float, dtype: Dtype) -> Graded:

@@ -131,6 +131,21 @@ def test_silu_mul_is_allowed_what_errors_of_both_inputs_cause_where_neither_matt
 
 
 @in_each_dtype
+def test_what_is_stored_before_a_product_may_underflow(dtype: Dtype) -> None:
+    """PyTorch stores silu(gate), and may store a normed value, and multiplies that. Near 0 a half loses its digits."""
+    size = np.geomspace(1e-9, 1.0, 100_000)
+    b, factor = rounded(np.stack([-size, 9.0 - size], axis=1), dtype), drawn(dtype, 1, 2) * 8
+    gate, up = b[:, :1].astype(np.float64), b[:, 1:].astype(np.float64)
+    given, epsilon = exact(np, b.astype(np.float64)), 1e-3
+    silu = rounded(rounded(gate / (1 + np.exp(-gate)), dtype) * up, dtype)
+    normed = rounded(
+        rounded(b / np.sqrt((b.astype(np.float64) ** 2).mean(axis=1, keepdims=True) + epsilon), dtype) * factor, dtype
+    )
+    assert share(silu, vo.silu_mul(np, given, dtype)) <= 1.0
+    assert share(normed, vo.norm(np, given, factor.astype(np.float64), dtype, epsilon)) <= 1.0
+
+
+@in_each_dtype
 def test_errors_of_attention_are_carried_on(dtype: Dtype) -> None:
     """Also where keys and values have much in common, which softmax does not notice."""
     generator = np.random.default_rng(8)
