@@ -35,8 +35,9 @@ RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
 GPU_BENCHES = ("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "dispatch", "pipeline")
 PAIR_BENCHES = ("collectives",)  # of two GPUs
 CPU_BENCHES = ("ring", "batcher", "recorder", "posting", "pipeline")
+BENCH_SECONDS = {"resident": 30, "megakernel": 40, "modes": 50, "dispatch": 35, "pipeline": 200, "ring": 80}
 TABLES = [(table, dtype) for table in ("gemv_micro", "decode", "prefill") for dtype in ("fp32", "fp16")]
-TABLE_SECONDS = {"gemv_micro": 130, "decode": 35, "prefill": 20}
+TABLE_SECONDS = {"gemv_micro": 115, "decode": 35, "prefill": 12}
 PROFILED = "workload=gemv_micro workload.commands=65536 batching.max_batch=512 batching.timeout_us=1000000"
 OBJECTIVE = "slo.ttft_ms=1000 slo.tpot_ms=50"
 README = "readme"  # the folder of the parts that the README's first table and picture show
@@ -50,7 +51,7 @@ def _run(folder: str, minutes: float, seconds: int, words: str, device: str = "c
 
 def _bench(folder: str, device: str, suite: str) -> Part:
     command = f"python -m runner bench {suite} --device {device} --output {{folder}}"
-    return Part(f"{folder}/{suite}", device, 8, (command,), seconds=60)
+    return Part(f"{folder}/{suite}", device, 8, (command,), seconds=BENCH_SECONDS.get(suite, 20))
 
 
 def _replay(folder: str, minutes: float, seconds: int, trace: str, words: str) -> Part:
@@ -65,7 +66,7 @@ def _ahead(requests: int) -> Part:
         run_words(f"{table} scheduler.ahead={value}", f"{{folder}}/{name}")
         for value, name in [("false", "without"), ("true", "with")]
     ]
-    return Part(f"gpu/ahead/decode_{requests}", "cuda", 6, tuple(commands), seconds=40)
+    return Part(f"gpu/ahead/decode_{requests}", "cuda", 6, tuple(commands), seconds=30)
 
 
 def _under_nsys(mode: str) -> Part:
@@ -98,12 +99,12 @@ def _under_torch(mode: str) -> Part:
 def _prefixes() -> Part:
     """Return requests whose prompts share 2,048 tokens, with a cache of prefixes and without one: two runs."""
     words = (
-        "workload=layer model=llama_3_2_1b workload.layers=4 workload.dtype=bf16 workload.kv=paged workload.requests=16 "
-        "workload.prompt_tokens=2304 workload.shared_prefix=2048 workload.tokens=20 workload.cache=hot mode=engine "
-        "mode.submit=graph against=[] scheduler=continuous timing=host record.launches=none repeats=5 processes=3"
+        "workload=layer model=llama_3_2_1b workload.layers=4 workload.dtype=bf16 workload.kv=paged workload.requests=16"
+        " workload.prompt_tokens=2304 workload.shared_prefix=2048 workload.tokens=20 workload.cache=hot mode=engine"
+        " mode.submit=graph against=[] scheduler=continuous timing=host record.launches=none repeats=5 processes=3"
     )
     commands = [run_words(f"{words} scheduler.prefixes={name}", f"{{folder}}/{name}") for name in ("none", "hash")]
-    return Part("gpu/prefixes", "cuda", 5, tuple(commands), seconds=60)
+    return Part("gpu/prefixes", "cuda", 5, tuple(commands), seconds=140)
 
 
 README_PARTS = (
@@ -199,26 +200,26 @@ PARTS = (
         _run(
             f"gpu/decode_in_order/{dtype}_{n}",
             5,
-            30,
+            40 if n == 64 else 12,
             f"experiment=decode_in_order workload.requests={n} workload.dtype={dtype} repeats=5",
         )
         for dtype in ("fp32", "fp16")
         for n in (1, 4, 16, 64)
     ),
-    *(_run(f"gpu/resident/{i}", 8, 60, f"table=resident_{name} repeats=5") for i, name in enumerate(RESIDENT)),
+    *(_run(f"gpu/resident/{i}", 8, 20, f"table=resident_{name} repeats=5") for i, name in enumerate(RESIDENT)),
     *(  # a goal compares the two
-        _run(f"gpu/resident/{i}", 10, 60, f"table=resident_llama_{n} repeats=3 processes=3")
+        _run(f"gpu/resident/{i}", 10, 80, f"table=resident_llama_{n} repeats=3 processes=3")
         for i, n in ((5, 1), (6, 16))
     ),
     _run(
         "gpu/resident/ten_million",
         5,
-        40,
+        10,
         "mode=persistent against=[] workload=gemv_256 workload.commands=10000000 workload.cache=hot repeats=1 "
         "timing=host",
     ),
     *(
-        _run(f"gpu/qkv/{table}_{model}", 5, 25, f"table=qkv_{table} model={model} repeats=5", report="--strategies")
+        _run(f"gpu/qkv/{table}_{model}", 5, 20, f"table=qkv_{table} model={model} repeats=5", report="--strategies")
         for table in ("decode_1", "decode_16", "prefill")
         for model in ("folovllm", "qwen3_0_6b", "llama_3_2_1b", "llama_3_8b")
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from launchopt.analysis.tables.bandwidth import unsteady
 from launchopt.errors import RunError
@@ -16,11 +17,21 @@ from launchopt.scratch import scratch
 from runner.bench.figures import Figure
 from runner.worker.lifeline import run_bound
 
-RATES = (  # (workload, dtype, commands, goal in commands/s)
-    ("gemv_micro", "fp32", 500_000, 2.0e6),
-    ("gemv_micro", "fp16", 500_000, 4.0e6),
-    ("gemv_256", "fp32", 2_000_000, 12e6),
-    ("gemv_256", "fp16", 2_000_000, 20e6),
+
+class Rate(NamedTuple):
+    """A stream, and the goal of its rate in commands/s."""
+
+    workload: str
+    dtype: str
+    commands: int
+    goal: float
+
+
+RATES = (
+    Rate("gemv_micro", "fp32", 500_000, 2.0e6),
+    Rate("gemv_micro", "fp16", 500_000, 4.0e6),
+    Rate("gemv_256", "fp32", 2_000_000, 12e6),
+    Rate("gemv_256", "fp16", 2_000_000, 20e6),
 )
 REFUSED = "workload.commands=2000000000"  # more commands than fit any memory, which planning checks last
 GOAL_HELP_S, GOAL_REFUSED_S, GOAL_RUN_S = 1.0, 2.0, 4.0
@@ -31,8 +42,8 @@ def suite(repeats: int, device: str) -> Iterator[Figure]:
     """Yield the figures of the pipeline on `device`."""
     with scratch() as root:
         if device == "cuda":
-            for workload, dtype, commands, goal in RATES:
-                yield from _rate(root, workload, dtype, commands, goal, repeats)
+            for wanted in RATES:
+                yield from rate(root, wanted, repeats, device)
         samples = [seconds(["--help"]) for _ in range(repeats)]
         yield Figure("pipeline", "--help, whole process", "s", samples, GOAL_HELP_S)
         samples = [seconds([REFUSED, "device=cpu"], exit_code=2) for _ in range(repeats)]
@@ -59,10 +70,13 @@ def seconds(arguments: Sequence[str], exit_code: int = 0) -> float:
     return (time.perf_counter_ns() - start_ns) / 1e9
 
 
-def _rate(root: Path, workload: str, dtype: str, commands: int, goal: float, repeats: int) -> Iterator[Figure]:
+def rate(root: Path, wanted: Rate, repeats: int, device: str) -> Iterator[Figure]:
+    """Yield the rate of a stream in mode=batched, and the bandwidth that it reaches."""
+    workload, dtype, commands, goal = wanted
     folder = root / f"{workload}_{dtype}"
     settings = [f"workload={workload}", f"workload.dtype={dtype}", f"workload.commands={commands}"]
-    settings += ["mode=batched", "batching.max_batch=512", "timing=host", "device=cuda", "record.launches=none"]
+    settings += ["mode=batched", "against=[]", "batching.max_batch=512", "timing=host", f"device={device}"]
+    settings += ["record.launches=none"]
     _run([*settings, f"repeats={repeats}", f"hydra.run.dir={folder}"])
     rows = results.read_summaries([folder])
     case = f"{workload} {dtype}, batched at 512"

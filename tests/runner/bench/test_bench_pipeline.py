@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from launchopt.errors import RunError
+from launchopt.files import read_json
 from runner.bench import pipeline
 
 
@@ -15,3 +18,12 @@ def test_a_refusal_is_timed() -> None:
 def test_what_ends_otherwise_is_no_figure() -> None:
     with pytest.raises(RunError, match="runner mode=nope: exit 2: "):
         pipeline.seconds(["mode=nope"])
+
+
+def test_a_rate_has_the_repeats_of_its_mode_and_no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "unsteady", lambda rows: "")  # other tests use the processors meanwhile
+    wanted = pipeline.Rate("gemv_256", "fp32", 2_000, 1.0)
+    rates, shares = pipeline.rate(tmp_path, wanted, 2, "cpu")
+    assert len(rates.samples) == len(shares.samples) == 2
+    (manifest,) = tmp_path.rglob("manifest.json")
+    assert {run["mode"] for run in read_json(manifest)["runs"]} == {"batched"}
