@@ -52,12 +52,24 @@ def weight_bytes(row: Row, m: int, k: int) -> int:
 
 def stream_subtitle(row: Row) -> str:
     """Return device, shapes and the other settings of a stream."""
-    shapes = str(row["shapes"])  # `64x1x8192`, or `15 shapes`
-    parts = [
-        row["gpu"] or row["device"].upper(),
-        *gpus_of(row),
-        shapes if shapes.endswith("shapes") else f"shapes {shapes}",
-    ]
+    parts = [row["gpu"] or row["device"].upper(), *gpus_of(row), _shapes(row), *_settings(row)]
+    return ", ".join(parts)
+
+
+def stream_details(row: Row) -> list[str]:
+    """Return what a subtitle says of a stream, the settings that tell streams apart most often first."""
+    return [*_settings(row), *gpus_of(row), _shapes(row), row["gpu"] or row["device"].upper()]
+
+
+def _shapes(row: Row) -> str:
+    """Return `shapes 64x1x8192`, or `15 shapes`."""
+    shapes = str(row["shapes"])
+    return shapes if shapes.endswith("shapes") else f"shapes {shapes}"
+
+
+def _settings(row: Row) -> list[str]:
+    """Return the settings of a stream besides its title, shapes and GPUs."""
+    parts: list[str] = []
     parts += [f"{row['model']} {row['workload'] if row['workload'] in OWN_FILES else 'model'}"] if row["model"] else []
     parts += [counted(row["layers"], "layer")] if row["layers"] is not None else []
     parts += routing_of(row)
@@ -66,7 +78,7 @@ def stream_subtitle(row: Row) -> str:
     parts += [f"scheduler {row['scheduler']}"] if row["scheduler"] else []
     parts += [] if row["cached_tokens"] is None else [cached(row)]
     parts += [f"sampling {row['sampling']}"] if row["sampling"] else []
-    return ", ".join(parts)
+    return parts
 
 
 def gpus_of(row: Row) -> list[str]:

@@ -85,8 +85,8 @@ def _block(folder: Path) -> str:
 
 
 def _compares_strategies(folder: Path) -> bool:
-    """Return whether a folder has a report of all modes, or comes from an experiment that compares them."""
-    if any((folder / name).is_file() for name in (STRATEGIES_FILE, "remedies.md")):  # the second: of version 0.1
+    """Return whether results at and below a folder have a report of all modes, or an experiment that compares them."""
+    if any(any(folder.rglob(name)) for name in (STRATEGIES_FILE, "remedies.md")):  # the second: of version 0.1
         return True
     overrides = (map(current_word, each.get("overrides", [])) for each in results.read_manifests([folder]))
     return any(STRATEGIES_EXPERIMENTS & set(each) for each in overrides)

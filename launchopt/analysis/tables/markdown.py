@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from launchopt.analysis.stream_rows import arrivals, counted
+from launchopt.analysis.stream_rows import arrivals, counted, stream_details
 from launchopt.analysis.tables.columns import (
     BATCHING,
     COLUMNS,
@@ -154,11 +154,30 @@ _WORK: Column[Line] = Column("work, commands", lambda line: str(line["workload"]
 _PEER: Column[Line] = Column("C++ (shape)", lambda line: line.peer_ratio or NOTHING, COMPACT)
 
 
-def _work(table: Table) -> str:
+def _work(table: Table) -> tuple[str, str]:
+    """Return the work of a table, and the number of its commands with what follows."""
     more = f", {counted(table['requests'], 'request')}" if table.has_tokens else ""
     if table["arrival_rate_per_s"] is not None:
         more += f", {arrivals(table.lines[0].rows[0])}"
-    return f"{table['workload']} {table.number_types}, {table['commands']:,}{more}"
+    return f"{table['workload']} {table.number_types}", f", {table['commands']:,}{more}"
+
+
+def _works(tables: Sequence[Table]) -> list[str]:
+    """Return the work of each table, with the first settings that tell it from works of the same kind and requests."""
+    named = [_work(table) for table in tables]
+    kinds = [
+        (table["workload"], table.number_types, table["requests"], table["arrival_rate_per_s"]) for table in tables
+    ]
+    details = [stream_details(table.lines[0].rows[0]) for table in tables]
+    works = ["".join(name) for name in named]
+    for kind in dict.fromkeys(kinds):
+        places = [place for place, each in enumerate(kinds) if each == kind]
+        own = [[text for text in details[i] if not all(text in details[j] for j in places)] for i in places]
+        counts = range(max(map(len, own)) + 1)
+        count = next((n for n in counts if len({*map(tuple, (texts[:n] for texts in own))}) == len(places)), counts[-1])
+        for place, texts in zip(places, own, strict=True):
+            works[place] = ", ".join([works[place], *texts[:count]])
+    return works
 
 
 def _merged(tables: Sequence[Table]) -> str:
@@ -172,13 +191,13 @@ def _merged(tables: Sequence[Table]) -> str:
     columns: list[Column[Line]] = []
     tokens: list[list[str]] = []
     has_peers = any(table.peer for table in tables)
-    for table in tables:
+    for table, work in zip(tables, _works(tables), strict=True):
         columns, cells, notes = grid(table, "compact", notes)
         for line, row in zip(table.lines, cells, strict=True):
             peer = [_peer_cell(table, line)] if has_peers else []
-            merged.append([_work(table), *row[:-1], *peer, row[-1]])
+            merged.append([work, *row[:-1], *peer, row[-1]])
         _, token_cells = tokens_grid(table, "compact")
-        tokens += [[_work(table), *row] for row in token_cells]
+        tokens += [[work, *row] for row in token_cells]
     places = list(dict.fromkeys(escaped(table["gpu"] or table["device"].upper()) for table in tables))
     heads = [_WORK, *columns[:-1], *([_PEER] if has_peers else []), columns[-1]]
     parts = [
