@@ -115,10 +115,9 @@ def place(measured: Path, root: Path) -> tuple[list[Part], dict[str, str]]:
 
 def _lack(part: Part, measured: Path) -> str:
     """Return why a part is not done, or nothing."""
-    carriers = sorted((measured / part.folder).rglob("manifest.json"))
-    if not carriers:
+    made_by = [read_json(path).get("part", {}) for path in provenance.carriers(measured / part.folder)]
+    if not made_by:
         return "not measured"
-    made_by = [read_json(path).get("part", {}) for path in carriers]
     if any(each.get("commands") != [*part.commands] for each in made_by):
         return "measured by other commands"
     return "" if all(each.get("exit_code") == 0 for each in made_by) else "failed"
@@ -126,9 +125,7 @@ def _lack(part: Part, measured: Path) -> str:
 
 def _checked(parts: Sequence[Part], measured: Path, root: Path) -> provenance.Revisions:
     """Return the revisions of all committed results and these; DataError if one of these is not clean."""
-    origins = {
-        path: provenance.origin(path) for part in parts for path in (measured / part.folder).rglob("manifest.json")
-    }
+    origins = {path: provenance.origin(path) for part in parts for path in provenance.carriers(measured / part.folder)}
     named = {found.revision for found in origins.values() if found.revision}
     listed = revisions.history_of(root, revisions.named_below(root / REFERENCE) | named)
     for path, found in origins.items():
@@ -227,7 +224,7 @@ def _by_requests(name: str) -> tuple[str, int]:
 
 def _about(folder: Path) -> str:
     """Return a paragraph on parts that ran beside others, or nothing."""
-    parts = [read_json(path).get("part", {}) for path in folder.rglob("manifest.json")]
+    parts = [read_json(path).get("part", {}) for path in provenance.carriers(folder)]
     most = max((each.get("before", {}).get("at_once", 1) for each in parts), default=1)
     return f"Up to {most} parts ran at a time, each on a GPU and cores of its own.\n\n" if most > 1 else ""
 

@@ -43,7 +43,7 @@ from launchopt.errors import ConfigError, explained, nearest
 from launchopt.files import JsonObject, absent, read_json, save_json
 from launchopt.recording.environment import environment
 from runner.reading import CommandParser, exit_code, positive, whole_number
-from runner.report.provenance import CARRIERS, origin
+from runner.report.provenance import carriers, origin
 from scripts.reference_check import check
 from scripts.reference_machine import Place, machine, name_of, place_for, places
 from scripts.reference_part import Part, words_of
@@ -141,7 +141,7 @@ def state_of(part: Part, output: Path, revision: object) -> JsonObject:
     """Return the saved state of a part. Done: by these commands and this revision, and its results are there."""
     found: JsonObject = read_states(output).get(part.folder, {"state": NOT_TRIED})
     is_same = (found.get("commands"), found.get("revision")) == ([*part.commands], revision)
-    is_kept = is_same and not found.get("dirty") and bool(_carriers(output / part.folder))
+    is_kept = is_same and not found.get("dirty") and bool(carriers(output / part.folder))
     return {"state": NOT_TRIED} if found["state"] == DONE and not is_kept else found
 
 
@@ -167,15 +167,11 @@ def _measured(part: Part, session: Session) -> JsonObject:
         "dirty": session.is_dirty,
     }
     after = machine(part.device, session.place)
-    for path in _carriers(folder):
+    for path in carriers(folder):
         save_json(path, read_json(path) | {"part": about | {"before": before, "after": after}})
     why = _fault(folder, session) if code == 0 else last
     state = DONE if not why else "out of time" if code is None else "failed"
     return about | {"state": state, "why": why, "revision": session.revision, "machine": name_of(before)}
-
-
-def _carriers(folder: Path) -> list[Path]:
-    return sorted(path for name in CARRIERS for path in folder.rglob(name))
 
 
 def _ended(part: Part, folder: Path, session: Session) -> tuple[int | None, str]:
@@ -224,7 +220,7 @@ def _ran(words: Sequence[str], limit_s: float, place: Place) -> tuple[int | None
 
 def _fault(folder: Path, session: Session) -> str:
     """Return why results of a part that ended well cannot be committed, or nothing."""
-    found = [origin(path) for path in _carriers(folder)]
+    found = [origin(path) for path in carriers(folder)]
     if not found:
         return "no manifest"
     if any(each.revision is None for each in found):

@@ -31,6 +31,12 @@ MODES = "launchopt/modes"
 ALL_MODES = (*GPU, MODES, *STEPS, *RESIDENT, *MEGAKERNEL, *LIBRARIES)
 ARRIVALS = ("launchopt/arrivals", "launchopt/prefixes")
 ADVISE = "runner/advise"
+
+
+def _bench(*files: str) -> tuple[str, ...]:
+    return tuple(f"runner/bench/{name}.py" for name in (*files, "figures"))
+
+
 # The folder of results, or the beginning of its path, and its code. The longest that fits holds.
 _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "readme": ALL_MODES,
@@ -57,11 +63,24 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "gpu/ahead": (*GPU, *MEGAKERNEL),
     "gpu/calibration": ("launchopt/devices/floors.py", "launchopt/devices/cuda", "runner/doctor"),
     "gpu/cpp_loop": (*GPU, "scripts/cpp_loop"),
-    "gpu/bench": (*ALL_MODES, "runner/bench"),
+    **{
+        f"gpu/bench/{suite}": (*ALL_MODES, *_bench(*files))
+        for suite, files in {
+            **{"resident": ("resident", "dispatch"), "stream": ("resident", "dispatch")},
+            **{"megakernel": ("megakernel", "account"), "modes": ("modes", "dispatch"), "dispatch": ("dispatch",)},
+            **{"tracing": ("tracing", "dispatch"), "copies": ("copies",), "pipeline": ("pipeline",)},
+        }.items()
+    },
     "gpu/bench/attention": ("launchopt/kernels/step", "launchopt/kernels/attention", "runner/bench/attention.py"),
     "gpu/bench/collectives": (*PEERS, "runner/bench/collectives.py", "runner/bench/peers.py"),
     "cpu": (*CPU, MODES),
-    "cpu/bench": (*CPU, MODES, "launchopt/recording", "runner/bench"),
+    **{
+        f"cpu/bench/{suite}": (*CPU, MODES, "launchopt/recording", *_bench(*files))
+        for suite, files in {
+            **{"ring": ("ring", "turn", "iceoryx", "peers"), "batcher": ("batcher",), "posting": ("posting",)},
+            **{"recorder": ("recorder", "peers"), "pipeline": ("pipeline",)},
+        }.items()
+    },
     "reliability": (*LOOP, "launchopt/recording", "launchopt/reading", "runner/run", "runner/ending"),
 }
 DEPENDS = {kind: tuple(dict.fromkeys(paths)) for kind, paths in _DEPENDS.items()}

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from launchopt.files import save_text
 from launchopt.recording.environment import CODE_PATHS, code_sha1
 from runner.reading import CommandParser
-from runner.report.provenance import CARRIERS, REVISIONS, Revisions, origin
+from runner.report.provenance import REVISIONS, Revisions, carriers, origin
 from scripts.reference_paths import path_hashes
 
 ROOT = Path(__file__).parents[1]
@@ -38,7 +38,7 @@ def history_of(root: Path, named: set[str]) -> Revisions:
 
 def named_below(folder: Path) -> set[str]:
     """Return the revisions that the results below a folder name."""
-    origins = (origin(path) for name in CARRIERS for path in folder.rglob(name))
+    origins = map(origin, carriers(folder))
     return {found.revision for found in origins if found.revision}
 
 

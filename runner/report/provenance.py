@@ -216,7 +216,7 @@ def _shown(found: Origin, revisions: Revisions) -> str:
 def _sources(path: Path) -> Iterator[Path]:
     """Yield the carriers of a folder, or of the folders that a file of a report names."""
     if path.is_dir():
-        yield from (each for name in CARRIERS for each in path.rglob(name))
+        yield from carriers(path)
     elif path.name in CARRIERS:
         yield path
     elif path.suffix == ".parquet":
@@ -242,12 +242,17 @@ def _named(content: object, folder: Path) -> set[Path]:
     return texts.union(*(_named(each, folder) for each in content.values()))
 
 
+def carriers(folder: Path) -> list[Path]:
+    """Return the files at and below a folder that say which code and machine made results."""
+    return sorted(path for name in CARRIERS for path in folder.rglob(name))
+
+
 def faults(folder: Path) -> dict[str, str]:
     """Return why results at or below a folder cannot be relied on: their place, relative to it, and the reasons."""
     revisions = read_revisions(folder)
-    carriers = [path for name in CARRIERS for path in folder.rglob(name)]
-    found = {path: reasons for path in carriers if (reasons := origin_faults(origin(path), revisions))}
-    homes = {path.parent for path in carriers if path.name == "manifest.json"}
+    listed = carriers(folder)
+    found = {path: reasons for path in listed if (reasons := origin_faults(origin(path), revisions))}
+    homes = {path.parent for path in listed if path.name == "manifest.json"}
     for path in (each for pattern in RESULTS for each in folder.rglob(pattern)):
         if path.parent not in homes:
             found[path] = ["no manifest"]
