@@ -4,7 +4,7 @@
     python scripts/reference.py --check                       compose every command; run none
     python scripts/reference.py --output outputs/new          every part that this machine can run
     python scripts/reference.py --only readme                 what the README shows: 4 minutes on an H100
-    python scripts/reference.py --only gpu/strategies/0       one part; a prefix such as gpu/strategies names several
+    python scripts/reference.py --only gpu/strategies/layer   one part; a prefix such as gpu/strategies names several
     python scripts/reference.py --only goals --minutes 9      as many of them as fit; the next start goes on
 
 reference_parts.py declares the parts. The code must be a revision without uncommitted changes; `--dirty` measures

@@ -184,17 +184,17 @@ PARTS = (
     *MANY_PARTS,
     *WEIGHT_PARTS,
     *(
-        _run(f"gpu/strategies/{i}", 10, seconds, f"table=strategies_{name} repeats=5", report="--strategies")
-        for i, (name, seconds) in enumerate(STRATEGIES.items())
+        _run(f"gpu/strategies/{name}", 10, seconds, f"table=strategies_{name} repeats=5", report="--strategies")
+        for name, seconds in STRATEGIES.items()
     ),
     *(
         _run(
-            f"gpu/gpu_kernel_batcher/{i}",
+            f"gpu/gpu_kernel_batcher/{table}_{dtype}",
             10,
             TABLE_SECONDS[table],
             f"table={table} workload.dtype={dtype} repeats=5",
         )
-        for i, (table, dtype) in enumerate(TABLES)
+        for table, dtype in TABLES
     ),
     *(
         _run(
@@ -206,10 +206,10 @@ PARTS = (
         for dtype in ("fp32", "fp16")
         for n in (1, 4, 16, 64)
     ),
-    *(_run(f"gpu/resident/{i}", 8, 20, f"table=resident_{name} repeats=5") for i, name in enumerate(RESIDENT)),
+    *(_run(f"gpu/resident/{name}", 8, 20, f"table=resident_{name} repeats=5") for name in RESIDENT),
     *(  # a goal compares the two
-        _run(f"gpu/resident/{i}", 10, 80, f"table=resident_llama_{n} repeats=3 processes=3")
-        for i, n in ((5, 1), (6, 16))
+        _run(f"gpu/resident/{name}", 10, 80, f"table=resident_{name} repeats=3 processes=3")
+        for name in ("llama_1", "llama_16")
     ),
     _run(
         "gpu/resident/ten_million",

@@ -140,7 +140,7 @@ def test_an_option_beyond_its_limits_is_refused(runner: Callable[[str], Ran]) ->
 
 def test_the_matrix_and_the_page_of_columns_list_the_examples_and_older_files_read_as_null(copy: Path) -> None:
     assert words_of("python -m runner.dataset") == "--columns"
-    committed = ROOT / "outputs/reference/gpu/gpu_kernel_batcher/0"
+    committed = ROOT / "outputs/reference/gpu/gpu_kernel_batcher/gemv_micro_fp32"
     text = call(copy, "-c", READERS, str(committed))
     assert re.search(r"^\| pairs \| cpu, cuda \| yes \|", text, re.M)
     assert re.search(r"^\| mode \| device \|.* mlp \|", text, re.M)

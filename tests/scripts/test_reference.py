@@ -164,8 +164,8 @@ def test_uncommitted_changes_are_refused_or_marked(
 def test_only_takes_groups_and_names_the_nearest(
     reference: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = [part.folder for part in reference.chosen(PARTS, ["gpu/resident", "cpu/quick"])]
-    assert folders == [*(f"gpu/resident/{i}" for i in (*range(7), "ten_million")), "cpu/quick"]
+    folders = [part.folder for part in reference.chosen(PARTS, ["gpu/ahead", "cpu/quick"])]
+    assert folders == ["gpu/ahead/decode_1", "gpu/ahead/decode_16", "cpu/quick"]
     assert reference.main(["--only", "cpu/qick", "--output", str(tmp_path)]) == 2
     assert "did you mean cpu/quick?" in capsys.readouterr().err
 
@@ -209,7 +209,7 @@ def test_an_estimate_fits_the_limit_and_parts_of_a_model_are_all_there() -> None
 def test_runs_that_are_compared_have_three_processes() -> None:
     for part in PARTS:
         runs = [command for command in part.commands if " hydra.run.dir=" in command and "runner -m " not in command]
-        if len(runs) > 1 or part.folder in ("gpu/resident/5", "gpu/resident/6") or "azure" in part.folder:
+        if len(runs) > 1 or part.folder in ("gpu/resident/llama_1", "gpu/resident/llama_16") or "azure" in part.folder:
             assert all(" processes=3" in command for command in runs), part.folder
 
 

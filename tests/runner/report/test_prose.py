@@ -69,7 +69,7 @@ def _waits() -> float:
 
 def _token_ms(column: str) -> float:
     """Median time a token of the megakernel in decode with one request: TPOT, or of the whole run."""
-    rows = [row for row in read_summaries([REFERENCE / "gpu/resident/2"]) if row["mode"] == "megakernel"]
+    rows = [row for row in read_summaries([REFERENCE / "gpu/resident/decode_1"]) if row["mode"] == "megakernel"]
     return median(row[column] / (row["tokens"] if column == "wall_ms" else 1) for row in rows)
 
 
