@@ -14,7 +14,7 @@ GPU and an equal share of the cores of its own, and the entry says so. The state
 output folder. Compare figures of one part only, since each part has one machine. `--traces` names the folder, at any
 depth, with the recorded files; a part whose file is not there is skipped, and says where to get it.
 
-scripts/readme_figures.py and scripts/goal_pages.py make the pages.
+scripts/readme_figures.py and scripts/goal_pages.py make the pages; scripts/reproduced.py compares with the committed.
 
 Exit code 0: every chosen part is done or skipped. 1: a part failed or ran out of time, and its last line is shown; the
 next start measures it again. 2: bad input, or code with uncommitted changes.
