@@ -56,7 +56,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of committed results: a sweep, and modes with long names."""
     path = tmp_path_factory.mktemp("committed") / "report.html"
     path.write_text(
-        page_html(read_source([REFERENCE / "timeout_bucket", REFERENCE / "strategies" / "8"])), encoding="utf-8"
+        page_html(read_source([REFERENCE / "timeout_bucket", REFERENCE / "strategies" / "linear_epilogue"])), encoding="utf-8"
     )
     return path
 

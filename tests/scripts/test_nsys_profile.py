@@ -166,6 +166,6 @@ def test_ranges_of_a_child_process_are_seen_by_the_real_nsys(tmp_path: Path) -> 
         timeout=120,
     )
     assert done.returncode == 7, done.stdout + done.stderr
-    row = next(line.split() for line in done.stdout.splitlines() if line.startswith("submit"))
+    row = next(line.split() for line in done.stdout.splitlines() if line.split()[:1] == ["submit"])
     assert row[:4] == ["submit", "5", "0", "0"]
     assert len(list((tmp_path / "outputs/nsys").glob("*/profile.sqlite"))) == 1
