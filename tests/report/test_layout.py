@@ -55,9 +55,8 @@ def test_the_page_never_scrolls_sideways_and_figures_and_their_texts_have_space(
 def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of committed results: a sweep, and modes with long names."""
     path = tmp_path_factory.mktemp("committed") / "report.html"
-    path.write_text(
-        page_html(read_source([REFERENCE / "timeout_bucket", REFERENCE / "strategies" / "linear_epilogue"])), encoding="utf-8"
-    )
+    shown = read_source([REFERENCE / "timeout_bucket", REFERENCE / "strategies/linear_epilogue"])
+    path.write_text(page_html(shown), encoding="utf-8")
     return path
 
 
