@@ -101,6 +101,13 @@ def test_every_script_is_there(command: Command) -> None:
         assert (ROOT / name).is_file()
 
 
+def test_the_page_of_scripts_lists_each_but_the_parts_of_the_reference_results() -> None:
+    listed = set(re.findall(r"`(\w+\.(?:py|sh))`", (ROOT / "scripts/README.md").read_text(encoding="utf-8")))
+    there = {path.name for path in (ROOT / "scripts").iterdir() if path.suffix in (".py", ".sh")}
+    assert {name for name in there - listed if not name.startswith("reference_")} == set()
+    assert listed - there == set()
+
+
 @pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
 def test_links_lead_to_files(page: Path) -> None:
     text = FENCE.sub("", page.read_text(encoding="utf-8"))

@@ -163,6 +163,8 @@ def _table(rows: list[Row]) -> Table:
     for line in lines:
         if why := unsteady(line.rows):
             line.remarks.append(why)
+        if slowed := throttling(line.rows):
+            line.remarks.append(slowed)
         if line["quantised_inputs"]:
             line.remarks.append(QUANTISED_INPUTS.format(line["quantised_inputs"]))
         if above := [row for row in line.rows if row["above_ceiling"] and _is_above(row)]:
@@ -172,6 +174,16 @@ def _table(rows: list[Row]) -> Table:
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)
+
+
+def throttling(rows: Sequence[Row]) -> str:
+    """Return in how many repeats the GPU lowered its clocks, and why; nothing if it never did, or was not read."""
+    slowed = [row for row in rows if row["throttled"]]
+    if not slowed:
+        return ""
+    reasons = sorted({name for row in slowed for name in (row["throttle_reasons"] or "").split(", ") if name})
+    because = f" ({', '.join(reasons)})" if reasons else ""
+    return f"the GPU was throttled{because} in {len(slowed)} of {len(rows)} repeats"
 
 
 def _is_above(row: Row) -> bool:

@@ -126,3 +126,25 @@ def test_a_note_keeps_its_number_where_no_line_has_a_speedup() -> None:
     _, cells, notes = grid(table, "terminal")
     assert len(notes) == 1
     assert any("(1)" in cell for cell in cells[0])
+
+
+@pytest.mark.parametrize(
+    ("readings", "remark"),
+    [
+        ([(False, None)] * 3, []),
+        ([(None, None)] * 3, []),
+        (
+            [(True, "sw_power_cap"), (False, None), (True, "hw_slowdown, sw_power_cap")],
+            ["the GPU was throttled (hw_slowdown, sw_power_cap) in 2 of 3 repeats"],
+        ),
+        ([(True, None)] * 3, ["the GPU was throttled in 3 of 3 repeats"]),
+    ],
+)
+def test_a_line_says_in_how_many_repeats_the_gpu_was_throttled(
+    readings: list[tuple[bool | None, str | None]], remark: list[str]
+) -> None:
+    rows = repeats(2.0, 2.1, 2.0)
+    for each, (throttled, reasons) in zip(rows, readings, strict=True):
+        each.update({"throttled": throttled, "throttle_reasons": reasons})
+    (table,) = build_tables(rows)
+    assert table.lines[0].remarks == remark
