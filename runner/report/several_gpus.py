@@ -32,7 +32,7 @@ UNITS = {"tokens_per_s": "tokens/s", "commands_per_s": "commands/s", JOBS: JOBS}
 LEGEND = (
     "One GPU, several GPUs: the median over processes of their median repeats. Factor: in [] its 95% interval, from "
     "the spread between processes; without one the range in (). Goal: met (yes) if the whole interval is at least the "
-    "goal, not met (NO) if the factor is below it."
+    "goal, not met (NO) if the factor is below it. In one run: there is no interval, so chance is not ruled out."
 )
 LEGENDS = {
     "imbalance": "Imbalance: most commands of one GPU over the mean, less 1.",
@@ -92,9 +92,17 @@ def _cells(folder: Path, row: JsonObject) -> dict[str, str]:
     cells = dict(zip(_HEADINGS, shown, strict=False)) | _of_gpus(rows)
     if "goal" in row:
         goal = float(row["goal"])
-        met = "NO" if found.value < goal else "yes" if (found.low or found.value) >= goal else "in the median"
-        cells |= {"goal": f"{goal:g}x: {met}"}
+        cells |= {"goal": f"{goal:g}x: {_met(found, goal)}"}
     return cells
+
+
+def _met(factor: Interval, goal: float) -> str:
+    """Return whether a factor reaches a goal, and how surely."""
+    if factor.value < goal:
+        return "NO"
+    if factor.low is None:
+        return "in one run"
+    return "yes" if factor.low >= goal else "in the median"
 
 
 def _verified(place: Path, mode: str | None) -> Sequence[Row]:

@@ -275,7 +275,7 @@ def _union_row(name: str, ranges: Records, calls: Records, kernels: Records) -> 
         return total
     ended = ranges[ranges["end"] != _NEVER_NS]
     _, thread = np.unique(ended["tid"], return_inverse=True)
-    covered_ns = sum(_union_ns(mine["start"], mine["end"]) for mine in _split(ended, thread, thread.max() + 1))
+    covered_ns = sum(_union_ns(mine["start"], mine["end"]) for mine in _split(ended, thread, int(thread.max()) + 1))
     # A median over ranges of different names has no meaning.
     return replace(total, host_ms=covered_ns / 1e6, host_us_per_range_p50=None)
 

@@ -42,8 +42,8 @@ SHORT_LEGEND = (
 )
 _BANDWIDTH_LEGEND = " Memory bandwidth: bytes that had to move; a weight that requests share counts once."
 PEER_LEGEND = (
-    " C++: GPU span per command of a C++ program with cuBLASLt on the same GPU, for one shape of the workload, in a"
-    " loop and in strided batches."
+    " C++: GPU span per command of a C++ program with cuBLASLt on a GPU of the same name, for one shape of the"
+    " workload, in a loop and in strided batches."
 )
 HISTORY_LEGEND = "gpu-kernel-batcher printed these speed-ups on an RTX 3060, which are no comparison: "
 TOKENS_LEGEND = (

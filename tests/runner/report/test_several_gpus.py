@@ -78,7 +78,7 @@ def test_a_stack_of_a_split_model_shows_its_all_reduces_and_may_have_no_goal(tmp
 
 def test_sweeps_are_compared_by_their_jobs_per_second(tmp_path: Path) -> None:
     found = cells(tmp_path, [sweep(tmp_path / "one", 40)], [sweep(tmp_path / "two", 20)], JOBS)
-    assert found[1:] == ["0.3 jobs/s", "0.6 jobs/s on 2", "2.000x", "1.9x: yes"]
+    assert found[1:] == ["0.3 jobs/s", "0.6 jobs/s on 2", "2.000x", "1.9x: in one run"]
 
 
 @pytest.mark.parametrize("wrong", [{"verified": False}, {"status": "failed: lost"}])
