@@ -203,9 +203,9 @@ def test_interruption_has_its_exit_code(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_committed_runs() -> None:
-    reference = ROOT / "outputs" / "reference" / "gpu" / "gpu_kernel_batcher" / "0"
-    assert compare.main([f"{reference}:baseline", f"{reference}:batched", "--fail-on", "slower"]) == 0
-    assert compare.main([f"{reference}:batched", f"{reference}:baseline", "--fail-on", "slower"]) == 1
+    reference = ROOT / "outputs" / "reference" / "gpu" / "qkv" / "decode_16_folovllm"
+    assert compare.main([f"{reference}:baseline", f"{reference}:coalesced", "--fail-on", "slower"]) == 0
+    assert compare.main([f"{reference}:coalesced", f"{reference}:baseline", "--fail-on", "slower"]) == 1
 
 
 def test_an_old_name_of_a_column_is_todays_metric_and_a_line_says_so(

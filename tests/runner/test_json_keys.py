@@ -15,7 +15,7 @@ from runner.report import __main__ as report
 
 PAGE = ROOT / "docs" / "results.md"
 BEGIN, END = "<!-- json keys -->\n", "<!-- /json keys -->"
-RUNS = str(ROOT / "outputs" / "reference" / "gpu" / "strategies" / "3")
+RUNS = str(ROOT / "outputs" / "reference" / "gpu" / "strategies" / "decode_16")
 BUDGET = ["model=llama_3_70b", "tokens_per_day=10e6", f"from={RUNS}"]
 Main = Callable[[Sequence[str]], int]
 CALLS: dict[str, tuple[Main, list[str]]] = {

@@ -20,6 +20,7 @@ SCRIPTS = {
     "readme_figures": ("--hlep", "--help"),
     "reference_kept": ("--hlep", "--help"),
     "reference": ("--lsit", "--list"),
+    "reproduced": ("--hlep", "--help"),
     "revisions": ("--hlep", "--help"),
     "side_by_side": ("--gpsu=2", "--gpus"),
     "stale": ("--chekc", "--check"),
