@@ -154,22 +154,21 @@ _WORK: Column[Line] = Column("work, commands", lambda line: str(line["workload"]
 _PEER: Column[Line] = Column("C++ (shape)", lambda line: line.peer_ratio or NOTHING, COMPACT)
 
 
-def _work(table: Table) -> tuple[str, str]:
-    """Return the work of a table, and the number of its commands with what follows."""
+def _work(table: Table) -> str:
+    """Return workload, types and number of commands, with the requests and arrivals if there are any."""
     more = f", {counted(table['requests'], 'request')}" if table.has_tokens else ""
     if table["arrival_rate_per_s"] is not None:
         more += f", {arrivals(table.lines[0].rows[0])}"
-    return f"{table['workload']} {table.number_types}", f", {table['commands']:,}{more}"
+    return f"{table['workload']} {table.number_types}, {table['commands']:,}{more}"
 
 
 def _works(tables: Sequence[Table]) -> list[str]:
     """Return the work of each table, with the first settings that tell it from works of the same kind and requests."""
-    named = [_work(table) for table in tables]
+    works = [_work(table) for table in tables]
     kinds = [
         (table["workload"], table.number_types, table["requests"], table["arrival_rate_per_s"]) for table in tables
     ]
     details = [stream_details(table.lines[0].rows[0]) for table in tables]
-    works = ["".join(name) for name in named]
     for kind in dict.fromkeys(kinds):
         places = [place for place, each in enumerate(kinds) if each == kind]
         own = [[text for text in details[i] if not all(text in details[j] for j in places)] for i in places]
