@@ -172,7 +172,7 @@ def test_what_two_gpus_gain_stands_on_the_page_on_several_gpus(checkout: Path, t
     assert goal_pages.main([str(new)], checkout) == 0
     page = (checkout / goal_pages.GPUS_PAGE).read_text()
     assert "| independent 64 x 8192 GEMVs |" in page
-    assert "| 0.3 jobs/s | 0.6 jobs/s on 2 | 2.000x | 1.8x: yes |" in page
+    assert "| 0.3 jobs/s | 0.6 jobs/s on 2 | 2.000x | 1.8x: in one run |" in page
     kept = checkout / "outputs/reference" / parts[1].folder / TWO
     assert [path.name for path in sorted(kept.iterdir())] == ["0", "sweep.json"], "one manifest says what ran"
 
