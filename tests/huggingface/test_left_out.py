@@ -1,4 +1,4 @@
-"""What no workload runs of a published model is named beside it."""
+"""Parts of a published model that no workload runs are named beside it."""
 
 from __future__ import annotations
 
