@@ -51,6 +51,17 @@ def to_host(values: Array) -> Array:
     return values if isinstance(values, np.ndarray) else values.get()
 
 
+def wait(xp: ModuleType) -> None:
+    """Wait for what the array module `xp` has submitted to its present stream.
+
+    CuPy gives memory that Python has dropped to the next array, although work on this stream still uses it. Other
+    streams do not wait for that work: what they write into the new array would change it. So the generator of random
+    values must be done before a launch on another stream.
+    """
+    if xp is not np:
+        xp.cuda.get_current_stream().synchronize()
+
+
 class Sources(NamedTuple):
     """Where the contents of arenas come from, if not from the seed and from new memory."""
 
@@ -93,13 +104,14 @@ class Arenas:
         return self.xp.empty(shape, STORAGE[arena.dtype])
 
     def fill(self, seed: int) -> None:
-        """Write random inputs. The same seed on the same device gives the same values."""
+        """Write random inputs, and wait for them. The same seed on the same device gives the same values."""
         for arena, flat in self.inputs():
             # written into the arena without a copy
             straight = arena.dtype is Dtype.fp32 and not arena.packing and self.is_random(arena)
             for chunk, values in self.expected(arena, seed, into=flat if straight else None):
                 if not straight:
                     flat[chunk] = values
+        wait(self.xp)
 
     def inputs(self) -> Iterator[tuple[ArenaKey, Array]]:
         """Yield each arena with inputs from the seed, and a flat view of them, with the padding of their slots."""
@@ -245,6 +257,7 @@ class SeqState:
         self.table: Array = xp.asarray(table if prefixes is None else prefixes.pages(table))
         self.requests = requests
         self.reset()
+        wait(xp)  # launches on other streams read them
 
     def reset(self) -> None:
         """Begin a run: a request has the tokens that it finds in the cache. Requests keep their pages."""
