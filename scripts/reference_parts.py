@@ -28,8 +28,8 @@ TRACES = {  # where to get the recorded files
 }
 # Numbers behind names are seconds: about how long a part takes on an H100, or on two cores.
 STRATEGIES = {
-    **{"gemv_micro": 120, "gemv_256": 200, "decode_1": 170, "decode_16": 80, "decode_64": 80},
-    **{"prefill": 60, "layer": 150, "elementwise_chain": 40, "linear_epilogue": 60},
+    **{"gemv_micro": 150, "gemv_256": 80, "decode_1": 150, "decode_16": 95, "decode_64": 110},
+    **{"prefill": 75, "layer": 280, "elementwise_chain": 45, "linear_epilogue": 125},
 }
 RESIDENT = ("gemv_256", "gemv_micro", "decode_1", "decode_16", "layer")
 GPU_BENCHES = ("resident", "stream", "megakernel", "attention", "copies", "tracing", "modes", "dispatch", "pipeline")
@@ -43,10 +43,23 @@ OBJECTIVE = "slo.ttft_ms=1000 slo.tpot_ms=50"
 README = "readme"  # the folder of the parts that the README's first table and picture show
 
 
-def _run(folder: str, minutes: float, seconds: int, words: str, device: str = "cuda", report: str = "") -> Part:
-    """Return a run or a sweep. report: options of the report that pages show of it, if it is not the usual one."""
+def _run(
+    folder: str,
+    minutes: float,
+    seconds: int,
+    words: str,
+    *,
+    device: str = "cuda",
+    report: str = "",
+    is_traced: bool = False,
+) -> Part:
+    """Return a run or a sweep, and then, if `is_traced`, one traced repeat of it.
+
+    report: options of the report that pages show of it, if it is not the usual one.
+    """
+    traced = [run_words(f"{words} timing=cupti repeats=1", "{folder}/traced", device)] if is_traced else []
     made = [f"python -m runner report {{folder}} {report}"] if report else []
-    return Part(folder, device, minutes, (run_words(words, device=device), *made), seconds=seconds)
+    return Part(folder, device, minutes, (run_words(words, device=device), *traced, *made), seconds=seconds)
 
 
 def _bench(folder: str, device: str, suite: str) -> Part:
@@ -184,7 +197,14 @@ PARTS = (
     *MANY_PARTS,
     *WEIGHT_PARTS,
     *(
-        _run(f"gpu/strategies/{name}", 10, seconds, f"table=strategies_{name} repeats=5", report="--strategies")
+        _run(
+            f"gpu/strategies/{name}",
+            10,
+            seconds,
+            f"table=strategies_{name} repeats=5",
+            report="--strategies",
+            is_traced=True,
+        )
         for name, seconds in STRATEGIES.items()
     ),
     *(
