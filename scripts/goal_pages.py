@@ -156,8 +156,7 @@ def refresh(root: Path) -> None:
     for page, of_page in blocks.items():
         for block, reports in of_page.items():
             text = "".join(_marked(root / page, place / each) for each in reports)
-            about = _about(place / Path(reports[0]).parts[0])
-            sync_block(root / page, block, f"\n{about}{text}", check=False)
+            sync_block(root / page, block, f"\n{text}", check=False)
         if of_page:
             sync_readme(root / page)
     if advices:
@@ -188,7 +187,7 @@ def _show_advised(root: Path) -> None:
         tables.append(place / machine / advised.FILE)
     if tables:
         shown = "".join(_marked(root / ADVICE_PAGE, table) for table in tables)
-        sync_block(root / ADVICE_PAGE, ADVISED, f"\n{_about(place / ADVISED)}{shown}", check=False)
+        sync_block(root / ADVICE_PAGE, ADVISED, f"\n{shown}", check=False)
         sync_readme(root / ADVICE_PAGE)
 
 
@@ -220,13 +219,6 @@ def _show_many(page: Path, folder: str, rows_of: Callable[[Path, int], list[Json
 def _by_requests(name: str) -> tuple[str, int]:
     model, _, requests = name.rpartition("_")
     return model, int(requests)
-
-
-def _about(folder: Path) -> str:
-    """Return a paragraph on parts that ran beside others, or nothing."""
-    parts = [read_json(path).get("part", {}) for path in provenance.carriers(folder)]
-    most = max((each.get("before", {}).get("at_once", 1) for each in parts), default=1)
-    return f"Up to {most} parts ran at a time, each on a GPU and cores of its own.\n\n" if most > 1 else ""
 
 
 def _goal(row: Goal) -> dict[str, object]:

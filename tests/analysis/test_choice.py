@@ -34,7 +34,13 @@ FEW_OTHERS = {  # that have the best mode, or as large weights
     *("strategies/elementwise_chain", "strategies/linear_epilogue"),
     "smollm2_135m_4/sweep",  # on a CPU, batched is the best for weights of 3.5 MB, steps for larger ones
 }
-NOISY = {"fp16_4/0", "fp32_1/0", "fp32_4/0", "smollm2_135m_64/sweep", "strategies/gemv_micro"}  # open: the intervals leave 5% undecided
+NOISY = {
+    "fp16_4/0",
+    "fp32_1/0",
+    "fp32_4/0",
+    "smollm2_135m_64/sweep",
+    "strategies/gemv_micro",
+}  # open: the intervals leave 5% undecided
 # Which of the last few stacks is the fastest changes with model and columns: the megakernel with 1, but with 4 only for
 # some models, with 16 only for models up to 1B, and graphs with 64.
 CLOSE_STACKS = {

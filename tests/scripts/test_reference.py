@@ -208,7 +208,8 @@ def test_an_estimate_fits_the_limit_and_parts_of_a_model_are_all_there() -> None
 
 def test_runs_that_are_compared_have_three_processes() -> None:
     for part in PARTS:
-        runs = [command for command in part.commands if " hydra.run.dir=" in command and "runner -m " not in command]
+        jobs = [command for command in part.commands if " hydra.run.dir=" in command and "runner -m " not in command]
+        runs = [command for command in jobs if "{folder}/traced" not in command]  # a twin tells only where time goes
         if len(runs) > 1 or part.folder in ("gpu/resident/llama_1", "gpu/resident/llama_16") or "azure" in part.folder:
             assert all(" processes=3" in command for command in runs), part.folder
 
