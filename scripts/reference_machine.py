@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from launchopt.devices.cpu.info import cpu_info
 from launchopt.files import JsonObject
+from runner.plan.cores import usable
 
 ASKED = ("name", "driver_version", "clocks.sm", "clocks.mem", "temperature.gpu", "clocks_throttle_reasons.active")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -35,10 +36,10 @@ class Place(NamedTuple):
 
 
 def places(gpus: int, each: int = 1) -> list[Place]:
-    """Return places of `each` GPUs, of `gpus` in all. They share all cores equally."""
+    """Return places of `each` GPUs, of `gpus` in all. They share all cores equally, and no core by hardware threads."""
     named = os.environ.get(VISIBLE)
     names = named.split(",") if named else [str(gpu) for gpu in range(gpus)]
-    cores = sorted(os.sched_getaffinity(0))
+    cores = usable()
     count = gpus // each
     own = max(1, len(cores) // count) if count and shutil.which("taskset") else 0
     return [

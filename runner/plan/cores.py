@@ -26,7 +26,7 @@ _SIBLINGS = "/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list"
 def take(at_once: int, folder: Path | None = None) -> list[int]:
     """Bind this process to cores of its own for its lifetime, or share all; return them. at_once: jobs on them."""
     os.environ[AT_ONCE] = str(at_once)
-    cores = sorted(os.sched_getaffinity(0), key=_place)
+    cores = usable()
     share = len(cores) // max(1, at_once)
     pool = Pool(folder)
     is_usable = pool.is_usable()
@@ -40,6 +40,11 @@ def take(at_once: int, folder: Path | None = None) -> list[int]:
     why = f"{at_once} jobs at once" if share < LEAST else "other sweeps"
     os.environ[SHARED] = f"{len(cores)} cores with {why}"
     return cores
+
+
+def usable() -> list[int]:
+    """Return the cores that this process may use, with the hardware threads of one core next to each other."""
+    return sorted(os.sched_getaffinity(0), key=_place)
 
 
 def own() -> list[int] | None:

@@ -106,7 +106,7 @@ def test_no_part_begins_that_does_not_fit_the_time_left(
 def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
     reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.setattr("scripts.reference_machine.usable", lambda: [*range(8)])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     parts, ran, both = [of(f"cpu/{at}", FEW) for at in range(6)], [], threading.Barrier(2, timeout=60)
 
@@ -129,7 +129,7 @@ def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
 
 
 def test_a_part_of_two_gpus_has_them_and_twice_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.setattr("scripts.reference_machine.usable", lambda: [*range(8)])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: name)
     found = [(place.gpu, [*place.cores], place.at_once) for place in places(4, 2)]

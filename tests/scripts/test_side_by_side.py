@@ -18,7 +18,7 @@ def test_commands_are_packed_in_their_order() -> None:
 
 
 def test_cores_are_shared_by_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(8))
+    monkeypatch.setattr("scripts.reference_machine.usable", lambda: [*range(8)])
     monkeypatch.setattr("shutil.which", lambda name: name)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7")
     one, two = placed([Asked(1, []), Asked(2, [])], 4)

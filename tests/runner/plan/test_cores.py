@@ -106,3 +106,11 @@ def test_a_run_says_so_when_the_other_began_before_it_and_ended_before_its_end(
     os.close(pool._held.pop())
     assert sharing.so_far() == "its cores with other sweeps"
     assert Sharing("cpu").so_far() is None
+
+
+def test_hardware_threads_of_a_core_are_next_to_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for core in range(4):
+        (tmp_path / f"{core}").write_text(f"{core % 2},{core % 2 + 2}\n")
+    monkeypatch.setattr(cores, "_SIBLINGS", f"{tmp_path}/{{core}}")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 4})
+    assert cores.usable() == [0, 2, 1, 3, 4], "nothing is known of core 4"
