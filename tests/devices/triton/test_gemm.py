@@ -152,6 +152,7 @@ def run_through(device: Any, stream: GemmStream, limit: int, shuffled: bool) -> 
     prepared = mode.prepare(device, {shape: min(limit, stream.counts[shape]) for shape in stream.shapes})
     device.warm_up()
     device.arenas.poison()
+    device.synchronize()  # launches do not wait for the stream that poisons
     device.use_mode("")
     device.start(1, prepared.path)
     prepared.start()

@@ -63,6 +63,7 @@ class Run:
         self.prepared = self.mode.prepare(self.device, self.limits)
         self.device.warm_up()
         self.device.arenas.poison()
+        self.device.synchronize()  # launches do not wait for the stream that poisons
         self.device.use_mode(mode)
         self.device.start(0, self.prepared.path)
         self.prepared.start()
