@@ -97,7 +97,9 @@ def verify(
         compared = Products(arenas, shape, slots, columns, CHUNK_BYTES // settings.workers, quantised_inputs)
         parts.append(_Part(compared, generator))
     blas = threadpool_limits(1, user_api="blas") if settings.workers > 1 else contextlib.nullcontext()
-    with blas, ThreadPoolExecutor(settings.workers) as pool:
+    # CUDA's current device belongs to a thread, and is the first GPU in a new one.
+    begin = None if arenas.xp is np else arenas.xp.cuda.Device().use
+    with blas, ThreadPoolExecutor(settings.workers, initializer=begin) as pool:
         _in_rounds(parts, pool, settings)
     worst = max((part.worst for part in parts), key=lambda error: error.share)
     elements = sum(part.products.shape.m * part.products.shape.n * part.commands for part in parts)

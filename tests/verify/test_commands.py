@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from support.cuda.fake_cupy import FakeCupy
 from support.steps.straight import layers, multiply, operands, output, records_of, shape_of, small
 
 from launchopt.command import Dtype, Records, ShapeKey
@@ -43,6 +46,18 @@ def test_what_is_right_passes(make: Any, dtype: Dtype) -> None:
     assert (found.commands, found.wrong, found.first_wrong) == (stream.commands, 0, None)
     assert found.compared_share == 1
     assert 0 < found.max_rel_error <= found.tolerance
+
+
+def test_threads_of_a_check_use_the_gpu_that_holds_the_operands() -> None:
+    stream, cupy, used = small(Dtype.fp32), FakeCupy(), list[str]()
+    second = SimpleNamespace(use=lambda: used.append(threading.current_thread().name))
+    cupy.cuda.Device = lambda: second
+    arenas = operands(stream)
+    multiply(stream, arenas, records_of(stream))
+    arenas.xp = cupy  # type: ignore[assignment]
+    assert verify(stream, arenas, CheckSettings(COLUMNS)).ok
+    assert used
+    assert threading.current_thread().name not in used
 
 
 def move(field: str) -> Any:
