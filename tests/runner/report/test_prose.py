@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from statistics import median
-from typing import Any
 
 import pytest
+from support import measured
+from support.measured import REFERENCE
 from support.paths import ROOT
 
 from launchopt.files import read_json
-from launchopt.recording.manifest import LEFT_OUT
-from launchopt.recording.results import read_summaries
-from runner.bench import account, figures
-from runner.report import weight_goals
 
-REFERENCE = ROOT / "outputs/reference"
 PAGES = ("RESULTS.md", "RESIDENT.md")
 GUIDES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 UNITS = r"us|ms|ns|s|MHz|GHz|GB/s|[KMG]i?B|%|x|minutes|hours|cycles"
@@ -29,99 +24,10 @@ TIMED = re.compile(
 )
 
 
-def _bench(folder: str, *cases: str) -> list[float]:
-    rows = {row["case"]: row["median"] for row in figures.read(REFERENCE / folder)}
-    return [float(rows[case]) for case in cases]
-
-
-def _ratio(values: list[float]) -> float:
-    return values[0] / values[1]
-
-
-def _lone() -> float:
-    command = "one command there and back, 16x1x64 fp32, hot, "
-    return _ratio(
-        _bench("gpu/bench/resident", f"{command}its words alone, p50", f"{command}its outputs with the host, p50")
-    )
-
-
-def _nothing_multiplied(dtype: str) -> float:
-    stream = f"a command of 4,000 256x1x256 {dtype}"
-    return _ratio(_bench("gpu/bench/stream", f"{stream}, nothing multiplied", f"{stream}, as they wait in the ring"))
-
-
-def _bytes(dtype: str) -> float:
-    """The time of a command's bytes, which is in proportion to them."""
-    return _bench(
-        "gpu/bench/stream", f"a command of 4,000 256x1x256 {dtype}, its bytes at the measured copy bandwidth"
-    )[0]
-
-
-def _decode() -> list[dict[str, Any]]:
-    return [row for row in account.read(REFERENCE / "gpu/bench/megakernel") if row["case"] == "decode fp16, 1 request"]
-
-
-def _waits() -> float:
-    rows = _decode()
-    wait, work, between = (sum(row[f"own_{part}_us"] for row in rows) for part in ("wait", "work", "between"))
-    return float(wait / (wait + work + between))
-
-
-def _token_ms(column: str) -> float:
-    """Median time a token of the megakernel in decode with one request: TPOT, or of the whole run."""
-    rows = [row for row in read_summaries([REFERENCE / "gpu/resident/decode_1"]) if row["mode"] == "megakernel"]
-    return median(row[column] / (row["tokens"] if column == "wall_ms" else 1) for row in rows)
-
-
-def _orders() -> tuple[int, int]:
-    """The barriers, fences and waits that were removed, and how many of those were noticed."""
-    lines = (REFERENCE / "gpu/resident/kernel_orders.txt").read_text().partition("\n\n")[2].splitlines()
-    removed = sum(bool(line) and not line.startswith(" ") for line in lines)
-    return removed, removed - sum("not noticed" in line for line in lines)
-
-
-def _lowest_clock() -> int:
-    manifests = [read_json(path) for path in (REFERENCE / "gpu/ahead").glob("*/*/manifest.json")]
-    return min(clock for each in manifests for clock in each[LEFT_OUT]["sm_clock_mhz"])
-
-
-def _goal(name: str, row: int) -> tuple[float, float, float]:
-    """Read floor, goal and median of a row of the goals of quantised weights or experts, in us; the goal may be NaN."""
-    path = REFERENCE / name / weight_goals.FILE
-    cells = weight_goals._cells(path.parent, read_json(path)["goals"][row])[2:5]
-    floor, goal, median = (float(re.sub(r"[^\d.]", "", cell.partition(" ")[0]) or "nan") for cell in cells)
-    return floor, goal, median
-
-
-def _over_read(name: str, row: int) -> float:
-    floor, _, median = _goal(name, row)
-    return median - floor
-
-
-def _behind_triton() -> float:
-    modes = {"own": "graph+route+activate+combine+pdl", "triton": "triton_experts+graph+pdl"}
-    rows = read_summaries([REFERENCE / "experts/bf16_64"])
-    own, triton = (median(row["wall_ms"] for row in rows if row["mode"] == mode) for mode in modes.values())
-    return own / triton - 1
-
-
-def _throttled(folder: str) -> float:
-    rows = read_summaries([REFERENCE / folder])
-    return sum(bool(row["throttled"]) for row in rows) / len(rows)
-
-
-def _fastest(folder: str) -> list[str]:
-    """The mode with the smallest median wall time in each run below a folder."""
-    walls: dict[str, dict[str, list[float]]] = {}
-    for row in read_summaries([REFERENCE / folder]):
-        walls.setdefault(row["run_id"], {}).setdefault(row["mode"], []).append(row["wall_ms"])
-    return [min(modes, key=lambda mode: median(modes[mode])) for modes in walls.values()]
-
-
 DESIGN = ("each multiplies half of k",)  # shares that the kernel's design fixes, and nobody measured
 # Page, text with a figure, and whether the committed files say so.
 CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
-    ("RESULTS.md", "The clock stayed at 1,980 MHz", lambda: _lowest_clock() == 1980),
+    ("RESULTS.md", "The clock stayed at 1,980 MHz", lambda: measured.lowest_clock() == 1980),
     (
         "RESULTS.md",
         "a first token within 1 s and further tokens within 50 ms",
@@ -134,43 +40,63 @@ CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [
         "RESULTS.md",
         "NVML reported the power limit in all repeats of ` ` with prompts of Llama 3 8B, and in most of decode in "
         "order with 64 requests in fp32",
-        lambda: _throttled("gpu/qkv/prefill_llama_3_8b") == 1 and _throttled("gpu/decode_in_order/fp32_64") > 0.5,
+        lambda: (
+            measured.throttled_share("gpu/qkv/prefill_llama_3_8b") == 1
+            and measured.throttled_share("gpu/decode_in_order/fp32_64") > 0.5
+        ),
     ),
     (
         "RESULTS.md",
         "` ` is the fastest in all twelve tables",
-        lambda: _fastest("gpu/qkv") == 12 * ["fused_qkv"],
+        lambda: measured.fastest_modes("gpu/qkv") == 12 * ["fused_qkv"],
     ),
-    ("RESIDENT.md", "more than four fifths of a round trip of 16x64", lambda: _lone() > 0.8),
-    ("RESIDENT.md", "needs less than half of the time with fp32", lambda: 0.40 < _nothing_multiplied("fp32") < 0.5),
-    ("RESIDENT.md", "it needs three quarters of the time", lambda: 0.70 < _nothing_multiplied("fp16") < 0.80),
-    ("RESIDENT.md", "where a command has half the bytes", lambda: 0.49 < _bytes("fp16") / _bytes("fp32") < 0.51),
+    ("RESIDENT.md", "more than four fifths of a round trip of 16x64", lambda: measured.lone_answer() > 0.8),
+    (
+        "RESIDENT.md",
+        "needs less than half of the time with fp32",
+        lambda: 0.40 < measured.nothing_multiplied("fp32") < 0.5,
+    ),
+    ("RESIDENT.md", "it needs three quarters of the time", lambda: 0.70 < measured.nothing_multiplied("fp16") < 0.80),
+    (
+        "RESIDENT.md",
+        "where a command has half the bytes",
+        lambda: 0.49 < measured.command_bytes("fp16") / measured.command_bytes("fp32") < 0.51,
+    ),
     (
         "RESIDENT.md",
         "Without weights it still takes three quarters of the time",
-        lambda: 0.70 < _decode()[0]["without_weights_us"] / _decode()[0]["kernel_us"] < 0.80,
+        lambda: (
+            0.70 < measured.decode_account()[0]["without_weights_us"] / measured.decode_account()[0]["kernel_us"] < 0.80
+        ),
     ),
     (
         "RESIDENT.md",
         "and without waits nearly all of it",
-        lambda: 0.95 < _decode()[0]["without_waits_us"] / _decode()[0]["kernel_us"] < 1,
+        lambda: 0.95 < measured.decode_account()[0]["without_waits_us"] / measured.decode_account()[0]["kernel_us"] < 1,
     ),
-    ("RESIDENT.md", "a chain of 32 short GEMMs", lambda: sum(row["instructions"] for row in _decode()) == 32),
-    ("RESIDENT.md", "half of the time is waits", lambda: 0.45 < _waits() < 0.55),
+    (
+        "RESIDENT.md",
+        "a chain of 32 short GEMMs",
+        lambda: sum(row["instructions"] for row in measured.decode_account()) == 32,
+    ),
+    ("RESIDENT.md", "half of the time is waits", lambda: 0.45 < measured.share_of_waits() < 0.55),
     (
         "RESIDENT.md",
         "The whole run of decode, one request, takes more than 60 us a token; from the second token on it takes less",
-        lambda: _token_ms("tpot_p50_ms") < 0.060 < _token_ms("wall_ms"),
+        lambda: measured.token_ms("tpot_p50_ms") < 0.060 < measured.token_ms("wall_ms"),
     ),
     (
         "RESIDENT.md",
         "The completion of a small lone command comes later than 2.0 us",
-        lambda: _bench("gpu/bench/resident", "one command there and back, 16x1x64 fp32, hot, complete, p50")[0] > 2.0,
+        lambda: (
+            measured.bench("gpu/bench/resident", "one command there and back, 16x1x64 fp32, hot, complete, p50")[0]
+            > 2.0
+        ),
     ),
     (
         "RESIDENT.md",
         "Each of 75 barriers, fences and waits of the megakernel was removed in turn; the tests notice 64",
-        lambda: _orders() == (75, 64),
+        lambda: measured.orders_noticed() == (75, 64),
     ),
 ]
 
@@ -179,24 +105,29 @@ GUIDE_CLAIMS: list[tuple[str, str, Callable[[], bool]]] = [  # the same, of READ
     (
         "docs/experts.md",
         "With one token, our fused launches take about 20 us more than the read of the weights, with fp8 as with bf16",
-        lambda: all(18 < _over_read("experts", row) < 22 for row in (0, 4)),
+        lambda: all(18 < measured.over_read("experts", row) < 22 for row in (0, 4)),
     ),
     (
         "docs/experts.md",
         "With 16 tokens the launches take 47 us more than the read with fp8, and 38 us with bf16; "
         "with 64 tokens 90 us and 78 us",
-        lambda: [round(_over_read("experts", row)) for row in (6, 2, 7, 3)] == [47, 38, 90, 78],
+        lambda: [round(measured.over_read("experts", row)) for row in (6, 2, 7, 3)] == [47, 38, 90, 78],
     ),
     (
         "docs/gpu-kernel-batcher.md",
         "NVML reported the power limit in all repeats of ` ` in fp32, of gemv_micro and of decode",
-        lambda: all(_throttled(f"gpu/gpu_kernel_batcher/{table}_fp32") == 0.5 for table in ("gemv_micro", "decode")),
+        lambda: all(
+            measured.throttled_share(f"gpu/gpu_kernel_batcher/{table}_fp32") == 0.5
+            for table in ("gemv_micro", "decode")
+        ),
     ),
-    ("docs/experts.md", "with 64 tokens Triton's are 6% faster", lambda: 0.055 < _behind_triton() < 0.07),
+    ("docs/experts.md", "with 64 tokens Triton's are 6% faster", lambda: 0.055 < measured.behind_triton() < 0.07),
     (
         "docs/quantised.md",
         "fp8 weights misses its goal by 7%",
-        lambda: round(100 * (_goal("quantised", 4)[2] / _goal("quantised", 4)[1] - 1)) == 7,
+        lambda: (
+            round(100 * (measured.weight_goal("quantised", 4)[2] / measured.weight_goal("quantised", 4)[1] - 1)) == 7
+        ),
     ),
 ]
 # Figures of README and docs that are no results: pages, and texts that have them. Measured ones stand in GUIDE_CLAIMS.
