@@ -1,6 +1,6 @@
 """Speed-ups as a picture: a bar per line of a table, on a white card.
 
-In: `rows.Table`. Out: an Altair chart. A bar is the speed-up of wall time over the baseline; its whisker is the 95%
+In: `rows.Table`. Out: an Altair chart. A bar is the speed-up of wall time over the base; its whisker is the 95%
 interval. Failed and traced lines are left out. Needs Altair (the `report` extra).
 """
 
@@ -40,6 +40,7 @@ class Bar(NamedTuple):
     speedup: Interval
     verdict: Verdict | None
     metric: str = WALL
+    base: str = BASELINE
 
 
 def speedup_chart(tables: Sequence[Table]) -> Chart | None:
@@ -47,7 +48,7 @@ def speedup_chart(tables: Sequence[Table]) -> Chart | None:
     untraced = [table for table in tables if not table["traced"]]
     devices = sorted({_device(table) for table in untraced})
     bars = [
-        Bar(_label(table, line, len(devices) > 1), line.speedup, line.verdict, line.metric)
+        Bar(_label(table, line, len(devices) > 1), line.speedup, line.verdict, line.metric, bases_of([line]))
         for table in untraced
         for line in table.lines
         if line.speedup is not None
@@ -134,7 +135,8 @@ def bar_panel(bars: Sequence[Bar], title: alt.TitleParams, width: int = _WIDTH, 
     scale = alt.Scale(type="log", domain=[low, right], nice=False, zero=False)
     axis = alt.Axis(format=",~g", values=ticks(low, right, max(3, width // 48)))
     time = " or ".join(dict.fromkeys(name_of(bar.metric) for bar in bars))
-    x = alt.X("value:Q", scale=scale, axis=axis, title=[f"{time} of baseline / {time} (x, log scale)", *below])
+    base_mode = " or ".join(dict.fromkeys(bar.base for bar in bars))
+    x = alt.X("value:Q", scale=scale, axis=axis, title=[f"{time} of {base_mode} / {time} (x, log scale)", *below])
     y = alt.Y(
         "label:N",
         sort=None,

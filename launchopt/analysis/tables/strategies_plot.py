@@ -1,6 +1,6 @@
 """All strategies as a picture: a panel per workload, a bar per mode, on a white card.
 
-In: `strategies.StrategyTable`. Out: an Altair chart. A bar is the speed-up of wall time over the baseline; its whisker
+In: `strategies.StrategyTable`. Out: an Altair chart. A bar is the speed-up of wall time over the base; its whisker
 is the 95% interval; the fastest comes first. Each panel has an axis of its own, and names the modes that
 failed or do not run its workload. Needs Altair (the `report` extra).
 """
@@ -14,7 +14,7 @@ import altair as alt
 
 from launchopt.analysis.stream_rows import stream_title
 from launchopt.analysis.tables.columns import mode_name
-from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, on_card, title_text
+from launchopt.analysis.tables.speedup_plot import LEGEND, Bar, Chart, bar_panel, bases_of, on_card, title_text
 from launchopt.analysis.tables.strategies import StrategyTable, refusal_kind
 
 _COLUMNS = 2
@@ -39,7 +39,13 @@ def _bars(table: StrategyTable) -> list[Bar]:
     several = len({strategy.line.configuration for strategy in table.strategies}) > 1
     lines = [strategy.line for strategy in table.strategies]
     return [
-        Bar(mode_name(line) + (f" · {line.configuration}" if several else ""), line.speedup, line.verdict, line.metric)
+        Bar(
+            mode_name(line) + (f" · {line.configuration}" if several else ""),
+            line.speedup,
+            line.verdict,
+            line.metric,
+            bases_of([line]),
+        )
         for line in lines
         if line.speedup is not None
     ]

@@ -86,6 +86,16 @@ def test_bars_have_their_speedup_and_panels_name_what_is_left_out(tmp_path: Path
 
 
 @needs_extra
+def test_each_panel_names_its_base(tmp_path: Path) -> None:
+    path, steps = tmp_path / "x.svg", {"workload": "decode", "independent": False}
+    rows = [*repeats(9, 9, 9), *repeats(3, 3, 3, mode="batched")]
+    rows += [*repeats(4, 4, 4, mode="engine", **steps), *repeats(2, 2, 2, mode="graph", **steps)]
+    pictures.draw_strategies(build_strategies(rows), path)
+    axes = [each for each in texts(path) if "log scale" in each]
+    assert axes == [f"wall time of {base} / wall time (x, log scale)" for base in ("baseline", "engine")]
+
+
+@needs_extra
 def test_a_picture_of_many_panels_keeps_the_width_of_a_readme(tmp_path: Path) -> None:
     path = tmp_path / "x.svg"
     rows = [each for work in ("decode", "layer", "qkv") for each in repeats(9, 9, 9, workload=work)]
