@@ -137,7 +137,7 @@ README_PARTS = (
     _run(f"{README}/decode_64", 3, 80, "table=strategies_decode_64 repeats=5"),
 )
 REPLAYS = (
-    *(  # the first load is more than an H200 holds; at twice the recorded rate the GPU has time to spare
+    *(  # an H200 held the first load, too: the first 100 requests come at half the rate of the first 200
         _replay(
             f"gpu/azure_llama_3_8b/{name}_{scheduler}",
             10,

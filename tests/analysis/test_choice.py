@@ -28,8 +28,8 @@ from launchopt.recording.results import Row
 # Works that are left out, and for which the choice may be over 5% behind, with the reason.
 FEW_OTHERS = {  # that have the best mode, or as large weights
     "readme/qkv_1",
-    "strategies/gemv_256",  # torch_compile is within 1% of the fastest for 64x8192, and takes four times as long here
-    "strategies/prefill",  # nothing else has over 64 columns
+    "strategies/gemv_256",  # torch_compile is within 1% of the fastest for 64x8192, and takes five times as long here
+    "strategies/prefill",  # no other run of over 64 columns in order has pointer_array
     # Only each other: what fuses GEMM, bias and ReLU, and what fuses bias, ReLU and scale, differ.
     *("strategies/elementwise_chain", "strategies/linear_epilogue"),
     "smollm2_135m_4/sweep",  # on a CPU, batched is the best for weights of 3.5 MB, steps for larger ones

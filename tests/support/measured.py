@@ -6,17 +6,20 @@ In: files under outputs/reference. Out: numbers, or names of modes.
 from __future__ import annotations
 
 import re
-from statistics import median
+from statistics import mean, median, stdev
 from typing import Any
 
+from launchopt.analysis.submits import submit_ms
+from launchopt.analysis.tables.columns import number
 from launchopt.files import read_json
 from launchopt.recording.manifest import LEFT_OUT
-from launchopt.recording.results import read_summaries
+from launchopt.recording.results import Row, read_summaries
 from runner.bench import account, figures
 from runner.report import weight_goals
 from support.paths import ROOT
 
 REFERENCE = ROOT / "outputs/reference"
+PROFILERS = "gpu/profilers"
 
 
 def bench(folder: str, *cases: str) -> list[float]:
@@ -105,3 +108,125 @@ def fastest_modes(folder: str) -> list[str]:
     for row in read_summaries([REFERENCE / folder]):
         walls.setdefault(row["run_id"], {}).setdefault(row["mode"], []).append(row["wall_ms"])
     return [min(modes, key=lambda mode: median(modes[mode])) for modes in walls.values()]
+
+
+def repeats_of(folder: str, **known: object) -> list[Row]:
+    """All repeats below a folder whose columns have the values of `known`."""
+    rows = read_summaries([REFERENCE / folder])
+    return [row for row in rows if all(row[column] == value for column, value in known.items())]
+
+
+def values_of(folder: str, *columns: str) -> set[tuple[object, ...]]:
+    """The values that columns have together, of all repeats below a folder."""
+    return {tuple(row[column] for column in columns) for row in repeats_of(folder)}
+
+
+def middle(folder: str, column: str, mode: str) -> float:
+    """Median of a column over the repeats of a mode below a folder."""
+    return median(row[column] for row in repeats_of(folder, mode=mode))
+
+
+def gain(folder: str, column: str, mode: str) -> float:
+    """Median of a column in `baseline` over that in a mode."""
+    return middle(folder, column, "baseline") / middle(folder, column, mode)
+
+
+def arms(folder: str) -> dict[tuple[str, str], list[Row]]:
+    """The repeats below a folder, by run and mode."""
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in repeats_of(folder):
+        found.setdefault((row["run_id"], row["mode"]), []).append(row)
+    return found
+
+
+def _launch_share(rows: list[Row]) -> float:
+    """Share of the wall time in launch calls."""
+    return median((submit_ms(row) or 0.0) / row["wall_ms"] for row in rows)
+
+
+def least_launch_share(folder: str, mode: str) -> float:
+    """The smallest share of the wall time in launch calls that a mode has in the runs below a folder."""
+    return min(_launch_share(rows) for (_, each), rows in arms(folder).items() if each == mode)
+
+
+def share_within(folder: str, low: float, high: float, *, are_launches: bool) -> float:
+    """Share of the modes whose standard deviation of wall times over their mean lies from `low` to `high`.
+
+    are_launches: of modes that spend over half of the wall time in launch calls; else of the others.
+    """
+    walls = [
+        [row["wall_ms"] for row in rows]
+        for rows in arms(folder).values()
+        if (_launch_share(rows) > 0.5) == are_launches
+    ]
+    return mean(low <= stdev(each) / mean(each) <= high for each in walls)
+
+
+def slowdowns(column: str) -> list[float]:
+    """The smallest and the largest factor of a column under a profiler over the same without one."""
+    profiled = {"plain": ("baseline", "batched", "graph"), "events": ("torch_eager", "torch_graph")}
+    tools = {"plain": ("cupti", "nsys"), "events": ("torch",)}
+    factors = [
+        middle(f"{PROFILERS}/{mode}/{tool}_{mode}", column, mode)
+        / middle(f"{PROFILERS}/{mode}/{plain}_{mode}", column, mode)
+        for plain, modes in profiled.items()
+        for mode in modes
+        for tool in tools[plain]
+    ]
+    return [round(min(factors), 1), round(max(factors), 1)]
+
+
+def shared_cores() -> set[tuple[int, float]]:
+    """How many parts ran at a time, and their share of the host's cores, of results on an H200 beside another part."""
+    found = set()
+    for path in (REFERENCE / "gpu").rglob("manifest.json"):
+        before = read_json(path).get("part", {}).get("before", {})
+        if before.get("at_once", 1) > 1:
+            all_cores = int(re.findall(r"(\d+) cores", before["processor"])[0])
+            found.add((before["at_once"], len(before["cores"]) / all_cores))
+    return found
+
+
+def job_walls_ms() -> list[str]:
+    """Median wall times of a job beside another and alone: of baseline, then of batched, as tables print them."""
+    places = [f"gpus/jobs_joblib/{place}" for place in ("two", "one_before")]
+    return [number(middle(place, "wall_ms", mode)) for mode in ("baseline", "batched") for place in places]
+
+
+def launch_us(folder: str) -> float:
+    """CPU time of a launch of batched."""
+    return round(middle(folder, "host_submit_ns_per_launch", "batched") / 1e3, 1)
+
+
+def met_shares(scheduler: str) -> dict[str, float]:
+    """Share of the requests of the Azure replay that met the objective, by mode."""
+    rows = repeats_of("gpu/azure_llama_3_8b", scheduler=scheduler)
+    return {
+        mode: median(
+            row["goodput_per_s"] * row["wall_ms"] / 1e3 / row["requests"] for row in rows if row["mode"] == mode
+        )
+        for mode in ("engine", "batched", "baseline")
+    }
+
+
+def ranked_shares() -> list[float]:
+    """The shares of `met_shares` with both schedulers, in rising order."""
+    return sorted(share for scheduler in ("none", "continuous") for share in met_shares(scheduler).values())
+
+
+def slow_points(folder: str, p99_us: float) -> tuple[int, int]:
+    """Time of the arrivals of a sweep in ms, and its points that are not overloaded and have a larger p99."""
+    points = arms(folder).values()
+    kept = [rows for rows in points if not any(row["overloaded"] for row in rows)]
+    first = next(iter(points))[0]
+    slow = sum(median(row["latency_p99_us"] for row in rows) > p99_us for rows in kept)
+    return round(1e3 * first["commands"] / first["arrival_rate_per_s"]), slow
+
+
+def share_of_prompts(folder: str) -> float:
+    """Share of the time of `baseline` that the GEMMs of prompts take at least, at the measured peak of fp32."""
+    shapes = read_json(REFERENCE / folder / "manifest.json")["stream"]["shapes"]
+    sizes = [([int(each) for each in shape.split("x")], count) for shape, count in shapes.items()]
+    flops = sum(2 * m * n * k * count for (m, n, k), count in sizes if n > 1)
+    peak_tflops = read_json(REFERENCE / "gpu/calibration/calibration.json")["floors"]["peak_tflops_fp32"]["value"]
+    return float(flops / (peak_tflops * 1e9) / middle(folder, "wall_ms", "baseline"))
