@@ -108,16 +108,22 @@ def completion(recorder: Recorder, timing: Timing, held: int, wait_ns: int) -> R
     """Return the columns of an open loop of independent commands.
 
     held: commands that the buckets can hold. wait_ns: how long they wait for others. A command is done at its end on
-    the device, or at the end of its launch call if its launch was not timed.
+    the device. If its launch was not timed, it is done when the call has returned and the last timed launch before it
+    has ended, and the last launch when the run has. That is the earliest possible time, so the device may have fallen
+    behind by more than it seems: `overloaded` is null, and not false, if no launch was timed.
     """
-    arrived, done = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    arrived, done, ended_ns, is_timed = [np.empty(0, np.int64)], [np.empty(0, np.int64)], 0, False
     for chunk in recorder.chunks():
         _, end_ns, known = _device_times(chunk.launches, timing.span)
-        end_ns = np.where(known, end_ns, chunk.launches[:, LaunchColumn.SUBMIT_END_NS])
+        reached_ns = np.maximum.accumulate(np.maximum(end_ns, ended_ns))
+        end_ns = np.where(known, end_ns, np.maximum(reached_ns, chunk.launches[:, LaunchColumn.SUBMIT_END_NS]))
+        ended_ns, is_timed = int(reached_ns[-1]), is_timed or bool(known.any())
+        if chunk.first_launch + len(chunk.launches) == recorder.launch_count and not known[-1]:
+            end_ns[-1] = timing.span.end_ns
         arrived.append(chunk.commands[:, CommandColumn.ENQUEUE_NS] - timing.start_ns)
         done.append(end_ns[chunk.of_launch] - timing.start_ns)
     rate, overloaded = of_commands(np.concatenate(arrived), np.concatenate(done), held, wait_ns)
-    return {"completed_rate_per_s": rate, "overloaded": overloaded}
+    return {"completed_rate_per_s": rate, "overloaded": overloaded if overloaded or is_timed else None}
 
 
 def eligible_ns(chunk: Chunk) -> NDArray[np.int64]:

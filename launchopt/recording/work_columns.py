@@ -49,7 +49,12 @@ WORK_COLUMNS = (
         FLOAT,
         "requests finished per second, from the middle of the arrivals to the last one's end (closed loop: whole run)",
     ),
-    column("overloaded", BOOL, "the rate could not be held: see completed_rate_per_s; null in a closed loop"),
+    column(
+        "overloaded",
+        BOOL,
+        "the rate could not be held: see completed_rate_per_s; null in a closed loop, and if no launch of independent"
+        " commands was timed",
+    ),
     column("independent", BOOL, "every command is a request, so that any order is right; null in older files"),
     required("requests", INT64, "requests in the stream; gemv: every command is one"),
     column(

@@ -25,8 +25,9 @@ from support.steps.launching import launch
 from launchopt.recording.launch_rows import Strategy
 from launchopt.recording.recorder import Recorder
 from launchopt.recording.results import SUMMARY
-from launchopt.recording.summary import BURST_LAUNCHES, Timing, measured
+from launchopt.recording.summary import BURST_LAUNCHES, Timing, completion, measured
 from launchopt.recording.summary_columns import derived
+from launchopt.timing.activity import Span
 
 
 @pytest.fixture
@@ -196,3 +197,44 @@ def test_a_batch_of_several_launches_counts_once_in_whatever_chunks(
     row, histograms = measured(recorder, [4, 0, 0, 0, 0], HOST, STREAM)
     assert histograms["batch_size"].rows() == [(2, 2, 1), (3, 3, 2), (4, 4, 1)]
     assert (row["batches"], derived(row)["batch_size_mean"]) == (4, 3.0)
+
+
+COUNT = 4000  # launches of a command each, one every 10 ns; each takes the device longer by SLOWER than that
+SLOWER = 1.2
+
+
+def behind(every: int, took: float = SLOWER) -> tuple[Recorder, Timing]:
+    """A device that works on launches in turn, `took` times 10 ns each. Every `every`-th launch is timed; 0: none."""
+    recorder, samples = Recorder(COUNT), []
+    for number in range(COUNT):
+        began = ZERO + 10 * number
+        launch(recorder, [number], flush_ns=began, start_ns=began + 1, end_ns=began + 2, zero_ns=ZERO)
+        if every and number % every == 0:
+            recorder.mark_sample(number, len(samples))
+            start = ZERO + max(10 * number + 2, round(10 * took * number))
+            samples.append((start, start + round(10 * took)))
+    end = ZERO + max(10 * COUNT, round(10 * took * COUNT)) + 20
+    return recorder, Timing(ZERO, Span(end, end - ZERO, np.array(samples, np.int64).reshape(-1, 2)))
+
+
+@pytest.mark.parametrize("every", [1, 16, 200])
+def test_a_device_that_falls_behind_is_overloaded_however_few_launches_are_timed(every: int) -> None:
+    found = completion(*behind(every), held=1, wait_ns=0)
+    assert found["overloaded"] is True
+    assert found["completed_rate_per_s"] == pytest.approx(1e8 / SLOWER, rel=0.07)
+
+
+@pytest.mark.parametrize("every", [1, 16, 200])
+def test_a_device_that_keeps_up_is_not_overloaded_however_few_launches_are_timed(every: int) -> None:
+    found = completion(*behind(every, took=0.8), held=1, wait_ns=0)
+    assert found == {"completed_rate_per_s": pytest.approx(1e8, rel=0.02), "overloaded": False}
+
+
+def test_without_a_timed_launch_a_device_is_not_said_to_keep_up() -> None:
+    assert completion(*behind(every=0), held=1, wait_ns=0)["overloaded"] is None
+
+
+def test_on_the_cpu_the_end_of_the_call_is_the_end_of_the_work() -> None:
+    recorder, timing = behind(every=0)
+    host = Timing(ZERO, Span(timing.span.end_ns, None, np.empty((0, 2), np.int64)))
+    assert completion(recorder, host, held=1, wait_ns=0)["overloaded"] is False

@@ -214,13 +214,10 @@ def ranked_shares() -> list[float]:
     return sorted(share for scheduler in ("none", "continuous") for share in met_shares(scheduler).values())
 
 
-def slow_points(folder: str, p99_us: float) -> tuple[int, int]:
-    """Time of the arrivals of a sweep in ms, and its points that are not overloaded and have a larger p99."""
-    points = arms(folder).values()
-    kept = [rows for rows in points if not any(row["overloaded"] for row in rows)]
-    first = next(iter(points))[0]
-    slow = sum(median(row["latency_p99_us"] for row in rows) > p99_us for rows in kept)
-    return round(1e3 * first["commands"] / first["arrival_rate_per_s"]), slow
+def slow_points(folder: str, p99_us: float) -> int:
+    """Points of a sweep that are not overloaded and have a larger p99."""
+    kept = [rows for rows in arms(folder).values() if not any(row["overloaded"] for row in rows)]
+    return sum(median(row["latency_p99_us"] for row in rows) > p99_us for rows in kept)
 
 
 def share_of_prompts(folder: str) -> float:
