@@ -139,10 +139,11 @@ def _heads(text: Fields) -> dict[str, int]:
 def _latents(text: Fields) -> dict[str, int]:
     """Return the heads and ranks of a model with MLA."""
     queries, rotated = text.whole("num_attention_heads"), text.whole("qk_rope_head_dim")
+    parts = "qk_nope_head_dim", "qk_rope_head_dim"
     return {
         "q_heads": queries,
         "kv_heads": queries,
-        "head_dim": text.whole("qk_nope_head_dim") + rotated,
+        "head_dim": text.derived(text.whole(parts[0]) + rotated, *parts),
         "q_rank": text.whole_or("q_lora_rank", 0),
         "kv_rank": text.whole("kv_lora_rank"),
         "rope_dim": rotated,

@@ -61,7 +61,8 @@ def _deepseek(fields: Fields) -> Mixture | None:
     dense = sum(i < first or i % every > 0 for i in _layers(fields))
     if "n_routed_experts" not in fields or dense == len(_layers(fields)):
         return None
-    shared = fields.whole_or("n_shared_experts", 0) * fields.whole("moe_intermediate_size")
+    sizes = "moe_intermediate_size", "n_shared_experts"
+    shared = fields.derived(fields.whole(sizes[0]) * fields.whole_or(sizes[1], 0), *sizes)
     return _mixture(fields, "n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", shared, dense)
 
 

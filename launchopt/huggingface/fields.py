@@ -47,6 +47,17 @@ class Fields:
             raise self.error(name, f"must be a whole number from {low} to {high}")
         return value
 
+    def derived(self, value: int, *names: str) -> int:
+        """Return a size that follows from the named fields; DataError if it is not within the limits of one."""
+        if value > LARGEST:
+            first, *others = names
+            raise self.error(
+                first,
+                f"with {' and '.join(f'{each}={self.value(each)}' for each in others)}, gives {value}; "
+                f"allowed: at most {LARGEST}",
+            )
+        return value
+
     def whole_or(self, name: str, otherwise: int, low: int = 0) -> int:
         """Return a whole number; `otherwise` if it is absent."""
         return self.whole(name, low) if name in self else otherwise

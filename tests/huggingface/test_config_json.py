@@ -128,6 +128,10 @@ def test_what_is_null_is_derived_and_what_is_absent_is_that_of_the_class(tmp_pat
     assert read(tmp_path, model_type="qwen3", head_dim=None).head_dim == 16
 
 
+LATENT = {"model_type": "deepseek_v3"} | {
+    **{"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+    **{"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
+}
 BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"hidden_size": -1}, "hidden_size=-1: must be a whole number from 1 to 2147483647"),
     ({"hidden_size": 0}, "hidden_size=0: must be"),
@@ -160,6 +164,14 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
         "num_experts_per_tok=5: must be a whole number from 1 to 4",
     ),
     ({"model_type": "deepseek_v3"}, "qk_rope_head_dim: missing"),
+    (
+        LATENT | {"moe_intermediate_size": 2048, "n_shared_experts": 2**31 - 1},
+        "moe_intermediate_size=2048: with n_shared_experts=2147483647, gives 4398046509056; allowed: at most 2147483647",
+    ),
+    (
+        LATENT | {"qk_nope_head_dim": 2**31 - 1},
+        "qk_nope_head_dim=2147483647: with qk_rope_head_dim=64, gives 2147483711; allowed: at most 2147483647",
+    ),
 ]
 
 
