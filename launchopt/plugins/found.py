@@ -60,6 +60,11 @@ class Plugin:
         """The package's own line about itself; "" if it has none."""
         return one_line(self.entry.dist.metadata.get("Summary", "")) if self.entry.dist else ""
 
+    @property
+    def top(self) -> str:
+        """Name of the outermost module of its object. `EntryPoint.module` raises an error for a damaged entry."""
+        return self.entry.value.partition(":")[0].partition(".")[0].strip()
+
     def refuse(self, why: str) -> NoReturn:
         """Raise the ConfigError that this plugin cannot be used."""
         raise ConfigError(self.group, self.name, f"{self.label} {one_line(why)}")
@@ -166,7 +171,7 @@ def _function(member: Any) -> Callable[..., object] | None:
 
 def blamed(error: BaseException) -> str | None:
     """Return the package, with its version, of the plugin whose code raised an error; None if no plugin took part."""
-    tops = {each.entry.module.partition(".")[0]: each.label for each in plugins()}
+    tops = {each.top: each.label for each in plugins()}
     frames = [frame for frame, _ in walk_tb(error.__traceback__)]
     modules = [str(frame.f_globals.get("__name__")).partition(".")[0] for frame in reversed(frames)]
     return next((tops[name] for name in modules if name in tops and name not in (NAME, "runner")), None)

@@ -23,6 +23,7 @@ class Kind(Mode):
 """
 # Module, package, entry point, source, requirement.
 PACKAGES = {
+    "crooked": ("mode crooked = ,,,:::", "", ""),  # no reference to an object, though the file can be read
     "good": ("mode good = good:Kind", MODE.format("good"), ""),
     "absent": ("mode absent = absent:Kind", "import no_such_module", ""),
     "leaves": ("mode leaves = leaves:Kind", "raise SystemExit(3)", ""),
@@ -90,6 +91,8 @@ LINES = {
     "odd": "odd 1.0 is broken: what must be bool, int, float or str, and declared by option(...)",
     "loose": "loose 1.0 is broken: loose:Kind.options is no ModeOptions",
     "pinned": f"pinned 1.0 needs launchopt <0.1, and this is {VERSION}: install another version of either",
+    "crooked": "crooked 1.0 cannot be imported (AttributeError: 'NoneType' object has no attribute 'group'): install"
+    " what it needs, or pip uninstall crooked",
     "twins": "twin-a 1.0 and twin-b 1.0: 2 plugins have this name; uninstall all but one",
     "work": "work 1.0 is broken: work:Work is no Workload; it must be a class derived from Workload",
     "when": "when 1.0 is broken: when:When names itself '???', and its entry point is 'when'",
