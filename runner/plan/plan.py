@@ -51,7 +51,7 @@ from runner.plan.memory import (
 from runner.plan.minimum import minimum_of
 from runner.plan.refusal import gets_ahead, is_for_split, refusal_of, together_of
 from runner.plan.split import require_gpus, require_same_batches, with_gpus
-from runner.plan.streams import requests_of, setting_of
+from runner.plan.streams import due_per_s, is_open, requests_of, setting_of
 
 UNLIMITED = 1 << 30
 UNBREAKABLE = {  # reasons of modes to refuse ordering=violated
@@ -101,7 +101,7 @@ class Plan:
             record_commands=config.record.commands is Record.all,
             violated=config.ordering is Ordering.violated,
             tunes=config.tuning is Tuning.all,
-            open_loop=self.due_per_s is not None,
+            open_loop=is_open(self.config, self.stream),
             on_stall=config.batching.stall,
             sampling=sampling_of(config),
             samples_on_host=self.sampling_where == "cpu",
@@ -121,11 +121,7 @@ class Plan:
     @property
     def due_per_s(self) -> float | None:
         """Mean rate at which independent commands are due; None in a closed loop, and for requests of many tokens."""
-        if self.stream.span_ns:  # a trace whose commands arrive at their recorded times
-            return self.stream.commands / self.stream.span_ns * 1e9
-        arrival = self.config.arrival
-        is_open = not (arrival.is_closed or self.config.workload.has_requests)
-        return float(arrival.asked_rate_per_s) if is_open else None
+        return due_per_s(self.config, self.stream) if is_open(self.config, self.stream) else None
 
     @property
     def sampling_where(self) -> str | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from launchopt.arrivals.base import SPAN_NS_MAX
 from launchopt.arrivals.requests import Requests
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError
@@ -48,17 +49,37 @@ def requests_of(config: Config) -> Requests | None:
 
 def _due_ns(config: Config, count: int) -> NDArray[np.int64]:
     """Return the due time of each of `count` arrivals: int64 [count], ns since the start."""
+    arrival = config.arrival
     try:
-        due_ns: NDArray[np.int64] = config.arrival.due_ns(count, config.seed)
+        due_ns: NDArray[np.int64] = arrival.due_ns(count, config.seed)
     except ValueError as error:
-        raise ConfigError("arrival.rate_per_s", config.arrival.asked_rate_per_s, str(error)) from None
+        raise ConfigError("arrival.rate_per_s", arrival.asked_rate_per_s, str(error)) from None
+    is_right = isinstance(due_ns, np.ndarray) and due_ns.dtype == np.int64 and due_ns.shape == (count,)
+    if not is_right or due_ns[0] < 0 or due_ns[-1] > SPAN_NS_MAX or np.any(due_ns[1:] < due_ns[:-1]):
+        why = f"its due_ns must return {count} int64 times that never decrease, from 0 to {SPAN_NS_MAX} ns"
+        raise ConfigError("arrival", arrival.kind, why)
     return due_ns
+
+
+def is_open(config: Config, stream: Stream | None = None) -> bool:
+    """Return whether independent commands are due at times of their own. stream: may have those of a trace."""
+    by_rule = not (config.workload.has_requests or config.arrival.is_closed)
+    return by_rule or (stream is not None and bool(stream.span_ns))
+
+
+def due_per_s(config: Config, stream: Stream) -> float | None:
+    """Return the mean rate at which the commands of an open loop are due; None if all are due at once."""
+    if stream.span_ns:  # a trace whose commands arrive at their recorded times
+        return stream.commands / stream.span_ns * 1e9
+    if (asked := config.arrival.asked_rate_per_s) is not None:
+        return float(asked)
+    span_ns = int(_due_ns(config, stream.commands)[-1])  # a plugin's rule may have no rate
+    return (stream.commands - 1) / span_ns * 1e9 if span_ns else None
 
 
 def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> Setting:
     """Return the inputs of the workload's stream besides its options. ConfigError for an impossible arrival rate."""
-    workload, arrival = config.workload, config.arrival
-    is_open = not workload.has_requests and not arrival.is_closed
+    workload = config.workload
     notices = [] if workload.instead_of_model else model_notices(config)
     if prefixes := shared_of(config, requests):
         notices.append(prefix_notice(prefixes))
@@ -70,13 +91,13 @@ def setting_of(config: Config, info: DeviceInfo, requests: Requests | None) -> S
         device_kind=info.kind,
         requests=requests,
         is_ordered=config.ordering is not Ordering.none,
-        due_ns=_due_ns(config, workload.count(info.kind)) if is_open else None,
+        due_ns=_due_ns(config, workload.count(info.kind)) if is_open(config) else None,
         vocab=None if config.sampling.kind is SamplingKind.none else config.model.vocab,
         chunk_tokens=config.scheduler.chunk_tokens,
         prefixes=prefixes,
         tensor=config.parallel.tensor,
         rounds_sums=config.parallel.all_reduce is AllReduce.nccl,
-        speed=arrival.speed if arrival.has_requests else 1.0,
+        speed=config.arrival.speed if config.arrival.has_requests else 1.0,
         notices=notices,
     )
 

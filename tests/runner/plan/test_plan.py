@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.config.composing import planned
 
+from launchopt.arrivals.constant import Constant
 from launchopt.devices.base import DeviceInfo
-from launchopt.errors import ArenaMemoryError
+from launchopt.errors import ArenaMemoryError, ConfigError
 from runner.plan import plan as plan_module
 from runner.plan.plan import Plan
 
@@ -75,3 +77,38 @@ def test_no_word_of_layers_where_all_fit() -> None:
     plan = planned("workload=decode", "model=tiny")
     assert plan.stream.layers == 2
     assert not any("layers" in notice for notice in plan.notices)
+
+
+OPEN = ("workload=gemv_256", "workload.commands=5", "arrival=constant", "arrival.rate_per_s=1000")
+
+
+def test_a_rule_without_a_rate_has_that_of_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Constant, "asked_rate_per_s", None)
+    plan = planned(*OPEN)
+    assert plan.due_per_s == pytest.approx(1000)
+    assert plan.job(Path("x")).open_loop
+    monkeypatch.setattr(Constant, "due_ns", lambda rule, count, seed: np.zeros(count, np.int64))
+    plan = planned(*OPEN)
+    assert plan.due_per_s is None
+    assert plan.job(Path("x")).open_loop
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [0] * 5,
+        np.zeros(4, np.int64),
+        np.zeros((5, 1), np.int64),
+        np.zeros(5),
+        np.full(5, -1),
+        np.arange(5, 0, -1),
+    ],
+    ids=str,
+)
+def test_times_that_no_rule_may_give_are_refused(wrong: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Constant, "due_ns", lambda rule, count, seed: wrong)
+    with pytest.raises(
+        ConfigError, match=r"^arrival=constant: its due_ns must return 5 int64 times that never decrease"
+    ):
+        planned(*OPEN)
