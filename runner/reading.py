@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from launchopt.errors import DataError, LaunchoptError, explained, nearest, one_line
-from launchopt.files import read_text, save_json, save_text
+from launchopt.files import read_text, reason, save_json, save_text
 from launchopt.messages import print_error, shortened
 from launchopt.reading.unusable import forget, was_named
 from runner.ending.signals import signals
@@ -36,6 +36,7 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(program(name), None, summary, details, formatter_class=argparse.RawDescriptionHelpFormatter)
         examples = [part for part in details.split("\n\n") if part.startswith("    ")]
         self._brief = "\n\n".join([summary, *examples])
+        self.register("type", Path, _path)
 
     def parsed(self, words: Sequence[str] | None, *, needs_words: bool = True) -> argparse.Namespace:
         """Return the options in `words`, by default those of the process.
@@ -92,6 +93,13 @@ class CommandParser(argparse.ArgumentParser):
             allowed = [str(each) for each in action.choices if each != []]
             problem = f"{value}: not one of its values"
             raise argparse.ArgumentError(action, explained(problem, ", ".join(allowed), nearest(str(value), allowed)))
+
+
+def _path(text: str) -> Path:
+    """Return a path. Raises ArgumentTypeError for an empty one, which `Path` takes for the current folder."""
+    if not text:
+        raise ArgumentTypeError("empty; must name a file or a folder")
+    return Path(text)
 
 
 JSON_VERSION = 1  # raised when a key of any --json is renamed or removed
@@ -153,7 +161,7 @@ def read_page(page: Path) -> str:
     try:
         return read_text(page)
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or too long
-        raise DataError(page, None, f"cannot be read ({error})") from None
+        raise DataError(page, None, f"cannot be read ({reason(error)})") from None
 
 
 def sync_block(page: Path, name: str, text: str, *, check: bool) -> bool:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from launchopt.errors import DataError
 from runner.ending import end
-from runner.output_names import file_named
+from runner.output_names import ENTRIES, file_named
 from runner.reading import CommandParser, exit_code, sync_block
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _parser() -> CommandParser:
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder with results, at any depth")
     parser.add_argument(
         "--save",
-        type=Path,
+        type=file_named(".json", replaces=ENTRIES),
         metavar="FILE.json",
         help="the table; default: $LAUNCHOPT_TUNING, or else outputs/tuning/<device>.json",
     )

@@ -47,6 +47,7 @@ MISTAKES = {
     "doctor --repeats 0": "--repeats: 0: must be a whole number from 1 to 1000",
     "doctor --index abc": "--index: abc: must be a whole number of at least 0",
     "doctor --save x.txt": "--save: x.txt: the name must end in .json",
+    "tune outputs --save x.txt": "--save: x.txt: the name must end in .json",
     "bench rng": "no such part; allowed: ring, batcher,",
     "bench --repeats 0": "--repeats: 0: must be a whole number of at least 1",
     "budget tokens=1": "tokens=1: no such setting; allowed: from, gpu_hour_cost,",
@@ -87,3 +88,13 @@ def test_help_of_a_tool_is_asked_for_in_either_order(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit, match="0"):
         commands.main(["help", "verdict"])
     assert "--calibration" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [["verdict"], ["report"], ["tune"], ["advise", "--model"], ["advise", "--output"], ["trace"]]
+)
+def test_an_empty_path_is_no_name_of_the_current_folder(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        commands.main([*words, ""])
+    assert ended.value.code == 2
+    assert "empty; must name a file or a folder" in capsys.readouterr().err
