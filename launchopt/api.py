@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
-from launchopt.errors import ComparisonError, ConfigError, DataError, PackageError, one_line
+from launchopt.errors import ComparisonError, ConfigError, DataError, PackageError, as_typed, one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +41,7 @@ class Result:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         """Read the folder. Raises DataError if it has no usable result. A file that is damaged in part is named."""
         from launchopt.analysis.stream_rows import without_copies
+        from launchopt.files import is_there
         from launchopt.reading.unusable import forget
         from launchopt.recording import results
 
@@ -49,8 +50,8 @@ class Result:
             raise DataError('""', None, "no name of a folder")
         self.folder = Path(folder).absolute()
         own = Path(folder, "summary.parquet")
-        self._where = own.absolute() if own.is_file() else self.folder
-        where = own if own.is_file() else Path(folder)
+        where = own if is_there(Path(folder)) and own.is_file() else Path(folder)
+        self._where = where.absolute()
         self._rows: list[Row] = without_copies(results.read_summaries([where]))
         self._manifests: list[Manifest] = results.read_manifests([where])
 
@@ -253,11 +254,12 @@ def compare(
         str(each.folder) if isinstance(each, Result) else _path(name, each) for name, each in (("a", a), ("b", b))
     )
     try:
-        outcome = compared(ours, theirs, metric, share(str(effect)), force=force)
+        outcome = compared(ours, theirs, metric, share(as_typed(effect)), force=force)
     except ConfigError as error:
         if not error.key.startswith("--"):
             raise
-        raise ConfigError(error.key.removeprefix("--"), error.value, error.allowed) from None
+        name = error.key.removeprefix("--")
+        raise ConfigError(name, error.value, error.allowed.replace(f"{error.key} ", f"{name}=")) from None
     if outcome.refused and not outcome.comparisons:
         raise ComparisonError(outcome.refused[0])
     factors = tuple(factor_between(one) for one in outcome.comparisons)

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 JsonValue: TypeAlias = Any  # what `json` reads and writes
+MOST_BITS = 4096  # of a whole number that is shown; Python refuses to write one of over 4,300 digits
+MOST_DEPTH = 8  # of lists within lists in a message, and in a setting
 LIKELY = 3  # maximum of names that a message proposes
 
 
@@ -112,16 +114,23 @@ class Interrupted(LaunchoptError):  # noqa: N818 (the user asked for it; it is n
         self.exit_code = exit_code
 
 
-def as_typed(value: object) -> str:
-    """Return a value as the command line has it: `null`, `true`, `[norm,attention]`, `{a:1}`."""
+def as_typed(value: object, depth: int = 0) -> str:
+    """Return a value as the command line has it: `null`, `true`, `[norm,attention]`, `{a:1}`.
+
+    depth: number of lists and dictionaries around it. Below MOST_DEPTH of them it is `...`: one can hold itself.
+    """
+    if depth > MOST_DEPTH:
+        return "..."
     if value is None or isinstance(value, bool):
         return "null" if value is None else str(value).lower()
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, list | tuple):
-        return f"[{','.join(map(as_typed, value))}]"
+        return f"[{','.join(as_typed(each, depth + 1) for each in value)}]"
     if isinstance(value, Mapping):
-        return f"{{{','.join(f'{name}:{as_typed(each)}' for name, each in value.items())}}}"
+        return f"{{{','.join(f'{name}:{as_typed(each, depth + 1)}' for name, each in value.items())}}}"
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        return f"{'-' if value < 0 else ''}(a number of over {MOST_BITS // 4} digits)"
     return str(value)
 
 
@@ -156,7 +165,7 @@ def explained(problem: str, allowed: str = "", meant: Sequence[str] = ()) -> str
     """Return `problem; allowed: ALLOWED; did you mean A, B or C?`, without the parts that are empty."""
     parts = [problem, *([f"allowed: {allowed}"] if allowed else [])]
     if meant:
-        *first, last = meant
+        *first, last = map(one_line, meant)
         parts.append(f"did you mean {', '.join(first) + ' or ' if first else ''}{last}?")
     return "; ".join(parts)
 

@@ -36,9 +36,9 @@ JSON_BYTES_MAX = 8 << 20  # manifests and calibrations have less than 1 MiB; Pyt
 _CANNOT_ALLOCATE = {errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}  # errors of file systems that cannot allocate blocks
 
 
-def reason(error: OSError) -> str:
+def reason(error: OSError | ValueError) -> str:
     """Return the system's short text for an error number; without a number, the text of the error."""
-    return os.strerror(error.errno) if error.errno else str(error)
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
 
 
 _KINDS = (
@@ -76,6 +76,16 @@ def open_regular(path: Path) -> BinaryIO:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def is_there(path: Path) -> bool:
+    """Return whether there is a file, or a folder that can be listed; DataError if the system does not let us look."""
+    try:
+        if path.is_dir():
+            os.scandir(path).close()
+        return path.exists()
+    except OSError as error:
+        raise DataError(path, None, f"cannot be read: {reason(error)}") from None
 
 
 def require_replaceable(path: Path) -> None:
@@ -204,6 +214,8 @@ def save_result(path: Path, write: Callable[[Path], object]) -> None:
 
 def save_text(path: Path, text: str) -> None:
     """Write the file that the user named, atomically and as UTF-8; DataError if the disk refuses it."""
+    if "\0" in str(path):
+        raise DataError(path, None, "cannot be written (a path with a NUL character)")
     try:
         require_replaceable(path)
         write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ConfigError, DataError, explained
-from launchopt.files import absent, read_json, save_text
+from launchopt.files import absent, is_there, read_json, save_text
 from launchopt.messages import print_error
 from runner.config.typed.renamed import current_metric
 from runner.ending import end
@@ -122,11 +122,13 @@ def read_side(name: str, key: str) -> Side:
     """
     from launchopt.analysis.comparison.arms import Side
 
+    if not name:
+        raise ConfigError(key, '""', explained("no name of a folder", "FOLDER or FOLDER:MODE"))
     folder, mode = Path(name), None
-    if not folder.exists() and ":" in name:
+    if not is_there(folder) and ":" in name:
         before, _, mode = name.rpartition(":")
         folder = Path(before)
-    if not folder.exists():
+    if not is_there(folder):
         if (twin := _twin(folder)) is not None:
             meant = shlex.quote(str(twin) if mode is None else f"{twin}:{mode}")
             why = f"this job of the sweep has no results: its work is that of job {twin.name}"

@@ -217,3 +217,25 @@ def test_settings_are_a_dictionary_and_each_is_given_once() -> None:
         launchopt.run({"seed": 1}, seed=2)
     with pytest.raises(launchopt.ConfigError, match=r"^settings=seed=1: a dictionary, such as "):
         launchopt.run("seed=1")  # type: ignore[arg-type]
+
+
+def test_a_folder_that_the_system_does_not_show_is_an_error_of_ours(folder: Path) -> None:
+    long = "a" * 5000
+    for call in (lambda: launchopt.load(long), lambda: launchopt.compare(long, folder)):
+        with pytest.raises(launchopt.DataError, match=r"cannot be read: File name too long$"):
+            call()
+
+
+def test_a_page_of_an_impossible_name_is_refused(folder: Path) -> None:
+    with pytest.raises(launchopt.DataError, match="NUL"):
+        launchopt.load(folder).report("a\0b.html")
+
+
+def test_a_side_must_have_a_name(folder: Path) -> None:
+    with pytest.raises(launchopt.ConfigError, match=r'^A="": no name of a folder; '):
+        launchopt.compare("", folder)
+
+
+def test_an_effect_is_proposed_as_python_has_it(folder: Path) -> None:
+    with pytest.raises(launchopt.ConfigError, match="did you mean effect=2%"):
+        launchopt.compare(folder, folder, effect=2)

@@ -15,8 +15,17 @@ from support.paths import ROOT
 from support.processes.own_mounts import in_own_mounts
 from support.processes.own_process import environ_of
 
-from launchopt.errors import ConfigError, RunError
-from launchopt.files import NotRegularError, Reserve, allocate, open_regular, reason, save_result, write_atomically
+from launchopt.errors import ConfigError, DataError, RunError
+from launchopt.files import (
+    NotRegularError,
+    Reserve,
+    allocate,
+    is_there,
+    open_regular,
+    reason,
+    save_result,
+    write_atomically,
+)
 from launchopt.queue.ring import Ring
 from launchopt.queue.shared_segment import FOLDER
 
@@ -207,3 +216,17 @@ def test_readers_open_files_with_one_function() -> None:
             if any(lines):
                 found.add(str(path.relative_to(ROOT)))
     assert found <= OWN
+
+
+def test_a_folder_that_may_not_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert is_there(tmp_path)
+    assert not is_there(tmp_path / "nothing")
+
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="cannot be read: Permission denied"):
+        is_there(tmp_path)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from pathlib import Path
 
-from launchopt.errors import ConfigError
+from launchopt.errors import MOST_BITS, MOST_DEPTH, ConfigError
 from launchopt.statistics.interval import FEWEST_REPEATS
 
 AUTO = "auto"  # the mode that picks a stack
@@ -33,9 +33,9 @@ def words_of(settings: Mapping[str, object], folder: Path | None = None) -> list
     """
     words: list[str] = []
     for key, value in settings.items():
-        if not _KEY.fullmatch(str(key)):
+        if not isinstance(key, str) or not _KEY.fullmatch(key):
             raise ConfigError(key, value, "no setting; allowed: GROUP, and GROUP.NAME such as workload.requests")
-        if key == "mode" and isinstance(value, Sequence) and not isinstance(value, str):
+        if key == "mode" and isinstance(value, Sequence) and not isinstance(value, str | bytes):
             if "against" in settings:
                 raise ConfigError("against", settings["against"], "the first of a list of modes is the base: give one")
             words += _modes(value)
@@ -86,8 +86,8 @@ def _label(value: object) -> str:
     return label_of(name, stack_of(name, choices))
 
 
-def _text(key: str, value: object) -> str:
-    """Return a value as Hydra reads it."""
+def _text(key: str, value: object, depth: int = 0) -> str:
+    """Return a value as Hydra reads it. depth: number of lists around it."""
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -98,11 +98,15 @@ def _text(key: str, value: object) -> str:
         _require_words(key, value)
         return value if _PLAIN.fullmatch(value) and value.lower() not in _LITERALS else _quoted(value)
     if isinstance(value, Integral):
+        if int(value).bit_length() > MOST_BITS:
+            raise ConfigError(key, int(value), "no setting takes such a number")
         return str(int(value))
     if isinstance(value, Real):
         return repr(float(value))
     if isinstance(value, Sequence) and not isinstance(value, bytes):
-        return f"[{','.join(_text(key, each) for each in value)}]"
+        if depth == MOST_DEPTH:
+            raise ConfigError(key, "[...]", f"has lists within {MOST_DEPTH} lists; no setting takes them")
+        return f"[{','.join(_text(key, each, depth + 1) for each in value)}]"
     raise ConfigError(key, value, f"of type {type(value).__name__}; allowed: {ALLOWED}")
 
 

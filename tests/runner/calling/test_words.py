@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
     "aTr1_/.+@%-'\\\" =,:[]{}()~$*?|"
 )
 NUMBERS = st.integers() | st.floats(allow_nan=False)
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)  # a list that holds itself
 VALUES = st.recursive(
     TEXTS | NUMBERS | st.booleans() | st.none(), lambda each: st.lists(each, max_size=3), max_leaves=6
 )
@@ -91,12 +94,17 @@ def test_a_folder_is_that_of_a_run_and_of_a_sweep() -> None:
         ({"mode": ["graph", "engine", "graph"]}, "mode=[graph,engine,graph]: a list needs two or more modes, each"),
         ({"mode": ["auto", "graph"]}, "mode=[auto,graph]: auto is no base: it can stand second, as the measured mode"),
         ({"mode": []}, "mode=[]: a list needs two or more modes, each named once"),
+        ({"mode": b"graph"}, "mode=b'graph': allowed: the name of a mode, or a list of names"),
+        ({3: 4}, "3=4: no setting; allowed: GROUP, and GROUP.NAME such as workload.requests"),
+        ({"seed": -(10**5000)}, "seed=-(a number of over 1024 digits): no setting takes such a number"),
+        ({"seed": ENDLESS}, "seed=[...]: has lists within 8 lists; no setting takes them"),
+        ({"mode": ENDLESS}, "mode=[[[[[[[[[...]]]]]]]]]: allowed: the name of a mode, or a list of names"),
         ({"mode": 3}, "mode=3: allowed: the name of a mode, or a list of names"),
         ({"mode": ["a", "b"], "against": "all"}, "against=all: the first of a list of modes is the base: give one"),
         ({"mode": "graph+nrom"}, "mode=graph+nrom: nrom is no choice; allowed: "),
     ],
 )
-def test_what_cannot_be_a_word_is_refused(settings: dict[str, object], said: str) -> None:
+def test_what_cannot_be_a_word_is_refused(settings: dict[Any, object], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         words_of(settings)
     assert str(refused.value).startswith(said)
