@@ -23,7 +23,7 @@ import pyarrow as pa
 from launchopt.analysis.tables.reliability import Kill, Soak, reliability_markdown
 from launchopt.analysis.tables.trials import FUZZ, LIMITS, NULLABLE
 from launchopt.errors import DataError
-from launchopt.files import read_json
+from launchopt.files import read_json, reason
 from launchopt.reading.parquet import opened
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.recording.manifest import Manifest
@@ -128,7 +128,7 @@ def read_trials(path: Path, shape: Mapping[str, Any]) -> Manifest | None:
     try:
         found = read_json(path)
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(path, None, f"cannot be read as JSON ({reason(error)})") from None
     lost: list[str] = []
     kept = fitted(found, shape, lost)
     if missing := lost or _missing(kept, shape):
@@ -156,7 +156,7 @@ def read_soak(path: Path) -> Soak:
     try:
         figures = read_json(path)
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(path, None, f"cannot be read as JSON ({reason(error)})") from None
     figures = figures if isinstance(figures, dict) else {}
     wanted = [each.name for each in fields(Soak)]
     if missing := [name for name in wanted if name not in figures]:

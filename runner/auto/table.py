@@ -52,7 +52,7 @@ def read_table(path: Path) -> list[Entry]:
     except FileNotFoundError:
         raise DataError(path, None, f"no such file; to make it type launchopt tune DIR --save {path}") from None
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(path, None, f"cannot be read as JSON ({reason(error)})") from None
     if not isinstance(content, Mapping) or not isinstance(content.get("entries"), list):
         raise DataError(path, None, "not a table of mode=auto: no entries (launchopt tune makes one)")
     if content.get("schema_version") != SCHEMA_VERSION:

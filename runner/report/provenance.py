@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from launchopt.analysis.tables.markdown import escaped
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, read_json, read_text
+from launchopt.files import JsonObject, read_json, read_text, reason
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.recording.manifest import SCHEMA_VERSION
 
@@ -76,7 +76,7 @@ def read_revisions(folder: Path) -> Revisions:
             try:
                 listed = read_json(path)
             except (OSError, ValueError) as error:
-                raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+                raise DataError(path, None, f"cannot be read as JSON ({reason(error)})") from None
             if not isinstance(listed, dict):
                 raise DataError(path, None, "not a list of revisions")
             for name, parts in listed.items():
@@ -112,7 +112,7 @@ def line(paths: Sequence[Path]) -> str:
     try:
         return " ".join(read_text(note).split()) + "\n" if note.is_file() else f"{NOT_RECORDED}\n"
     except (OSError, ValueError) as error:
-        raise DataError(note, None, f"cannot be read ({error})") from None
+        raise DataError(note, None, f"cannot be read ({reason(error)})") from None
 
 
 def short_line(path: Path) -> str:
@@ -169,7 +169,7 @@ def _read_stale(path: Path) -> Stale:
     try:
         kept: Stale | None = fitted(read_json(path), {ANY: {ANY: [str]}}, lost)
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(path, None, f"cannot be read as JSON ({reason(error)})") from None
     if lost or kept is None:
         raise DataError(path, None, "not a list of stale results")
     return kept

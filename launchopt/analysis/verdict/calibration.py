@@ -22,7 +22,7 @@ from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
 from launchopt.devices.launch_breakdown import STAGES, Breakdown, Floor, beside_published
 from launchopt.devices.launch_breakdown import from_json as stages_from_json
 from launchopt.errors import DataError
-from launchopt.files import JsonObject, read_json, save_json
+from launchopt.files import JsonObject, read_json, reason, save_json
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.reading.unusable import name_unusable
 from launchopt.statistics.interval import FEWEST_REPEATS
@@ -152,7 +152,7 @@ def read_calibration(path: Path) -> Calibration:
     except FileNotFoundError:
         raise DataError(path, None, "no such file (launchopt doctor --save makes one)") from None
     except (OSError, ValueError) as error:
-        raise DataError(path, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(path, None, f"cannot be read as JSON ({reason(error)})") from None
     return from_json(content, path)
 
 
