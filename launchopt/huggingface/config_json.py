@@ -113,8 +113,10 @@ def _family(whole: Fields, text: Fields) -> str:
     classes = whole.value("architectures")
     first = str(classes[0]) if isinstance(classes, list) and classes else ""
     bare = first.removesuffix("ForCausalLM").lower()
-    if kind is None and (found := next((name for name in FAMILIES if name.replace("_", "") == bare), None)):
-        return found
+    if kind is None and (
+        found := next((name for name in (*FAMILIES, *ALIASES) if name.replace("_", "") == bare), None)
+    ):
+        return ALIASES.get(found, found)
     key, value = ("architectures", first) if kind is None and first else ("model_type", kind)
     if value is None:
         raise DataError(whole.path, None, f"model_type: missing; allowed: {choices(FAMILIES)}")
