@@ -22,6 +22,7 @@ import re
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -90,6 +91,7 @@ def _check(output: Path, option: str) -> None:
         beside = output.absolute().parent.iterdir()
         if found := sorted(each.name for each in beside if taken.fullmatch(each.name)):
             raise DataError(output.with_name(found[0]), None, f"exists: remove it, or name another file with {option}")
+        tempfile.TemporaryFile(dir=output.absolute().parent).close()  # not only once the program has ended
     except OSError as error:
         raise DataError(output, None, f"cannot be written ({reason(error)})") from None
 

@@ -209,6 +209,7 @@ MISTAKES = {
     ("--", "true"): "the program is not Python, or is one that ignores PYTHONPATH",
     ("--", "no-such-program"): "error: program=no-such-program: no such program, or it may not be started",
     ("-o", "none/a.csv", "--", "true"): "error: none/a.csv: cannot be written (No such file or directory)",
+    ("-o", "/proc/a.csv", "--", "true"): "error: /proc/a.csv: cannot be written (No such file or directory)",
     ("-o", "a.txt", "--", "true"): "error: -o/--output: a.txt: the name must end in .csv",
     ("--steps", "0", "--", "true"): "error: --steps: 0: must be a whole number of at least 1",
     ("--profile", "t.json.gz", "--", "true"): "error: --profile: needs --steps",
