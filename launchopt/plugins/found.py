@@ -152,9 +152,12 @@ def _misfit(found: type, base: type) -> str | None:
     """Return the method that does not take the arguments that launchopt passes, such as `prepare()`; None if all do."""
     for kind in (each for each in found.__mro__ if issubclass(each, base) and each.__module__.startswith(f"{NAME}.")):
         for name, member in vars(kind).items():
-            ours, theirs = _function(member), _function(inspect.getattr_static(found, name, None))
+            own = inspect.getattr_static(found, name, None)
+            ours, theirs = _function(member), _function(own)
             if name.startswith("_") or ours is None or theirs is ours:
                 continue
+            if isinstance(member, classmethod) and not isinstance(own, classmethod):
+                return f"{name}() must be a classmethod"
             parameters = [each.name for each in inspect.signature(ours).parameters.values()]
             try:
                 inspect.signature(theirs).bind(*parameters)  # type: ignore[arg-type]  # None is refused, too

@@ -24,6 +24,11 @@ class Kind(Mode):
 # Module, package, entry point, source, requirement.
 PACKAGES = {
     "crooked": ("mode crooked = ,,,:::", "", ""),  # no reference to an object, though the file can be read
+    "unbound": (
+        "mode unbound = unbound:Kind",
+        MODE.format("unbound") + "    def refusal(self, kind, stream): return None",
+        "",
+    ),
     "good": ("mode good = good:Kind", MODE.format("good"), ""),
     "absent": ("mode absent = absent:Kind", "import no_such_module", ""),
     "leaves": ("mode leaves = leaves:Kind", "raise SystemExit(3)", ""),
@@ -93,6 +98,7 @@ LINES = {
     "pinned": f"pinned 1.0 needs launchopt <0.1, and this is {VERSION}: install another version of either",
     "crooked": "crooked 1.0 cannot be imported (AttributeError: 'NoneType' object has no attribute 'group'): install"
     " what it needs, or pip uninstall crooked",
+    "unbound": "unbound 1.0 was written for another version of launchopt: unbound:Kind.refusal() must be a classmethod",
     "twins": "twin-a 1.0 and twin-b 1.0: 2 plugins have this name; uninstall all but one",
     "work": "work 1.0 is broken: work:Work is no Workload; it must be a class derived from Workload",
     "when": "when 1.0 is broken: when:When names itself '???', and its entry point is 'when'",
