@@ -83,6 +83,8 @@ class Program:
         self._check_merged()
 
     def _check(self, node: Node, widths: dict[str, int], ops: dict[str, Op]) -> None:
+        if not isinstance(node.op, Op):  # a package's program need not have been type-checked
+            raise ConfigError(f"program.{node.name}", node.op, f"no op; allowed: {', '.join(each.name for each in Op)}")
         if node.b not in widths or ops[node.b] is Op.KV_WRITE:
             raise _misfit(node, f"no node before it gives {node.b}")
         given = [widths[node.b], self._joined(node.b, widths)]

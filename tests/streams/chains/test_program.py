@@ -164,3 +164,8 @@ def test_what_does_not_fit_together_is_refused(make: object, text: str) -> None:
     assert callable(make)
     with pytest.raises(ConfigError, match=text):
         make()
+
+
+def test_a_name_is_no_op() -> None:
+    with pytest.raises(ConfigError, match=r"^program\.a=gemm: no op; allowed: GEMM, "):
+        Program((Node("a", "gemm", 8, 8, INPUT),), 8)  # type: ignore[arg-type]
