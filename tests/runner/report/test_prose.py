@@ -10,7 +10,6 @@ from support import measured
 from support.paths import ROOT
 from support.prose import guide, prose
 
-
 PAGES = ("RESULTS.md", "RESIDENT.md")
 GUIDES = ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))]
 UNITS = r"us|ms|ns|s|MHz|GHz|GB/s|[KMG]i?B|%|x|minutes|hours|cycles"
