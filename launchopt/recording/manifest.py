@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from launchopt.errors import DataError, one_line
-from launchopt.files import JsonObject, read_json, save_result
+from launchopt.files import JsonObject, read_json, reason, save_result
 from launchopt.reading.shapes import ANY, fitted
 from launchopt.reading.unusable import name_unusable
 
@@ -61,7 +61,7 @@ def _read(path: Path, name: str | None) -> Manifest:
     except FileNotFoundError:
         raise DataError(shown, None, "no manifest: not a folder of a run") from None
     except (OSError, ValueError) as error:
-        raise DataError(shown, None, f"cannot be read as JSON ({error})") from None
+        raise DataError(shown, None, f"cannot be read as JSON ({reason(error)})") from None
     if not isinstance(manifest, dict):
         raise DataError(shown, None, "not the manifest of a run")
     return manifest

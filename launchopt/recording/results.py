@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from launchopt.errors import DataError
-from launchopt.files import absent, save_result
+from launchopt.files import absent, is_there, save_result
 from launchopt.reading.parquet import Rules, Window, checked
 from launchopt.reading.unusable import name_unusable
 from launchopt.recording.columns import (
@@ -156,7 +156,7 @@ def read_summaries(folders: Iterable[Path]) -> list[Row]:
     rows: list[Row] = []
     paths: list[Path] = []
     for folder in folders:
-        if not folder.exists():
+        if not is_there(folder):
             raise DataError(folder, None, absent(folder))
         found = [folder] if folder.is_file() else sorted(folder.rglob("summary.parquet"))
         if not found:

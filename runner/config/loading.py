@@ -37,6 +37,7 @@ from hydra.types import RunMode, TaskFunction
 from omegaconf import DictConfig, OmegaConf
 
 from launchopt.errors import ConfigError, DataError, explained
+from launchopt.files import is_there
 from runner.config.composed import check
 from runner.config.files import config_text
 from runner.config.model_files import loaded, model_path
@@ -216,7 +217,7 @@ def _jobs(refuse: Callable[[DictConfig, OSError], None]) -> Iterator[None]:
 
 
 def _folder(option: str, named: str) -> Path:
-    if not Path(named).is_dir():
+    if not (is_there(Path(named)) and Path(named).is_dir()):
         raise DataError(named, None, f"no such folder; allowed after {option}: a folder with configs")
     return Path(named).resolve()
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from launchopt.errors import DataError
+from launchopt.files import is_there
 from launchopt.scratch import scratch
 from launchopt.traces.events import detect
 from launchopt.traces.json_stream import BLANK_BYTES_MAX
@@ -35,7 +36,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path != STDIN:
         if _is_pipe(path):
             raise DataError(path, None, "a pipe, not a regular file; type: launchopt trace - < PIPE")
-        if path.is_dir():
+        if is_there(path) and path.is_dir():
             raise DataError(path, None, "is a folder; of a run, type: launchopt report RUN --timeline FILE.json")
         yield path
         return

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -226,3 +228,14 @@ def test_a_foreign_summary_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         results.read_summaries([path])
     assert str(caught.value) == f"{path}: not a summary of this project: lacks mode, wall_ms"
+
+
+def test_a_folder_that_may_not_be_listed_is_not_taken_for_one_without_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(DataError, match="cannot be read: Permission denied"):
+        results.read_summaries([tmp_path])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import statistics
 from collections.abc import Callable, Sequence
@@ -131,7 +132,7 @@ def _column(rows: Sequence[Row], shows_latency: bool, flop_unit: str) -> dict[st
     first, tflops = rows[0], median("achieved_tflops")
     order = {"none": "dependencies ignored", "violated": "broken on purpose"}.get(first["ordering"], "kept")
     verified = "yes" if all(row["verified"] for row in rows) else "NO"
-    checked = min((row.get("checked_commands") or row["commands"]) / row["commands"] for row in rows)
+    checked = min((row.get("checked_commands") or row["commands"]) / (row["commands"] or math.inf) for row in rows)
     if checked < 1 and not first["tokens"]:
         verified += f", {checked:.1%} checked"
     flushes = [f"flush_{reason}" for reason in ("full", "deadline", "stall", "idle", "drain")]

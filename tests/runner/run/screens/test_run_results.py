@@ -271,6 +271,12 @@ def test_how_many_outputs_were_checked_is_shown_if_not_all_were(capsys: pytest.C
         assert shown(rows, capsys)["verified (max error)"][0].startswith(expected)
 
 
+def test_a_mode_that_launched_nothing_has_a_column(capsys: pytest.CaptureFixture[str]) -> None:
+    none = {"launch_calls": 0, "latency_p50_us": None, "latency_p99_us": None}
+    rows = [row(mode="batched", commands=0, checked_commands=0, tokens=None, **none)]
+    assert "0.0% checked" in shown(rows, capsys)["verified (max error)"][0]
+
+
 def test_a_bandwidth_that_changed_during_the_run_leaves_the_rate_without_a_share(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
