@@ -137,18 +137,16 @@ README_PARTS = (
     _run(f"{README}/decode_64", 3, 80, "table=strategies_decode_64 repeats=5"),
 )
 REPLAYS = (
-    *(  # an H200 held the first load, too: the first 100 requests come at half the rate of the first 200
+    *(  # the first load is as much as an H200 holds
         _replay(
-            f"gpu/azure_llama_3_8b/{name}_{scheduler}",
+            f"gpu/azure_llama_3_8b/speed_{speed}_{scheduler}",
             10,
             300,
             AZURE,
-            f"experiment=azure_llama_3_8b scheduler={scheduler} {load} processes=3",
+            f"experiment=azure_llama_3_8b scheduler={scheduler} arrival.requests={requests} arrival.speed={speed} "
+            "processes=3",
         )
-        for name, load in (
-            ("overload", "arrival.requests=100 arrival.speed=10"),
-            ("held", "arrival.requests=50 arrival.speed=2"),
-        )
+        for speed, requests in ((10, 100), (4, 50))
         for scheduler in ("none", "continuous")
     ),
     *(

@@ -64,7 +64,7 @@ def committed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def unlike(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page of two committed runs whose settings differ much."""
     path = tmp_path_factory.mktemp("unlike") / "report.html"
-    source = read_source([REFERENCE / "azure_llama_3_8b" / "overload_none", REFERENCE / "qkv" / "decode_1_folovllm"])
+    source = read_source([REFERENCE / "azure_llama_3_8b" / "speed_10_none", REFERENCE / "qkv" / "decode_1_folovllm"])
     path.write_text(page_html(source), encoding="utf-8")
     return path
 
