@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,9 +26,17 @@ def missing(*modules: str) -> list[str]:
 
 
 def install_command(*extras: str) -> str:
-    """Return the command that installs this package with `extras`: in a checkout from its folder, else by name."""
-    names = f"[{','.join(extras)}]" if extras else ""
-    is_checkout = (Path(__file__).parents[1] / "pyproject.toml").is_file()
-    package = f".{names}" if is_checkout else f"{NAME}{names}"
-    quoted = f"'{package}'" if names else package
-    return f"pip install -e {quoted}" if is_checkout else f"pip install {quoted}"
+    """Return the command that installs this package with `extras`: a checkout from its folder, else by name."""
+    names, checkout = f"[{','.join(extras)}]" if extras else "", Path(__file__).parents[1]
+    if not (checkout / "pyproject.toml").is_file():
+        package, option = f"{NAME}{names}", ""
+    else:
+        package, option = f"{'.' if _is_here(checkout) else checkout}{names}", "-e "
+    return f"pip install {option}" + (f"'{package}'" if names else shlex.quote(package))
+
+
+def _is_here(folder: Path) -> bool:
+    try:
+        return folder.samefile(Path.cwd())
+    except OSError:  # the working folder is gone
+        return False

@@ -62,7 +62,8 @@ class PackageError(LaunchoptError):
     exit_code = 2
 
     def __init__(self, request: str, packages: Iterable[str], command: str) -> None:
-        super().__init__(f"{request} needs {', '.join(packages)}; type: {command}")
+        self.problem = f"needs {', '.join(packages)}; type: {command}"
+        super().__init__(f"{request} {self.problem}")
 
 
 class DataError(LaunchoptError):

@@ -30,7 +30,14 @@ PEERS = ("launchopt/devices/peers", "launchopt/kernels/all_reduce")
 MODES = "launchopt/modes"
 ALL_MODES = (*GPU, MODES, *STEPS, *RESIDENT, *MEGAKERNEL, *LIBRARIES)
 ARRIVALS = ("launchopt/arrivals", "launchopt/prefixes")
-ADVISE = "runner/advise"
+# The modules of advise that choose a stack: not those that write the answer and its page.
+ADVISE = tuple(
+    f"runner/advise/{name}.py"
+    for name in (
+        *("__main__", "batching", "candidates", "compiling", "cost", "floors", "halving", "prefixes", "question"),
+        *("search", "trials"),
+    )
+)
 
 
 def _bench(*files: str) -> tuple[str, ...]:
@@ -42,8 +49,8 @@ _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "readme": ALL_MODES,
     "goals": ALL_MODES,
     "waterfall": (*GPU, MODES, *STEPS),
-    "advised/gpu": (*ALL_MODES, ADVISE),
-    "advised/cpu2": (*CPU, MODES, "launchopt/devices/steps", ADVISE),
+    "advised/gpu": (*ALL_MODES, *ADVISE),
+    "advised/cpu2": (*CPU, MODES, "launchopt/devices/steps", *ADVISE),
     "gpus": (*GPU, MODES, *STEPS),
     "gpus/jobs_joblib": (*GPU, MODES, "runner/run", "runner/parallel"),
     "gpus/split": (*GPU, MODES, *STEPS, *PEERS),

@@ -51,19 +51,17 @@ def _median(rows: Sequence[Row], column: str) -> float | None:
 def _now(found: Found) -> str:
     rows = found.arms[found.base]
     wall, calls, times = wall_ms(rows), _median(rows, "launch_calls"), [*map(submit_ms, rows)]
-    text = f"now: {found.base} takes {number(wall)} ms{_modelled(rows[0])}"
-    ran = rows[0]["layers"]
-    is_cut = bool(found.layers and ran and ran < found.layers)
+    ran, all_layers = rows[0]["layers"], found.layers or 0
+    is_cut = bool(ran and ran < all_layers)
+    text = f"now: {found.base} takes {number(wall)} ms"
+    text += f" with {ran} of {counted(all_layers, 'layer')}" * is_cut + _modelled(rows[0])
     if (tpot := _median(rows, "tpot_p50_ms")) is not None:
-        whole = found.layers / ran if found.layers and is_cut else 1.0
-        text += f", p50 TPOT {number(tpot * whole)} ms"
+        text += f", p50 TPOT {number(tpot * all_layers / ran if is_cut else tpot)} ms" + " for all layers" * is_cut
     if calls and None not in times:
         share = min(1.0, statistics.median(each for each in times if each is not None) / wall)
         launches = statistics.median(each for each in map(submits, rows) if each is not None)
         several = f" in {launches:,.0f} launches" if launches < calls else ""
         text += f"; launch calls take {share:.0%} of it ({calls:,.0f} calls{several})"
-    if is_cut:
-        text += f"; measured with {ran} of {found.layers} layers, but TPOT is that of all"
     return text
 
 
@@ -88,7 +86,12 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
 
 def _do(found: Found, others: str) -> str:
     batching, limit = found.batching, found.question.limit
-    text = f"do: mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
+    text = f"mode={found.best} batching.max_batch={batching.max_batch} batching.timeout_us={batching.timeout_us:g}"
+    text = (
+        f"do: {text}"
+        if _is_proven(found)
+        else f"do: keep {found.base}; the fastest so far, not proven to be faster: {text}"
+    )
     if found.is_lone:
         failed = f" and passes its check ({', '.join(found.failed)} did not)" if found.failed else ""
         text = (
@@ -106,6 +109,14 @@ def _do(found: Found, others: str) -> str:
     if batching.kept_ms or found.best in found.fits:
         return f"{text}; {limit.name} {number(reached)} ms, within {limit.most_ms:g}"
     return f"{text}; nothing tried keeps {limit.name} within {limit.most_ms:g} ms: {number(reached)} ms is the closest"
+
+
+def _is_proven(found: Found) -> bool:
+    """Return whether the best stack is faster than the base, or is the base, or alone keeps the limit."""
+    if found.best == found.base or (found.best in found.fits and found.base not in found.fits):
+        return True
+    factor = factor_of(found.arms, found.base, found.best)
+    return factor is not None and factor.verdict == Verdict.FASTER
 
 
 def _gain(found: Found) -> str:
@@ -156,6 +167,8 @@ def _saved(found: Found) -> float:
 def _set(found: Found) -> str:
     if len(found.arms) == 1:
         return "set: nothing" if found.is_lone else "set: nothing yet"
+    if not _is_proven(found):
+        return "set: nothing yet, since no gain is proven"
     stack = stack_of(*choices_of(found.best))
     if stack.submit in (Submit.megakernel, Submit.persistent):
         return f"set: no engine has a switch for {stack.submit}"

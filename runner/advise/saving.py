@@ -38,7 +38,10 @@ def save(found: Found, answer: Sequence[str], folder: Path) -> list[str]:
         from launchopt.report.source import read_source
 
         save_text(page, page_html(read_source([found.folder]), answer))
-    except (PackageError, DataError) as error:
+    except PackageError as error:
+        later = shlex.quote(str(found.folder))
+        return [*lines, f"page: none, {error.problem}; then: launchopt report {later} --html"]
+    except DataError as error:
         return [*lines, f"page: none, {error}"]
     return [*lines, f"page: {page}"]
 

@@ -120,6 +120,9 @@ def test_an_install_command_can_be_typed_in_a_checkout_and_elsewhere(
 ) -> None:
     assert distribution.install_command("cuda13") == "pip install -e '.[cuda13]'"
     assert distribution.install_command() == "pip install -e ."
+    checkout = Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    assert distribution.install_command("report") == f"pip install -e '{checkout}[report]'"
     monkeypatch.setattr(distribution, "__file__", str(tmp_path / "launchopt" / "distribution.py"))
     assert distribution.install_command("cuda13") == "pip install 'launchopt[cuda13]'"
     assert distribution.install_command() == "pip install launchopt"

@@ -17,8 +17,7 @@ from runner.advise.question import of_file, of_model, tpot
 def test_the_answer_is_five_lines(model: Path) -> None:
     lines = lines_of(found(of_model(model, 16, "cpu", tpot(20.0))))
     assert [line.partition(":")[0] for line in lines] == ["now", "do", "gain", "once", "set"]
-    assert "engine takes 10.00 ms, p50 TPOT 20.00 ms" in lines[0]
-    assert "measured with 1 of 2 layers" in lines[0]
+    assert lines[0].startswith("now: engine takes 10.00 ms with 1 of 2 layers, p50 TPOT 20.00 ms for all layers")
     assert "p99 TPOT 10.00 ms, within 20" in lines[1]
     assert "--max-num-seqs 16" in lines[4]
 
@@ -28,7 +27,12 @@ def test_a_gain_whose_interval_has_no_verdict_may_be_none(model: Path) -> None:
     assert "may be none" not in lines_of(whole)[2]
     walls = (5.0, 20.0, 9.0, 15.0, 10.0)
     arms = {**whole.arms, whole.best: repeats(*walls, mode=whole.best, setup_ms=1.0, layers=1)}
-    assert "as fast as engine, so it may be none; " in lines_of(replace(whole, arms=arms))[2]
+    lines = lines_of(replace(whole, arms=arms, fits=frozenset(arms)))
+    assert "as fast as engine, so it may be none; " in lines[2]
+    advised = "mode=engine+graph batching.max_batch=16 batching.timeout_us=0"
+    assert lines[1].startswith(f"do: keep engine; the fastest so far, not proven to be faster: {advised}")
+    assert lines[4] == "set: nothing yet, since no gain is proven"
+    assert lines_of(replace(whole, arms=arms))[1].startswith(f"do: {advised}"), "the base does not keep the limit"
 
 
 def test_without_time_for_another_stack_nothing_is_advised(model: Path) -> None:
@@ -119,4 +123,6 @@ def test_the_first_line_says_what_runs_of_a_model_with_experts(model: Path) -> N
     first = lines_of(replace(whole, arms=arms))[0]
     assert "for 32 steps of 4 tokens through the experts of one layer (2 of 8 experts a token), without" in first
     packed = {label: [row | {"weights": "int4 per block"} for row in rows] for label, rows in whole.arms.items()}
-    assert "10.00 ms, with int4 weights per block, p50 TPOT" in lines_of(replace(whole, arms=packed))[0]
+    assert (
+        "10.00 ms with 1 of 2 layers, with int4 weights per block, p50 TPOT" in lines_of(replace(whole, arms=packed))[0]
+    )
