@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from launchopt.modes import mode_class
@@ -13,6 +14,7 @@ from launchopt.verify.chance import chance_to_find
 
 CHECKS, AUDITS = "checks of outputs", "audit runs"  # phases of a run
 LONG_CHECKS_S = 20.0
+SHORT_CHECK_S = 1.0  # seconds for each check that are proposed then
 
 
 def sampled_check(rows: Sequence[results.Row]) -> list[str]:
@@ -47,16 +49,21 @@ def audited_check(rows: Sequence[results.Row], is_full: bool) -> list[str]:
     ]
 
 
-def long_checks(seconds: Mapping[str, float], has_steps: bool) -> list[str]:
+def long_checks(seconds: Mapping[str, float], has_steps: bool, budget_s: float | None = None) -> list[str]:
     """Return a notice if checks that have a budget took most of the seconds of a long run.
 
     seconds: by phase. has_steps: of requests only audit runs have a budget, since every token of a repeat is compared.
+    budget_s: verify_budget_s.
     """
     phase = AUDITS if has_steps else CHECKS
     total_s, checks_s = sum(seconds.values()), seconds.get(phase, 0.0)
     if checks_s < LONG_CHECKS_S or 2 * checks_s < total_s:
         return []
-    return [f"{phase} took {checks_s:.0f} of {total_s:.0f} s; a smaller verify_budget_s checks less in each"]
+    now = "as long as its run, at least 5 s"
+    if budget_s is not None:
+        now = "until all is checked" if math.isinf(budget_s) else f"{budget_s:g} s"
+    less = f"{min(SHORT_CHECK_S, (budget_s or math.inf) / 2):g}"
+    return [f"{phase} took {checks_s:.0f} of {total_s:.0f} s, each {now}; verify_budget_s={less} checks less in each"]
 
 
 def own_strategy_of(label: str) -> str:

@@ -125,7 +125,7 @@ class Run:
         changed += [why] if not shared and (why := unsteady(self.rows)) else []
         runs = self.manifest["runs"]
         launched = [*left_out_lines(runs), *unfused_lines(runs), *forwarded_lines(runs), *split_loops(self.rows)]
-        sampled += long_checks(self.laps.seconds(), self.plan.stream.has_steps)
+        sampled += long_checks(self.laps.seconds(), self.plan.stream.has_steps, self.plan.config.verify_budget_s)
         return [*ends, *gpu_lines(self.rows, self.gpus), *launched, *throttling, *sampled, *changed]
 
     def settle(self, about: Manifest, rows: Sequence[results.Row]) -> None:

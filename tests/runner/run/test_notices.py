@@ -127,7 +127,10 @@ def test_loops_that_requests_do_not_share_because_of_the_deadline_are_said() -> 
 def test_checks_that_took_most_of_a_long_run_are_said() -> None:
     seconds = {"set-up": 9.0, "timed runs": 3.0, "checks of outputs": 48.2}
     (line,) = long_checks(seconds, has_steps=False)
-    assert line == "checks of outputs took 48 of 60 s; a smaller verify_budget_s checks less in each"
+    least = "as long as its run, at least 5 s"
+    assert line == f"checks of outputs took 48 of 60 s, each {least}; verify_budget_s=1 checks less in each"
+    (line,) = long_checks(seconds, has_steps=False, budget_s=0.5)
+    assert line == "checks of outputs took 48 of 60 s, each 0.5 s; verify_budget_s=0.25 checks less in each"
     for other in ({"set-up": 50.0}, {"checks of outputs": 19.0}):
         assert long_checks(seconds | other, has_steps=False) == []
     assert long_checks({}, has_steps=False) == []
@@ -136,5 +139,5 @@ def test_checks_that_took_most_of_a_long_run_are_said() -> None:
 def test_of_requests_only_audit_runs_can_be_shortened() -> None:
     seconds = {"set-up": 9.0, "audit runs": 40.0, "checks of outputs": 1.0}
     (line,) = long_checks(seconds, has_steps=True)
-    assert line == "audit runs took 40 of 50 s; a smaller verify_budget_s checks less in each"
+    assert line.startswith("audit runs took 40 of 50 s, each as long as its run, at least 5 s; verify_budget_s=1 ")
     assert long_checks({"audit runs": 1.0, "checks of outputs": 40.0}, has_steps=True) == []
