@@ -40,9 +40,9 @@ def program(folder: Path, *words: str, typed: str = "") -> list[str]:
 
 
 def test_the_page_runs_as_a_script_without_a_main_guard(tmp_path: Path) -> None:
-    """It has two runs. Children import no module of the program, so that its first line is printed once."""
+    """It has three runs. Children import no module of the program, so that its first line is printed once."""
     fences = [body for language, body in FENCE.findall(PAGE.read_text(encoding="utf-8")) if language == "python"]
-    assert len(fences) == 3
+    assert len(fences) == 4
     (tmp_path / "program.py").write_text("\n".join(["print('begins')", *fences]))
     lines = program(tmp_path, "program.py")
     assert lines.count("begins") == 1
