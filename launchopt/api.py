@@ -203,12 +203,12 @@ def run(
 
     settings: by the names of the command line, such as {"workload.requests": 16}. groups: the same for names without a
     dot, such as workload="decode". Of a list of modes the first is the base, and the second is the measured one.
-    folder: of the results; by default a new one below outputs/run. quiet: show neither progress nor warnings.
+    folder: of the results; by default a new one below outputs/run. quiet: show no progress, warnings and notices.
 
     Raises a LaunchoptError: ConfigError for a setting that cannot work, RunError for a run that broke, and others. On
     Ctrl-C the run finishes its repeat, keeps what was measured, and KeyboardInterrupt says where it is.
     """
-    from runner.calling.caller import call
+    from runner.calling.caller import call, show
     from runner.calling.words import words_of
 
     if settings is not None and not isinstance(settings, Mapping):
@@ -219,7 +219,10 @@ def run(
     if twice := given.keys() & groups.keys():
         name = min(twice)
         raise ConfigError(name, groups[name], f"is given twice, and was {given[name]}")
-    return Result(call(words_of(given | groups, None if folder is None else Path(folder)), is_quiet=quiet))
+    result = Result(call(words_of(given | groups, None if folder is None else Path(folder)), is_quiet=quiet))
+    if not quiet:
+        show("".join(f"{one_line(notice)}\n" for notice in result.notices))
+    return result
 
 
 def load(folder: str | os.PathLike[str]) -> Result:

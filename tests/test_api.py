@@ -144,6 +144,19 @@ def test_pandas_is_named_where_it_is_missing(folder: Path, monkeypatch: pytest.M
         launchopt.load(folder).to_pandas()
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_run_ends_with_its_notices_on_standard_error_unless_it_is_quiet(
+    quiet: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run")
+    notices = ["device: cuda", "memory bandwidth differs by 25% (another\x1b[2J process?)"]
+    write_manifest(folder, recorded_runs.manifest("run") | {"notices": notices})
+    monkeypatch.setattr("runner.calling.caller.call", lambda words, is_quiet: folder)
+    assert launchopt.run(quiet=quiet).notices == tuple(notices)
+    shown = "device: cuda\nmemory bandwidth differs by 25% (another\\x1b[2J process?)\n"
+    assert capsys.readouterr() == ("", "" if quiet else shown)
+
+
 def test_the_status_of_a_run_without_a_manifest_is_unknown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     (folder / "manifest.json").unlink()

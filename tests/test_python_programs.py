@@ -35,7 +35,8 @@ def program(folder: Path, *words: str, typed: str = "") -> list[str]:
     done = subprocess.run(
         call, input=typed, env=environ_of(), cwd=folder, capture_output=True, text=True, timeout=limit
     )
-    assert (done.returncode, without_progress(done.stderr)) == (0, "")
+    said = set(without_progress(done.stderr).splitlines())
+    assert (done.returncode, said - set(launchopt.load(folder).notices)) == (0, set())
     return done.stdout.splitlines()
 
 

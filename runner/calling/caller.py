@@ -36,6 +36,14 @@ READ_BYTES, POLL_S = 1 << 16, 1.0
 MOST_STOPS = 2  # a third Ctrl-C waits only until the process has ended
 
 
+def show(text: str) -> None:
+    """Write text to the program's standard error, if there is any and somebody reads it."""
+    if text and sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed: the run goes on
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
 class Screen:
     """Standard error of the run, which the program shows as it comes."""
 
@@ -56,10 +64,8 @@ class Screen:
         text = self._decoder.decode(found, final=not found)
         *whole, self._begun = (self._begun + text).split("\n")
         self._line = next((line for line in reversed(whole) if line.strip()), self._line)
-        if text and not self._is_quiet and sys.stderr is not None:
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it, or it is closed: the run goes on
-                sys.stderr.write(text)
-                sys.stderr.flush()
+        if not self._is_quiet:
+            show(text)
         return bool(found)
 
 
