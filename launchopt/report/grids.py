@@ -12,7 +12,7 @@ from typing import Any
 
 from launchopt.analysis.frontier.markdown import frontier_grid
 from launchopt.analysis.frontier.points import Frontier
-from launchopt.analysis.tables.columns import AT_THE_PEAK, COLUMNS, FULL, NOTHING, Column, T, count, pair
+from launchopt.analysis.tables.columns import AT_THE_PEAK, COLUMNS, FULL, NOTHING, Column, T, below_table, count, pair
 from launchopt.analysis.tables.markdown import grid, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable
@@ -25,6 +25,7 @@ from launchopt.analysis.waterfall.steps import Waterfall
 from launchopt.report.figures.base import ALL_MODES
 
 _AS_NUMBERS = {AT_THE_PEAK: 100.0, "at once": 0.0}  # in % of the peak, and in commands
+_MARKS = re.compile(r"( \(\d+\))+$")  # numbers of notes
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
 # Units of headings whose unit stands only in the legend of other outputs.
 _UNITS = {
@@ -110,7 +111,7 @@ class Grid:
 def leading_number(text: str) -> float | None:
     """Return the number that a cell begins with: 19.7 of `19.7x [19.7, 20.6]`; a word of `_AS_NUMBERS` has its own."""
     for word, number in _AS_NUMBERS.items():
-        if text.endswith(word):
+        if _MARKS.sub("", text).endswith(word):
             return number
     found = _NUMBER.match(text)
     return float(found[0].replace(",", "")) if found else None
@@ -184,6 +185,7 @@ def modes(strategy: StrategyTable, table: Table) -> Grid:
         *_packing(table),
         *([str(table.peer)] if table.peer else []),
         *([str(table.history)] if table.history else []),
+        *below_table((each.line for each in strategy.strategies), columns),
     ]
     together = [[*line, *rest] for line, rest in zip(cells, more, strict=True)]
     found = _of_columns(ALL_MODES, every, together, table["device"], notes)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from launchopt.analysis.frontier.markdown import frontier_answer, frontier_grid, frontier_title
 from launchopt.analysis.frontier.points import Frontier
 from launchopt.analysis.stream_rows import stream_subtitle, stream_title
-from launchopt.analysis.tables.columns import Column, T
+from launchopt.analysis.tables.columns import Column, T, below_table
 from launchopt.analysis.tables.markdown import grid, short_caption, tokens_grid
 from launchopt.analysis.tables.rows import Table
 from launchopt.analysis.tables.strategies import StrategyTable
@@ -51,7 +51,8 @@ def print_tables(tables: Sequence[Table], console: Console) -> None:
         columns, cells, notes = grid(table, "terminal")
         _print_table(console, table.title, short_caption(table), columns, cells)
         numbered = [f"({index}) {note}" for index, note in enumerate(notes, 1)]
-        for note in [*numbered, *([str(table.peer)] if table.peer else [])]:
+        below = below_table(table.lines, columns)
+        for note in [*numbered, *below, *([str(table.peer)] if table.peer else [])]:
             console.print(f"  {escape(note)}", style="dim")
         if table.has_tokens:
             _print_table(console, "tokens", "", *tokens_grid(table, "terminal"))
@@ -71,7 +72,8 @@ def print_strategies(tables: Sequence[StrategyTable], console: Console) -> None:
     for table in tables:
         columns, cells, notes = strategies_grid(table, "terminal")
         _print_table(console, stream_title(table.stream), strategies_subtitle(table), columns, cells)
-        for note in [*(f"({index}) {note}" for index, note in enumerate(notes, 1)), *refusals(table)]:
+        below = [*below_table((each.line for each in table.strategies), columns), *refusals(table)]
+        for note in [*(f"({index}) {note}" for index, note in enumerate(notes, 1)), *below]:
             console.print(f"  {escape(note)}", style="dim")
 
 

@@ -22,6 +22,7 @@ def test_every_heading_with_a_place_a_unit_or_a_caption_is_of_a_column(name: str
         ("19.7x [19.7, 20.6]", 19.7),
         ("93.5%", 93.5),
         ("at the measured peak", 100),
+        ("at the measured peak (1)", 100),
         ("memory: at the measured peak", 100),
         ("at once", 0),
         ("never", None),

@@ -6,7 +6,7 @@ README) and `terminal` (about 140 characters).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -91,6 +91,27 @@ def left_out(line: Line) -> list[str]:
     return [*notes, *([line.disorder] if line.disorder else [])]
 
 
+def remarks_by_column(line: Line, columns: Sequence[Column[T]], more: Sequence[str] = ()) -> dict[str, list[str]]:
+    """Return the remarks of a line by the heading of the column that carries their numbers. more: further ones.
+
+    That is the speed-up, or the mode if there is none. Remarks about rates go to a column of rates; without one they
+    are left to `below_table`.
+    """
+    headings = [column.heading for column in columns]
+    others = [remark for remark in line.remarks if remark not in line.about_rates]
+    found = {MARKED if MARKED in headings else "mode": [*others, *more]}
+    if rates := next((heading for heading in headings if heading in RATES), None):
+        found[rates] = line.about_rates
+    return found
+
+
+def below_table(lines: Iterable[Line], columns: Sequence[Column[T]]) -> list[str]:
+    """Return the remarks about rates, which stand below a table without a column of rates, without a number."""
+    if any(column.heading in RATES for column in columns):
+        return []
+    return list(dict.fromkeys(remark for line in lines for remark in line.about_rates))
+
+
 def _times(value: float | None) -> str:
     return NOTHING if value is None else f"{number(value)}x"
 
@@ -163,6 +184,7 @@ def _overloaded_commands(line: Line) -> str:
 BATCHING = "max_batch, timeout"
 OVERLOADED = "overloaded"  # a table of a closed loop has no such column
 MARKED = "speed-up"  # the column whose cells carry the numbers of notes
+RATES = ("memory bandwidth, % of peak", "roofline")  # columns whose cells carry those of notes about rates
 FULL, COMPACT, TERMINAL, PIPED = (frozenset({name}) for name in ("full", "compact", "terminal", "piped"))
 ALL = FULL | COMPACT | TERMINAL | PIPED
 
@@ -186,7 +208,7 @@ COLUMNS: Sequence[Column[Line]] = (
     Column("verdict", lambda line: str(line.verdict or NOTHING), FULL | TERMINAL | PIPED, is_text=True),
     Column("C++ loop", lambda line: line.peer_ratio or NOTHING, FULL),
     Column("launch reduction", lambda line: _times(line.launch_reduction), FULL),
-    Column("memory bandwidth, % of peak", _memory_share, FULL | COMPACT | TERMINAL),
+    Column(RATES[0], _memory_share, FULL | COMPACT | TERMINAL),
     Column(OVERLOADED, _overloaded_commands, FULL | TERMINAL, is_text=True),
     Column("verified", verified, ALL, is_text=True),
     Column("max rel error", largest_error, FULL),

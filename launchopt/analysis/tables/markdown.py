@@ -14,13 +14,14 @@ from launchopt.analysis.tables.columns import (
     BATCHING,
     COLUMNS,
     COMPACT,
-    MARKED,
     NOTHING,
     OVERLOADED,
     TOKEN_COLUMNS,
     Column,
     T,
+    below_table,
     left_out,
+    remarks_by_column,
 )
 from launchopt.analysis.tables.rows import BASELINE, Line, Table
 from launchopt.errors import DataError, one_line, printable
@@ -64,21 +65,20 @@ def tokens_grid(table: Table, kind: str) -> tuple[Sequence[Column[Line]], list[l
 def grid(table: Table, kind: str, known: Sequence[str] = ()) -> tuple[list[Column[Line]], list[list[str]], list[str]]:
     """Return the columns of a set, the cells of every line, and the notes, numbered after the `known` ones.
 
-    Several runs have a column with the run: the first, or in a short set the second. The number of a note follows the
-    speed-up, or the mode if no line has a speed-up.
+    Several runs have a column with the run: the first, or in a short set the second. `remarks_by_column` says which
+    column has the number of a note.
     """
     columns = [column for column in _shown(COLUMNS, table, kind) if not _is_empty_overload(column, table)]
     if kind != "compact" and len({line["run_id"] for line in table.lines}) > 1:
         run: Column[Line] = Column("run", lambda line: str(line["run_id"]), frozenset({kind}), is_text=True)
         columns.insert(int(kind != "full"), run)
     notes = list(known)
-    marked = MARKED if any(column.heading == MARKED for column in columns) else "mode"
     cells: list[list[str]] = []
     for line in table.lines:
-        remarks = [*line.remarks, *(left_out(line) if kind in SHORT else [])]
-        notes += [remark for remark in remarks if remark not in notes]
-        marks = "".join(f" ({notes.index(remark) + 1})" for remark in remarks)
-        cells.append([c.cell(line) + (marks if c.heading == marked else "") for c in columns])
+        remarks = remarks_by_column(line, columns, left_out(line) if kind in SHORT else ())
+        notes += [each for texts in remarks.values() for each in texts if each not in notes]
+        marks = {name: "".join(f" ({notes.index(each) + 1})" for each in texts) for name, texts in remarks.items()}
+        cells.append([c.cell(line) + marks.get(c.heading, "") for c in columns])
     return columns, cells, notes
 
 
@@ -117,6 +117,7 @@ def table_markdown(table: Table, kind: str) -> str:
     title = f"**{name}**" if kind == "compact" else f"## {name}"
     below = [
         *(f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)),
+        *map(escaped, below_table(table.lines, columns)),
         *([str(table.peer)] if table.peer else []),
     ]
     below += [str(table.history)] if table.history else []

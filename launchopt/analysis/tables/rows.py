@@ -61,6 +61,7 @@ class Line:
     launch_reduction: float | None = None
     peer_ratio: str | None = None
     remarks: list[str] = field(default_factory=list)
+    about_rates: list[str] = field(default_factory=list)  # those of `remarks` that say what is wrong with a rate
 
     def __getitem__(self, column: str) -> Any:
         """Return a column that all repeats share, such as `mode`."""
@@ -162,6 +163,7 @@ def _table(rows: list[Row]) -> Table:
     baselines = [line for line in lines if line.is_baseline]
     for line in lines:
         if why := unsteady(line.rows):
+            line.about_rates.append(why)
             line.remarks.append(why)
         if slowed := throttling(line.rows):
             line.remarks.append(slowed)
@@ -170,7 +172,8 @@ def _table(rows: list[Row]) -> Table:
         if above := [row for row in line.rows if row["above_ceiling"] and _is_above(row)]:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
             # The rate is left out: a column has it, and without it lines can share one remark.
-            line.remarks.append(str(worst["above_ceiling"]).partition(" is ")[2] or str(worst["above_ceiling"]))
+            line.about_rates.append(str(worst["above_ceiling"]).partition(" is ")[2] or str(worst["above_ceiling"]))
+            line.remarks.append(line.about_rates[-1])
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)

@@ -12,9 +12,12 @@ from launchopt.analysis.tables.columns import (
     ALL,
     COMPACT,
     FULL,
+    MARKED,
     NOTHING,
+    RATES,
     TERMINAL,
     Column,
+    below_table,
     count,
     cpu_us_per_launch,
     largest_error,
@@ -23,6 +26,7 @@ from launchopt.analysis.tables.columns import (
     mode_name,
     number,
     of_peak,
+    remarks_by_column,
     short_configuration,
     short_speedup,
     speedup,
@@ -47,7 +51,7 @@ FULL_LEGEND = (
     "requests share counts once. Padded: commands executed for nothing, to fill a batch up."
 )
 _PARTS = ("tuning", "compile", "capture", "instantiate", "upload")
-_WITH_REMARKS, _WITH_PARTS = "speed-up", "setup ms"
+_WITH_PARTS = "setup ms"
 
 
 def _of_line(write: Callable[[Line], str]) -> Callable[[StrategyLine], str]:
@@ -92,9 +96,9 @@ COLUMNS: Sequence[Column[StrategyLine]] = (
     Column(_WITH_PARTS, _of_line(median("setup_ms")), ALL),
     Column("break-even", _break_even, FULL | COMPACT),
     Column("break-even", _short_break_even, TERMINAL),
-    Column("roofline", _roofline, FULL | TERMINAL),
-    Column(_WITH_REMARKS, _of_line(speedup), FULL | COMPACT),
-    Column(_WITH_REMARKS, _of_line(short_speedup), TERMINAL),
+    Column(RATES[1], _roofline, FULL | TERMINAL),
+    Column(MARKED, _of_line(speedup), FULL | COMPACT),
+    Column(MARKED, _of_line(short_speedup), TERMINAL),
     Column("verdict", lambda strategy: str(strategy.line.verdict or NOTHING), FULL, is_text=True),
     Column("padded", _of_line(median("padded_commands", count)), FULL),
     Column("verified", _of_line(verified), ALL, is_text=True),
@@ -131,8 +135,8 @@ def strategies_grid(table: StrategyTable, kind: str) -> tuple[list[Column[Strate
 
     cells = []
     for strategy in table.strategies:
-        remarks = [*strategy.line.remarks, *(left_out(strategy.line) if kind == "terminal" else [])]
-        notable = {_WITH_PARTS: _parts(strategy), _WITH_REMARKS: remarks}
+        remarks = remarks_by_column(strategy.line, columns, left_out(strategy.line) if kind == "terminal" else ())
+        notable = {_WITH_PARTS: _parts(strategy), **remarks}
         cells.append([column.cell(strategy) + marks(notable.get(column.heading, [])) for column in columns])
     return columns, cells, notes
 
@@ -159,5 +163,6 @@ def strategies_markdown(tables: Sequence[StrategyTable], kind: str) -> str:
         title, subtitle = escaped(stream_title(table.stream)), escaped(strategies_subtitle(table))
         parts += [f"## {title}" if kind == "full" else f"**{title}**", subtitle, body(columns, cells)]
         parts += [f"({index}) {escaped(note)}" for index, note in enumerate(notes, 1)]
+        parts += map(escaped, below_table((each.line for each in table.strategies), columns))
         parts += ["\n".join(f"- {escaped(line)}" for line in refusals(table))] if table.refused else []
     return "\n\n".join(parts) + "\n"

@@ -7,8 +7,11 @@ from support.results.summary_rows import DECODE, repeats, row
 
 from launchopt.analysis.comparison.likeness import unlike_work
 from launchopt.analysis.stream_rows import DEPENDENCIES_IGNORED, disorder, is_independent, stream_subtitle
-from launchopt.analysis.tables.markdown import grid
+from launchopt.analysis.tables.columns import RATES, below_table
+from launchopt.analysis.tables.markdown import grid, report_markdown
 from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.strategies import build_strategies
+from launchopt.analysis.tables.strategies_markdown import strategies_grid, strategies_markdown
 
 
 @pytest.mark.parametrize("workload", ["gemv_micro", "mine"])
@@ -122,10 +125,41 @@ def test_a_subtitle_calls_a_file_of_gemms_no_model() -> None:
 
 
 def test_a_note_keeps_its_number_where_no_line_has_a_speedup() -> None:
-    (table,) = build_tables(repeats(10.0, 10.1, ceilings_change=0.5))
+    (table,) = build_tables(repeats(10.0, 10.1, throttled=True))
     _, cells, notes = grid(table, "terminal")
     assert len(notes) == 1
     assert any("(1)" in cell for cell in cells[0])
+
+
+UNSTEADY = (
+    "memory bandwidth measured before and after the runs differs by 50% (another process?), so no rate is compared"
+)
+
+
+@pytest.mark.parametrize(("kind", "heading"), [("full", RATES[0]), ("compact", RATES[0]), ("terminal", None)])
+def test_a_note_about_rates_stands_at_a_rate_or_below_the_table_and_never_at_the_speedup(
+    kind: str, heading: str | None
+) -> None:
+    without = {"ceilings_change": 0.5, "read_gb_per_s": None, "copy_gb_per_s": None}  # as a run settles its rows
+    rows = [each for mode in ("baseline", "graph") for each in repeats(*[9.0] * 5, mode=mode, **without)]
+    (table,) = build_tables(rows)
+    columns, cells, notes = grid(table, kind)
+    marked = {column.heading for line in cells for column, cell in zip(columns, line, strict=True) if "(1)" in cell}
+    below = below_table(table.lines, columns)
+    assert marked == ({heading} if heading else set())
+    assert [len(notes), len(below)] == ([1, 0] if heading else [0, 1])
+    assert report_markdown([table], kind).count(UNSTEADY) == 1
+
+
+@pytest.mark.parametrize(("kind", "is_marked"), [("full", True), ("compact", False)])
+def test_a_note_about_rates_stands_at_the_roofline_of_strategies(kind: str, is_marked: bool) -> None:
+    without = {"ceilings_change": 0.5, "read_gb_per_s": None, "copy_gb_per_s": None}  # as a run settles its rows
+    rows = [each for mode in ("baseline", "graph") for each in repeats(*[9.0] * 5, mode=mode, **without)]
+    tables = build_strategies(rows)
+    columns, cells, notes = strategies_grid(tables[0], kind)
+    marked = {column.heading for line in cells for column, cell in zip(columns, line, strict=True) if "(1)" in cell}
+    assert (marked, len(notes)) == (({RATES[1]}, 1) if is_marked else (set(), 0))
+    assert strategies_markdown(tables, kind).count(UNSTEADY) == 1
 
 
 @pytest.mark.parametrize(
