@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from launchopt.analysis.stream_rows import grouped
+from launchopt.analysis.stream_rows import counted, grouped
 from launchopt.recording.results import Row
 
 NOT_ASKED = "over several GPUs no bound is concluded: give the verdict on a run with one of them, device.gpus=[K]"
@@ -54,7 +54,7 @@ def _one(rows: Sequence[Row]) -> str:
     requests, commands = _median(rows, "requests"), _median(rows, "commands")
     who = f" of {requests:,.0f} requests" if requests != commands else ""
     speed = f"{_median(rows, 'commands_per_s'):,.0f}/s, {_median(rows, 'wall_ms'):,.2f} ms"
-    text = f"{commands:,.0f} commands{who}, {speed}"
+    text = f"{counted(round(commands), 'command')}{who}, {speed}"
     if all(row["latency_p50_us"] is not None for row in rows):
         p50_us, p99_us = _median(rows, "latency_p50_us"), _median(rows, "latency_p99_us")
         text += f", latency {p50_us:,.1f} us, p99 {p99_us:,.1f} us"

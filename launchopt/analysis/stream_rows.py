@@ -34,7 +34,7 @@ def stream_title(row: Row) -> str:
     """
     requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     traced = " (traced: not headline times)" if row["traced"] else ""
-    return f"{row['workload']} {number_types(row)}, {row['commands']:,} commands{requests}{traced}"
+    return f"{row['workload']} {number_types(row)}, {counted(row['commands'], 'command')}{requests}{traced}"
 
 
 def number_types(row: Row) -> str:

@@ -57,7 +57,7 @@ def tiles(source: Source) -> list[Tile]:
         Tile("Device", ", ".join(_devices(source)) or "none", _versions(source)),
         Tile(
             "Measured",
-            f"{commands:,} commands",
+            counted(commands, "command"),
             f"{counted(len(rows), 'repeat')} of all modes together, {counted(streams, 'stream')} of commands",
         ),
         Tile("Verified", f"{verified:,} of {len(rows):,} repeats", worst),

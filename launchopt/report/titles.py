@@ -51,7 +51,7 @@ def _groups(names: Sequence[str]) -> list[list[int]]:
 def _name(row: Row) -> str:
     requests = "" if row["tokens"] is None else f" of {counted(row['requests'], 'request')}"
     parts = [f"{row['workload']} {number_types(row)}", *([str(row["model"])] if row["model"] else [])]
-    parts += [f"{row['commands']:,} commands{requests}"]
+    parts += [counted(row["commands"], "command") + requests]
     parts += gpus_of(row)
     parts += [arrivals(row)] if row["arrival"] != "closed" else []
     return ", ".join(parts) + (" (traced)" if row["traced"] else "")

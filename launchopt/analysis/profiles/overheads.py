@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from launchopt.analysis.stream_rows import STREAM, grouped
+from launchopt.analysis.stream_rows import STREAM, counted, grouped
 from launchopt.analysis.tables.markdown import NUMBER, TEXT, pipe_table
 from launchopt.recording.results import Row
 
@@ -71,7 +71,8 @@ def overheads_markdown(rows: Sequence[Row], timing_of: Mapping[str, str], agreem
     first = rows[0]
     where = f"{first['gpu'] or first['device'].upper()}, {first['workload']} {first['dtype']}"
     lines = [
-        f"{where}, {first['commands']:,} commands. Medians over repeats; in brackets times the same without a tracer.",
+        f"{where}, {counted(first['commands'], 'command')}."
+        " Medians over repeats; in brackets times the same without a tracer.",
         "",
     ]
     cells = [

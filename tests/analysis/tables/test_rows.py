@@ -6,12 +6,13 @@ import pytest
 from support.results.summary_rows import DECODE, repeats, row
 
 from launchopt.analysis.comparison.likeness import unlike_work
-from launchopt.analysis.stream_rows import DEPENDENCIES_IGNORED, disorder, is_independent, stream_subtitle
+from launchopt.analysis.stream_rows import DEPENDENCIES_IGNORED, disorder, is_independent, stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import RATES, below_table
 from launchopt.analysis.tables.markdown import grid, report_markdown
 from launchopt.analysis.tables.rows import build_tables
 from launchopt.analysis.tables.strategies import build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_grid, strategies_markdown
+from launchopt.report.titles import stream_names
 
 
 @pytest.mark.parametrize("workload", ["gemv_micro", "mine"])
@@ -116,6 +117,13 @@ def test_lines_follow_the_numbers_of_the_jobs_whatever_was_swept_first() -> None
 def test_a_subtitle_names_requests_only_where_commands_depend_on_each_other() -> None:
     assert "request" not in stream_subtitle(row())
     assert "1 request" in stream_subtitle(row(**DECODE))
+
+
+@pytest.mark.parametrize(("commands", "counted"), [(1, "1 command"), (2, "2 commands"), (1_000, "1,000 commands")])
+def test_a_title_counts_one_command_in_the_singular(commands: int, counted: str) -> None:
+    one = row(commands=commands, workload="list", model="gemms")
+    assert stream_title(one) == f"list fp32, {counted}"
+    assert stream_names([one]) == [f"list fp32, gemms, {counted}"]
 
 
 def test_a_subtitle_calls_a_file_of_gemms_no_model() -> None:
