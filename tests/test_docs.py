@@ -129,6 +129,19 @@ def test_the_columns_that_the_page_on_results_explains_are_there() -> None:
     assert [name for name in names if not any(each.startswith(name) for each in SUMMARY.names)] == []
 
 
+def test_the_page_on_models_names_every_built_in_model() -> None:
+    page = (ROOT / "docs/models-and-traces.md").read_text(encoding="utf-8").partition("built-in models are ")[2]
+    named = set(re.findall(r"`(\w+)`", page.partition("\n\n")[0]))
+    assert {path.stem for path in (ROOT / "conf/model").glob("*.yaml")} - named == set()
+
+
+def test_the_readme_has_as_many_questions_as_its_heading_says() -> None:
+    numbers = dict(zip(("Nine", "Ten", "Eleven", "Twelve"), range(9, 13), strict=True))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"^## (\w+) questions\n\n(.*?)\n\n", readme, re.MULTILINE | re.DOTALL)
+    assert numbers[found[0]] == len(found[1].splitlines()) - 2
+
+
 def test_the_site_has_every_page() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     assert [page.name for page in PAGES if not re.search(rf": ({page.relative_to(ROOT)})$", nav, re.MULTILINE)] == []
