@@ -17,11 +17,12 @@ from launchopt.modes import mode_class
 from launchopt.modes.base import Takes
 from launchopt.modes.stack import choices_of, label_of, stack_of
 from runner.auto.table import find_entries
+from runner.config.against import AUTO as BESIDE
 from runner.config.against import settled
 from runner.config.groups import Ordering
 from runner.config.modes import Mode, mode_of_label, options_of_label
 from runner.config.objects import to_config
-from runner.plan.base import plan_with_base
+from runner.plan.base import INDEPENDENT, plan_with_base
 from runner.plan.job import Arm
 from runner.plan.plan import Plan, plan_of
 from runner.plan.refusal import refusal_of
@@ -57,8 +58,21 @@ def plan_of_run(task: DictConfig, is_published: bool, has_mode: bool = True) -> 
     """
     if not has_mode and not is_published and (orders := to_config(task).waterfall):
         return _plan_of_waterfall(task, orders[0])
+    asked = task.against
     task, chosen = resolved(task)
-    return _noted(plan_of(settled(task)) if is_published else plan_with_base(to_config(task), task), chosen)
+    if is_published:
+        return _noted(plan_of(settled(task)), chosen)
+    plan = plan_with_base(to_config(task), task)
+    return _noted(plan, [*chosen, *(_alone(plan, asked) if chosen else ())])
+
+
+def _alone(plan: Plan, asked: str | Sequence[str] | None) -> list[str]:
+    """Return a line if mode=auto took the base, and nothing runs beside it. asked: `against` as the user gave it."""
+    label, *others = [arm.label for arm in plan.arms]
+    bases = [INDEPENDENT] if asked == BESIDE else [asked] if isinstance(asked, str) else [*(asked or ())]
+    if others or label not in bases:
+        return []
+    return [f"auto chose {label}, the base itself: nothing is compared; type against=all"]
 
 
 def _plan_of_waterfall(task: DictConfig, order: Sequence[str]) -> Plan:

@@ -65,6 +65,31 @@ def test_a_base_that_is_chosen_runs_once() -> None:
     assert [arm.label for arm in plan.arms] == ["coalesced", "engine"]
 
 
+ALONE = "auto chose {}, the base itself: nothing is compared; type against=all"
+
+
+@pytest.mark.parametrize(
+    ("fastest", "words", "hint"),
+    [
+        ("baseline", [], "baseline"),
+        ("baseline", ["against=baseline"], "baseline"),
+        ("engine", ["against=[engine]"], "engine"),
+        ("baseline", ["against=[]"], None),
+        ("baseline", ["against=[engine]"], None),
+        ("engine", [], None),
+    ],
+)
+def test_a_choice_that_is_the_base_itself_says_that_nothing_is_compared(
+    fastest: str, words: list[str], hint: str | None
+) -> None:
+    other = {"baseline": "engine", "engine": "baseline"}[fastest]
+    add(default_path(DEVICE), [Entry(work(), "mine", {fastest: 1.0, other: 2.0})])
+    plan = plan_of_run(composed(*words), is_published=False)
+    assert [each for each in plan.notices if each.startswith("auto chose")] == ([ALONE.format(hint)] if hint else [])
+    assert plan.notices[0].startswith(f"mode=auto: {fastest}, ")
+    assert (len(plan.arms) == 1) == (hint is not None or words == ["against=[]"])
+
+
 @pytest.mark.parametrize(
     ("has_mode", "order", "labels"),
     [
