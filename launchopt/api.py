@@ -79,7 +79,7 @@ class Result:
         from runner.verdict import calibration_for
 
         refused = {str(each.get("run_id")): each.get("refused") or {} for each in self._manifests}
-        factors = [one for rows in self._runs for one in factors_of(rows, self._modes(rows))]
+        factors = [one for rows in self._runs for one in factors_of(rows, self._modes(rows), str(self.folder))]
         return verdict_of(factors, diagnose(self._rows, refused, calibration_for(self._rows, [self.folder])))
 
     @property

@@ -106,10 +106,13 @@ def table_of(rows: Sequence[Row], modes: Sequence[str], factors: Iterable[Factor
     return f"{title}\n\n{pipe_table(headings, cells)}\n"
 
 
-def factors_of(rows: Sequence[Row], modes: Sequence[str]) -> list[Factor]:
-    """Return the factors of the modes of one run over the first of them. A mode with a failed repeat has none."""
+def factors_of(rows: Sequence[Row], modes: Sequence[str], folder: str = "RUN") -> list[Factor]:
+    """Return the factors of the modes of one run over the first of them. A mode with a failed repeat has none.
+
+    folder: of the run, for commands that the text proposes.
+    """
     base, *others = modes
-    found = [one for mode in others if (one := against(rows, base, mode))]
+    found = [one for mode in others if (one := against(rows, base, mode, folder=folder))]
     return [_factor(one, str(one.a["mode"]), str(one.b["mode"]), answer(one)) for one in found]
 
 

@@ -18,14 +18,17 @@ MEDIANS_DIFFER = 0.01  # by more than this a ratio of medians is explained
 OPEN = (Verdict.SAME, Verdict.UNDECIDED)  # verdicts on two modes that cannot be told apart
 
 
-def against(rows: Sequence[Row], base: str, mode: str, metric: str | None = None) -> Comparison | None:
+def against(
+    rows: Sequence[Row], base: str, mode: str, metric: str | None = None, folder: str = "RUN"
+) -> Comparison | None:
     """Return the comparison of `mode` with `base`; None if a repeat failed or the two cannot be compared.
 
-    metric: None: what `metric_of` chooses for the two.
+    metric: None: what `metric_of` chooses for the two. folder: of the run, for commands that the text proposes.
     """
     run = Run("", "this run", list(rows), None)
     try:
-        return next(iter(compare(Side("", base, [run]), Side("", mode, [run]), metric=metric).comparisons), None)
+        a, b = (Side(f"{folder}:{each}", each, [run]) for each in (base, mode))
+        return next(iter(compare(a, b, metric=metric).comparisons), None)
     except (ConfigError, DataError):
         return None
 

@@ -9,7 +9,9 @@ Repeats of one run that interleaved its modes are compared pair by pair. Two run
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import chain
 
 from launchopt.analysis.comparison.arms import Arm, Side, arms_of, matched
@@ -86,12 +88,22 @@ def compare(
         try:
             chosen = metric or metric_of([*one.rows, *other.rows])
             _check(one, other, chosen, force)
-            comparisons.append(_comparison(one, other, chosen, smallest_effect, noise))
+            found_here = _comparison(one, other, chosen, smallest_effect, noise)
+            comparisons.append(replace(found_here, command=_command((a, b), found_here)))
         except DataError as error:
             refused.append(str(error))
     used = {one.metric for one in comparisons}
     metric = metric or (used.pop() if len(used) == 1 else None)
     return Outcome(a.name, b.name, metric, smallest_effect, force, comparisons, refused, found.alone)
+
+
+def _command(sides: tuple[Side, Side], one: Comparison) -> str:
+    """Return the command that compares the two modes again: `launchopt compare RUN:baseline RUN:batched`."""
+    arms = zip(sides, (one.a, one.b), strict=True)
+    words = [side.name if side.mode else f"{side.name}:{arm['mode']}" for side, arm in arms]
+    if one.metric != metric_of([*one.a.rows, *one.b.rows]):
+        words += ["--metric", one.metric]
+    return shlex.join(["launchopt", "compare", *words, *["--force"] * bool(one.overridden)])
 
 
 def _check(a: Arm, b: Arm, metric: str, force: bool) -> None:

@@ -9,15 +9,20 @@ from dataclasses import dataclass, field
 
 from launchopt.analysis.comparison.arms import Arm
 from launchopt.analysis.metric import ONCE_A_PROCESS, RATES
-from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict
+from launchopt.statistics.interval import FEWEST_REPEATS, Interval, Verdict, verdict
 from launchopt.statistics.power import AFFORDABLE, FEWEST_FOR_NOISE, FIRST_REPEATS, MOST_NEXT, OVERESTIMATE
-from launchopt.statistics.processes import FEWEST_PROCESSES
+from launchopt.statistics.processes import CALIBRATED, FEWEST_PROCESSES
 from launchopt.statistics.shift import Factor
+
+LARGEST_EFFECT = 25  # percent: to call arms the same up to more than this tells nothing
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """B against A in one metric. A factor above 1 favours B."""
+    """B against A in one metric. A factor above 1 favours B.
+
+    command: `launchopt compare` with the operands and options that give this comparison, without an effect.
+    """
 
     a: Arm
     b: Arm
@@ -32,6 +37,7 @@ class Comparison:
     detectable_effect: float | None
     overridden: list[str] = field(default_factory=list)  # reasons against the comparison that --force set aside
     notes: list[str] = field(default_factory=list)
+    command: str = ""
 
     @property
     def repeats(self) -> int:
@@ -78,6 +84,15 @@ class Comparison:
         """Whether the verdict is open, and no affordable number of samples would decide."""
         most = max(AFFORDABLE, self.samples) * (OVERESTIMATE if self.samples < FIRST_REPEATS else 1)
         return self.verdict is Verdict.UNDECIDED and self.repeats_needed is not None and self.repeats_needed > most
+
+    @property
+    def deciding_effect(self) -> str | None:
+        """The smallest larger effect, such as `5%`, with which this interval decides; None: above LARGEST_EFFECT."""
+        if self.factor.method == CALIBRATED:  # such noise never shows that there is no difference
+            return None
+        larger = (each for each in range(1, LARGEST_EFFECT + 1) if each / 100 > self.smallest_effect)
+        decides = (each for each in larger if verdict(self.factor.interval, each / 100) is not Verdict.UNDECIDED)
+        return next((f"{each}%" for each in decides), None)
 
 
 @dataclass(frozen=True, slots=True)

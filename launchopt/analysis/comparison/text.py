@@ -157,10 +157,10 @@ def too_noisy(one: Comparison) -> str | None:
     if not one.is_too_noisy:
         return None
     most = f"{max(AFFORDABLE, one.samples):,} {one.setting}"
-    return (
-        f"Noise is too large for {most} to decide: quiet the machine, or accept a larger difference"
-        " (launchopt compare A B --effect 5%)"
-    )
+    said = f"Noise is too large for {most} to decide: quiet the machine"
+    if (effect := one.deciding_effect) is None:
+        return said
+    return f"{said}, or accept a larger difference ({one.command} --effect {effect})"
 
 
 def missing(one: Comparison) -> str | None:

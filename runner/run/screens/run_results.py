@@ -66,7 +66,7 @@ def _print_table(rows: Sequence[Row], mode: str, folder: str, out: Console, besi
         out.print(_overload(rows), markup=False)
     bases = [each for each in modes if each in bases_of(first) and each != mode]
     bases = bases or [each for each in beside if each in modes and each != mode][:1]
-    found = [one for base in bases if (one := against(rows, base, mode))]
+    found = [one for base in bases if (one := against(rows, base, mode, folder=folder))]
     for sentence in [*([fastest(rows, modes)] if len(modes) > 2 else []), *map(answer, found)]:
         if sentence:
             out.print(sentence, markup=False)

@@ -176,12 +176,24 @@ def test_where_no_affordable_number_decides_compare_and_the_run_say_so(capsys: p
     rows = pairs([0.5, 1.9, 1.0, 0.6, 1.5])
     run = Run("", "", rows, None)
     (one,) = compare(Side("", "baseline", [run]), Side("", "batched", [run])).comparisons
-    said = "Noise is too large for 1,000 repeats to decide: quiet the machine, or accept a larger difference"
+    said = "Noise is too large for 1,000 repeats to decide: quiet the machine"
     text = " ".join(drawn(rows, capsys).split())
     assert said in text
-    assert said in advice(one)[0]
+    assert f"{said}. " in f"{text} "
+    assert advice(one)[0] == said  # no effect of at most 25% decides
     assert "repeats=" not in text
     assert not any("repeats=" in line for line in advice(one))
+
+
+def test_a_noisy_run_prints_a_command_whose_effect_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = pairs([0.86, 1.17, 1.0, 0.9, 1.12, 0.95, 1.08, 0.84, 1.19, 0.99, 1.16, 0.87])
+    text = " ".join(drawn(rows, capsys).split())
+    asked = re.search(r"\(launchopt compare outputs/run/x:baseline outputs/run/x:batched --effect (\d+)%\)\.", text)
+    assert asked is not None, text
+    run = Run("", "", rows, None)
+    a, b = Side("outputs/run/x:baseline", "baseline", [run]), Side("outputs/run/x:batched", "batched", [run])
+    found = [compare(a, b, smallest_effect=(int(asked[1]) + more) / 100).comparisons[0].verdict for more in (-1, 0)]
+    assert found == [Verdict.UNDECIDED, Verdict.SAME]
 
 
 def test_compare_and_the_run_propose_the_same_repeats(capsys: pytest.CaptureFixture[str]) -> None:
