@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launchopt.analysis.frontier.points import HISTOGRAMS_USED, Frontier, Histograms, build_frontiers
 from launchopt.analysis.stream_rows import without_copies
-from launchopt.analysis.tables.rows import Table, build_tables
+from launchopt.analysis.tables.rows import Table, build_tables, own_bases
 from launchopt.analysis.tables.strategies import Refusals, StrategyTable, build_strategies
 from launchopt.analysis.verdict.calibration import Calibration, find_calibration
 from launchopt.analysis.verdict.diagnosis import Diagnosis, diagnose
@@ -85,12 +85,13 @@ def read_source(folders: Sequence[Path], slo_p99_us: float | None = None) -> Sou
     histogram_rows = results.read_histograms(folders, HISTOGRAMS_USED)
     runs = _runs(folders)
     refusals = {run.name: run.manifest.get("refused") or {} for run in runs}
+    own = own_bases(run.manifest for run in runs)
     calibrations = _calibrations(runs, folders)
     return Source(
         list(folders),
         rows,
-        build_tables(rows),
-        build_strategies(rows, refusals),
+        build_tables(rows, own),
+        build_strategies(rows, refusals, own),
         build_frontiers(rows, histogram_rows, slo_p99_us),
         Histograms(rows, histogram_rows),
         runs,

@@ -15,7 +15,7 @@ from launchopt.analysis.frontier.points import HISTOGRAMS_USED, Frontier, build_
 from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.tables.as_json import tables_json
 from launchopt.analysis.tables.markdown import report_markdown
-from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.rows import build_tables, own_bases
 from launchopt.analysis.tables.strategies import StrategyTable, build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_markdown
 from launchopt.errors import DataError
@@ -42,8 +42,8 @@ def report(
     as_json: STDOUT prints JSON instead of the tables. Raises DataError for folders that cannot be read and files that
     cannot be written.
     """
-    tables = build_tables(results.read_summaries(folders))
-    results.read_manifests(folders)  # names those that cannot be read
+    rows = results.read_summaries(folders)
+    tables = build_tables(rows, own_bases(results.read_manifests(folders)))
     if as_json != STDOUT:
         shown, piped = (report_markdown(tables, kind) for kind in ("full", "piped"))
         path = output or folder_of(folders[0]) / "report.md"
@@ -86,8 +86,9 @@ def strategies(folders: Sequence[Path], output: Path | None = None, plot: Path |
 
 def strategy_tables(folders: Sequence[Path]) -> list[StrategyTable]:
     """Return the tables of all modes per workload; DataError if no run is untraced."""
-    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in results.read_manifests(folders)}
-    tables = build_strategies(results.read_summaries(folders), refusals)
+    manifests = results.read_manifests(folders)
+    refusals = {str(each.get("run_id")): each.get("refused") or {} for each in manifests}
+    tables = build_strategies(results.read_summaries(folders), refusals, own_bases(manifests))
     if not tables:
         raise DataError(folders[0], None, "no untraced run: the times of a traced one decide nothing")
     return tables

@@ -15,7 +15,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.results.recorded_runs import BATCH, HOSTILE, launch_rows, write_calibration, write_run, write_sweep
+from support.results.recorded_runs import (
+    BATCH,
+    HOSTILE,
+    launch_rows,
+    manifest,
+    write_calibration,
+    write_run,
+    write_sweep,
+)
 
 from launchopt.recording import results
 from launchopt.report.grids import leading_number
@@ -278,3 +286,15 @@ def test_every_histogram_of_a_run_is_read(source: Source) -> None:
     assert merged.count == 5 * 21 * 3
     lacking = [*rows, {**rows[0], "repeat": 99}]
     assert source.histograms.merged(lacking, "latency") is None
+
+
+def test_factors_of_the_page_are_over_the_base_that_was_asked_for(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    rows = [
+        {**each, "mode": {"baseline": "coalesced", "batched": "graph"}[each["mode"]]}
+        for each in results.read_summaries([folder])
+    ]
+    results.write_rows(folder / "summary.parquet", results.SUMMARY, rows, {})
+    for asked, over in ((["graph"], "graph"), ([], "coalesced")):
+        results.write_manifest(folder, manifest("run", config={"against": asked}))
+        assert f"Over {over}" in page_html(read_source([folder]))

@@ -12,7 +12,7 @@ Traced runs have tables of their own.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from launchopt.analysis.stream_rows import (
 )
 from launchopt.analysis.tables import reference
 from launchopt.analysis.tables.bandwidth import needed_share, unsteady
+from launchopt.recording.manifest import Manifest
 from launchopt.recording.results import Row
 from launchopt.statistics.interval import Interval, Verdict, verdict
 from launchopt.statistics.processes import FEWEST_PROCESSES, same_processes, separate
@@ -129,13 +130,19 @@ class Table:
         return any(row["tokens"] is not None for line in self.lines for row in line.rows)
 
 
-def build_tables(rows: Iterable[Row]) -> list[Table]:
+def own_bases(manifests: Iterable[Manifest]) -> dict[str, list[str]]:
+    """Return the modes of `against` of each run, by its name: the first that ran is the run's own base."""
+    found = ((str(each.get("run_id")), (each.get("config") or {}).get("against")) for each in manifests)
+    return {run: list(map(str, modes)) for run, modes in found if isinstance(modes, list)}
+
+
+def build_tables(rows: Iterable[Row], own: Mapping[str, Sequence[str]] | None = None) -> list[Table]:
     """Group `rows` into tables, untraced ones first, then GPUs, with every comparison made.
 
-    Raises DataError if two different rows claim to be the same repeat.
+    own: what `own_bases` returns. Raises DataError if two different rows claim to be the same repeat.
     """
     streams = grouped(without_copies(rows), STREAM)
-    return [_table(members) for members in sorted(streams, key=stream_order)]
+    return [_table(members, own or {}) for members in sorted(streams, key=stream_order)]
 
 
 def _line_order(line: Line) -> tuple[object, ...]:
@@ -146,8 +153,8 @@ def _line_order(line: Line) -> tuple[object, ...]:
     return (not line.is_baseline, mode, job, *rest)
 
 
-def _table(rows: list[Row]) -> Table:
-    base = _base_of(rows)
+def _table(rows: list[Row], own: Mapping[str, Sequence[str]]) -> Table:
+    base = _base_of(rows, own)
     lines = [
         Line(members, problem_of(members), is_baseline=members[0]["mode"] == base)
         for members in grouped(rows, CONFIGURATION)
@@ -200,12 +207,16 @@ def bases_of(row: Row) -> tuple[str, ...]:
     return BASES if is_independent(row) else BASES_OF_STEPS
 
 
-def _base_of(rows: Sequence[Row]) -> str:
-    """Return the mode that the others are compared with: the first of `bases_of` that ran, else the first by name.
+def _base_of(rows: Sequence[Row], own: Mapping[str, Sequence[str]]) -> str:
+    """Return the mode that the others are compared with: engine or baseline if one ran, else the runs' own base.
 
-    A mode that quantises inputs is the base only if all do.
+    If they have none, or several: the first of `bases_of` that ran, else the first by name. That is a mode which
+    quantises inputs only if all do.
     """
     modes = {str(row["mode"]) for row in rows}
+    asked = {next((mode for mode in own.get(row["run_id"], ()) if mode in modes), None) for row in rows}
+    if len(asked) == 1 and (base := asked.pop()) and not modes & {ENGINE, BASELINE}:
+        return base
     exact = {str(row["mode"]) for row in rows if not row["quantised_inputs"]}
     known = next((mode for mode in bases_of(rows[0]) if mode in modes), min(exact or modes))
     return known if len(modes) > 1 else BASELINE

@@ -10,7 +10,7 @@ same mode, and nothing else does. `rows` defines which lines may claim a speed-u
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -120,12 +120,14 @@ def break_even(extra_ms: float, saved_ms_each: float, verdict: Verdict | None = 
     return max(math.ceil(extra_ms / saved_ms_each), 1)  # a saving may round to 0
 
 
-def build_strategies(rows: Iterable[Row], refusals: Refusals | None = None) -> list[StrategyTable]:
+def build_strategies(
+    rows: Iterable[Row], refusals: Refusals | None = None, own: Mapping[str, Sequence[str]] | None = None
+) -> list[StrategyTable]:
     """Return a table per untraced stream of commands; in each the baseline first, then the fastest.
 
-    Raises DataError if two different rows claim to be the same repeat.
+    own: what `own_bases` returns. Raises DataError if two different rows claim to be the same repeat.
     """
-    tables = build_tables(rows)
+    tables = build_tables(rows, own)
     traced = {_stream(table): table for table in tables if table["traced"]}
     return [_table(table, traced.get(_stream(table)), refusals or {}) for table in tables if not table["traced"]]
 

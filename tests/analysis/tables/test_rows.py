@@ -9,7 +9,7 @@ from launchopt.analysis.comparison.likeness import unlike_work
 from launchopt.analysis.stream_rows import DEPENDENCIES_IGNORED, disorder, is_independent, stream_subtitle, stream_title
 from launchopt.analysis.tables.columns import RATES, below_table
 from launchopt.analysis.tables.markdown import grid, report_markdown
-from launchopt.analysis.tables.rows import build_tables
+from launchopt.analysis.tables.rows import build_tables, own_bases
 from launchopt.analysis.tables.strategies import build_strategies
 from launchopt.analysis.tables.strategies_markdown import strategies_grid, strategies_markdown
 from launchopt.report.titles import stream_names
@@ -50,6 +50,37 @@ def test_several_modes_on_one_stream_are_compared_whether_or_not_a_usual_base_is
     assert [line.baseline["mode"] for line in others if line.baseline] == [base, base]
     named = [f"speed-up over {base}"] if base != "baseline" else []
     assert [line.remarks for line in others] == [named, named]
+
+
+@pytest.mark.parametrize(
+    ("modes", "own", "base"),
+    [
+        (["graph", "coalesced"], {"run": ["graph"]}, "graph"),
+        (["graph", "coalesced", "batched"], {"run": ["pdl", "graph", "batched"]}, "graph"),
+        (["graph", "baseline"], {"run": ["graph"]}, "baseline"),
+        (["graph", "coalesced"], {"run": ["pdl"]}, "coalesced"),
+        (["graph", "coalesced"], {"other": ["graph"]}, "coalesced"),
+    ],
+)
+def test_without_engine_and_baseline_the_base_of_the_run_is_the_base(
+    modes: list[str], own: dict[str, list[str]], base: str
+) -> None:
+    rows = [each for mode in modes for each in repeats(*[10.0] * 5, mode=mode, run_id="run")]
+    (table,) = build_tables(rows, own)
+    (strategies,) = build_strategies(rows, {}, own)
+    assert table.lines[0]["mode"] == strategies.strategies[0].line["mode"] == base
+
+
+def test_runs_with_different_bases_leave_the_base_of_the_workload() -> None:
+    arms = [("graph", "one"), ("coalesced", "one"), ("graph", "two"), ("coalesced", "two")]
+    rows = [each for mode, run_id in arms for each in repeats(*[10.0] * 5, mode=mode, run_id=run_id)]
+    (table,) = build_tables(rows, {"one": ["graph"], "two": ["coalesced"]})
+    assert table.lines[0]["mode"] == "coalesced"
+
+
+@pytest.mark.parametrize("config", [None, {}, {"against": None}, {"against": 3}])
+def test_a_damaged_manifest_names_no_base(config: object) -> None:
+    assert own_bases([{"run_id": "run", "config": config}]) == {}
 
 
 @pytest.mark.parametrize(
