@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import Field, fields, is_dataclass
+from difflib import get_close_matches
 from functools import cache
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
@@ -23,6 +24,7 @@ from runner.config.model_files import GROUP, OR_PATH
 from runner.config.schema import FOUND, PLUGGED, SCHEMAS, Config
 
 MOST_NAMES = 24  # maximum of options that a message lists beside a proposal
+ONE_LETTER = 0.85  # similarity of two names that differ in about one letter
 USUAL = ("arrival=poisson", "mode=graph", "mode=graph_loop", "workload=decode", "workload=gemv_micro")
 KINDS = {int: "whole numbers", float: "numbers", bool: "true or false", str: "text", NoneType: "null"}
 SYNONYMS = {  # words of other programs
@@ -118,16 +120,13 @@ def unknown_setting(key: str, value: object, settings: Sequence[str] = ()) -> Co
         typed = _typed(group, settings)
         meant = f"{likely} instead of {one_line(typed, 60)}" if typed else f"to add {likely}"
         return ConfigError(key, value, f"{key} belongs to {group}={options}; did you mean {meant}?")
-    group, near = key.partition(".")[0], settings_near(key)
+    group, near = key.partition(".")[0], settings_near(key, settings)
     choice, slash, option = key.partition("/")
     if slash and choice in group_options():
         return ConfigError(key, value, explained("no such setting", "", [f"{choice}={option}"]))
     if group == "hydra":
         return ConfigError(key, value, explained("no such setting", "those of --hydra-help", near))
-    section = [each for each in owners() if each.startswith(f"{group}.")] if "." in key else []
-    if chosen := _typed(group, settings):
-        section = [each for each in section if not owners()[each] or chosen in owners()[each]] or section
-    if section:
+    if section := [each for each in _settable(settings) if each.startswith(f"{group}.")] if "." in key else []:
         allowed = choices(each.removeprefix(f"{group}.") for each in section)
         return ConfigError(key, value, explained(f"no such setting of {group}", allowed, near))
     allowed = "" if near else choices(each for each in owners() if "." not in each)
@@ -140,16 +139,32 @@ def _typed(group: str, settings: Sequence[str]) -> str | None:
     return next((each for each in words if each.startswith(f"{group}=")), None)
 
 
-def settings_near(key: str) -> list[str]:
-    """Return up to three settings that a misspelt key may stand for."""
-    known = HYDRAS if key.startswith("hydra.") else tuple(owners())
+def _settable(settings: Sequence[str]) -> list[str]:
+    """Return the settings that can go with the options that the user typed."""
+    options = {option for names in owners().values() for option in names}
+    chosen = {group: typed for group in group_options() if (typed := _typed(group, settings)) in options}
+    return [
+        key
+        for key, names in owners().items()
+        if not names or (group := key.partition(".")[0]) not in chosen or chosen[group] in names
+    ]
+
+
+def settings_near(key: str, settings: Sequence[str] = ()) -> list[str]:
+    """Return up to three settings that a misspelt key may stand for, of those that can go with `settings`.
+
+    settings: what the user typed. A key without a dot stands first for a setting without one that differs in a letter.
+    """
+    known = HYDRAS if key.startswith("hydra.") else tuple(_settable(settings))
     group, _, leaf = key.rpartition(".")
     if key in known:
         return [key]
     if (synonym := SYNONYMS.get(leaf.lower().replace("-", "_"))) and group in ("", synonym.partition(".")[0]):
         return [synonym]
-    if same_leaf := [each for each in known if each.rpartition(".")[2] == leaf]:
-        return same_leaf[:3]
+    same_leaf = [each for each in known if each.rpartition(".")[2] == leaf]
+    if same_leaf:
+        top = [] if group else [each for each in known if "." not in each]
+        return [*get_close_matches(leaf, top, 1, ONE_LETTER), *same_leaf][:3]
     siblings = {each.rpartition(".")[2]: each for each in known if group and each.rpartition(".")[0] == group}
     if close := [siblings[each] for each in nearest(leaf, siblings)]:
         return close

@@ -45,6 +45,9 @@ MISTAKES = {
     "max_batch=64": "did you mean batching.max_batch?",
     "batch_size=64": "did you mean batching.max_batch?",
     "iterations=5": "did you mean repeats?",
+    "repeat=3": "repeat=3: no such setting; did you mean repeats or workload.repeat?",
+    "workload=decode repeat=3": "repeat=3: no such setting; did you mean repeats or repeats_limit_s?",
+    "workload=decode workload.token=4": "users, weights; did you mean workload.tokens or workload.prompt_tokens?",
     "output_dir=here": "did you mean hydra.run.dir?",
     "modes=batched": "did you mean mode, ",
     "workload.model=tiny": "did you mean model?",
@@ -219,6 +222,15 @@ def test_every_setting_is_near_itself_and_near_itself_with_a_letter_missing() ->
         assert settings_near(key) == [key]
         if len(key.rpartition(".")[2]) > 5:
             assert settings_near(f"{key[:-2]}{key[-1]}")
+
+
+@pytest.mark.parametrize("option", ["workload=decode", "workload=list", "workload=gemv_256", "workload=trace"])
+def test_a_setting_of_the_section_is_proposed_only_if_the_message_allows_it(option: str) -> None:
+    for key in (each for each in owners() if each.startswith("workload.")):
+        words = str(unknown_setting(f"{key}s_", 1, [option])).partition("allowed: ")[2]
+        allowed, _, meant = words.partition("; did you mean ")
+        proposed = [each for each in meant.replace("?", "").replace(" or ", ", ").split(", ") if "workload." in each]
+        assert {each.removeprefix("workload.") for each in proposed} <= set(allowed.split(", "))
 
 
 def test_a_setting_that_every_option_has_belongs_to_none() -> None:
