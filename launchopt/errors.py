@@ -55,6 +55,13 @@ class ConfigError(LaunchoptError):
         super().__init__(f"{key}={one_line(as_typed(value), 200)}: {allowed}")
         self.key, self.value, self.allowed = key, value, allowed
 
+    @classmethod
+    def required(cls, key: str, allowed: str) -> ConfigError:
+        """Return the error for a setting that has no default and was not given."""
+        error = cls(key, "", allowed)
+        error.args = (f"{key} is required: {allowed}",)
+        return error
+
 
 class PackageError(LaunchoptError):
     """Packages that a request needs are not installed. `command` installs them."""

@@ -13,6 +13,7 @@ from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 from launchopt.errors import ConfigError
 from runner.config.schema import Config
 from runner.config.typed.names import unknown_setting, unresolved, wrong_type
+from runner.config.typed.required import required
 
 
 def to_config(composed: DictConfig) -> Config:
@@ -22,7 +23,7 @@ def to_config(composed: DictConfig) -> Config:
         config = OmegaConf.to_object(composed)
     except MissingMandatoryValue as error:
         key = str(error.full_key)
-        raise ConfigError(key, "???", f"required; give {key}=...") from None
+        raise required(composed, key) from None
     except OmegaConfBaseException as error:
         key = str(error.full_key)
         raise ConfigError(key, _as_typed(composed, key), unresolved(error)) from None

@@ -40,6 +40,7 @@ from launchopt.files import write_atomically
 from launchopt.messages import say
 from launchopt.reading.ownership import SWEEP
 from runner.config.composed import without_hydra
+from runner.config.typed.required import required
 from runner.config.typed.words import check_settings
 from runner.run.resume import newest_sweep, without_passing
 
@@ -87,7 +88,7 @@ def require_given(config: DictConfig, overrides: Sequence[str]) -> None:
     swept = {word.get_key_element().lstrip("+~") for word in words if word.is_sweep_override()}
     for key in missing:
         if key not in given and not swept & {key.partition(".")[0], "experiment", "table"}:
-            raise ConfigError(key, "???", f"required; give {key}=...")
+            raise required(config, key)
 
 
 def place_resumed(config: DictConfig, overrides: Sequence[str]) -> None:

@@ -213,18 +213,18 @@ def options_near(name: str) -> list[str]:
 
 def wrong_type(key: str, typed: str) -> ConfigError:
     """Return the error for a value, as the user typed it, of a type that the setting does not have."""
-    found = _declared(key)
+    found = declaration(key)
     return ConfigError(key, typed, _wanted(key, *found, typed) if found else "not a value of this setting")
 
 
 def takes_names(key: str) -> bool:
     """Return whether the value of a setting is a list of names, such as `mode.fuse=[qkv,norm]`."""
-    hint, declared = _declared(key) or (None, None)
+    hint, declared = declaration(key) or (None, None)
     is_list = any(get_origin(each) is list for each in (hint, *get_args(hint)))
     return declared is not None and is_list and bool(str(declared.metadata.get("limits", "")))
 
 
-def _declared(key: str) -> tuple[Any, Field[Any]] | None:
+def declaration(key: str) -> tuple[Any, Field[Any]] | None:
     """Return the type and the field of a setting, or None if there is no such setting."""
     group, _, name = key.rpartition(".")
     kinds = [kind for kind, _ in _schemas().get(group, [])] if group else [Config]

@@ -110,7 +110,7 @@ LARGE = "m,n,k\n2147483647,2147483647,2147483647\n"
 REFUSALS: dict[str, tuple[str, str, str]] = {
     "row": ("m,n,k\n64,-1,64\n", "", "gemms.csv:2: n is '-1'; allowed: whole numbers from 1 to 2147483647"),
     "no file": (LAYER, "workload.path=none.csv", "none.csv: cannot be read: No such file or directory"),
-    "no path": (LAYER, "workload.path=???", "workload.path=???: required"),
+    "no path": (LAYER, "workload.path=???", "workload.path is required: "),
     "count": (
         "m,n,k,count\n1,1,1,2147483647\n1,1,1,1\n",
         "",

@@ -149,7 +149,7 @@ FLOAT8 = op("_scaled_mm", 0, [3, 32], [32, 64], kind="c10::Float8_e4m3fn")
 SHAPELESS = {**op("mm", 0), "args": {}}
 HUGE = op("mm", 0, [2_000_000, 3], [3, 2_000_000])
 REFUSALS: dict[str, tuple[Callable[[Path], str], str, str]] = {
-    "no path": (lambda folder: "seed=0", "", "workload.path=???: required; give workload.path=..."),
+    "no path": (lambda folder: "seed=0", "", "workload.path is required: Kineto"),
     "no file": (lambda folder: "workload.path=nope.json", "", "nope.json: cannot be read: No such file"),
     "nsys": (nsys_export, "", "t.sqlite: an nsys export, which holds no shapes: record one with torch.profiler"),
     "no GEMMs": (lambda folder: written(folder, op("add", 0, [2], [2])), "", "t.json: a trace without GEMMs"),

@@ -155,8 +155,14 @@ MISTAKES = {
     "--config-dir": "expected one argument",
     "--config-name=nope": "--config-name=nope: no such config file",
     # what is missing
-    "arrival=poisson": "arrival.rate_per_s=???: required; give arrival.rate_per_s=...",
-    "~mode": "mode=???: required; give mode=...",
+    "arrival=poisson": "arrival.rate_per_s is required: arrivals a second, on average, above 0; type "
+    "arrival.rate_per_s=1000",
+    "workload=list": "workload.path is required: CSV or JSON with m, n, k (op, dtype, count, weight, group, input), or "
+    "an execution trace; type workload.path=gemms.csv",
+    "workload=trace": "recorded with record_shapes=True; type workload.path=trace.json",
+    "workload=decode model=tiny arrival=replay": "arrival.path is required: a file of requests: an Azure or Mooncake "
+    "trace, or CSV; type arrival.path=requests.csv",
+    "~mode": "mode is required: one of its options; type mode=batched",
 }
 
 
