@@ -38,6 +38,7 @@ from runner.plan.consumers import facts_of_all, first_index, jobs_of, require_ro
 from runner.plan.consumers import notices as several_notices
 from runner.plan.gpus import check_index
 from runner.plan.job import Arm, Job
+from runner.plan.left_out import left_out as left_out  # also for `runner.advise`
 from runner.plan.memory import (
     MEMORY_SHARE,
     needed_bytes,
@@ -234,16 +235,6 @@ def _able(
         else:
             refused[arm.label] = why
     return tuple(able), refused
-
-
-def left_out(refused: dict[str, str]) -> str:
-    """Return one line on the modes that are left out, grouped by their reasons."""
-    by_reason: dict[str, list[str]] = {}
-    for mode, why in refused.items():
-        by_reason.setdefault(why, []).append(mode)
-    reasons = "; ".join(f"{', '.join(modes)} ({why})" for why, modes in by_reason.items())
-    count = f"{len(refused)} modes are" if len(refused) > 1 else "1 mode is"
-    return f"{count} left out: {reasons}"
 
 
 def sampling_of(config: Config) -> Sampling:
