@@ -67,9 +67,7 @@ class Job:
     sleep_us: float
     seed: int
     verify_columns: int
-    verify_budget_s: (
-        float | None
-    )  # for checking a repeat; infinite: check all; None: the repeat's own time, at least 5 s
+    verify_budget_s: float | None  # for checking a repeat; infinite: check all; None: its own time, at least 5 s
     residency: str | None  # reason why inputs may come from a cache; None if they cannot
     record_launches: bool
     record_commands: bool

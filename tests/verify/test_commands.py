@@ -49,12 +49,13 @@ def test_what_is_right_passes(make: Any, dtype: Dtype) -> None:
 
 
 def test_threads_of_a_check_use_the_gpu_that_holds_the_operands() -> None:
-    stream, cupy, used = small(Dtype.fp32), FakeCupy(), list[str]()
+    cupy: Any = FakeCupy()
+    stream, used = small(Dtype.fp32), list[str]()
     second = SimpleNamespace(use=lambda: used.append(threading.current_thread().name))
     cupy.cuda.Device = lambda: second
     arenas = operands(stream)
     multiply(stream, arenas, records_of(stream))
-    arenas.xp = cupy  # type: ignore[assignment]
+    arenas.xp = cupy
     assert verify(stream, arenas, CheckSettings(COLUMNS)).ok
     assert used
     assert threading.current_thread().name not in used

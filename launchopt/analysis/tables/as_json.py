@@ -50,7 +50,7 @@ def _line(line: Line) -> JsonObject:
         "verified": all(row["verified"] for row in line.rows),
         "max_rel_error": line.worst("max_rel_error"),
         "problem": line.problem,
-        "notes": line.remarks,
+        "notes": [*line.about_rates, *line.remarks],
     }
 
 

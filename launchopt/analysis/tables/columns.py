@@ -98,8 +98,7 @@ def remarks_by_column(line: Line, columns: Sequence[Column[T]], more: Sequence[s
     are left to `below_table`.
     """
     headings = [column.heading for column in columns]
-    others = [remark for remark in line.remarks if remark not in line.about_rates]
-    found = {MARKED if MARKED in headings else "mode": [*others, *more]}
+    found = {MARKED if MARKED in headings else "mode": [*line.remarks, *more]}
     if rates := next((heading for heading in headings if heading in RATES), None):
         found[rates] = line.about_rates
     return found

@@ -62,7 +62,7 @@ class Line:
     launch_reduction: float | None = None
     peer_ratio: str | None = None
     remarks: list[str] = field(default_factory=list)
-    about_rates: list[str] = field(default_factory=list)  # those of `remarks` that say what is wrong with a rate
+    about_rates: list[str] = field(default_factory=list)  # remarks that say what is wrong with a rate
 
     def __getitem__(self, column: str) -> Any:
         """Return a column that all repeats share, such as `mode`."""
@@ -171,7 +171,6 @@ def _table(rows: list[Row], own: Mapping[str, Sequence[str]]) -> Table:
     for line in lines:
         if why := unsteady(line.rows):
             line.about_rates.append(why)
-            line.remarks.append(why)
         if slowed := throttling(line.rows):
             line.remarks.append(slowed)
         if line["quantised_inputs"]:
@@ -180,7 +179,6 @@ def _table(rows: list[Row], own: Mapping[str, Sequence[str]]) -> Table:
             worst = max(above, key=lambda row: float(row["achieved_gb_per_s"] or 0))
             # The rate is left out: a column has it, and without it lines can share one remark.
             line.about_rates.append(str(worst["above_ceiling"]).partition(" is ")[2] or str(worst["above_ceiling"]))
-            line.remarks.append(line.about_rates[-1])
         if not line.is_baseline and line.problem is None:
             _compare(line, baselines, peer)
     return Table(lines, peer, history)

@@ -116,7 +116,7 @@ def test_a_rate_above_a_peak_is_noted_beside_the_share_that_the_table_shows(
     """With requests that share weights, the bytes that had to move are a fraction of the bytes that commands read."""
     above = {"achieved_gb_per_s": 9000.0, "above_ceiling": "9000 GB/s is above the measured 4200 GB/s: shared weights"}
     (table,) = build_tables([row(tokens=tokens, achieved_tflops=tflops, peak_tflops=50.0, **above)])
-    assert table.lines[0].remarks == (["above the measured 4200 GB/s: shared weights"] if is_noted else [])
+    assert table.lines[0].about_rates == (["above the measured 4200 GB/s: shared weights"] if is_noted else [])
 
 
 def test_a_mode_that_quantises_inputs_is_noted_beside_its_speedup() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hydra import compose
 from support.results.advices import found
 
 from launchopt.analysis.choice import Entry, Work
+from launchopt.distribution import install_command
 from runner.advise.question import of_file, of_model
 from runner.advise.saving import experiment_text, save
 from runner.auto.table import default_path
@@ -55,3 +57,16 @@ def test_a_broken_table_of_auto_costs_a_warning_and_not_the_answer(
     assert (tmp_path / "answer/experiment/advice.yaml").exists()
     assert table.read_text() == "{"
     assert f"warning: {table}: cannot be read as JSON" in capsys.readouterr().err
+
+
+def test_without_the_packages_of_a_page_the_line_says_what_to_type_for_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("launchopt.report.page.missing", lambda *modules: ["altair"])
+    monkeypatch.setattr("launchopt.report.source.read_source", lambda folders: None)
+    monkeypatch.setattr("runner.advise.saving.entries_in", lambda folders: [])
+    whole = replace(found(of_model(model, 16, "cpu", None)), folder=tmp_path / "its trials")
+    _, page = save(whole, ["now: ..."], tmp_path)
+    assert page == (
+        f"page: none, needs altair; type: {install_command('report')}; then: launchopt report '{whole.folder}' --html"
+    )

@@ -41,7 +41,7 @@ def test_markdown_is_the_golden_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert all(line.count("|") <= 9 for line in headings), "up to 8 columns"
     notes = {line.partition(") ")[2] for line in written.splitlines() if line.startswith("(")}
     shown = {re.sub(r"^\(\d+\) ", "", line) for line in piped.out.splitlines()}
-    assert notes <= shown, "what is wrong with a line is said there, too"
+    assert notes <= shown, "the notes of the page stand on the screen, too"
 
 
 def test_order_of_the_rows_does_not_matter(tmp_path: Path) -> None:

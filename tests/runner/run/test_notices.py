@@ -18,6 +18,7 @@ from runner.run.notices import (
     split_loops,
     unfused_lines,
 )
+from runner.worker.checks import LEAST_BUDGET_S
 
 
 def run(mode: str, **by: int) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def test_loops_that_requests_do_not_share_because_of_the_deadline_are_said() -> 
 def test_checks_that_took_most_of_a_long_run_are_said() -> None:
     seconds = {"set-up": 9.0, "timed runs": 3.0, "checks of outputs": 48.2}
     (line,) = long_checks(seconds, has_steps=False)
-    least = "as long as its run, at least 5 s"
+    least = f"as long as its run, at least {LEAST_BUDGET_S:g} s"
     assert line == f"checks of outputs took 48 of 60 s, each {least}; verify_budget_s=1 checks less in each"
     (line,) = long_checks(seconds, has_steps=False, budget_s=0.5)
     assert line == "checks of outputs took 48 of 60 s, each 0.5 s; verify_budget_s=0.25 checks less in each"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from support.steps.programs import GATED, PLAIN, PROGRAMS, WIDE
@@ -167,5 +168,6 @@ def test_what_does_not_fit_together_is_refused(make: object, text: str) -> None:
 
 
 def test_a_name_is_no_op() -> None:
+    name: Any = "gemm"
     with pytest.raises(ConfigError, match=r"^program\.a=gemm: no op; allowed: GEMM, "):
-        Program((Node("a", "gemm", 8, 8, INPUT),), 8)  # type: ignore[arg-type]
+        Program((Node("a", name, 8, 8, INPUT),), 8)
