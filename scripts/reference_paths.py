@@ -23,12 +23,24 @@ STEPS = (
 )
 RESIDENT = ("launchopt/devices/resident", "launchopt/kernels/persistent")
 MEGAKERNEL = tuple(f"launchopt/{name}" for name in ("devices/megakernel", "devices/instructions", "kernels/megakernel"))
-LIBRARIES = ("launchopt/devices/pytorch", "launchopt/devices/triton")
+# PyTorch and Triton, with their modes: for whole steps, and for commands and batches of them.
+TRITON = ("launchopt/devices/triton", "launchopt/modes/triton_", "launchopt/modes/fused_triton")
+TORCH_COMMANDS = tuple(f"launchopt/devices/pytorch/{name}" for name in ("commands", "batches", "views"))
+TORCH_COMMANDS = (*TORCH_COMMANDS, "launchopt/modes/torch_eager")
+LIBRARIES = ("launchopt/devices/pytorch", "launchopt/modes/torch_", *TRITON)
 EXPERTS = ("launchopt/streams/experts", "launchopt/kernels/expert", "launchopt/devices/steps")
 QUANTISED = ("launchopt/weights", "launchopt/kernels/quantise")
 PEERS = ("launchopt/devices/peers", "launchopt/kernels/all_reduce")
-MODES = "launchopt/modes"
-ALL_MODES = (*GPU, MODES, *STEPS, *RESIDENT, *MEGAKERNEL, *LIBRARIES)
+MODES = tuple(  # of our own: not those of PyTorch and Triton
+    f"launchopt/modes/{name}"
+    for name in (
+        *("__init__", "base", "batched", "coalesced", "cublaslt_fp8", "engine", "expert_kernel", "fused_elementwise"),
+        *("fused_epilogue", "fused_qkv", "graph", "grouped", "kernel", "megakernel", "multistream", "options", "pdl"),
+        *("persistent", "pointer_array", "stack"),
+    )
+)
+OURS = (*GPU, *MODES, *STEPS, *RESIDENT, *MEGAKERNEL)
+ALL_MODES = (*OURS, *LIBRARIES)
 ARRIVALS = ("launchopt/arrivals", "launchopt/prefixes")
 # The modules of advise that choose a stack: not those that write the answer and its page.
 ADVISE = tuple(
@@ -48,41 +60,43 @@ def _bench(*files: str) -> tuple[str, ...]:
 _DEPENDS: Mapping[str, tuple[str, ...]] = {
     "readme": ALL_MODES,
     "goals": ALL_MODES,
-    "waterfall": (*GPU, MODES, *STEPS),
+    "waterfall": (*GPU, *MODES, *STEPS),
     "advised/gpu": (*ALL_MODES, *ADVISE),
-    "advised/cpu2": (*CPU, MODES, "launchopt/devices/steps", *ADVISE),
-    "gpus": (*GPU, MODES, *STEPS),
-    "gpus/jobs_joblib": (*GPU, MODES, "runner/run", "runner/parallel"),
-    "gpus/split": (*GPU, MODES, *STEPS, *PEERS),
-    "many_gpus": (*GPU, MODES, *STEPS, *PEERS, "runner/run", "runner/parallel", "runner/bench/collectives.py"),
-    "quantised": (*GPU, MODES, *STEPS, *QUANTISED),
-    "experts": (*GPU, MODES, *STEPS, *EXPERTS, *QUANTISED),
-    "recorded": (*GPU, MODES, "launchopt/traces"),
+    "advised/cpu2": (*CPU, *MODES, "launchopt/devices/steps", *ADVISE),
+    "gpus": (*GPU, *MODES, *STEPS),
+    "gpus/jobs_joblib": (*GPU, *MODES, "runner/run", "runner/parallel"),
+    "gpus/split": (*GPU, *MODES, *STEPS, *PEERS),
+    "many_gpus": (*GPU, *MODES, *STEPS, *PEERS, "runner/run", "runner/parallel", "runner/bench/collectives.py"),
+    "quantised": (*GPU, *MODES, *STEPS, *QUANTISED, *TRITON),
+    "experts": (*GPU, *MODES, *STEPS, *EXPERTS, *QUANTISED, *TRITON),
+    "recorded": (*GPU, *MODES, "launchopt/traces"),
     "gpu": ALL_MODES,
-    "gpu/timeout_bucket": (*GPU, MODES, *ARRIVALS),
+    "gpu/timeout_bucket": (*GPU, *MODES, *ARRIVALS),
     **{
-        f"gpu/{name}": (*GPU, MODES, *ARRIVALS)
+        f"gpu/{name}": (*GPU, *MODES, *ARRIVALS)
         for name in ("azure_llama_3_8b", "mooncake_llama_3_2_1b", "replay_qwen3_0_6b")
     },
-    "gpu/prefixes": (*GPU, MODES, *STEPS, *ARRIVALS),
-    "gpu/trace_bert": (*GPU, MODES, "launchopt/traces", *LIBRARIES),
-    "gpu/resident": (*GPU, *RESIDENT, *MEGAKERNEL),
+    "gpu/prefixes": (*GPU, *MODES, *STEPS, *ARRIVALS),
+    "gpu/trace_bert": (*GPU, *MODES, "launchopt/traces", *TORCH_COMMANDS),
+    "gpu/resident": (*GPU, *RESIDENT, *MEGAKERNEL, *LIBRARIES),
+    **{f"gpu/{name}": (*GPU, *MODES, *STEPS) for name in ("gpu_kernel_batcher", "decode_in_order", "qkv")},
     "gpu/ahead": (*GPU, *MEGAKERNEL),
     "gpu/calibration": ("launchopt/devices/floors.py", "launchopt/devices/cuda", "runner/doctor"),
     "gpu/cpp_loop": (*GPU, "scripts/cpp_loop"),
     **{
-        f"gpu/bench/{suite}": (*ALL_MODES, *_bench(*files))
+        f"gpu/bench/{suite}": (*OURS, *_bench(*files))
         for suite, files in {
             **{"resident": ("resident", "dispatch"), "stream": ("resident", "dispatch")},
-            **{"megakernel": ("megakernel", "account"), "modes": ("modes", "dispatch"), "dispatch": ("dispatch",)},
+            **{"megakernel": ("megakernel", "account"), "dispatch": ("dispatch",)},
             **{"tracing": ("tracing", "dispatch"), "copies": ("copies",), "pipeline": ("pipeline",)},
         }.items()
     },
+    "gpu/bench/modes": (*ALL_MODES, *_bench("modes", "dispatch")),
     "gpu/bench/attention": ("launchopt/kernels/step", "launchopt/kernels/attention", "runner/bench/attention.py"),
     "gpu/bench/collectives": (*PEERS, "runner/bench/collectives.py", "runner/bench/peers.py"),
-    "cpu": (*CPU, MODES),
+    "cpu": (*CPU, *MODES),
     **{
-        f"cpu/bench/{suite}": (*CPU, MODES, "launchopt/recording", *_bench(*files))
+        f"cpu/bench/{suite}": (*CPU, *MODES, "launchopt/recording", *_bench(*files))
         for suite, files in {
             **{"ring": ("ring", "turn", "iceoryx", "peers"), "batcher": ("batcher",), "posting": ("posting",)},
             **{"recorder": ("recorder", "peers"), "pipeline": ("pipeline",)},

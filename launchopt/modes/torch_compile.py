@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from launchopt.batching.batch import Batch
 from launchopt.command import Op, ShapeKey
 from launchopt.devices.base import Device
+from launchopt.devices.pytorch.prompts import shared_bytes
 from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_eager import TorchPrepared, torch_bytes
@@ -85,9 +86,10 @@ class TorchCompile(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Return the bytes that PyTorch allocates, also to tune GEMMs on operands of its own."""
+        """Return the bytes that PyTorch allocates, also to tune GEMMs on operands of its own and for copied prompts."""
         largest = max(shape.m * shape.k + shape.n * limit * (shape.m + shape.k) for shape, limit in limits.items())
-        return torch_bytes(stream, limits) + TUNED_COPIES * largest * stream.dtype.itemsize
+        tuned = TUNED_COPIES * largest * stream.dtype.itemsize
+        return torch_bytes(stream, limits) + tuned + shared_bytes(stream, cls.options.cached)
 
     def prepare(self, device: Device, limits: Mapping[ShapeKey, int]) -> TorchPrepared:
         """Compile the functions that are likely to be needed."""

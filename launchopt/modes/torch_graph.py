@@ -4,7 +4,9 @@ Steps: a graph holds the operators of mode=torch_eager on the same operands. So 
 requests and a copy of the weights. Graphs that are likely to be needed are recorded before the clock starts, and others
 in the warm-up run. A step that comes only later is recorded when it comes for the second time. At most mode.cached=64
 graphs are kept, or one per copy of the weights if there are more copies. The graph replayed longest ago is dropped
-first. A launch after the graph samples and feeds results back, as in other modes.
+first. A launch after the graph samples and feeds results back, as in other modes. Of more prompts than graphs, without
+attention, those of one length share a graph in memory of its own: an operator before it copies the prompt's input, and
+one behind it all outputs.
 
 Independent commands: each evenly spaced run of a batch is one torch.bmm in place. A batch of up to three runs is a
 launch for each run, since its outputs, and thus its addresses, do not come again. A graph holds the runs of a batch of
@@ -21,6 +23,7 @@ from launchopt.batching.batch import Batch
 from launchopt.command import ShapeKey
 from launchopt.devices.base import Device
 from launchopt.devices.prepared import Counters
+from launchopt.devices.pytorch.prompts import shared_bytes
 from launchopt.modes.base import Mode
 from launchopt.modes.options import KeepsGraphs
 from launchopt.modes.torch_eager import UNWRITTEN, PreparedTorchSteps, TorchPrepared, torch_bytes
@@ -51,9 +54,9 @@ class TorchGraph(Mode):
 
     @classmethod
     def scratch_bytes(cls, stream: Stream, limits: Mapping[ShapeKey, int], pack_bytes_per_launch: int) -> int:
-        """Return the bytes that PyTorch allocates, and those of copied inputs and outputs of independent commands."""
+        """Return the bytes that PyTorch allocates, and those of copied inputs and outputs."""
         if stream.has_steps:
-            return torch_bytes(stream, limits)
+            return torch_bytes(stream, limits) + shared_bytes(stream, cls.options.cached)
         copied = sum(limit * shape.n * (shape.m + shape.k) for shape, limit in limits.items())
         return torch_bytes(stream, limits) + copied * stream.dtype.itemsize
 

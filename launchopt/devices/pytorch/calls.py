@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
+
 from launchopt.devices.pytorch.ops import Function, Now, Sequences
 from launchopt.devices.pytorch.views import Tensor
 
@@ -57,18 +59,50 @@ class Call(NamedTuple):
         return made if type(made) is Now else now
 
 
+class Shared(NamedTuple):
+    """A step in memory of its own, whose graph serves others, and the tensors of one of these others."""
+
+    step: Step
+    given: tuple[Tensor, Tensor]  # input there, and here
+    taken: tuple[list[Tensor], list[Tensor]]  # outputs here, and there
+    copied_bytes: int
+
+    @property
+    def copies(self) -> int:
+        """Number of operators that copy. PyTorch copies tensors without gaps by one for all of them."""
+        return 1 + (1 if all(each.is_contiguous() for each in self.taken[0]) else len(self.taken[0]))
+
+    def fetch(self) -> None:
+        """Copy the input there."""
+        there, here = self.given
+        there.copy_(here)
+
+    def store(self) -> None:
+        """Copy all outputs here."""
+        torch._foreach_copy_(*self.taken)
+
+
+def shared(step: Step, own: Step) -> Shared:
+    """Return how `step`, which has memory of its own, serves `own`, which has the same calls."""
+    pairs = [each for each in zip(step.tensors, own.tensors, strict=True) if each[0].data_ptr() != each[1].data_ptr()]
+    (given, *taken), copied = pairs, sum(there.nbytes for there, _ in pairs)
+    return Shared(step, given, ([here for _, here in taken], [there for there, _ in taken]), copied)
+
+
 @dataclass(slots=True, eq=False)
 class Step:
     """The calls of a step of `size` requests.
 
-    tensors: all tensors of the calls. lines: source code of the calls, in which tensor i is ti, and the output of row i
-    is vi. dims: the dimension of each tensor that depends on the number of rows; None: no dimension does. compiled: the
-    function that torch.compile made of the source code; None: not compiled yet.
+    shared: the step whose graph it replays; None: it has a graph of its own, or none. tensors: all tensors of the
+    calls. lines: source code of the calls, in which tensor i is ti, and the output of row i is vi. dims: the dimension
+    of each tensor that depends on the number of rows; None: no dimension does. compiled: the function that
+    torch.compile made of the source code; None: not compiled yet.
     """
 
     size: int
     columns: int = 1  # columns of each request
     was_run: bool = False
+    shared: Shared | None = None
     calls: list[Call] = field(default_factory=list)
     gather: Callable[[], object] | None = None  # copies scattered inputs to adjacent lanes
     tensors: list[Tensor] = field(default_factory=list)

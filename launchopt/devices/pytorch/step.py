@@ -90,7 +90,7 @@ class Site:
     """Data that all steps of a workload stream share.
 
     unwritten: names of nodes whose outputs are not stored. is_apart: each tensor of a step has its own storage object,
-    and the step has source code.
+    and the step has source code. is_private: the input and outputs of a prompt are in memory of its own.
     """
 
     arenas: TorchArenas
@@ -103,6 +103,7 @@ class Site:
     gather_memory: Callable[[int], Tensor]  # returns memory for the gathered inputs of a number of requests
     unwritten: frozenset[str]
     is_apart: bool
+    is_private: bool = False
 
     @property
     def lane(self) -> int:
@@ -149,7 +150,10 @@ class Maker:
         """Return a view [rows, features]: the columns of one request, or one column per request."""
         site, first = self._site, slot * (operand.slot_bytes // self._site.stream.dtype.itemsize)
         if columns > 1:
-            return site.arenas.strided(operand.arena, (columns, features), (operand.row_elements, 1), first)
+            sizes, strides = (columns, features), (operand.row_elements, 1)
+            if site.is_private:
+                return torch.empty_strided(sizes, strides, dtype=site.arenas.dtype, device=site.arenas.device)
+            return site.arenas.strided(operand.arena, sizes, strides, first)
         return site.arenas.strided(operand.arena, (self.step.size, features), (site.lane, 1), first)
 
     def _inputs(self, at: int) -> Tensor:

@@ -26,7 +26,7 @@ from launchopt.streams.chains.chain import ChainStream, chain_of
 from launchopt.streams.chains.chain_table import ChainColumn
 from launchopt.streams.chains.placement import Origin
 
-KEPT = 256  # most entries in the cache of steps, and in the cache of parts of batches
+KEPT = 1024  # most entries in the cache of steps, and in the cache of parts of batches
 STRATEGY = Strategy.torch
 KEY_WORDS = slice(int(RecordWord.MN), int(RecordWord.STEP_TOKEN))  # words of a record that select its part of a step
 Kept = TypeVar("Kept")
@@ -98,8 +98,12 @@ class Steps:
         found = self._steps.get(key)
         if found is None:
             kind = self._kind(len(records), columns)
-            found = _kept(self._steps, key, Maker(self.site, kind, records, self._first_input).step)
+            found = _kept(self._steps, key, self.made(kind, records))
         return found
+
+    def made(self, kind: Kind, records: Records) -> Step:
+        """Return a new step."""
+        return Maker(self.site, kind, records, self._first_input).step
 
     def _kind(self, rows: int, columns: int) -> Kind:
         key = rows, columns
