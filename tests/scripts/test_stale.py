@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 from support.paths import ROOT
 
 from launchopt.recording.environment import blobs
-from runner.report.provenance import CARRIERS, STALE
+from runner.report.provenance import CARRIERS, STALE, line
 from scripts import reference_paths, stale
 from scripts.reference_parts import PARTS
 
@@ -34,8 +35,9 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(root: Path) -> object:
-    return json.loads((root / stale.REFERENCE / STALE).read_text())
+def found(root: Path) -> dict[str, dict[str, list[str]]]:
+    loaded: dict[str, dict[str, list[str]]] = json.loads((root / stale.REFERENCE / STALE).read_text())
+    return loaded
 
 
 def test_a_change_makes_stale_what_depends_on_it(checkout: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,6 +52,20 @@ def test_a_change_makes_stale_what_depends_on_it(checkout: Path, capsys: pytest.
     assert stale.main([], checkout) == 0
     assert found(checkout) == {REVISION: {"goals": ["launchopt/queue"]}}
     assert stale.main(["--check"], checkout) == 1, "a mark is no excuse"
+
+
+def test_a_fresh_kind_within_a_stale_one_has_no_mark(checkout: Path) -> None:
+    for name in ("gpu/strategies/layer", "gpu/trace_bert"):
+        folder = checkout / stale.REFERENCE / name
+        folder.mkdir(parents=True)
+        shutil.copy(checkout / stale.REFERENCE / "goals/one/manifest.json", folder)
+    (checkout / "launchopt/modes").mkdir()
+    (checkout / "launchopt/modes/torch_graph.py").write_text("of gpu/strategies, not of gpu/trace_bert")
+    stale.main([], checkout)
+    kinds = found(checkout)[REVISION]
+    assert (kinds["gpu"], kinds["gpu/trace_bert"]) == (["launchopt/modes/torch_"], [])
+    for name, is_stale in (("strategies/layer", True), ("trace_bert", False)):
+        assert ("*Stale*" in line([checkout / stale.REFERENCE / "gpu" / name])) is is_stale
 
 
 def test_a_revision_without_hashes_is_older_than_all_of_its_code(checkout: Path) -> None:
