@@ -12,8 +12,15 @@ from collections.abc import Iterable, Mapping
 from launchopt.recording.environment import code_sha1
 
 HASH_DIGITS = 12
-LOOP = tuple(f"launchopt/{name}" for name in ("queue", "batching", "producing", "devices/loops", "workloads"))
-LOOP = (*LOOP, "runner/worker")
+PRODUCING = tuple(  # not overload.py, which only judges what was measured
+    f"launchopt/producing/{name}"
+    for name in (
+        *("blocks", "continuous", "driver", "early_records", "prepared_steps", "production", "request_steps"),
+        *("routing", "split_driver"),
+    )
+)
+LOOP = tuple(f"launchopt/{name}" for name in ("queue", "batching", "devices/loops", "workloads"))
+LOOP = (*LOOP, *PRODUCING, "runner/worker")
 CPU = (*LOOP, "launchopt/devices/cpu")
 GPU = (*LOOP, *(f"launchopt/{name}" for name in ("timing", "devices/cuda", "devices/cublaslt", "kernels/common")))
 GPU = (*GPU, *(f"launchopt/kernels/{name}" for name in ("gemv", "ops", "fused")))

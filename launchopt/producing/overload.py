@@ -2,9 +2,10 @@
 
 The rate is that of the requests that finish after the middle of the arrivals, until the last one finishes. Let n be the
 number of requests in the system. The system is overloaded if n at the last arrival exceeds the largest n of the first
-half by more than a tenth of the arrivals of the second half. The arrivals that happened count, not the nominal rate,
-which a few random arrivals can miss by far. If all requests arrive at once, the rate is that of the whole run, and the
-system is not overloaded.
+half by more than a share of the arrivals of the second half. That is a fiftieth, but no less than random arrivals vary
+by (four times the root of their number), and a tenth at most: so few arrivals need a tenth. The arrivals that happened
+count, not the nominal rate, which a few random arrivals can miss by far. If all requests arrive at once, the rate is
+that of the whole run, and the system is not overloaded.
 
 Independent commands that wait in buckets for others are no backlog: as many as the buckets hold, or as arrived within
 the time that a bucket waits. A short run may have no more of them. Then commands that arrived in S seconds overloaded
@@ -20,7 +21,9 @@ from numpy.typing import NDArray
 
 from launchopt.producing.production import Tokens
 
-BACKLOG_SHARE = 0.1  # share of the second half's arrivals; if the backlog grows by more, the system is overloaded
+# If the backlog grows by more than a share of the second half's arrivals, the system is overloaded: that of many
+# arrivals, and that of few. Between them it is as much as DEVIATIONS of the number of random arrivals.
+LEAST_SHARE, MOST_SHARE, DEVIATIONS = 0.02, 0.1, 4
 
 
 class Completion(NamedTuple):
@@ -62,4 +65,5 @@ def _completion(arrived_ns: NDArray[np.int64], done_ns: NDArray[np.int64], held:
     came, most = len(arrived_ns) - before, int(under_way[:before].max(initial=0))
     growth = int(under_way[-1]) - most
     last_ns = max(end_ns, int(done_ns[-1]))
-    return Completion(finished / ((last_ns - start_ns) * 1e-9), growth > max(held, BACKLOG_SHARE * came))
+    allowed = min(MOST_SHARE * came, max(LEAST_SHARE * came, DEVIATIONS * came**0.5))
+    return Completion(finished / ((last_ns - start_ns) * 1e-9), growth > max(held, allowed))

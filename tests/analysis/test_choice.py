@@ -44,10 +44,10 @@ NOISY = {
 # Which of the last few stacks is the fastest changes with model and columns: the megakernel with 1, but with 4 only for
 # some models, with 16 only for models up to 1B, and graphs with 64.
 CLOSE_STACKS = {
-    *("readme/decode_64", "llama_3_8b_8_layers_1/sweep", "qwen3_0_6b_1/sweep"),
+    *("readme/decode_16", "readme/decode_64", "llama_3_8b_8_layers_1/sweep", "qwen3_0_6b_1/sweep"),
     *(f"llama_3_2_1b_4/{order}_first" for order in ("fusions", "launches")),
     *(f"qwen3_0_6b_64/{order}_first" for order in ("fusions", "launches")),
-    *("qwen3_0_6b_4/launches_first", "llama_3_2_1b_64/fusions_first"),
+    *("qwen3_0_6b_4/launches_first", "qwen3_0_6b_16/launches_first", "llama_3_2_1b_64/fusions_first"),
     *("llama_3_2_1b_4/sweep", "llama_3_2_1b_16/sweep", "llama_3_2_1b_64/sweep"),
     *("llama_3_8b_8_layers_64/sweep", "qwen3_0_6b_64/sweep", "strategies/decode_16", "strategies/decode_64"),
     "bf16_64/0",  # with 1 to 16 tokens our fused experts are the fastest, with 64 Triton's

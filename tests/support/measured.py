@@ -132,9 +132,9 @@ def gain(folder: str, column: str, mode: str) -> float:
 
 
 def arms(folder: str) -> dict[tuple[str, str], list[Row]]:
-    """The repeats below a folder, by run and mode."""
+    """The repeats below a folder that were not traced, by run and mode."""
     found: dict[tuple[str, str], list[Row]] = {}
-    for row in repeats_of(folder):
+    for row in repeats_of(folder, traced=False):
         found.setdefault((row["run_id"], row["mode"]), []).append(row)
     return found
 

@@ -183,10 +183,8 @@ def test_a_broken_table_is_one_line(content: str, wanted: str, monkeypatch: pyte
 
 def test_tune_writes_a_table_of_committed_results(capsys: pytest.CaptureFixture[str]) -> None:
     assert commands.main(["tune", str(ROOT / "outputs/reference/readme")]) == 0
-    assert "NVIDIA H100 80GB HBM3: 7 measured works added; outputs/tuning/nvidia_h100_80gb_hbm3.json has 7" in (
-        capsys.readouterr().out
-    )
-    assert len(find_entries("NVIDIA H100 80GB HBM3")) == 7
+    assert "NVIDIA H200: 7 measured works added; outputs/tuning/nvidia_h200.json has 7" in (capsys.readouterr().out)
+    assert len(find_entries("NVIDIA H200")) == 7
 
 
 def test_tune_adds_to_the_table_that_the_environment_names(
@@ -194,9 +192,9 @@ def test_tune_adds_to_the_table_that_the_environment_names(
 ) -> None:
     monkeypatch.setenv("LAUNCHOPT_TUNING", "mine.json")
     assert commands.main(["tune", str(ROOT / "outputs/reference/readme/decode_4")]) == 0
-    assert "NVIDIA H100 80GB HBM3: 1 measured work added; mine.json has 1" in capsys.readouterr().out
+    assert "NVIDIA H200: 1 measured work added; mine.json has 1" in capsys.readouterr().out
     assert not Path("outputs").exists()
-    assert len(find_entries("NVIDIA H100 80GB HBM3")) == 1
+    assert len(find_entries("NVIDIA H200")) == 1
     assert commands.main(["tune", str(ROOT / "outputs/reference/readme/decode_4"), "--save", "other.json"]) == 0
     assert "other.json has 1" in capsys.readouterr().out
 
