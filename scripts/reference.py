@@ -70,11 +70,17 @@ class Session(NamedTuple):
 
 
 def measure_on(gpus: int, parts: Sequence[Part], session: Session) -> int:
-    """Measure what is left of `parts`, as many at a time as have GPUs of their own; return how many failed."""
+    """Measure what is left of `parts`, as many at a time as have GPUs of their own; return how many failed.
+
+    The longest of them begin first, so that all GPUs are done at about the same time.
+    """
     if gpus == 1:
         return measure(parts, session)
+    longest_first = sorted(parts, key=lambda part: part.needed_s, reverse=True)
     return sum(
-        _side_by_side(places(gpus, each) or [session.place], [part for part in parts if part.gpus == each], session)
+        _side_by_side(
+            places(gpus, each) or [session.place], [part for part in longest_first if part.gpus == each], session
+        )
         for each in sorted({part.gpus for part in parts})
     )
 

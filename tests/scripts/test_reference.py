@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,21 @@ def test_on_several_gpus_each_part_runs_once_on_a_gpu_and_cores_of_its_own(
     assert [place.gpu for place in places(2)] == ["2", "3"]
     about = machine("cpu", places(2)[1])
     assert (about["at_once"], about["cores"]) == (2, [4, 5, 6, 7])
+
+
+def test_on_several_gpus_the_longest_parts_begin_first(
+    reference: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = [of(f"cpu/{seconds}", FEW)._replace(seconds=seconds) for seconds in (20, 50, 10, 40)]
+    ran = list[float]()
+
+    def measured(parts: Iterable[Part], session: Any) -> int:
+        ran.extend(part.seconds for part in parts)
+        return 0
+
+    monkeypatch.setattr(reference, "measure", measured)
+    assert reference.main(["--output", str(tmp_path), "--gpus", "2"], parts) == 0
+    assert ran == [50, 40, 20, 10]
 
 
 def test_a_part_of_two_gpus_has_them_and_twice_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
