@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from launchopt.errors import ArenaMemoryError, ConfigError, one_line
+from launchopt.files import is_there, reason
 from launchopt.weights.packing import BITS
 from runner.ending import end
 from runner.reading import CommandParser, exit_code, positive, whole_number
@@ -81,10 +82,11 @@ def _advise(options: argparse.Namespace) -> int:
     folder = options.output or Path("outputs/advise") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S-%f")
     if "${" in str(folder):
         raise ConfigError("--output", folder, "has ${ in its name, which Hydra reads: name another folder")
-    if folder.exists():
+    if is_there(folder):
         raise ConfigError("--output", folder, "is there already: name a new folder")
     base = base_of(question, info.kind)
     with _own_options_named(question), _removed_without_results(folder):
+        _made(folder)
         require_memory(question, [base])
         calibration = floors_of(info, folder, budget_s)
         reserve_s = max(RESERVE_S, min(PAGE_LOADS * loading_s, budget_s / 5))
@@ -180,6 +182,15 @@ def _removed_without_results(folder: Path) -> Iterator[None]:
         else:
             print(f"no advice; the trials that ended are in {one_line(folder)}", file=sys.stderr)
         raise
+
+
+def _made(folder: Path) -> None:
+    """Make the folder before anything is compiled for it; ConfigError if it cannot be made."""
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        why = f"cannot be written to: {reason(error)}; choose another output folder"
+        raise ConfigError("--output", folder, why) from None
 
 
 def _running_s() -> float:

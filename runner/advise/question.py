@@ -13,6 +13,7 @@ from hydra import compose
 
 from launchopt.devices.base import DeviceInfo
 from launchopt.errors import ConfigError, explained, nearest
+from launchopt.files import is_there
 from launchopt.messages import print_error
 from launchopt.recording.results import Row
 from launchopt.workloads.list import most_common_dtype
@@ -118,7 +119,7 @@ def of_model(path: Path, requests: int, device: str, limit: Limit | None) -> Que
 def _model_of(path: Path) -> str:
     """Return the value of `model` for a path, or for the name of a model if there is no such file."""
     names, name = group_options()[GROUP], str(path)
-    if path.exists() or is_path(name):
+    if is_there(path) or is_path(name):
         return os.path.normpath(path.absolute())
     if name not in names:
         why = explained(

@@ -26,6 +26,7 @@ FIRST_ARMS = 12  # arms of the first round besides the base, whose costs are not
 NO_TIME = "no time within --budget-s"
 CARE = 1.5  # times as long as estimated may a round take: of other arms, or beside other programs
 FIRST_SHARE, FINAL_SHARE = 0.5, 0.7  # of the seconds left
+_REPEATS = (FEWEST_REPEATS, 2 * FEWEST_REPEATS, MOST_REPEATS)  # of the last round, until the choice is decided
 
 
 class Round(NamedTuple):
@@ -89,7 +90,7 @@ def search(
     sure = Decision.left_out if left_out else decision(arms, order[0], eligible)
     enough_s = None if is_lone or (has_interval and not left_out) else _enough_s(trials)
     if sure is Decision.open and fewest < MOST_REPEATS:
-        enough_s = _in_tens(trials, CARE * trials.cost.of(len(arms), 2 * fewest))
+        enough_s = _decisive_s(trials, len(arms), fewest)
     return Found(
         question,
         arms,
@@ -136,6 +137,13 @@ def _enough_s(trials: Trials) -> float:
     return _in_tens(trials, lacking_s)
 
 
+def _decisive_s(trials: Trials, arms: int, ran: int) -> float:
+    """Return a --budget-s in which a last round may take MOST_REPEATS repeats; fewer may decide, and take less."""
+    *before, last = [each for each in _REPEATS if each > ran]
+    lacking_s = sum(trials.cost.of(arms, each) for each in before) + trials.cost.of(arms, last) / FINAL_SHARE
+    return _in_tens(trials, CARE * lacking_s)
+
+
 def _in_tens(trials: Trials, lacking_s: float) -> float:
     return 10.0 * math.ceil((trials.spent_s + trials.budget_s + lacking_s) / 10)
 
@@ -180,18 +188,26 @@ def _halved(
     left_out = list[str]()
     while len(others) > 1 and _final_s(len(others), trials) > trials.left_s:
         left_out.append(others.pop())
-    final = _final(question, _with(base, others), layers, trials)
+    final = _final(question, _with(base, others), layers, trials, is_short=bool(left_out))
+    while left_out and final.arms and _final_s(len(others) + 1, trials) <= trials.left_s:  # it took less than planned
+        going = _with(base, [*others, left_out[-1]])
+        more = _final(question, going, layers, trials, is_short=len(left_out) > 1)
+        if len(more.arms) < len(going):
+            break
+        final, others = more, [*others, left_out.pop()]
     trials.dropped |= {label: NO_TIME for label in labels if not every and label not in final.arms}
     return (final, left_out if every else []) if final.arms else (last, [])
 
 
-def _final(question: Question, going: Sequence[str], layers: int | None, trials: Trials) -> Round:
+def _final(
+    question: Question, going: Sequence[str], layers: int | None, trials: Trials, *, is_short: bool = False
+) -> Round:
     """Run the arms FEWEST_REPEATS times, and more often until the choice is decided. Return the longest round.
 
-    Of the first one, repeats that end within the budget count, however few.
+    Of the first one, repeats that end within the budget count, however few. is_short: it is the only one.
     """
-    longest, ran, repeats = Round({}, trials.last), 0, FEWEST_REPEATS
-    while repeats <= MOST_REPEATS:
+    longest, ran = Round({}, trials.last), 0
+    for repeats in _REPEATS[:1] if is_short else _REPEATS:
         affordable = trials.cost.repeats_in((FINAL_SHARE if ran else 1.0) * trials.left_s, len(going))
         if affordable <= ran:
             break
@@ -204,7 +220,6 @@ def _final(question: Question, going: Sequence[str], layers: int | None, trials:
         best = ranked(found, question.limit, layers)[0]
         if ran < repeats or decision(found, best, list(found)) is Decision.decided:
             break
-        repeats *= 2
     return longest
 
 

@@ -223,11 +223,14 @@ def test_a_stack_that_fails_its_check_in_the_last_round_is_not_advised() -> None
     assert (result.best, result.is_lone, result.failed, result.enough_s) == ("engine", True, ["graph"], None)
 
 
-def test_an_undecided_choice_names_a_budget_for_twice_as_many_repeats() -> None:
-    result = found(Noisy(22.0, {name: 15 * wall for name, wall in ARMS.items() if wall < 12}))
+def test_an_undecided_choice_names_a_budget_for_the_most_repeats() -> None:
+    walls = {name: 15 * wall for name, wall in ARMS.items() if wall < 12}
+    result = found(Noisy(22.0, walls))
     assert result.decision is Decision.open
     assert result.enough_s is not None
-    assert result.enough_s > 22.0
+    second = found(Noisy(result.enough_s, walls))  # a noise that no number of repeats ends
+    assert (second.decision, second.enough_s) == (Decision.open, None)
+    assert min(map(len, second.arms.values())) == 20
 
 
 def test_without_time_to_repeat_all_that_came_as_far_nothing_is_decided() -> None:
@@ -235,6 +238,13 @@ def test_without_time_to_repeat_all_that_came_as_far_nothing_is_decided() -> Non
     assert {label: len(rows) for label, rows in result.arms.items()} == {"engine": 5, "graph": 5}
     assert (result.best, result.decision, result.enough_s) == ("graph", Decision.left_out, 20.0)
     assert found(MadeUp(20.0, ARMS)).decision is Decision.decided
+
+
+def test_stacks_are_left_out_only_if_the_time_that_is_left_does_not_suffice() -> None:
+    for tenths in range(50, 200):
+        trials = MadeUp(tenths / 10, {name: 5 * wall for name, wall in ARMS.items()})
+        if (result := found(trials)).decision is Decision.left_out:
+            assert 1.5 * trials.cost.of(len(result.arms) + 1, 5) > trials.left_s
 
 
 def test_a_longer_round_that_has_time_for_fewer_repeats_does_not_replace_the_last_one() -> None:
