@@ -44,7 +44,10 @@ def _no_gpu(index: int) -> DeviceInfo:
         (["--model", "nowhere.json", "--budget-s", "0"], "--budget-s: 0: must be a number above 0"),
         (["--model", "own", "--output", "own"], "is there already"),
         (["--model", "new${x/config.json"], "new${x/config.json: has ${ in its name"),
-        (["--model", "own", "--output", "/dev/null/new"], "--output=/dev/null/new: cannot be written to: Not a directory"),
+        (
+            ["--model", "own", "--output", "/dev/null/new"],
+            "--output=/dev/null/new: cannot be written to: Not a dir",
+        ),
         (["--model", "own", "--output", "new${x"], "--output=new${x: has ${ in its name"),
     ],
 )
