@@ -1,6 +1,7 @@
 """What each GPU did in runs on several GPUs: throughput, imbalance and latency.
 
-In: rows of summary.parquet and of gpus.parquet. Out: lines of text, two for each mode of a run. Pure.
+In: rows of summary.parquet and of gpus.parquet. Out: lines of text, two for each mode of a run. Pure. Files of other
+programs may lack any value: it is shown as NONE.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from statistics import median
 from launchopt.analysis.stream_rows import counted, grouped
 from launchopt.recording.results import Row
 
+NONE = "\u2014"
 NOT_ASKED = "over several GPUs no bound is concluded: give the verdict on a run with one of them, device.gpus=[K]"
 
 
@@ -31,10 +33,10 @@ def gpu_lines(rows: Iterable[Row], gpus: Sequence[Row]) -> list[str]:
 
 
 def _routed(rows: Sequence[Row]) -> str:
-    first, whole = rows[0], _median(rows, "commands_per_s")
+    first = rows[0]
     return (
-        f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {whole:,.0f} commands/s,"
-        f" imbalance of commands {_median(rows, 'gpu_imbalance'):.1%}{_producer(rows, whole)}"
+        f"{first['mode']} on {first['gpus']} GPUs ({first['routing']}): {_shown(rows, 'commands_per_s')} commands/s,"
+        f" imbalance of commands {_shown(rows, 'gpu_imbalance', '.1%')}{_producer(rows)}"
     )
 
 
@@ -43,21 +45,21 @@ def _split(rows: Sequence[Row]) -> str:
     whole = f"{first['mode']} split over {first['tensor']} GPUs"
     if any(row["collectives"] is None for row in rows):
         return f"{whole}: all-reduces by NCCL, which counts none"
-    text = f"{whole}: {_median(rows, 'collectives'):,.0f} all-reduces"
+    text = f"{whole}: {_shown(rows, 'collectives')} all-reduces"
     if any(row["all_reduce_us"] is None for row in rows):
         return text
-    times = _median(rows, "all_reduce_us"), _median(rows, "all_reduce_wait_us")
-    return f"{text} of {times[0]:,.1f} us, {times[1]:,.1f} us waiting for the other GPUs as a mean over them"
+    took, waited = (_shown(rows, name, ",.1f") for name in ("all_reduce_us", "all_reduce_wait_us"))
+    return f"{text} of {took} us, {waited} us waiting for the other GPUs as a mean over them"
 
 
 def _one(rows: Sequence[Row]) -> str:
     requests, commands = _median(rows, "requests"), _median(rows, "commands")
-    who = f" of {requests:,.0f} requests" if requests != commands else ""
-    speed = f"{_median(rows, 'commands_per_s'):,.0f}/s, {_median(rows, 'wall_ms'):,.2f} ms"
-    text = f"{counted(round(commands), 'command')}{who}, {speed}"
+    who = f" of {_shown(rows, 'requests')} requests" if requests != commands else ""
+    number = f"{NONE} commands" if commands is None else counted(round(commands), "command")
+    text = f"{number}{who}, {_shown(rows, 'commands_per_s')}/s, {_shown(rows, 'wall_ms', ',.2f')} ms"
     if all(row["latency_p50_us"] is not None for row in rows):
-        p50_us, p99_us = _median(rows, "latency_p50_us"), _median(rows, "latency_p99_us")
-        text += f", latency {p50_us:,.1f} us, p99 {p99_us:,.1f} us"
+        p50_us, p99_us = (_shown(rows, f"latency_{name}_us", ",.1f") for name in ("p50", "p99"))
+        text += f", latency {p50_us} us, p99 {p99_us} us"
     return text + _clocks(rows)
 
 
@@ -65,19 +67,28 @@ def _clocks(rows: Sequence[Row]) -> str:
     """Return the SM clock of a GPU, and why it throttled; nothing without readings."""
     if any(row.get("sm_clock_mhz") is None for row in rows):
         return ""
-    lowest = min(row["sm_clock_min_mhz"] for row in rows)
+    lows = [row["sm_clock_min_mhz"] for row in rows]
+    lowest = NONE if None in lows else f"{min(lows):,.0f}"
     reasons = dict.fromkeys(name for row in rows for name in (row["throttle_reasons"] or "").split(", ") if name)
     throttled = f", throttled ({', '.join(reasons)})" if reasons else ""
-    return f", SM clock {_median(rows, 'sm_clock_mhz'):,.0f} MHz, lowest {lowest:,.0f}{throttled}"
+    return f", SM clock {_shown(rows, 'sm_clock_mhz')} MHz, lowest {lowest}{throttled}"
 
 
-def _producer(rows: Sequence[Row], whole: float) -> str:
-    if any(row["producer_commands_per_s"] is None for row in rows):
+def _producer(rows: Sequence[Row]) -> str:
+    whole, rate = _median(rows, "commands_per_s"), _median(rows, "producer_commands_per_s")
+    if rate is None:
         return ""
-    rate = _median(rows, "producer_commands_per_s")
-    limit = ", which limits them" if whole > 0.9 * rate else ""
+    limit = ", which limits them" if whole is not None and whole > 0.9 * rate else ""
     return f"; the producer routes {rate:,.0f}/s{limit}"
 
 
-def _median(rows: Sequence[Row], name: str) -> float:
-    return float(median(row[name] for row in rows))
+def _median(rows: Sequence[Row], name: str) -> float | None:
+    """Return the median of a column; None if a row lacks it."""
+    values = [row.get(name) for row in rows]
+    return None if None in values else float(median(value for value in values if value is not None))
+
+
+def _shown(rows: Sequence[Row], name: str, form: str = ",.0f") -> str:
+    """Return the median of a column as text."""
+    value = _median(rows, name)
+    return NONE if value is None else format(value, form)
