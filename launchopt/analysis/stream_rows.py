@@ -90,14 +90,20 @@ def gpus_of(row: Row) -> list[str]:
 
 
 def routing_of(row: Row) -> list[str]:
-    """Return the steps of a layer with experts and its routing as texts; none for other workloads."""
+    """Return the steps of a layer with experts and its routing as texts; none for other workloads.
+
+    Files of other programs may lack any value.
+    """
     if row["expert_routing"] is None:
         return []
-    spread = f"{row['active_experts']:.3g} active, at most {row['largest_expert_tokens']:.3g} tokens each (means)"
-    return [
-        f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}",
-        f"{row['experts_per_token']} of {row['experts']} experts, routing {row['expert_routing']}: {spread}",
-    ]
+    experts = " of ".join(str(row[name] or "\u2014") for name in ("experts_per_token", "experts"))
+    parts = [f"{experts} experts, routing {row['expert_routing']}"]
+    if row["active_experts"] is not None and row["largest_expert_tokens"] is not None:
+        most = f"{row['largest_expert_tokens']:.3g} tokens each (means)"
+        parts[0] += f": {row['active_experts']:.3g} active, at most {most}"
+    if row["steps"] is not None and row["step_tokens"] is not None:
+        parts = [f"{counted(row['steps'], 'step')} of {counted(row['step_tokens'], 'token')}", *parts]
+    return parts
 
 
 def cached(row: Row) -> str:

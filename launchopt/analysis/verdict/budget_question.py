@@ -77,7 +77,7 @@ def tokens_of(stream: Row) -> int | None:
     A stream that generates only the token behind each prompt has none.
     """
     if stream["expert_routing"] is not None:
-        return int(stream["steps"] * stream["step_tokens"])
+        return int((stream["steps"] or 0) * (stream["step_tokens"] or 0)) or None
     generates = stream["model"] and stream["tokens"] and stream["tokens"] > stream["requests"]
     return int(stream["tokens"]) if generates else None
 
