@@ -76,11 +76,9 @@ def measure_on(gpus: int, parts: Sequence[Part], session: Session) -> int:
     """
     if gpus == 1:
         return measure(parts, session)
-    longest_first = sorted(parts, key=lambda part: part.needed_s, reverse=True)
+    left = sorted(parts, key=lambda part: part.needed_s, reverse=True)
     return sum(
-        _side_by_side(
-            places(gpus, each) or [session.place], [part for part in longest_first if part.gpus == each], session
-        )
+        _side_by_side(places(gpus, each) or [session.place], [part for part in left if part.gpus == each], session)
         for each in sorted({part.gpus for part in parts})
     )
 

@@ -30,7 +30,7 @@ STEPS = (
 )
 RESIDENT = ("launchopt/devices/resident", "launchopt/kernels/persistent")
 MEGAKERNEL = tuple(f"launchopt/{name}" for name in ("devices/megakernel", "devices/instructions", "kernels/megakernel"))
-# PyTorch and Triton, with their modes: for whole steps, and for commands and batches of them.
+# Triton and PyTorch with their modes, and the part of PyTorch that runs commands without steps.
 TRITON = ("launchopt/devices/triton", "launchopt/modes/triton_", "launchopt/modes/fused_triton")
 TORCH_COMMANDS = tuple(f"launchopt/devices/pytorch/{name}" for name in ("commands", "batches", "views"))
 TORCH_COMMANDS = (*TORCH_COMMANDS, "launchopt/modes/torch_eager")

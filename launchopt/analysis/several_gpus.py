@@ -1,7 +1,7 @@
 """What each GPU did in runs on several GPUs: throughput, imbalance and latency.
 
 In: rows of summary.parquet and of gpus.parquet. Out: lines of text, two for each mode of a run. Pure. Files of other
-programs may lack any value: it is shown as NONE.
+programs may lack any value: a dash stands for it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from launchopt.analysis.stream_rows import counted, grouped
+from launchopt.analysis.tables.columns import NOTHING
 from launchopt.recording.results import Row
 
-NONE = "\u2014"
 NOT_ASKED = "over several GPUs no bound is concluded: give the verdict on a run with one of them, device.gpus=[K]"
 
 
@@ -55,7 +55,7 @@ def _split(rows: Sequence[Row]) -> str:
 def _one(rows: Sequence[Row]) -> str:
     requests, commands = _median(rows, "requests"), _median(rows, "commands")
     who = f" of {_shown(rows, 'requests')} requests" if requests != commands else ""
-    number = f"{NONE} commands" if commands is None else counted(round(commands), "command")
+    number = f"{NOTHING} commands" if commands is None else counted(round(commands), "command")
     text = f"{number}{who}, {_shown(rows, 'commands_per_s')}/s, {_shown(rows, 'wall_ms', ',.2f')} ms"
     if all(row["latency_p50_us"] is not None for row in rows):
         p50_us, p99_us = (_shown(rows, f"latency_{name}_us", ",.1f") for name in ("p50", "p99"))
@@ -68,7 +68,7 @@ def _clocks(rows: Sequence[Row]) -> str:
     if any(row.get("sm_clock_mhz") is None for row in rows):
         return ""
     lows = [row["sm_clock_min_mhz"] for row in rows]
-    lowest = NONE if None in lows else f"{min(lows):,.0f}"
+    lowest = NOTHING if None in lows else f"{min(lows):,.0f}"
     reasons = dict.fromkeys(name for row in rows for name in (row["throttle_reasons"] or "").split(", ") if name)
     throttled = f", throttled ({', '.join(reasons)})" if reasons else ""
     return f", SM clock {_shown(rows, 'sm_clock_mhz')} MHz, lowest {lowest}{throttled}"
@@ -91,4 +91,4 @@ def _median(rows: Sequence[Row], name: str) -> float | None:
 def _shown(rows: Sequence[Row], name: str, form: str = ",.0f") -> str:
     """Return the median of a column as text."""
     value = _median(rows, name)
-    return NONE if value is None else format(value, form)
+    return NOTHING if value is None else format(value, form)

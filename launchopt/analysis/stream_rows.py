@@ -96,8 +96,9 @@ def routing_of(row: Row) -> list[str]:
     """
     if row["expert_routing"] is None:
         return []
-    experts = " of ".join(str(row[name] or "\u2014") for name in ("experts_per_token", "experts"))
-    parts = [f"{experts} experts, routing {row['expert_routing']}"]
+    parts = [f"routing {row['expert_routing']}"]
+    if row["experts_per_token"] is not None and row["experts"] is not None:
+        parts[0] = f"{row['experts_per_token']} of {row['experts']} experts, {parts[0]}"
     if row["active_experts"] is not None and row["largest_expert_tokens"] is not None:
         most = f"{row['largest_expert_tokens']:.3g} tokens each (means)"
         parts[0] += f": {row['active_experts']:.3g} active, at most {most}"

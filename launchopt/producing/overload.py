@@ -2,10 +2,10 @@
 
 The rate is that of the requests that finish after the middle of the arrivals, until the last one finishes. Let n be the
 number of requests in the system. The system is overloaded if n at the last arrival exceeds the largest n of the first
-half by more than a share of the arrivals of the second half. That is a fiftieth, but no less than random arrivals vary
-by (four times the root of their number), and a tenth at most: so few arrivals need a tenth. The arrivals that happened
-count, not the nominal rate, which a few random arrivals can miss by far. If all requests arrive at once, the rate is
-that of the whole run, and the system is not overloaded.
+half by more than a share of the arrivals of the second half: a fiftieth of many, a tenth of few. Between the two it is
+four times the root of their number, and random arrivals hardly ever vary by more. The arrivals that happened count, not
+the nominal rate, which a few random arrivals can miss by far. If all requests arrive at once, the rate is that of the
+whole run, and the system is not overloaded.
 
 Independent commands that wait in buckets for others are no backlog: as many as the buckets hold, or as arrived within
 the time that a bucket waits. A short run may have no more of them. Then commands that arrived in S seconds overloaded
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from launchopt.producing.production import Tokens
 
-# If the backlog grows by more than a share of the second half's arrivals, the system is overloaded: that of many
-# arrivals, and that of few. Between them it is as much as DEVIATIONS of the number of random arrivals.
+# The share of the second half's arrivals by which the backlog of many and of few requests may grow; between them the
+# standard deviations of the number of random arrivals.
 LEAST_SHARE, MOST_SHARE, DEVIATIONS = 0.02, 0.1, 4
 
 

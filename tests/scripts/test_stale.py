@@ -83,5 +83,12 @@ def test_every_part_and_every_committed_result_has_a_list_of_code() -> None:
         reference_paths.kind_of("gpu_other")
 
 
+def test_every_mode_and_all_of_the_producer_but_its_judgement_are_listed() -> None:
+    files = [path for folder in ("modes", "producing") for path in (ROOT / "launchopt" / folder).glob("*.py")]
+    names = [path.relative_to(ROOT).as_posix() for path in files if path.stat().st_size > 0]
+    listed = tuple({*reference_paths.ALL_MODES, "launchopt/producing/__init__"})
+    assert [name for name in names if not name.startswith(listed)] == ["launchopt/producing/overload.py"]
+
+
 def test_every_listed_path_is_there() -> None:
     assert set(reference_paths.path_hashes(blobs(ROOT))) == set(reference_paths.ALL_PATHS)

@@ -241,10 +241,13 @@ def test_without_time_to_repeat_all_that_came_as_far_nothing_is_decided() -> Non
 
 
 def test_stacks_are_left_out_only_if_the_time_that_is_left_does_not_suffice() -> None:
+    left_out = 0
     for tenths in range(50, 200):
         trials = MadeUp(tenths / 10, {name: 5 * wall for name, wall in ARMS.items()})
         if (result := found(trials)).decision is Decision.left_out:
+            left_out += 1
             assert 1.5 * trials.cost.of(len(result.arms) + 1, 5) > trials.left_s
+    assert left_out > 0
 
 
 def test_a_longer_round_that_has_time_for_fewer_repeats_does_not_replace_the_last_one() -> None:
