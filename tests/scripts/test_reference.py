@@ -239,7 +239,7 @@ def test_a_path_with_special_characters_is_quoted_for_a_run(reference: Any, tmp_
 
 
 def test_a_replay_runs_on_the_cpu(reference: Any, tmp_path: Path) -> None:
-    part = next(part for part in PARTS if part.folder == "gpu/azure_llama_3_8b/speed_4_none")
+    part = next(part for part in PARTS if part.folder == "gpu/azure_llama_3_8b/speed_10_none")
     tiny = "device=cpu model=tiny workload.cache=hot arrival.speed=1000 arrival.requests=null processes=1"
     commands = (f"{part.commands[0].replace('device=cuda', '')} {tiny}",)
     traces = tmp_path / "traces"

@@ -15,6 +15,7 @@ from launchopt.files import read_json
 from launchopt.recording.manifest import LEFT_OUT
 from launchopt.recording.results import Row, read_summaries
 from runner.bench import account, figures
+from runner.report import step_goals as shown_goals
 from runner.report import weight_goals
 from support.paths import ROOT
 
@@ -85,14 +86,35 @@ def weight_goal(name: str, row: int) -> tuple[float, float, float]:
     return floor, goal, median
 
 
+def step_goals() -> list[list[str]]:
+    """The rows of the goals of decode steps, as pages show them."""
+    path = REFERENCE / "goals" / shown_goals.FILE
+    return [shown_goals._cells(path.parent, goal) for goal in read_json(path)["goals"]]
+
+
+def megakernel_within() -> list[bool]:
+    """Of each goal of a decode step whether the megakernel, in the same run, is within it."""
+    return [
+        float(beside.rpartition("megakernel ")[2].split()[0].replace(",", ""))
+        <= float(wanted.split()[0].replace(",", ""))
+        for _, _, wanted, _, _, _, beside, _ in step_goals()
+    ]
+
+
+def missed(name: str) -> list[int]:
+    """By how many per cent each median that misses its goal misses it."""
+    rows = [weight_goal(name, row) for row in range(len(read_json(REFERENCE / name / weight_goals.FILE)["goals"]))]
+    return [round(100 * (median / goal - 1)) for _, goal, median in rows if median > goal]
+
+
 def over_read(name: str, row: int) -> float:
     floor, _, median = weight_goal(name, row)
     return median - floor
 
 
-def behind_triton() -> float:
+def behind_triton(tokens: int) -> float:
     modes = {"own": "graph+route+activate+combine+pdl", "triton": "triton_experts+graph+pdl"}
-    rows = read_summaries([REFERENCE / "experts/bf16_64"])
+    rows = read_summaries([REFERENCE / f"experts/bf16_{tokens}"])
     own, triton = (median(row["wall_ms"] for row in rows if row["mode"] == mode) for mode in modes.values())
     return own / triton - 1
 
@@ -193,9 +215,10 @@ def job_walls_ms() -> list[str]:
     return [number(middle(place, "wall_ms", mode)) for mode in ("baseline", "batched") for place in places]
 
 
-def launch_us(folder: str) -> float:
-    """CPU time of a launch of batched."""
-    return round(middle(folder, "host_submit_ns_per_launch", "batched") / 1e3, 1)
+def stream_ns() -> tuple[float, float]:
+    """The fastest and the median repeat of the stream of 256x256, in ns a command."""
+    walls = [row["wall_ms"] / row["commands"] * 1e6 for row in repeats_of("gpu/resident/gemv_256", mode="persistent")]
+    return min(walls), median(walls)
 
 
 def met_shares(scheduler: str) -> dict[str, float]:
@@ -214,10 +237,10 @@ def ranked_shares() -> list[float]:
     return sorted(share for scheduler in ("none", "continuous") for share in met_shares(scheduler).values())
 
 
-def slow_points(folder: str, p99_us: float) -> int:
-    """Points of a sweep that are not overloaded and have a larger p99."""
-    kept = [rows for rows in arms(folder).values() if not any(row["overloaded"] for row in rows)]
-    return sum(median(row["latency_p99_us"] for row in rows) > p99_us for rows in kept)
+def overloaded_points(folder: str) -> tuple[int, int]:
+    """How many points of a sweep are overloaded, and of how many."""
+    points = [any(row["overloaded"] for row in rows) for rows in arms(folder).values()]
+    return sum(points), len(points)
 
 
 def share_of_prompts(folder: str) -> float:

@@ -123,7 +123,7 @@ def _why_none(frontier: Frontier) -> str:
     due = frontier.stream["arrival_rate_per_s"]
     done = max((point.completed_per_s for point in sound if point.completed_per_s is not None), default=None)
     who = {1: "It is", 2: "Both are"}.get(len(sound), f"All {len(sound)} are")
-    rates = "" if due is None or done is None else f": {rate(due)} asked, about {rate(done)} done"
+    rates = "" if due is None or done is None or done >= due else f": {rate(due)} asked, about {rate(done)} done"
     return f"{who} overloaded{rates}. Lower arrival.rate_per_s."
 
 

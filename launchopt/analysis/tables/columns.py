@@ -168,7 +168,9 @@ def overload(rows: Sequence[Row]) -> str:
         return "no" if known else NOTHING
     line = Line(list(rows), None)
     reached, due = line.median("completed_rate_per_s"), line.median("arrival_rate_per_s")
-    return f"YES: {rate(reached)} of {rate(due)}" if reached is not None and due is not None else "YES"
+    if reached is None or due is None:
+        return "YES"
+    return f"YES: {rate(reached)} of {rate(due)}" if reached < due else "YES: more came in the second half"
 
 
 def _overloaded(line: Line) -> str:

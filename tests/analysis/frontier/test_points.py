@@ -137,6 +137,10 @@ def test_overloaded_points_say_what_was_asked_what_was_done_and_what_to_lower() 
     (frontier,) = build_frontiers(rows, slo_p99_us=5000)
     said = "No point meets 5,000 us. Both are overloaded: 20,000/s asked, about 2,000/s done. Lower arrival.rate_per_s."
     assert said in frontier_markdown([frontier], "compact")
+    (burst,) = build_frontiers([row(completed_rate_per_s=21_000.0, **late)], slo_p99_us=5000)
+    assert "It is overloaded. Lower" in frontier_markdown([burst], "compact"), (
+        "done faster than asked: no rate explains it"
+    )
 
 
 def test_a_point_of_one_repeat_is_named_so_and_not_called_on_the_frontier() -> None:
