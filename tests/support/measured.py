@@ -15,8 +15,6 @@ from launchopt.files import read_json
 from launchopt.recording.manifest import LEFT_OUT
 from launchopt.recording.results import Row, read_summaries
 from runner.bench import account, figures
-from runner.report import step_goals as shown_goals
-from runner.report import weight_goals
 from support.paths import ROOT
 
 REFERENCE = ROOT / "outputs/reference"
@@ -78,45 +76,35 @@ def lowest_clock() -> int:
     return min(clock for each in manifests for clock in each[LEFT_OUT]["sm_clock_mhz"])
 
 
-def weight_goal(name: str, row: int) -> tuple[float, float, float]:
-    """Read floor, goal and median of a row of the goals of quantised weights or experts, in us; the goal may be NaN."""
-    path = REFERENCE / name / weight_goals.FILE
-    cells = weight_goals._cells(path.parent, read_json(path)["goals"][row])[2:5]
-    floor, goal, median = (float(re.sub(r"[^\d.]", "", cell.partition(" ")[0]) or "nan") for cell in cells)
-    return floor, goal, median
+def all_reduce_is_fastest() -> bool:
+    """Whether our all-reduce is the fastest of each size, captured and eager."""
+    found: dict[tuple[str, str], dict[str, float]] = {}
+    for row in figures.read(REFERENCE / "gpu/bench/collectives"):
+        size, by, how = row["case"].split(", ")
+        found.setdefault((size, how), {})[by] = row["median"]
+    return all(min(times, key=times.__getitem__) == "one-shot" for times in found.values())
 
 
-def step_goals() -> list[list[str]]:
-    """The rows of the goals of decode steps, as pages show them."""
-    path = REFERENCE / "goals" / shown_goals.FILE
-    return [shown_goals._cells(path.parent, goal) for goal in read_json(path)["goals"]]
+def cases(folder: str, part: str) -> list[float]:
+    """The medians of the cases of a benchmark whose name has `part`."""
+    return [float(row["median"]) for row in figures.read(REFERENCE / folder) if part in row["case"]]
 
 
-def megakernel_within() -> list[bool]:
-    """Of each goal of a decode step whether the megakernel, in the same run, is within it."""
-    return [
-        float(beside.rpartition("megakernel ")[2].split()[0].replace(",", ""))
-        <= float(wanted.split()[0].replace(",", ""))
-        for _, _, wanted, _, _, _, beside, _ in step_goals()
-    ]
+def goals_met(folder: str) -> dict[str, bool]:
+    """Whether each case of a benchmark that has a goal meets it."""
+    rows = figures.read(REFERENCE / folder)
+    return {row["case"]: row["goal_met"] for row in rows if row["goal"] is not None}
 
 
-def missed(name: str) -> list[int]:
-    """By how many per cent each median that misses its goal misses it."""
-    rows = [weight_goal(name, row) for row in range(len(read_json(REFERENCE / name / weight_goals.FILE)["goals"]))]
-    return [round(100 * (median / goal - 1)) for _, goal, median in rows if median > goal]
-
-
-def over_read(name: str, row: int) -> float:
-    floor, _, median = weight_goal(name, row)
-    return median - floor
-
-
-def behind_triton(tokens: int) -> float:
-    modes = {"own": "graph+route+activate+combine+pdl", "triton": "triton_experts+graph+pdl"}
-    rows = read_summaries([REFERENCE / f"experts/bf16_{tokens}"])
-    own, triton = (median(row["wall_ms"] for row in rows if row["mode"] == mode) for mode in modes.values())
-    return own / triton - 1
+def more_work() -> float:
+    """Share of gate_up and down in what 16 requests add to the work of one, in a step of Llama by the megakernel."""
+    rows = account.read(REFERENCE / "gpu/bench/megakernel")
+    one, many = (
+        {row["op"]: row["work_sum_us"] for row in rows if row["case"] == f"Llama 3.2 1B bf16, {requests}"}
+        for requests in ("1 request", "16 requests")
+    )
+    added = {op: many[op] - one[op] for op in one}
+    return sum(added[op] for op in added if "16384x2048" in op or "2048x8192" in op) / sum(added.values())
 
 
 def throttled_share(folder: str) -> float:
@@ -146,6 +134,11 @@ def values_of(folder: str, *columns: str) -> set[tuple[object, ...]]:
 def middle(folder: str, column: str, mode: str) -> float:
     """Median of a column over the repeats of a mode below a folder."""
     return median(row[column] for row in repeats_of(folder, mode=mode))
+
+
+def command_us(folder: str, mode: str) -> float:
+    """The wall time of a mode by its commands, in us."""
+    return middle(folder, "wall_ms", mode) / middle(folder, "commands", mode) * 1e3
 
 
 def gain(folder: str, column: str, mode: str) -> float:
