@@ -27,8 +27,8 @@ FILE = "weight_goals.json"
 STATED_GB_PER_S = 4400.0  # an H200
 LEGEND = (
     "Times are us: the median over repeats, then its 95% interval in []. Read floor: the time in which this GPU reads "
-    "the weights once. A goal is a multiple of the floor. Met: yes if the whole interval is within the goal, NO if the "
-    "median is above it. Every output that was compared was right."
+    "the weights once. A goal is a multiple of the floor. Met: yes if the whole interval is within the goal, `in "
+    "the median` if only the median is, NO if the median is above it. Every output that was compared was right."
 )
 _HEADINGS = {"work": "---", "mode": "---", "read floor": "---:", "goal": "---:", "measured": "---:", "met": "---"}
 _HEADINGS |= {"of floor": "---:", "in the same run": "---"}
