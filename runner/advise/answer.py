@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from launchopt.analysis.stream_rows import counted
 from launchopt.analysis.submits import submit_ms, submits
-from launchopt.analysis.tables.columns import number
+from launchopt.analysis.tables.columns import number, three_digits
 from launchopt.analysis.verdict.bound import Bound
 from launchopt.analysis.verdict.calibration import Calibration
 from launchopt.analysis.verdict.diagnosis import diagnose
@@ -79,7 +79,7 @@ def _bound(found: Found, calibration: Calibration | None) -> str:
     """Return what bounds the base, and what no strategy can gain beyond."""
     diagnoses = diagnose([row for rows in found.arms.values() for row in rows], {}, calibration)
     for line in (line for one in diagnoses for line in one.lines if line.mode == found.base):
-        headroom = f", at most {line.headroom:#.3g}x to gain up to the roofline" if line.headroom else ""
+        headroom = f", at most {three_digits(line.headroom)}x to gain up to the roofline" if line.headroom else ""
         return "" if line.bound in UNKNOWN else f"; {line.bound}{headroom}"
     return ""
 
@@ -102,7 +102,7 @@ def _do(found: Found, others: str) -> str:
     elif not batching.tried:
         text += " (no time to try another batching)"
     elif batching.gain != 1:
-        text += f" ({batching.gain:#.3g}x as fast as the default batching, in one sweep)"
+        text += f" ({three_digits(batching.gain)}x as fast as the default batching, in one sweep)"
     if limit is None:
         return text
     reached = batching.kept_ms or limit.ms(found.arms[found.best], found.layers)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from launchopt.analysis.tables.columns import three_digits
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
@@ -67,5 +68,5 @@ def _gain(path: Path, runs: list[Modes], mode: str, base: str) -> str:
     factors = sorted(factor_of(*pair) for pair in pairs)
     if not factors:
         raise DataError(path, None, f"no run has both {mode} and {base}")
-    shown = dict.fromkeys(f"{factor:#.3g}x" for factor in (factors[0], factors[-1]))
+    shown = dict.fromkeys(f"{three_digits(factor)}x" for factor in (factors[0], factors[-1]))
     return f"{mode} {' to '.join(shown)} over {base}{beside(pairs)}".replace(" ", NO_BREAK)

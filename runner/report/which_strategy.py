@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launchopt.analysis.stream_rows import counted, number_types
+from launchopt.analysis.tables.columns import three_digits
 from launchopt.analysis.tables.markdown import plain
 from launchopt.errors import DataError
 from launchopt.files import JsonObject, read_json
@@ -108,7 +109,7 @@ def beside(pairs: Sequence[tuple[Sequence[Row], Sequence[Row]]]) -> str:
         abs(factor / factor_of(*pair) - 1) <= SAME for factor, pair in zip(factors, pairs, strict=True)
     ):
         return ""
-    return f"; TPOT {' to '.join(dict.fromkeys(f'{factor:#.3g}x' for factor in (min(factors), max(factors))))}"
+    return f"; TPOT {' to '.join(dict.fromkeys(f'{three_digits(factor)}x' for factor in (min(factors), max(factors))))}"
 
 
 def _tpot_ms(rows: Sequence[Row]) -> float | None:
@@ -127,7 +128,7 @@ def _fastest_by_tpot(modes: Modes, fastest: str) -> str:
 def _factor(base: Sequence[Row], fastest: Sequence[Row]) -> str:
     """Return the factor between two modes and its spread; modes of a repeat ran one after the other."""
     each = [one["wall_ms"] / other["wall_ms"] for one, other in zip(base, fastest, strict=True)]
-    low, factor, high = (f"{value:#.3g}" for value in (min(each), factor_of(base, fastest), max(each)))
+    low, factor, high = map(three_digits, (min(each), factor_of(base, fastest), max(each)))
     return f"{factor}x ({low} to {high})"
 
 

@@ -38,6 +38,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{1 if abs(value) >= 100 else 2 if abs(value) >= 10 else 3}f}"
 
 
+def three_digits(value: float) -> str:
+    """Return a factor in three digits, from 100 on as a whole number: 0.971, 25.0, 125, 1,250."""
+    return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:#.3g}"
+
+
 def count(value: float | None) -> str:
     """Return a whole number with thousands separated."""
     return NOTHING if value is None else f"{value:,.0f}"
